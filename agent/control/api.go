@@ -78,7 +78,6 @@ type PeerStatus struct {
 	RTTMs     *float64          `json:"rttMs"`              // milliseconds; null if not measured
 	Since     *time.Time        `json:"since"`              // when the path last changed; null when idle
 	Reason    string            `json:"reason"`             // why the path is not a better one
-	Detour    bool              `json:"detour,omitempty"`   // the path is relayed because that one is shorter than the direct one
 	Punch     *Punch            `json:"punch,omitempty"`    // what was tried to get a direct path; absent while none is missing
 	TxBytes   uint64            `json:"txBytes"`            // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
 	RxBytes   uint64            `json:"rxBytes"`            // IP bytes received from it, likewise

@@ -58,7 +58,7 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 		return s
 	}
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
-	s.Detour, s.Punch = p.Detour, punch(p.Punch)
+	s.Punch = punch(p.Punch)
 	if p.Path.RTT > 0 {
 		s.RTTMs, s.WayMs = Millis(p.Path.RTT), Millis(p.Path.Queue)
 	}

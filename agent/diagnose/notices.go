@@ -80,7 +80,7 @@ func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
 // Relayed judges paths that have been relayed for long, by necessity: they work, slower and at the relay's expense.
 func Relayed(now time.Time, peers []control.PeerStatus) (out []control.Finding) {
 	for _, p := range peers {
-		if p.Path == "relayed" && !p.Detour && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
+		if p.Path == "relayed" && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
 			out = append(out, control.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what is in the way",
 				"packets to %s have been relayed for %v: %s", p.Node, now.Sub(*p.Since).Round(time.Minute), p.Reason))
 		}

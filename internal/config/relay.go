@@ -79,8 +79,7 @@ const RelayLimitsHelp = `limits (all optional):
   maxCircuitsPerPeer    of them with one member at either end (default 1024)
   bufferSize            bytes per direction of a circuit (default 16384)
   bandwidth             Mbit/s that the link to the Internet carries: once they are in use, members share
-                        them fairly, whatever number of circuits each has (default: not divided, and what
-                        has a direct path takes no detour through this relay)`
+                        them fairly, whatever number of circuits each has (default: not divided)`
 
 // Check fills in the defaults; key is where d is written.
 func (d RelayLimitsDocument) Check(bad *mesh.Invalid, key string) RelayLimits {

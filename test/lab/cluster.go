@@ -107,7 +107,6 @@ type Relay struct {
 	Listen     []string // further addresses to listen on
 	JoinSecret string   // the file with it: the relay has no membership unless its Membership exists
 	Programs   string   // as a node's
-	Bandwidth  int      // in Mbit/s, as limits say; 0 = they do not
 	Process    *Process
 }
 
@@ -158,9 +157,6 @@ func (r *Relay) Start() error {
 	}
 	if r.JoinSecret != "" {
 		doc["joinSecretFile"] = r.JoinSecret
-	}
-	if r.Bandwidth > 0 {
-		doc["limits"] = map[string]any{"bandwidth": r.Bandwidth}
 	}
 	if r.JoinSecret == "" || fileExists(r.Membership) {
 		doc["membership"] = map[string]any{"file": r.Membership}

@@ -106,15 +106,7 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 // Loopback starts a relay on loopback, over TCP and QUIC, that ends with the test.
 func Loopback(t testing.TB) (*Relay, peer.AddrInfo) {
 	t.Helper()
-	return Bandwidth(t, 0)
-}
-
-// Bandwidth starts one like Loopback's that has so many Mbit/s.
-func Bandwidth(t testing.TB, mbit int) (*Relay, peer.AddrInfo) {
-	t.Helper()
 	key, _ := keytest.New(t)
-	limits := limits
-	limits.Bandwidth = mbit
 	r, err := start(key, limits, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
 	if err != nil {
 		t.Fatal(err)

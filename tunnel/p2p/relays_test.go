@@ -49,16 +49,6 @@ func TestRelaysChange(t *testing.T) {
 	}
 }
 
-// A relay is asked how much of it is in use, and says it.
-func TestRelayTellsItsLoad(t *testing.T) {
-	_, one := relaytest.Bandwidth(t, 1000)
-	a, _, _ := reservedPair(t, one)
-	fair.Eventually(t, 10*time.Second, "room at the relay", fair.True(func() bool { return a.relays.Loads.Room(one.ID) }))
-	if nobody := idOf(t, newKey(t)); a.relays.Loads.Room(nobody) {
-		t.Error("what is no relay has room")
-	}
-}
-
 // Where relays are many, a node leaves a crowded one alone, except for its home.
 func TestCrowdedRelayIsLeftAlone(t *testing.T) {
 	var infos []peer.AddrInfo

@@ -176,7 +176,7 @@ func (s *side) look() {
 			break
 		}
 		l := s.pair.links[id]
-		x := ladder.Sample{Path: id, Moved: l.moved, Carrier: ladder.Never, Room: true}
+		x := ladder.Sample{Path: id, Moved: l.moved, Carrier: ladder.Never}
 		if s.pair.busy && (mine == id || theirs == id) {
 			if mine == id {
 				x.Streams = 1

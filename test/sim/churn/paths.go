@@ -86,7 +86,7 @@ func (s *side) probe(id ladder.PathID) {
 		if s.own[id] && s.w.alive(l) {
 			l.heard[s.index()] = s.w.now
 			direct := l.relay < 0 && s.node.nat == ladder.NATNone && s.other.node.nat == ladder.NATNone
-			s.handle(ladder.Answer{Path: id, Last: s.w.now-asked < ladder.ProbeBusy, RTT: trip, Direct: direct})
+			s.handle(ladder.Answer{Path: id, Last: s.w.now-asked < ladder.ProbeBusy, Direct: direct})
 		}
 	})
 }

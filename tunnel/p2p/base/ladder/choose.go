@@ -19,8 +19,8 @@ const (
 // forgiveAfter is how long a path must have answered for earlier suspicions to be forgotten.
 const forgiveAfter = time.Minute
 
-// rank orders paths for a lane, the lowest first: relayed ones that are much shorter (detour.go), direct, punched, relayed
-// by the order of relays; below those, direct paths that have yet to show that they stay, and last those that are not proven.
+// rank orders paths for a lane, the lowest first: direct, punched, relayed by the order
+// of relays; below those, direct paths that have yet to show that they stay, and last those that are not proven.
 func (p *path) rank(now Time, lane Lane) int {
 	class := p.class()
 	second := 0
@@ -34,9 +34,6 @@ func (p *path) rank(now Time, lane Lane) int {
 		rank := 100 + 2*min(p.link.Order, 100)
 		if p.link.Transport == QUIC { // relays carry more over TCP
 			rank++
-		}
-		if p.detour {
-			rank -= 1000
 		}
 		return rank
 	case now < p.trust:
@@ -144,7 +141,6 @@ func (m *Machine) prove(p *path, e Answer) {
 		p.rest.answered(p.silence)
 	}
 	m.use.rests.blame(m.now)
-	p.trips.add(m.now, e.RTT)
 	switch p.state {
 	case Unproven:
 		if !p.link.Relayed {

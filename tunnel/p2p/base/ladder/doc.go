@@ -8,6 +8,5 @@
 //	path.go     one path: proven or not, silent or not
 //	rest.go     how long an idle path is left alone
 //	choose.go   which path each lane uses
-//	detour.go   when a relayed path is better than a direct one
 //	punch.go    when direct paths are tried
 package ladder

@@ -39,7 +39,6 @@ type (
 	Answer struct {
 		Path   PathID
 		Last   bool // it answers the last request, not one before
-		RTT    Time // the round trip; 0: not measured
 		Direct bool // both ends own the addresses they are seen at
 	}
 
@@ -75,7 +74,6 @@ type Sample struct {
 	Streams int    // open now
 	Order   int    // of a relayed path: which relay to prefer, the lowest
 	Poor    bool   // of a relayed path: the relay could be reached over a better transport
-	Room    bool   // of a relayed path that may be a detour: its relay says that it has room
 }
 
 // Action is something to be done. None of them is waited for; the outcome arrives as an event.

@@ -88,7 +88,6 @@ type use struct {
 	last  Time         // when the peer was last used
 	kept  bool         // as Wake said
 	rests rests        // how long idle paths may be silent
-	detour
 }
 
 // dial is the rounds of connecting.
@@ -167,7 +166,6 @@ type View struct {
 	State  PathState
 	Direct bool // both ends own the addresses they are seen at
 	Quiet  bool // no traffic lately: Wake is wanted when there is some
-	Detour bool // it is one, or may become one: Sample.Room is wanted
 }
 
 // Path returns the view of a path; ok is false without a path of that name.
@@ -176,7 +174,7 @@ func (m *Machine) Path(id PathID) (v View, ok bool) {
 	if p == nil {
 		return View{}, false
 	}
-	return View{State: p.state, Direct: p.direct, Quiet: !p.isBusy(m.now), Detour: p.link.Relayed && (p.compared || p.detour)}, true
+	return View{State: p.state, Direct: p.direct, Quiet: !p.isBusy(m.now)}, true
 }
 
 // Ranked returns all paths, the best for lane first.
@@ -210,7 +208,6 @@ func (m *Machine) awake() {
 
 // decide orders what is due after every event.
 func (m *Machine) decide() {
-	m.compare()
 	m.choose()
 	for _, p := range m.paths {
 		if p.due(m.now) <= m.now {
@@ -245,9 +242,6 @@ func (m *Machine) plan() Time {
 	next = min(next, m.punchDue(), m.standbyDue())
 	if !m.paths.hasStreams() && !m.use.kept {
 		next = min(next, m.use.last+idleTimeout+time.Millisecond)
-	}
-	if m.use.due > m.now {
-		next = min(next, m.use.due)
 	}
 	for _, p := range m.paths {
 		next = min(next, p.due(m.now), p.look(m.now))
@@ -300,7 +294,6 @@ func (m *Machine) closeAll(why Reason) {
 func (m *Machine) forget() {
 	m.paths, m.use.lanes, m.use.since = nil, [lanes]*path{}, m.now
 	m.punch.attempts = 0
-	m.use.detour = detour{retry: m.use.detour.retry, left: m.use.detour.left} // a pause is not over because nobody talked
 }
 
 // remove takes a path out. Losing the last one says nothing of direct paths: the peer has disconnected, or is unreachable.

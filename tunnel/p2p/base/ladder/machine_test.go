@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
-// epoch is when the tests begin.
-const epoch = 1000 * time.Second
+const (
+	ms = time.Millisecond
+	// epoch is when the tests begin.
+	epoch = 1000 * time.Second
+)
 
 var (
 	relayedTCP = Link{Relayed: true, Relay: "r", Transport: TCP}
@@ -23,14 +26,12 @@ type scene struct {
 	m   *Machine
 	now Time
 	// alive has the paths that answer, with what their streams have moved.
-	alive  map[PathID]uint64
-	busy   bool
-	kept   bool   // one is the other's relay
-	bare   bool   // nobody has streams
-	loaded bool   // relays are
-	due    []Time // answers on their way, see play
-	rtt    map[PathID]Time
-	log    []string
+	alive map[PathID]uint64
+	busy  bool
+	kept  bool   // one is the other's relay
+	bare  bool   // nobody has streams
+	due   []Time // answers on their way, see play
+	log   []string
 }
 
 func newScene(t *testing.T, coordinator bool) *scene {
@@ -91,7 +92,7 @@ func (s *scene) samples() []Sample {
 			moved++
 			s.alive[id] = moved
 		}
-		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: map[bool]int{false: 1}[s.bare], Room: !s.loaded})
+		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: map[bool]int{false: 1}[s.bare]})
 	}
 	return out
 }
@@ -103,7 +104,7 @@ func (s *scene) react(acts []string) []string {
 		var id PathID
 		if n, _ := fmt.Sscanf(a, "Probe%d", &id); n == 1 {
 			if _, ok := s.alive[id]; ok {
-				out = append(out, s.react(s.tell(Answer{Path: id, Last: true, RTT: s.rtt[id], Direct: true}))...)
+				out = append(out, s.react(s.tell(Answer{Path: id, Last: true, Direct: true}))...)
 			}
 		}
 	}

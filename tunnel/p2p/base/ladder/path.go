@@ -80,8 +80,6 @@ type path struct {
 	carrier Time // when the next hop was heard
 	streams int
 	poor    bool
-	room    bool
-	detour  bool // comes before direct ones
 }
 
 // proof is how far a path is to be believed, and why.
@@ -101,8 +99,6 @@ type probing struct {
 	asked   Time // last request
 	urgent  bool // probe without waiting for the next turn
 
-	trips    trips
-	compared bool // with the path in use
 	resting
 }
 
@@ -149,8 +145,6 @@ func (p *path) due(now Time) Time {
 		return Never
 	case p.urgent, p.isBusy(now):
 		return p.asked + ProbeBusy
-	case p.compared:
-		return p.asked + detourEvery
 	}
 	return max(p.asked, p.heard) + p.wait(now)
 }
@@ -183,7 +177,7 @@ func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if s.Carrier != Never {
 		p.carrier = now - s.Carrier
 	}
-	p.streams, p.link.Order, p.poor, p.room = s.Streams, s.Order, s.Poor, s.Room
+	p.streams, p.link.Order, p.poor = s.Streams, s.Order, s.Poor
 	return traffic
 }
 

@@ -134,7 +134,7 @@ func (e *ends) do(i int, acts []Action) {
 			e.out[i] = e.now
 			if j := 1 - i; e.now-e.out[j] < e.forget[j] {
 				e.out[j] = e.now
-				e.do(i, e.m[i].Handle(e.now, Answer{Path: a.Path, Last: true, RTT: ms}))
+				e.do(i, e.m[i].Handle(e.now, Answer{Path: a.Path, Last: true}))
 			}
 		case Close:
 			if a.Why == Silent {

@@ -66,7 +66,6 @@ func (s *scene) one(l life) {
 }
 
 func TestSilence(t *testing.T) {
-	const ms = time.Millisecond
 	for _, c := range []struct {
 		name     string
 		l        life

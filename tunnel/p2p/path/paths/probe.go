@@ -147,7 +147,7 @@ func (p *Probes) answered(f probeFrame) {
 	if f := p.c.cfg.Probed; f != nil {
 		f(p.c.kind(direct), rtt)
 	}
-	p.c.owner.Apply(ladder.Answer{Path: p.c.ID, Last: age == 0, RTT: rtt, Direct: direct})
+	p.c.owner.Apply(ladder.Answer{Path: p.c.ID, Last: age == 0, Direct: direct})
 }
 
 // Answer serves the peer's probes on one of its streams, until that ends.

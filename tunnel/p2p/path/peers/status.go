@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"edgemesh/internal/causes"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
-	"edgemesh/tunnel/p2p/relay/relays"
 )
 
 // wantedFor is how long after a request for a path a peer counts as wanted.
@@ -28,7 +26,6 @@ type Status struct {
 	// Reason says why the path is not a better one: the outcome of the last
 	// punch, the NATs on both sides, lost paths. It is empty for a direct path.
 	Reason string
-	Detour bool   // a relayed path is preferred to a direct one, since it is shorter
 	Punch  *Punch // what was tried to get direct paths; nil: none is missing
 }
 
@@ -66,34 +63,7 @@ func (p *Peer) status() Status {
 	plan, missing := s.m.Plan(now)
 	st.Punch = punching(plan, missing, p.attempts, now)
 	st.Reason = s.reason(st.Path.Kind, st.Punch)
-	d, _ := s.m.Detour()
-	st.Detour = d.Taken
 	return st
-}
-
-// whyRelayed says why a relayed path is the best one.
-func (s *state) whyRelayed() []string {
-	if d, _ := s.m.Detour(); d.Taken {
-		return []string{compared(d)}
-	}
-	return s.p.attempts.WhyRelayed()
-}
-
-// noDetour says why a relayed path that is shorter is not used; "" if there is none.
-func noDetour(m *ladder.Machine, loads *relays.Loads) string {
-	d, ok := m.Detour()
-	if !ok || d.Taken {
-		return ""
-	}
-	full := loads.Full(peer.ID(d.Relay))
-	if full == "" { // it has room since a moment ago
-		return ""
-	}
-	return compared(d) + ", but " + full
-}
-
-func compared(d ladder.Shortcut) string {
-	return fmt.Sprintf("the relayed path takes %v, the direct one %v", d.Relayed.Round(time.Millisecond), d.Direct.Round(time.Millisecond))
 }
 
 // reason says why the best path, of that kind, is not better.
@@ -107,14 +77,11 @@ func (s *state) reason(best paths.Kind, tried *Punch) string {
 			why = append(why, causes.OneLine(s.round.err.Error()))
 		}
 	case paths.KindRelayed:
-		why = s.whyRelayed()
+		why = s.p.attempts.WhyRelayed()
 	case paths.KindPunched:
 		why = append(why, "an address is translated by NAT")
 		if t, failed := s.p.attempts.Tried(); failed {
 			why = append(why, t.Text)
-		}
-		if text := noDetour(s.m, &s.p.t.Relays.Loads); text != "" {
-			why = append(why, text)
 		}
 	}
 	if tried != nil && len(why) > 0 {

@@ -103,9 +103,6 @@ func (s *state) samples(overTCP map[peer.ID]bool) []ladder.Sample {
 		if at := x.CarrierHeard(); !at.IsZero() {
 			sample.Carrier = time.Since(at)
 		}
-		if v, _ := s.m.Path(id); v.Detour {
-			sample.Room = s.p.t.Relays.Loads.Room(x.Relay)
-		}
 		if x.Relayed() {
 			sample.Order, sample.Poor = s.p.search.Order(x.Relay), x.OverUDP() && overTCP[x.Relay]
 		}

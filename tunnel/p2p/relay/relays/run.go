@@ -94,7 +94,7 @@ func (c *client) survey() error {
 		err = c.measure()
 	}
 	if err == nil && c.many() {
-		c.asks()
+		c.checkCrowded()
 	}
 	if c.ctx.Err() == nil {
 		c.report(false, err)

@@ -179,7 +179,7 @@ func (s *session) elsewhere() bool {
 	if s.asked || !s.c.many() {
 		return false
 	}
-	if s.asked = true; !s.c.asks() {
+	if s.asked = true; !s.c.checkCrowded() {
 		return false
 	}
 	s.renew = time.Now().Add(shortPause)

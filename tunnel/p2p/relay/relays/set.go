@@ -22,7 +22,6 @@ type Set struct {
 	Seen    Seen
 	Reports Reports
 	Witness Witness
-	Loads   Loads
 
 	mu      sync.Mutex // a leaf, as are all locks of this package: none is held while another is taken
 	clients []*client  // in the membership's order
@@ -35,7 +34,6 @@ func New(c Config) *Set {
 	s.many = func() bool { return len(s.all()) >= choice.ManyRelays }
 	s.Seen = Seen{common: &s.common, clients: s.all}
 	s.Witness = Witness{common: &s.common, clients: s.all}
-	s.Loads = Loads{common: &s.common, client: s.client, of: make(map[peer.ID]*loaded)}
 	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report), next: make(map[peer.ID]network.Conn)}
 	return s
 }
@@ -59,7 +57,6 @@ func (s *Set) Use(infos []peer.AddrInfo) {
 	s.mu.Unlock()
 	for _, c := range old {
 		c.cancel()
-		s.Loads.forget(c.info.ID)
 	}
 	s.reserve()
 	for _, c := range fresh {

@@ -12,7 +12,7 @@
 //	shares.go    a bandwidth, divided among the members who send
 //	traffic.go   what circuits carry: within shares, and never at a standstill
 //	seen.go      where members are seen
-//	load.go      how much of the relay is in use
+//	crowded.go   whether the relay holds more reservations than its share
 package relayservice
 
 import (
@@ -164,16 +164,14 @@ func Start(c Config) (*Service, error) {
 	}
 	known := &seen{isMember: c.IsMember, controls: c.Controllers.Is, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
 	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
-	loaded := &load{isMember: c.IsMember, refused: c.Refused, traffic: s.traffic, circuits: func() float64 {
-		return float64(s.Circuits()) / float64(max(c.Limits.MaxCircuits, 1))
-	}, crowded: func() bool {
-		share := 0
+	share := &crowding{isMember: c.IsMember, refused: c.Refused, crowded: func() bool {
+		most := 0
 		if c.Share != nil {
-			share = c.Share()
+			most = c.Share()
 		}
-		return share > 0 && s.Reservations() >= share
+		return most > 0 && s.Reservations() >= most
 	}}
-	c.Host.SetStreamHandler(identity.LoadProtocol, loaded.answer)
+	c.Host.SetStreamHandler(identity.LoadProtocol, share.answer)
 	s.dht, err = dht.New(c.Host,
 		dht.ProtocolPrefix(identity.DHTPrefix),
 		dht.Mode(dht.ModeServer),

@@ -1,7 +1,6 @@
 package relayservice
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,8 +18,6 @@ const (
 	demandKeep = 0.9
 	// headroom is what a member may grow by before others give way: it may want more than it gets through.
 	headroom = 1.25
-	// loadTime is over what time the load is averaged.
-	loadTime = time.Second
 	// noLimit is the level while nobody is in anybody's way.
 	noLimit = 1 << 62
 )
@@ -33,8 +30,7 @@ const (
 type shares struct {
 	bandwidth float64 // bytes a second; 0 = unknown, and nothing is divided
 
-	level atomic.Int64  // bytes that each may send in this tick
-	load  atomic.Uint64 // part of the bandwidth over loadTime or so, a float64 as bits
+	level atomic.Int64 // bytes that each may send in this tick
 
 	mu      sync.Mutex // a leaf: guards what follows
 	senders map[peer.ID]*sender
@@ -138,7 +134,6 @@ func (s *shares) tick(d time.Duration) {
 			wants = append(wants, want)
 		}
 	}
-	s.average(total, budget, d)
 	level := int64(noLimit)
 	if len(wants) > 1 && (held || total >= busyPart*budget) {
 		level = max(1, int64(fill(budget, wants)))
@@ -147,18 +142,6 @@ func (s *shares) tick(d time.Duration) {
 	close(s.next)
 	s.next = make(chan struct{})
 }
-
-// average adds a tick of d in which total of budget was sent: a long tick counts for more.
-func (s *shares) average(total, budget float64, d time.Duration) {
-	if budget <= 0 {
-		return
-	}
-	part := min(float64(d)/float64(loadTime), 1)
-	s.load.Store(math.Float64bits(s.inUse()*(1-part) + total/budget*part))
-}
-
-// inUse is how much of the bandwidth was in use in the last second or so; 0 where it is unknown.
-func (s *shares) inUse() float64 { return math.Float64frombits(s.load.Load()) }
 
 // fill is the level at which wants, each cut off there, add up to budget; no limit if all of them fit.
 func fill(budget float64, wants []float64) float64 {

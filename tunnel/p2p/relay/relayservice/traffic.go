@@ -31,7 +31,6 @@ type traffic struct {
 	stalled func(network.Conn) // is told who takes nothing
 	// allowance is how many bytes each way a peer's circuits may carry, 0 for any number; set before the first one.
 	allowance func(peer.ID) int64
-	cpu       cpu
 
 	stop    chan struct{}
 	stopped sync.Once
@@ -64,8 +63,7 @@ func (t *traffic) watch(look time.Duration) {
 		select {
 		case <-t.stop:
 			return
-		case now := <-tick.C:
-			t.cpu.look(now)
+		case <-tick.C:
 			for _, s := range t.stuck() {
 				t.stalled(s.Conn())
 				_ = s.Reset() // its copy ends, and the circuit's other end with it

@@ -21,8 +21,8 @@ const (
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
 	// SeenProtocol asks a relay where it sees a member.
 	SeenProtocol protocol.ID = "/edgemesh/seen/1"
-	// LoadProtocol asks a relay how much of it is in use: a whole number of percent, or LoadUnknown, and a line's
-	// end; then perhaps LoadCrowded and another.
+	// LoadProtocol queries whether a relay is crowded: the answer is LoadUnknown and a line's end, then perhaps
+	// LoadCrowded and another.
 	LoadProtocol protocol.ID = "/edgemesh/load/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
