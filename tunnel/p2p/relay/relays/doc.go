@@ -8,7 +8,7 @@
 //	report.go    what peers are sent about relays, and what they send
 //	seen.go      where relays see this node
 //	witness.go   where they see peers
-//	load.go      how much of them is in use
+//	crowded.go   which of them have more than their share of reservations
 //	run.go       one relay: connected as long as it is wanted, measured now and then otherwise
 //	session.go   from the first connection to the last: reserve, renew, dial the missing transport
 //	status.go    what an operator is shown
