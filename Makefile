@@ -100,12 +100,12 @@ map-bundle: ## fetch the live map's drawing library as web/package-lock.json nam
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
 
 bench: EXTRA_DEPS = ipset:ipset
-bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, README.md (18 minutes)
-	@$(BENCH) -out test/bench/results -readme README.md
+bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, docs/performance.md (18 minutes)
+	@$(BENCH) -out test/bench/results -page docs/performance.md
 	@$(BENCH) -cells . -cells-always
 
 bench-page: ## render the benchmark's pages again from test/bench/results/results.json
-	@$(GO) run ./test/bench -render -out test/bench/results -readme README.md
+	@$(GO) run ./test/bench -render -out test/bench/results -page docs/performance.md
 
 bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (90 minutes)
 	@$(BENCH) -cells . -out docs/measurements/links

@@ -12,7 +12,7 @@ import (
 // GRO does and under its conditions: everything but the sequence number is the same. It never waits; only what has
 // arrived already is joined. After a loss on the path, everything that waited for the retransmission arrives together:
 // at 3 % loss the agents need 9.5 instead of 10.5 CPU-s per GB, and the flow has 78 instead of 73 Mbit/s
-// (docs/measurements/2026-11-21-tcpjoin.md).
+// (docs/measurements/links.md).
 type tcpJoiner struct {
 	buf  []byte // the reader's, from the virtio header of the first packet on; nil: none
 	n    int    // bytes of virtio header and packet

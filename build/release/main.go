@@ -10,6 +10,7 @@
 //	sbom.go      which modules are in a program, and which Debian packages in an image
 //	sign.go      provenance, and signatures where a key is given
 //	prov.go      Helm's provenance of the chart, where a PGP key is given
+//	performance.go  refuses figures in docs/performance.md that are older than the release
 //
 // DESIGN.md says why it is done this way.
 package main
@@ -167,6 +168,9 @@ func (o options) check(ctx context.Context) error {
 	}
 	if o.draft {
 		return nil
+	}
+	if err := o.performance(); err != nil {
+		return err
 	}
 	if _, err := time.Parse(time.DateOnly, string(section[1])); err != nil {
 		return fmt.Errorf("CHANGELOG.md: [%s] is dated %q: put the day of the release there and commit, or pass --draft", o.number(), section[1])

@@ -26,7 +26,7 @@ func TestOptions(t *testing.T) {
 		"-time":     {"-time", "500ms"},
 		"-parts":    {"-parts", "clean,speed"},
 		"-carriers": {"-carriers", "carrier-pigeon"},
-		"-readme":   {"-readme", "README.md"},
+		"-page":     {"-page", "performance.md"},
 		"-render":   {"-render"},
 	} {
 		if _, err := parseOptions(bad); err == nil || !strings.Contains(err.Error(), arg) {

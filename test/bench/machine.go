@@ -44,6 +44,9 @@ func (b *bench) machine(ctx context.Context) (report.Machine, error) {
 		m.Versions[program] = info.Main.Version
 	}
 	m.Versions["edgemesh"] = firstLine(ctx, b.root, "git", "describe", "--tags", "--always", "--dirty")
+	if m.Release, err = fieldOf(filepath.Join(b.root, "manifests/edgemesh/Chart.yaml"), "version"); err != nil {
+		return m, err
+	}
 	m.Versions["iperf3"] = "unknown"
 	if words := strings.Fields(firstLine(ctx, b.root, "iperf3", "--version")); len(words) > 1 {
 		m.Versions["iperf3"] = words[1] // "iperf 3.18 (cJSON 1.7.15)"

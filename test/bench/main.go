@@ -38,7 +38,7 @@ type options struct {
 	parts  []string
 	bin    string // directory of all binaries
 	out    string // directory of the report, empty to print it only
-	readme string // page that shows the summary, empty for none
+	page   string // page that shows the summary, empty for none
 	render bool   // measure nothing, write the pages again
 }
 
@@ -81,7 +81,7 @@ func parseOptions(args []string) (options, error) {
 	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
 	fs.StringVar(&o.bin, "bin", "", "directory of the binaries (default bin/ of the repository)")
 	fs.StringVar(&o.out, "out", "", "directory for results.json, page and pictures; other parts that it has stay")
-	fs.StringVar(&o.readme, "readme", "", "page that shows the summary between its marks; needs -out")
+	fs.StringVar(&o.page, "page", "", "page that shows the summary between its marks; needs -out")
 	fs.BoolVar(&o.render, "render", false, "measure nothing: write page and pictures from results.json in -out")
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -145,8 +145,8 @@ func (o options) check() error {
 			return fmt.Errorf("-parts: no part %q: choose from %s", p, strings.Join(report.Parts(), ", "))
 		}
 	}
-	if o.readme != "" && o.out == "" {
-		return errors.New("-readme needs -out: the page shows its pictures")
+	if o.page != "" && o.out == "" {
+		return errors.New("-page needs -out: the page shows its pictures")
 	}
 	if o.render && o.out == "" {
 		return errors.New("-render needs -out")
@@ -205,14 +205,14 @@ func execute(ctx context.Context, o options) error {
 
 // embed shows the summary in the page, if there is one.
 func embed(r report.Report, o options) error {
-	if o.readme == "" {
+	if o.page == "" {
 		return nil
 	}
-	dir, err := filepath.Rel(filepath.Dir(o.readme), o.out)
+	dir, err := filepath.Rel(filepath.Dir(o.page), o.out)
 	if err != nil {
-		return fmt.Errorf("-readme: %w", err)
+		return fmt.Errorf("-page: %w", err)
 	}
-	return r.Embed(o.readme, filepath.ToSlash(dir))
+	return r.Embed(o.page, filepath.ToSlash(dir))
 }
 
 // progress prints lines with the time since the start.

@@ -20,7 +20,7 @@ const (
 	// idleMembers is how many members the cluster of the idle agent has.
 	idleMembers = 1000
 	// idleShare is what an idle agent may take of a processor, and idleWakes how often a second it may wake, beside other
-	// load. The aims are 0.15 % and 5 (docs/measurements, "idle agents").
+	// load. The aims are 0.15 % and 5 (docs/measurements/memory.md).
 	idleShare = 0.003
 	idleWakes = 8.0
 )

@@ -26,7 +26,7 @@ const (
 	// smallMembers is how many members their cluster has.
 	smallMembers = 100
 	// smallShare is the least of the throughput without a bound that there must be, beside other load. The aim is 0.9
-	// (docs/measurements, "small memory").
+	// (docs/measurements/memory.md).
 	smallShare = 0.5
 	// flowsEach is how many TCP flows there are to each peer and from it.
 	flowsEach = 4

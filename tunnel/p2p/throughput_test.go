@@ -11,7 +11,7 @@ import (
 
 // A stream fills the path it is on: a window, a buffer or a pace that is too small by far shows
 // here. What these paths carry on a quiet machine is ten times the floor and more
-// (docs/measurements).
+// (docs/measurements/throughput.md).
 func TestOneStreamFillsItsPath(t *testing.T) {
 	const floor = 150 // Mbit/s of fair time, also beside other tests on two cores
 	for _, c := range []struct {

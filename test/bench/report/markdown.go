@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,6 +40,7 @@ func (r Report) Markdown() string {
 // the pictures are, seen from there.
 func (r Report) Summary(dir string) string {
 	var b strings.Builder
+	r.age(&b)
 	r.goals(&b)
 	for _, plot := range Plots() {
 		if plot.Summary && r.Parts[plot.Part] != nil {
@@ -55,6 +57,22 @@ func (r Report) Summary(dir string) string {
 		fmt.Fprintf(&b, "\n%s [All figures](%s/README.md)\n", whole.where(), dir)
 	}
 	return b.String()
+}
+
+// age names the version and the commit of the oldest part. build/release reads this line.
+func (r Report) age(b *strings.Builder) {
+	var oldest *Part
+	for _, p := range r.Parts {
+		if oldest == nil || p.Taken.Before(oldest.Taken) {
+			oldest = p
+		}
+	}
+	if oldest == nil {
+		return
+	}
+	m := oldest.Machine
+	fmt.Fprintf(b, "Measured on version %s at commit %s, %s.\n\n", cmp.Or(m.Release, "unknown"),
+		cmp.Or(m.Versions["edgemesh"], "unknown"), oldest.Taken.UTC().Format(time.DateOnly))
 }
 
 func (r Report) goals(b *strings.Builder) {

@@ -59,6 +59,7 @@ type Machine struct {
 	MemoryMB int               `json:"memoryMB"`
 	Kernel   string            `json:"kernel"`
 	Go       string            `json:"go"`
+	Release  string            `json:"release"`  // version of the chart in the tree that was measured
 	Versions map[string]string `json:"versions"` // of the programs, by name
 }
 

@@ -289,12 +289,12 @@ func TestResults(t *testing.T) {
 	if err != nil || string(page) != r.Markdown() {
 		t.Errorf("%s does not show %s: run make bench-page (%v)", PageFile, DataFile, err)
 	}
-	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	summary, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "performance.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := r.embedded(string(readme), "test/bench/results"); err != nil || again != string(readme) {
-		t.Errorf("README.md does not show %s: run make bench-page (%v)", DataFile, err)
+	if again, err := r.embedded(string(summary), "../test/bench/results"); err != nil || again != string(summary) {
+		t.Errorf("docs/performance.md does not show %s: run make bench-page (%v)", DataFile, err)
 	}
 }
 

@@ -64,7 +64,7 @@ type relay struct {
 	held   int           // reservations
 }
 
-// handshake is the relay's processor time for one member, both connections: docs/measurements, one relay.
+// handshake is the relay's processor time for one member, both connections: docs/measurements/scale.md.
 const handshake = 7 * time.Millisecond
 
 // New makes a world in which all nodes start within two minutes.

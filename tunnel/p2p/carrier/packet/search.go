@@ -142,7 +142,7 @@ func (s *search) run(ctx context.Context) error {
 // checkQUIC reports the path as broken if QUIC's own packets, too, are larger than what passes. QUIC does not notice: it
 // keeps sending packets that vanish, while small ones pass and the connection looks alive. A new one does not begin then.
 // With an MTU that falls to 576, a transfer continues after 2.5 to 4.1 s; by liveness alone it was 7.6 s
-// (docs/measurements/2026-11-20-mtu-black-holes.md).
+// (docs/measurements/failover.md).
 func (s *search) checkQUIC(ctx context.Context, before int) error {
 	needs, err := s.quicNeeds()
 	if err != nil {

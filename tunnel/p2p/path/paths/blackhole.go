@@ -15,7 +15,7 @@ import (
 // same; what distinguishes them is what became of the segments behind the repeated one,
 // which selective acknowledgements say, and what the peer's other paths find. With an MTU that
 // falls to 1280, a transfer continues after 1.4 to 2.8 s; by liveness alone it was 6.0 s
-// (docs/measurements/2026-11-20-mtu-black-holes.md).
+// (docs/measurements/failover.md).
 const (
 	// holeHeard is how long ago the peer's data may have come, at most: its probes are
 	// due twice a second. Silence is something else.
