@@ -34,9 +34,9 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		return err
 	}
 	defer lock.Release()
-	if told, err := nodeip.Recorded(cfg.StateDir); err != nil || len(told) > 0 {
-		log.Warn("kubelet was told to report this node's mesh address, which goes now: until that is taken back, no other node reaches kubelet",
-			"address", told, "remedy", "edgemesh-agent install --form daemonset --node-ip=off", "err", err)
+	if recorded, err := nodeip.Recorded(cfg.StateDir); err != nil || len(recorded) > 0 {
+		log.Warn("kubelet reports this node's mesh address, which is removed now: until kubelet reports another one, no other node reaches it",
+			"address", recorded, "remedy", "edgemesh-agent install --form daemonset --node-ip=off", "err", err)
 	}
 	release, err := holdHost(log)
 	if err != nil {
@@ -81,11 +81,6 @@ func holdHost(log *slog.Logger) (release func(), err error) {
 			log.Debug("close the TUN", "err", err)
 		}
 	}, nil
-}
-
-// hostTaken explains that another process has the TUN.
-func hostTaken(err error) error {
-	return fmt.Errorf("%w: %w Stop it first: one agent runs per host, whatever its stateDir", ErrHostTaken, err)
 }
 
 func removeFile(dir, name string) error {

@@ -2,17 +2,20 @@
 // and libp2p, and answers the control socket.
 //
 //	daemon.go      Run: which parts are made, in which order, and what runs then
-//	membership.go  how a changed membership travels to all parts, and what each is told; firststart.go: answers before there is one
-//	kernel.go      plan ──▶ kernel and CNI files, and again whenever they differ
-//	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
+//	standby.go     waits until the agent before it ends, unless it could not start itself; lock.go: one agent per state directory
+//	backend.go     answers the control socket, with doctor.go, ping.go, explain.go and reach.go; firststart.go: before there is a membership
+//	metrics.go     what is counted, and its port; probes.go: a pod's probes; counts.go: what happens to paths
+//	notices.go     events in Kubernetes
+//	repair.go      kernel and CNI files, again whenever they differ from the plan
+//	membership.go  how a changed membership gets to all parts; plan.go: the plan in force, and what a new one changes
+//	kernel.go      plan ──▶ kernel and CNI files, and what blocks the pod network there
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
-//	counts.go      what happens to paths, counted
-//	backend.go     answers status, and says what this host does not provide; ping.go; doctor.go; explain.go;
-//	               forward.go; metrics.go
-//	neighbours.go  other networks on this host; relay.go: this node as a relay, and the secret that others ask for
-//	upkeep.go      records of pods' addresses, and events in Kubernetes
-//	lock.go        one agent per state directory; the next waits for its end, unless it could not start
-//	cleanup.go     removes everything
+//	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
+//	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; relay.go; degraded.go
+//	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages; options.go
+//	cleanup.go     removes everything; errors.go: what callers can expect
+//
+// DESIGN.md draws which of them may use which.
 //
 // Order of locks: membership.mu, kernel.applying, lanPaths.mu, the LAN service's own; every
 // other mutex is a leaf.
@@ -39,14 +42,13 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"golang.org/x/sys/unix"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"edgemesh/agent/cniconf"
+	"edgemesh/agent/cnicalls"
 	"edgemesh/agent/control"
 	"edgemesh/agent/deputy"
 	"edgemesh/agent/host"
 	"edgemesh/agent/observe"
-	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/mesh"
@@ -58,56 +60,34 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/base/wan"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"
-	"edgemesh/tunnel/p2p/who/members"
-	"edgemesh/tunnel/tun"
 )
-
-// addressFile, in the state directory, is where p2p remembers members' addresses.
-const addressFile = "addresses.json"
 
 // queuesPart is which part of a cgroup's memory packets may wait in; without a limit it is the tunnel's default.
 const queuesPart = 8
 
 // daemon is the wiring of one running agent.
 type daemon struct {
-	cfg     config.Config
-	opts    Options
-	id      peer.ID
-	log     *slog.Logger
-	source  source.Source
-	force   *inForce
-	saved   *snapshot.Keeper // of the membership
-	node    *p2p.Node
-	device  *lastingTUN
-	tunnel  *tunnel.Tunnel
-	lan     *lanPaths
-	kernel  *kernel
-	counts  *counts
-	memory  int64          // bytes that the cgroup allows, 0: any amount
-	deputy  *deputy.Deputy // nil: the membership is a file
-	metrics net.Listener   // nil when metricsAddress is ""
-}
-
-// Options are what the command line adds to the configuration.
-type Options struct {
-	Version     string
-	PortableTUN bool   // do not use the kernel's offloads
-	Wait        bool   // stand by while another agent runs here, instead of ErrLocked
-	Revision    string // of the DaemonSet that this agent's pod is of; "": of none
-	Log         *slog.Logger
-	Level       *slog.LevelVar // of Log; nil: it cannot be changed
-}
-
-// level is that of the log; changing it has no effect where there is none.
-func (o Options) level() *slog.LevelVar {
-	if o.Level == nil {
-		return new(slog.LevelVar)
-	}
-	return o.Level
+	cfg        config.Config
+	opts       Options
+	id         peer.ID
+	log        *slog.Logger
+	source     source.Source
+	force      *inForce
+	saved      *snapshot.Keeper // of the membership
+	node       *p2p.Node
+	device     *lastingTUN
+	tunnel     *tunnel.Tunnel
+	lan        *lanPaths
+	kernel     *kernel
+	counts     *counts
+	memory     int64          // bytes that the cgroup allows, 0: any amount
+	deputy     *deputy.Deputy // nil: the membership is a file
+	metrics    net.Listener   // nil when metricsAddress is ""
+	membership *membership
 }
 
 // Run runs an agent: it returns nil once ctx has ended and everything of this process has
@@ -131,7 +111,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop while standing by
+			return nil // stopped while standing by
 		}
 		return err
 	}
@@ -155,15 +135,15 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	way, err := proxyOf(cfg, d.force.inside)
+	via, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
 		return configError(err)
 	}
-	d.deputy = deputyOf(cfg, key, way, o.Log)
+	d.deputy = deputyOf(cfg, key, via, o.Log)
 	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, peerID: d.id.String(), log: o.Log}
 	d.source, err = source.New(cfg.Membership, kube.Config{
 		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: w.because, Deputy: d.deputy,
-		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: way.Request, Log: o.Log.With("part", "kube"),
+		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: via.Request, Log: o.Log.With("part", "kube"),
 	})
 	if err != nil {
 		return configError(err)
@@ -175,7 +155,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop while the API had no answer yet
+			return nil // stopped while the API had no answer yet
 		}
 		return err
 	}
@@ -183,15 +163,6 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	return d.serve(ctx)
-}
-
-// deputyOf writes to the API what this node's own access may not, where the membership comes from there.
-func deputyOf(cfg config.Config, key crypto.PrivKey, way *proxy.Way, log *slog.Logger) *deputy.Deputy {
-	k := cfg.Membership.Kubernetes
-	if k == nil {
-		return nil
-	}
-	return deputy.New(deputy.Config{Key: key, Certificate: k.NodeCertificate, CertificateKey: k.NodeKey, JoinSecretFile: cfg.JoinSecretFile, Proxy: way, Log: log})
 }
 
 // loadMembership finds the state to start with.
@@ -214,7 +185,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 		d.log.Warn("the membership's source or its saved copy is unusable, so the agent started with the other one;"+
 			" fix what err names, it is read again automatically", "source", d.source, "err", warning)
 	}
-	d.tellForward(p)
+	logForward(p.Host, d.cfg.Key("forward"), d.log)
 	_, _, _ = d.force.set(s.WANCIDRs, p, warning) // nothing was in force before
 	return s, nil
 }
@@ -224,7 +195,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State) (err error) {
 	p, _ := d.force.plan()
 	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), confirmed: d.source.Confirmed()}
-	if err := d.prepareCNI(); err != nil {
+	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
 	}
 	if err := refuseLAN(p.Host); err != nil {
@@ -240,7 +211,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if err != nil {
 		return configError(err)
 	}
-	if err := d.openNode(key, all.members.Membership); err != nil {
+	if d.node, err = openNode(nodeConfig{
+		cfg: d.cfg, key: key, members: all.members.Membership, inside: d.force.inside, counts: d.counts, log: d.log,
+	}); err != nil {
 		return err
 	}
 	defer func() {
@@ -248,7 +221,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 			d.node.Close()
 		}
 	}()
-	if err := d.listenMetrics(); err != nil {
+	if d.metrics, err = listenMetrics(d.cfg.MetricsAddress); err != nil {
 		return err
 	}
 	defer func() {
@@ -256,14 +229,14 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 			d.metrics.Close()
 		}
 	}()
-	if err := d.openDevice(p.Host.MTU); err != nil {
+	if d.device, err = openDevice(d.cfg, d.opts.PortableTUN, p.Host.MTU, d.log); err != nil {
 		return err
 	}
 	processors.Limit()
 	d.kernel.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
 	d.lan = newLANPaths(lanConfig{
 		self: p.Self.PeerID, lan: d.cfg.LAN, keep: p.Host.Keep, host: d.kernel.host,
-		peers: lanPeers{d.node, d.force.plan}, log: d.log.With("part", "lan"),
+		peers: lanPeers{d.node, d.force.current}, log: d.log.With("part", "lan"),
 	})
 	d.kernel.canHold = d.lan.setCapabilities
 	p.Plan = d.lan.complete(p.Plan)
@@ -282,68 +255,12 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if err := d.saved.Save(state); err != nil {
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
-	all.trim()
+	d.membership = &membership{
+		cfg: d.cfg, id: d.id, source: d.source.String(), force: d.force, saved: d.saved,
+		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, log: d.log,
+	}
+	d.membership.trim(all)
 	return nil
-}
-
-// openDevice opens the TUN.
-func (d *daemon) openDevice(mtu int) (err error) {
-	d.device, err = openTUN(tun.Config{Name: host.TUNName, MTU: mtu, Persist: true, Portable: d.opts.PortableTUN, Log: d.log})
-	if errors.Is(err, tun.ErrBusy) {
-		return hostTaken(err)
-	}
-	if err == nil && d.cfg.TUNQueues > 0 {
-		d.log.Warn("tunQueues has no effect: the TUN has one queue; remove the key", "value", d.cfg.TUNQueues)
-	}
-	return err
-}
-
-// openNode opens the ports to the other members.
-func (d *daemon) openNode(key crypto.PrivKey, m members.Membership) (err error) {
-	secrets, err := joinSecrets(d.cfg)
-	if err != nil {
-		return configError(err)
-	}
-	if d.cfg.Punch.Former != "" {
-		d.log.Warn("punch.birthday is replaced by punch.guess, and the next release refuses it", "key", d.cfg.Key("punch"), "remedy", d.cfg.Punch.Former)
-	}
-	way, err := proxyOf(d.cfg, d.force.inside)
-	if err != nil {
-		return configError(err)
-	}
-	d.node, err = p2p.New(p2p.Config{
-		Key: key, Listen: d.cfg.Listen, Membership: m, Relay: relayLimits(d.cfg.Relay), RelayMetrics: d.counts.relay, MDNS: d.cfg.Discovery.MDNS, PortMapping: d.cfg.Discovery.PortMapping,
-		PortGuessing: d.cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: way,
-		Probed: d.counts.probed, Queued: d.counts.queued, Punched: d.counts.punched,
-		SocketMark: host.Mark, AddressFile: filepath.Join(d.cfg.StateDir, addressFile), Log: d.log.With("part", "p2p"),
-	})
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EADDRINUSE):
-		err = fmt.Errorf("%w; another program has the port: stop it, or set listen", err)
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		err = fmt.Errorf("%w; no interface has this address: listen on 0.0.0.0, or set another one", err)
-	}
-	return fmt.Errorf("%s: %w", d.cfg.Key("listen"), err)
-}
-
-// prepareCNI checks what pods are made with, and makes the directories for it.
-func (d *daemon) prepareCNI() (err error) {
-	if d.kernel.pods, err = d.kernel.cni.NetConf(); err != nil {
-		return fmt.Errorf("cni: %w", err)
-	}
-	if d.cfg.CNIMode == config.CNIOwn {
-		return d.kernel.cni.MakeDirs()
-	}
-	return nil
-}
-
-func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
-	return cniconf.New(cniconf.Config{
-		RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, DataDir: cfg.CNIDataDir,
-		CNI: cfg.CNI, Status: upkeep.Status, Log: log,
-	})
 }
 
 // serve runs until ctx ends or a part fails, and stops everything.
@@ -353,34 +270,35 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer d.node.Close()
 	defer d.tunnel.Close()
 	b := d.backend(ctx)
-	followMesh, stopMetrics := d.serveMetrics(b)
+	followMesh, stopMetrics := d.metricsServer(b).start()
 	defer stopMetrics()
-	answerMembers(ctx, b)
+	b.explainer.answerMembers(ctx)
 	ctl, err := control.Serve(d.cfg.RuntimeDir, b, d.log)
 	if err != nil {
 		return err
 	}
 	defer ctl.Close()
-	answerer := b.Serve(ctx)
+	answerer := b.observer.Serve(ctx)
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
 		d.log.Warn("an earlier failure stays on record, so status and doctor show it whenever no agent runs; remove the file",
 			"file", filepath.Join(d.cfg.RuntimeDir, control.FailureFile), "err", err)
 	}
 
-	m := &membership{daemon: d}
+	m := d.membership
 	var wg sync.WaitGroup
 	defer m.close()
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })
 	if d.cfg.JoinSecretFile != "" {
-		wg.Go(func() { d.followJoinSecrets(ctx) })
+		wg.Go(func() { followJoinSecrets(ctx, d.cfg.JoinSecretFile, d.node, d.log) })
 	}
 	wg.Go(func() { m.onConfirmed(ctx) })
-	wg.Go(func() { d.repair(ctx, ctl, followMesh) })
+	repair := repairer{kernel: d.kernel, node: d.node, relay: d.cfg.Relay, source: d.source, socket: ctl, followMesh: followMesh, log: d.log}
+	wg.Go(func() { repair.run(ctx) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
-	wg.Go(func() { notice(ctx, b) })
+	wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
 	if d.deputy != nil {
 		wg.Go(func() { d.visits(answerer).Run(ctx) })
 	}
@@ -398,7 +316,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
 	p, _ := d.force.plan()
-	b.reportRelay(p)
+	reportRelay(d.cfg.Relay.Enabled, p.hasRelay(d.id), relayAddrs(d.node.RelayAddrs(d.cfg.Relay.Announce), d.id), d.log)
 	if err := d.tunnel.Run(ctx); err != nil {
 		return err
 	}
@@ -408,37 +326,39 @@ func (d *daemon) serve(ctx context.Context) error {
 
 // backend makes what answers the operator. It logs what blocks the pod network.
 func (d *daemon) backend(ctx context.Context) *backend {
-	b := &backend{daemon: d, started: time.Now(), degraded: degradations(d.device, socket.Fallbacks())}
-	b.Node = observe.Node{Plan: func() mesh.Plan { p, _ := d.force.plan(); return p.Plan }, Status: b.observed, P2P: d.node, Tunnel: d.tunnel, Log: d.log}
+	r := reach{plan: d.force.current, node: d.node, tunnel: d.tunnel, lan: d.lan}
+	b := &backend{
+		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()),
+		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, node: d.node, device: d.device,
+			kernel: d.kernel, lan: d.lan, reach: r, log: d.log},
+		pinger:    pinger{r},
+		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},
+	}
+	b.observer = observe.Node{Plan: d.force.current, Status: b.observed, P2P: d.node, Tunnel: d.tunnel, Log: d.log}
 	reportDegraded(d.log, b.degraded)
-	p, _ := d.force.plan()
-	b.warnNeighbours(p)
-	d.kernel.warn(ctx, p.Host)
+	b.doctor.warnNeighbours()
+	d.kernel.warn(ctx)
 	return b
 }
 
-// ErrLANInside means that the host would lose its own LAN to the pod network.
-var ErrLANInside = errors.New("this node's LAN is inside the pod range and would become unreachable; give the cluster other podCIDRs, or the LAN other addresses")
-
-// ErrNoTarget means that a ping names neither a member nor an address of one.
-var ErrNoTarget = errors.New("no such member")
-
-// ConfigError is an error that the operator fixes in a file; the agent exits with 2. Every
-// other error of Run is the system's (exit code 1).
-type ConfigError struct{ Err error }
-
-func (e *ConfigError) Error() string { return e.Err.Error() }
-func (e *ConfigError) Unwrap() error { return e.Err }
-
-func configError(err error) error { return &ConfigError{err} }
-
-// keyError says why the agent cannot read its key: the operator fixes that, unless the
-// disk is full or fails.
-func keyError(err error) error {
-	for _, system := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO} {
-		if errors.Is(err, system) {
-			return err
-		}
+// metricsServer serves what is counted, and what b knows.
+func (d *daemon) metricsServer(b *backend) metricsServer {
+	own := &collector{
+		tunnel: d.tunnel, node: d.node, paths: d.lan, reach: b.doctor.reach, source: d.source,
+		pools: func() []control.Pool { return pools(d.kernel.pods, d.log) },
+		good:  func() bool { _, problem := d.force.plan(); return problem == nil },
 	}
-	return configError(err)
+	all := append([]prometheus.Collector{own.named()}, d.counts.collectors()...)
+	if d.cfg.CNIMode == config.CNIOwn {
+		all = append(all, cnicalls.New(d.cfg.RuntimeDir, d.log))
+	}
+	return metricsServer{listener: d.metrics, address: d.cfg.MetricsAddress, collectors: all, ready: func() error { return d.kernel.serving(nil) }, log: d.log}
+}
+
+// visits are those to controllers that observe.
+func (d *daemon) visits(a *observe.Answerer) observe.Visits {
+	visit := func(ctx context.Context, by []mesh.PeerID, answer func(mesh.PeerID, observe.Stream)) error {
+		return d.deputy.Visit(ctx, d.force.current().Relays, by, func(id peer.ID, s enroll.Stream) { answer(mesh.PeerID(id.String()), s) })
+	}
+	return observe.Visits{Plan: d.force.current, Changed: d.force.watched, Visit: visit, Answer: a.Answer, Log: d.log}
 }

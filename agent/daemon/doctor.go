@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
@@ -19,58 +21,78 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/netcheck"
 	"edgemesh/cni/conf"
-	"edgemesh/internal/membership/admit"
+	"edgemesh/internal/causes"
+	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/tun"
 )
 
 // doctorTimeout bounds all active probes of one doctor together.
 const doctorTimeout = 8 * time.Second
 
-// Doctor implements control.Backend: it looks at every part again, actively. What is broken comes first; the checks are in
+// doctor checks this node for the operator. It changes nothing.
+type doctor struct {
+	cfg    config.Config
+	id     peer.ID // of this node
+	force  *inForce
+	source interface {
+		String() string
+		Annotations() map[string]string
+	}
+	node   *p2p.Node
+	device tun.Device
+	kernel *kernel
+	lan    *lanPaths
+	reach  reach
+	log    *slog.Logger
+}
+
+// Doctor looks at every part again, actively. What is broken comes first; the checks are in
 // the order in which one depends on another, so that the first finding is the cause.
-func (b *backend) Doctor(ctx context.Context) []control.Finding {
+func (d *doctor) Doctor(ctx context.Context) []control.Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	plan, problem := b.force.plan()
+	plan, problem := d.force.plan()
 	var relays, network []control.Finding
 	var wg sync.WaitGroup
-	wg.Go(func() { relays, network = b.checkNetwork(ctx, plan) })
-	out := []control.Finding{b.checkKey(), b.checkMembership(plan, problem), b.checkOffloads()}
-	out = append(out, b.kernel.host.Check(ctx, plan.Host)...)
-	out = append(out, checkForward(plan.Host, b.cfg.Key("forward"))...)
-	out = append(out, b.kernel.overlaps(plan.Host), b.checkOtherCNI(plan))
+	wg.Go(func() { relays, network = d.checkNetwork(ctx, plan) })
+	out := []control.Finding{d.checkKey(), checkMembership(plan, problem, d.source.String()), d.checkOffloads()}
+	out = append(out, d.kernel.host.Check(ctx, plan.Host)...)
+	out = append(out, checkForward(plan.Host, d.cfg.Key("forward"))...)
+	out = append(out, overlaps(d.kernel.pods, plan.Host), checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), plan))
 	if !plan.Host.Keep {
-		out = append(out, b.checkCNI(), b.kernel.strays(plan.Host))
-		out = append(out, checkRuntime("/", b.cfg.CNIConfDir, b.cfg.CNIBinDir)...)
-		out = append(out, diagnose.Pools(pools(b.kernel.pods, b.log))...)
+		out = append(out, d.checkCNI(), strays(d.kernel.pods, plan.Host))
+		out = append(out, checkRuntime("/", d.cfg.CNIConfDir, d.cfg.CNIBinDir)...)
+		out = append(out, diagnose.Pools(pools(d.kernel.pods, d.log))...)
 	}
-	if b.cfg.Membership.Kubernetes != nil {
-		out = append(out, diagnose.NodeIP(plan.Plan, b.cfg.StateDir)...)
+	if d.cfg.Membership.Kubernetes != nil {
+		out = append(out, diagnose.NodeIP(plan.Plan, d.cfg.StateDir)...)
 		if diagnose.NodeIPReported(plan.Plan) {
-			out = append(out, b.kernel.host.CheckInput(ctx, plan.Host)...)
+			out = append(out, d.kernel.host.CheckInput(ctx, plan.Host)...)
 		}
 	}
-	out = append(out, b.lan.check()...)
-	out = append(out, b.checkOwnRelay(plan)...)
+	out = append(out, d.lan.check()...)
+	out = append(out, d.checkOwnRelay(plan)...)
 	wg.Wait()
 	out = append(append(out, network...), relays...)
-	out = append(out, b.checkNAT())
-	used, _ := b.peers(false)
+	out = append(out, d.checkNAT())
+	used, _ := d.reach.peers(false)
 	out = append(out, checkPeers(used)...)
 	out = append(out, diagnose.MTU(used)...)
-	out = append(out, b.checkRefused(plan)...)
+	out = append(out, d.checkRefused()...)
 	return diagnose.Ordered(oneLined(out))
 }
 
 // checkNetwork measures what the network lets through to the relays, beside the connections that there are.
-func (b *backend) checkNetwork(ctx context.Context, plan plan) (relays, network []control.Finding) {
-	way, err := proxyOf(b.cfg, b.force.inside)
+func (d *doctor) checkNetwork(ctx context.Context, plan plan) (relays, network []control.Finding) {
+	via, err := proxyOf(d.cfg, d.force.inside)
 	if err != nil {
 		network = append(network, control.Warningf("proxy", "correct it, and restart the agent", "%v", err))
 	}
-	c := netcheck.Config{Proxy: way, Mark: host.Mark, Log: b.log}
+	c := netcheck.Config{Proxy: via, Mark: host.Mark, Log: d.log}
 	for _, r := range plan.relays {
 		one := mesh.Relay{PeerID: mesh.PeerID(r.ID.String())}
 		for _, a := range r.Addrs {
@@ -82,58 +104,51 @@ func (b *backend) checkNetwork(ctx context.Context, plan plan) (relays, network 
 	var clock *netcheck.Clock
 	var wg sync.WaitGroup
 	wg.Go(func() { answers, clock = netcheck.Relays(ctx, c) })
-	relays = b.checkRelays(ctx, plan)
+	relays = d.checkRelays(ctx, plan)
 	wg.Wait()
 	broken := slices.ContainsFunc(relays, func(f control.Finding) bool { return f.Severity == control.Broken })
 	network = append(network, diagnose.Clock(clock, broken)...)
 	return relays, append(network, diagnose.UDP(answers)...)
 }
 
-func (b *backend) checkKey() control.Finding {
-	path := filepath.Join(b.cfg.StateDir, identity.KeyFile)
+func (d *doctor) checkKey() control.Finding {
+	path := filepath.Join(d.cfg.StateDir, identity.KeyFile)
 	key, err := identity.Load(path)
 	if err != nil {
 		return control.Brokenf("key", "restore the file now: the running agent still has its key, but the next start will fail", "%v", err)
 	}
-	if !b.id.MatchesPrivateKey(key) {
+	if !d.id.MatchesPrivateKey(key) {
 		return control.Brokenf("key", "restore the previous key, or put the new peer ID into the membership and restart the agent",
-			"%s was replaced: the running agent is %s", path, b.id)
+			"%s was replaced: the running agent is %s", path, d.id)
 	}
-	return control.Okayf("key", "%s, mode 0600, peer ID %s", path, b.id)
+	return control.Okayf("key", "%s, mode 0600, peer ID %s", path, d.id)
 }
 
-func (b *backend) checkMembership(plan plan, problem error) control.Finding {
-	if problem != nil {
-		return control.Warningf("membership", membershipRemedy(b.source.String()), "the last good membership is in force: %v", problem)
+func (d *doctor) checkOffloads() control.Finding {
+	if d.device.Kind() != "fast" {
+		return control.Warningf("offloads", "use a kernel of 5.4 or later with CONFIG_TUN", "%s is the portable device without offloads, which is slower", d.device.Name())
 	}
-	return control.Okayf("membership", "%s: %d members, this node owns %v", b.source, len(plan.Nodes), plan.Self.PodCIDRs)
-}
-
-func (b *backend) checkOffloads() control.Finding {
-	if b.device.Kind() != "fast" {
-		return control.Warningf("offloads", "use a kernel of 5.4 or later with CONFIG_TUN", "%s is the portable device without offloads, which is slower", b.device.Name())
-	}
-	return control.Okayf("offloads", "%s has %s", b.device.Name(), b.device.Offloads())
+	return control.Okayf("offloads", "%s has %s", d.device.Name(), d.device.Offloads())
 }
 
 // checkCNI looks at what the container runtime and the plugin need.
-func (b *backend) checkCNI() control.Finding {
+func (d *doctor) checkCNI() control.Finding {
 	const remedy = "wait 30 s for the agent to write it again; if it does not, its log says why"
-	if _, err := os.Stat(filepath.Join(b.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
+	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return control.Brokenf("cni", remedy, "%v", err)
 	}
-	err, waits := b.kernel.state()
+	err, waits := d.kernel.state()
 	if err != nil {
 		return control.Brokenf("cni", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err)
 	}
-	if err := b.kernel.serving(nil); err != nil {
+	if err := d.kernel.serving(nil); err != nil {
 		return control.Brokenf("cni", "fix the cause; until then the plugin refuses pods, and the Node is marked NetworkUnavailable", "%v", err)
 	}
 	if waits != nil {
 		return control.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", waits)
 	}
-	present := []string{filepath.Join(b.cfg.RuntimeDir, conf.SubnetFile)}
-	for _, f := range []struct{ dir, name string }{{b.cfg.CNIConfDir, cniconf.ConflistName}, {b.cfg.CNIBinDir, cniconf.PluginName}} {
+	present := []string{filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)}
+	for _, f := range []struct{ dir, name string }{{d.cfg.CNIConfDir, cniconf.ConflistName}, {d.cfg.CNIBinDir, cniconf.PluginName}} {
 		if f.dir == "" {
 			continue
 		}
@@ -142,9 +157,9 @@ func (b *backend) checkCNI() control.Finding {
 		}
 		present = append(present, filepath.Join(f.dir, f.name))
 	}
-	if b.kernel.cni.Stale() {
+	if d.kernel.cni.Stale() {
 		return control.Warningf("cni", "restart this agent's pod: its init container installs the plugin; where the agent installs it, wait 30 s",
-			"%s is not of the agent's release", filepath.Join(b.cfg.CNIBinDir, cniconf.PluginName))
+			"%s is not of the agent's release", filepath.Join(d.cfg.CNIBinDir, cniconf.PluginName))
 	}
 	return control.Okayf("cni", "present: %s", strings.Join(present, ", "))
 }
@@ -172,9 +187,9 @@ func checkRuntime(root, confDir, binDir string) []control.Finding {
 
 // checkRelays dials every relay now. One of several may be unreachable; without any, no
 // node behind a NAT can reach this one.
-func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding {
-	relays := b.node.CheckRelays(ctx)
-	if len(relays) == 0 && b.cfg.Relay.Enabled && listedAsRelay(plan, b.id) {
+func (d *doctor) checkRelays(ctx context.Context, plan plan) []control.Finding {
+	relays := d.node.CheckRelays(ctx)
+	if len(relays) == 0 && d.cfg.Relay.Enabled && plan.hasRelay(d.id) {
 		return nil // the others come here
 	}
 	if len(relays) == 0 {
@@ -212,8 +227,8 @@ func (b *backend) checkRelays(ctx context.Context, plan plan) []control.Finding 
 
 // checkNAT reports what is between this node and the others. None of it is a fault: that
 // is what relays are for.
-func (b *backend) checkNAT() control.Finding {
-	st := b.node.Status()
+func (d *doctor) checkNAT() control.Finding {
+	st := d.node.Status()
 	if st.Router == "" {
 		return control.Okayf("nat", "%s", st.NAT)
 	}
@@ -236,14 +251,74 @@ func checkPeers(used []control.PeerStatus) []control.Finding {
 }
 
 // checkRefused looks at who was refused here.
-func (b *backend) checkRefused(plan plan) []control.Finding {
-	at := func(a netip.Addr) string {
-		for m := range plan.Members() {
-			if a.IsValid() && b.node.Seen(admit.ID(m.PeerID), a) {
-				return m.Name
+func (d *doctor) checkRefused() []control.Finding {
+	return diagnose.Refused(d.node.Refusals(), d.node.MemberName, d.reach.seenAt)
+}
+
+// checkOwnRelay is doctor's look at this node as a relay.
+func (d *doctor) checkOwnRelay(p plan) []control.Finding {
+	listed := p.hasRelay(d.id)
+	switch {
+	case !d.cfg.Relay.Enabled && listed:
+		return []control.Finding{control.Brokenf("relay", "set relay: {enabled: true} in the agent's configuration and restart it, or take the addresses out of the membership's relays",
+			"the membership lists this node as a relay, but it is not one")}
+	case !d.cfg.Relay.Enabled:
+		return nil
+	}
+	st := d.node.Status()
+	load := fmt.Sprintf("%d reservations, %d circuits", st.Reservations, st.Circuits)
+	if !listed {
+		return []control.Finding{control.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes: set memberRelays: true in the PodNetwork)", relayAddrs(d.node.RelayAddrs(d.cfg.Relay.Announce), d.id)),
+			"this node is a relay, but the membership does not list it: %s", load)}
+	}
+	return []control.Finding{control.Okayf("relay", "this node is a relay: %s", load)}
+}
+
+// oneLined has each finding's detail on one line.
+func oneLined(all []control.Finding) []control.Finding {
+	for i := range all {
+		all[i].Detail = causes.OneLine(all[i].Detail)
+	}
+	return all
+}
+
+// problems are what status reports about this host: why the membership is outdated, and
+// the kernel's findings.
+func (d *doctor) problems() []control.Finding {
+	plan, problem := d.force.plan()
+	var out []control.Finding
+	if f := checkMembership(plan, problem, d.source.String()); f.Severity != control.OK {
+		out = append(out, f)
+	}
+	for _, f := range d.checkRefused() {
+		if f.Check == "keys" || f.Check == "handshakes" {
+			out = append(out, f)
+		}
+	}
+	if d.cfg.Membership.Kubernetes != nil {
+		out = append(out, diagnose.NodeIPMissing(plan.Plan)...)
+	}
+	return oneLined(append(out, d.kernel.findings(plan.Host)...))
+}
+
+// warnNeighbours logs, at the start, which other networks on this node block the pod
+// network, and a container runtime that looks for its network elsewhere.
+func (d *doctor) warnNeighbours() {
+	p, _ := d.force.plan()
+	if !p.Host.Keep {
+		for _, f := range checkRuntime("/", d.cfg.CNIConfDir, d.cfg.CNIBinDir) {
+			if f.Severity != control.OK {
+				d.log.Warn("the container runtime may not find the pod network", "found", f.Detail, "remedy", f.Remedy)
 			}
 		}
-		return ""
 	}
-	return diagnose.Refused(b.node.Refusals(), b.node.MemberName, at)
+	if f := overlaps(d.kernel.pods, p.Host); f.Severity != control.OK {
+		d.log.Warn("another network on this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
+	}
+	switch f := checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), p); {
+	case f.Severity != control.OK:
+		d.log.Warn("the network plugins on this node do not fit its cniMode", "found", f.Detail, "remedy", f.Remedy)
+	case p.Host.Keep:
+		d.log.Info("the pods stay with another network plugin", "found", f.Detail)
+	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -13,56 +14,68 @@ import (
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-// Explain implements control.Backend: what happens to a packet from this node to one address, step by step.
-func (b *backend) Explain(ctx context.Context, to string) ([]control.Finding, error) {
+// explainer follows packets of this node. It implements explain.Agent.
+type explainer struct {
+	force  *inForce
+	source string // its name
+	node   *p2p.Node
+	kernel *kernel
+	reach  reach
+	log    *slog.Logger
+}
+
+// Explain says what happens to a packet from this node to one address, step by step.
+func (x explainer) Explain(ctx context.Context, to string) ([]control.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	plan, _ := b.force.plan()
-	node, ip, err := target(plan.Plan, to)
+	node, ip, err := target(x.reach.plan(), to)
 	if err != nil {
 		return nil, err
 	}
-	return oneLined(explain.To(ctx, explained{b}, node, ip)), nil
+	return oneLined(explain.To(ctx, x, node, ip)), nil
 }
 
-// answerMembers tells members this node's side of what happens to packets between them and it.
-func answerMembers(ctx context.Context, b *backend) {
-	a := explain.NewAnswers(explained{b})
-	b.node.SetStreamHandler(identity.ExplainProtocol, func(id peer.ID, s *paths.Stream) {
+// answerMembers describes to members this node's side of what happens to packets between them and it.
+func (x explainer) answerMembers(ctx context.Context) {
+	a := explain.NewAnswers(x)
+	x.node.SetStreamHandler(identity.ExplainProtocol, func(id peer.ID, s *paths.Stream) {
 		if err := a.Answer(ctx, mesh.PeerID(id.String()), s); err != nil {
-			b.log.Debug("a member's question was not answered", "peer", id, "err", err)
+			x.log.Debug("a member's query was not answered", "peer", id, "err", err)
 		}
 	})
 }
 
-// explained implements explain.Agent.
-type explained struct{ b *backend }
-
-func (x explained) Plan() (mesh.Plan, control.Finding) {
-	p, problem := x.b.force.plan()
-	return p.Plan, x.b.checkMembership(p, problem)
+// Plan is the membership in force, and what doctor finds of it.
+func (x explainer) Plan() (mesh.Plan, control.Finding) {
+	p, problem := x.force.plan()
+	return p.Plan, checkMembership(p, problem, x.source)
 }
 
-func (x explained) Peer(n mesh.Node) control.PeerStatus { return x.b.peer(n) }
+// Peer is how a member is reached.
+func (x explainer) Peer(n mesh.Node) control.PeerStatus { return x.reach.peer(n) }
 
-func (x explained) Ping(ctx context.Context, n mesh.Node) (time.Duration, string, error) {
-	rtt, path, err := x.b.node.Ping(ctx, admit.ID(n.PeerID))
+// Ping sends one authenticated echo, and says over which path.
+func (x explainer) Ping(ctx context.Context, n mesh.Node) (time.Duration, string, error) {
+	rtt, path, err := x.node.Ping(ctx, admit.ID(n.PeerID))
 	return rtt, fmt.Sprintf("%s over %s", path.Kind, path.Transport), err
 }
 
-func (x explained) Host(ctx context.Context) []control.Finding {
-	p, _ := x.b.force.plan()
-	return x.b.kernel.host.Check(ctx, p.Host)
+// Host checks this host.
+func (x explainer) Host(ctx context.Context) []control.Finding {
+	return x.kernel.host.Check(ctx, x.force.current().Host)
 }
 
-func (x explained) HasPod(ip netip.Addr) (bool, error) { return upkeep.HasPod(x.b.kernel.pods, ip) }
+// HasPod reports whether a pod here has the address.
+func (x explainer) HasPod(ip netip.Addr) (bool, error) { return upkeep.HasPod(x.kernel.pods, ip) }
 
-func (x explained) Open(ctx context.Context, n mesh.Node) (explain.Stream, error) {
-	s, err := x.b.node.OpenStream(ctx, admit.ID(n.PeerID), identity.ExplainProtocol)
+// Open opens a stream to a member's explainer.
+func (x explainer) Open(ctx context.Context, n mesh.Node) (explain.Stream, error) {
+	s, err := x.node.OpenStream(ctx, admit.ID(n.PeerID), identity.ExplainProtocol)
 	if err != nil {
 		return nil, err // not a typed nil in the interface
 	}

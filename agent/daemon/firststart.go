@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -54,9 +52,6 @@ func (w *firstStart) end() error {
 	return server.Close() // waits for requests, which take the lock
 }
 
-// ErrWaiting means that the agent has no membership yet, so there is nobody to ping.
-var ErrWaiting = errors.New("the agent still waits for its first membership: `edgemesh-agent doctor` says why")
-
 // Status implements control.Backend.
 func (w *firstStart) Status(bool) control.Status {
 	return control.Status{Node: w.node, PeerID: w.peerID, Addresses: []string{}, Relays: []control.RelayStatus{}, Peers: []control.PeerStatus{}, Problems: w.findings()}
@@ -86,9 +81,4 @@ func (w *firstStart) findings() []control.Finding {
 	defer w.mu.Unlock()
 	return []control.Finding{control.Brokenf("membership", membershipRemedy(w.source),
 		"the agent waits for its first membership, and pods of this node have no network until then: %s", causes.OneLine(w.problem.Error()))}
-}
-
-// membershipRemedy is what to do about a membership that is not in force; its error says more.
-func membershipRemedy(source string) string {
-	return fmt.Sprintf("fix it in %s, or on the way there; it is read again automatically", source)
 }

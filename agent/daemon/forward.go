@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,10 +29,10 @@ func ignoredForward(h mesh.Host, key string) (out []string) {
 	return out
 }
 
-// tellForward logs what of `forward` has no effect.
-func (d *daemon) tellForward(p plan) {
-	for _, why := range ignoredForward(p.Host, d.cfg.Key("forward")) {
-		d.log.Warn("nothing is forwarded for a sender of forward.from", "why", why, "remedy", forwardRemedy)
+// logForward logs what of `forward`, written under key, has no effect.
+func logForward(h mesh.Host, key string, log *slog.Logger) {
+	for _, why := range ignoredForward(h, key) {
+		log.Warn("nothing is forwarded for a sender of forward.from", "why", why, "remedy", forwardRemedy)
 	}
 }
 

@@ -7,16 +7,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"time"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
-	"edgemesh/agent/describe"
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/causes"
-	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/wake"
@@ -134,8 +131,8 @@ func (k *kernel) serving(failure error) error {
 }
 
 // look looks for what on this host blocks the pod network, and keeps it for findings.
-func (k *kernel) look(ctx context.Context, w mesh.Host) []control.Finding {
-	found := k.host.Warnings(ctx, w)
+func (k *kernel) look(ctx context.Context) []control.Finding {
+	found := k.host.Warnings(ctx, k.force.current().Host)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.inWay = found
@@ -143,9 +140,9 @@ func (k *kernel) look(ctx context.Context, w mesh.Host) []control.Finding {
 }
 
 // warn logs, at the start, what on this host blocks the pod network.
-func (k *kernel) warn(ctx context.Context, w mesh.Host) {
-	for _, f := range k.look(ctx, w) {
-		if f.Check != "ipv6" && f.Check != "lan" { // told by the host itself
+func (k *kernel) warn(ctx context.Context) {
+	for _, f := range k.look(ctx) {
+		if f.Check != "ipv6" && f.Check != "lan" { // logged by the host itself
 			k.log.Warn("something on this host blocks the pod network", "check", f.Check, "found", causes.OneLine(f.Detail), "remedy", f.Remedy)
 		}
 	}
@@ -154,7 +151,7 @@ func (k *kernel) warn(ctx context.Context, w mesh.Host) {
 // findings are what is wrong with kernel state and the plugin's files, other networks
 // inside the cluster's ranges, and what else blocked the pod network at the last look.
 func (k *kernel) findings(w mesh.Host) []control.Finding {
-	overlaps, strays := k.overlaps(w), k.strays(w)
+	other, stray := overlaps(k.pods, w), strays(k.pods, w)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var out []control.Finding
@@ -164,73 +161,10 @@ func (k *kernel) findings(w mesh.Host) []control.Finding {
 	if k.waits != nil {
 		out = append(out, control.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", k.waits))
 	}
-	if overlaps.Severity != control.OK {
-		out = append(out, overlaps)
-	}
-	if strays.Severity != control.OK {
-		out = append(out, strays)
+	for _, f := range []control.Finding{other, stray} {
+		if f.Severity != control.OK {
+			out = append(out, f)
+		}
 	}
 	return append(out, k.inWay...)
-}
-
-const (
-	repairEvery    = 30 * time.Second       // how often kernel state is compared with the plan
-	retryEvery     = 2 * time.Second        // the same after an error
-	lookEvery      = 5 * time.Minute        // how often foreign rules are looked at, for status
-	statusEvery    = 5 * time.Second        // the same while new pods get no network
-	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
-	repairRest     = 2 * time.Second        // least time between two repairs: other programs change the firewall often
-)
-
-// repair compares kernel state and the plugin's files with the plan whenever the kernel
-// reports a change, and periodically, so that a flushed firewall, a deleted bridge or a
-// removed runtime directory is restored. It also reports the addresses of a node that is
-// a relay, and its mesh addresses, which change with the kernel's.
-func (d *daemon) repair(ctx context.Context, ctl *control.Server, followMesh func([]netip.Addr)) {
-	wait := repairEvery
-	rested := time.Now() // no repair before
-	looked := time.Now() // when foreign rules were looked at
-	relay := relayReporter{reporter{set: d.source.SetRelay}}
-	own := reporter{set: func(now []string) { d.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
-	for {
-		addrs := d.kernel.addresses()
-		own.report(append([]string{d.node.Status().Kind.String()}, describe.Texts(addrs)...))
-		followMesh(addrs)
-		relay.report(d.cfg.Relay.Enabled, d.node.RelayAddrs(d.cfg.Relay.Announce))
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		case <-d.kernel.changed:
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(max(repairDebounce, time.Until(rested))):
-			}
-		}
-		err := d.kernel.apply(ctx)
-		if err != nil && ctx.Err() == nil {
-			d.log.Error("could not set kernel state; retrying", "every", retryEvery, "err", err)
-		}
-		if err := ctl.Renew(); err != nil {
-			d.log.Error("control socket unavailable: status, ping and doctor cannot ask this agent", "err", err)
-		}
-		d.kernel.repaired(err)
-		if time.Since(looked) > lookEvery {
-			p, _ := d.force.plan()
-			d.kernel.look(ctx, p.Host)
-			looked = time.Now()
-		}
-		why := d.kernel.serving(err)
-		d.source.SetServing(why)
-		switch {
-		case err != nil:
-			wait = retryEvery
-		case why != nil:
-			wait = statusEvery
-		default:
-			wait = repairEvery
-		}
-		rested = time.Now().Add(repairRest)
-	}
 }

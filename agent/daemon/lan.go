@@ -30,6 +30,8 @@ const (
 	probePort = 5211
 	// uplinkDebounce is how long changes of links and addresses are gathered.
 	uplinkDebounce = 200 * time.Millisecond
+	// uplinksEvery is how often links and addresses are looked at without an event.
+	uplinksEvery = 30 * time.Second
 )
 
 // lanConfig is what the search for LAN paths needs of the agent.
@@ -50,7 +52,7 @@ type lanPaths struct {
 	mu       sync.Mutex // locked after membership's and kernel's, before the service's own
 	outer    outerVersion
 	gateways [2]netip.Addr
-	told     mesh.Plan         // what the service has
+	plan     mesh.Plan         // that the service has
 	can      host.Capabilities // of the last Set
 	service  *lan.Service      // nil when this node takes no part at all
 	failed   string            // why there is none
@@ -67,8 +69,7 @@ func newLANPaths(c lanConfig) *lanPaths {
 	if uplinks, err := l.host.Uplinks(); err == nil {
 		l.outer.choose(uplinks, time.Now())
 	}
-	p, _ := l.peers.plan()
-	l.open(gatewaysOf(p.Plan))
+	l.open(gatewaysOf(l.peers.plan()))
 	return l
 }
 
@@ -168,13 +169,13 @@ func (l *lanPaths) setCapabilities(can host.Capabilities) {
 	other := can.NoNative != l.can.NoNative || can.NoVXLAN != l.can.NoVXLAN
 	l.can = can
 	if other && l.ctx != nil {
-		l.inform(l.told)
+		l.inform(l.plan)
 	}
 }
 
 // inform gives the service a plan and the reasons to take no part. The caller holds mu.
 func (l *lanPaths) inform(p mesh.Plan) {
-	l.told = p
+	l.plan = p
 	if l.service == nil {
 		return
 	}
@@ -211,10 +212,10 @@ func (l *lanPaths) join(n *p2p.Node) {
 // run probes until ctx ends. replan is called when this node's part in the plan changes.
 func (l *lanPaths) run(ctx context.Context, replan func(context.Context)) {
 	l.mu.Lock()
-	p, _ := l.peers.plan() // not before mu is held: setPlan may bring a newer one
+	p := l.peers.plan() // not before mu is held: setPlan may bring a newer one
 	l.ctx = ctx
 	l.begin()
-	l.inform(p.Plan)
+	l.inform(p)
 	l.mu.Unlock()
 
 	changed := wake.NewOne()
@@ -229,13 +230,13 @@ func (l *lanPaths) run(ctx context.Context, replan func(context.Context)) {
 				case <-ctx.Done():
 				case <-time.After(uplinkDebounce):
 				}
-			case <-time.After(repairEvery):
+			case <-time.After(uplinksEvery):
 				l.uplinksChanged(ctx, replan)
 			}
 		}
 	})
 	if err := l.host.WatchUplinks(ctx, changed.Wake); err != nil {
-		l.log.Warn("no kernel events for uplinks; checking them every "+repairEvery.String(), "err", err)
+		l.log.Warn("no kernel events for uplinks; checking them every "+uplinksEvery.String(), "err", err)
 	}
 	<-ctx.Done()
 	wg.Wait()
@@ -349,7 +350,7 @@ func (l *lanPaths) gateway(m mesh.Node) netip.Addr {
 // lanPeers reaches members for the LAN service, over the tunnel's connections.
 type lanPeers struct {
 	node *p2p.Node
-	plan func() (plan, error)
+	plan func() mesh.Plan // the one in force
 }
 
 func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, error) {

@@ -32,7 +32,7 @@ func TestPortOfOtherGateways(t *testing.T) {
 	force := &inForce{now: plan{Plan: of("10.244.1.0/24")}}
 	l := newLANPaths(lanConfig{
 		lan: config.LAN{Native: true}, host: host.New(host.Config{StateDir: t.TempDir(), Log: log}), log: log,
-		peers: lanPeers{node: &p2p.Node{}, plan: force.plan},
+		peers: lanPeers{node: &p2p.Node{}, plan: force.current},
 	})
 	defer l.close()
 	if p := l.complete(of("10.244.1.0/24")); p.Host.LAN.ProbePort == probePort || p.Host.LAN.ProbePort == 0 {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"edgemesh/agent/cnicalls"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/internal/config"
@@ -20,49 +20,52 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p"
 )
 
 // collector reads the numbers when they are scraped: the packet path has its own counters
 // and does not know Prometheus.
 type collector struct {
-	b                                                          *backend
-	bytes, packets, drops, refused, marks, peers, relays, good *prometheus.Desc
-	poolSize, poolAddresses, poolOldest, carried, lan, knocks  *prometheus.Desc
-	apiRequests, apiAnswer, budget, proxy                      *prometheus.Desc
-	all                                                        []*prometheus.Desc
+	tunnel *tunnel.Tunnel
+	node   *p2p.Node
+	paths  *lanPaths
+	reach  reach
+	source interface{ Contact() *client.Contact }
+	pools  func() []control.Pool
+	good   func() bool // the membership's source is readable and valid
+
+	bytes, packets, drops, refused, marks, peers, relays, valid *prometheus.Desc
+	poolSize, poolAddresses, poolOldest, carried, lan, knocks   *prometheus.Desc
+	apiRequests, apiAnswer, budget, proxy                       *prometheus.Desc
+	all                                                         []*prometheus.Desc
 }
 
-func newCollector(b *backend) *collector {
+// named fills in the metrics' names, and returns c.
+func (c *collector) named() *collector {
 	var all []*prometheus.Desc
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		d := prometheus.NewDesc("edgemesh_"+name, help, labels, nil)
 		all = append(all, d)
 		return d
 	}
-	c := &collector{
-		b:       b,
-		bytes:   desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction"),
-		packets: desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction"),
-		drops:   desc("tunnel_drops_total", "Packets dropped, by reason.", "reason"),
-		refused: desc("refused_total", "What was refused: connections and streams, of strangers and members, and of members packets, sessions, offers and dials of addresses that they named; by reason.", "reason"),
-		marks:   desc("tunnel_ecn_marks_total", "Packets marked \"congestion experienced\" (ECN) where others would have been dropped for delay; a super-segment counts once."),
-		peers:   desc("peers", "Members by the path to them.", "path"),
-		relays:  desc("relays", "Relays of the membership: known, connected and reserved at.", "state"),
-		good:    desc("membership_good", "1 while the membership source is readable and valid."),
-
-		carried: desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction"),
-		knocks:  desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state"),
-		budget:  desc("punch_budget_packets", "Packets a minute to addresses that a peer names and that are not known to be its own: the limit for each peer, and the most that went for one.", "of"),
-		proxy:   desc("proxy_failures_total", "Connections to relays that the HTTP proxy did not give, by cause.", "cause"),
-		lan:     desc("lan_received_bytes_total", "IP bytes that came in past the tunnel, by kind of path; of VXLAN with its headers.", "path"),
-
-		apiRequests: desc("api_requests_total", "Requests to the API, or to the cache on the node, by what came of them.", "result"),
-		apiAnswer:   desc("api_last_answer_timestamp_seconds", "When the API, or the cache on the node, was heard last; 0: never."),
-
-		poolSize:      desc("pool_size", "Addresses that this node's pods can have, by IP family.", "family"),
-		poolAddresses: desc("pool_addresses", "Addresses used by pods, and free ones kept for deleted pods' names.", "family", "state"),
-		poolOldest:    desc("pool_oldest_release_timestamp_seconds", "When the pod that is gone longest, of those with an address kept, went.", "family"),
-	}
+	c.bytes = desc("tunnel_bytes_total", "IP bytes carried, by direction.", "direction")
+	c.packets = desc("tunnel_packets_total", "Packets carried, by direction; a super-segment counts once.", "direction")
+	c.drops = desc("tunnel_drops_total", "Packets dropped, by reason.", "reason")
+	c.refused = desc("refused_total", "What was refused: connections and streams, of strangers and members, and of members packets, sessions, offers and dials of addresses that they named; by reason.", "reason")
+	c.marks = desc("tunnel_ecn_marks_total", "Packets marked \"congestion experienced\" (ECN) where others would have been dropped for delay; a super-segment counts once.")
+	c.peers = desc("peers", "Members by the path to them.", "path")
+	c.relays = desc("relays", "Relays of the membership: known, connected and reserved at.", "state")
+	c.valid = desc("membership_good", "1 while the membership source is readable and valid.")
+	c.carried = desc("path_bytes_total", "Bytes that paths of the tunnel have carried, encryption aside, by kind of path and direction.", "path", "direction")
+	c.knocks = desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state")
+	c.budget = desc("punch_budget_packets", "Packets a minute to addresses that a peer names and that are not known to be its own: the limit for each peer, and the most that went for one.", "of")
+	c.proxy = desc("proxy_failures_total", "Connections to relays that the HTTP proxy did not give, by cause.", "cause")
+	c.lan = desc("lan_received_bytes_total", "IP bytes that came in past the tunnel, by kind of path; of VXLAN with its headers.", "path")
+	c.apiRequests = desc("api_requests_total", "Requests to the API, or to the cache on the node, by what came of them.", "result")
+	c.apiAnswer = desc("api_last_answer_timestamp_seconds", "When the API, or the cache on the node, was heard last; 0: never.")
+	c.poolSize = desc("pool_size", "Addresses that this node's pods can have, by IP family.", "family")
+	c.poolAddresses = desc("pool_addresses", "Addresses used by pods, and free ones kept for deleted pods' names.", "family", "state")
+	c.poolOldest = desc("pool_oldest_release_timestamp_seconds", "When the pod that is gone longest, of those with an address kept, went.", "family")
 	c.all = all
 	return c
 }
@@ -82,7 +85,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	total := c.b.tunnel.Stats().Total
+	total := c.tunnel.Stats().Total
 	counter(c.bytes, total.TxBytes, "tx")
 	counter(c.bytes, total.RxBytes, "rx")
 	counter(c.packets, total.TxPackets, "tx")
@@ -91,24 +94,24 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.drops, total.Drops.Of(r), r.String())
 	}
 	counter(c.marks, total.Marked)
-	for reason, n := range c.b.node.Refused() {
+	for reason, n := range c.node.Refused() {
 		counter(c.refused, n, strings.ReplaceAll(reason, " ", "_"))
 	}
-	for cause, n := range c.b.node.ProxyFailures() {
+	for cause, n := range c.node.ProxyFailures() {
 		counter(c.proxy, n, cause)
 	}
-	carried := c.b.node.Carried()
+	carried := c.node.Carried()
 	for _, k := range tunnelKinds {
 		counter(c.carried, carried[k].Tx, string(k), "tx")
 		counter(c.carried, carried[k].Rx, string(k), "rx")
 	}
-	places, taken := c.b.node.Handshakes()
+	places, taken := c.node.Handshakes()
 	gauge(c.knocks, float64(places), "places")
 	gauge(c.knocks, float64(taken), "taken")
-	limit, spent := c.b.node.PunchBudget()
+	limit, spent := c.node.PunchBudget()
 	gauge(c.budget, float64(limit), "limit")
 	gauge(c.budget, float64(spent), "spent")
-	received := c.b.lan.received()
+	received := c.paths.received()
 	for _, k := range []mesh.PathKind{mesh.Native, mesh.VXLAN} {
 		counter(c.lan, received[k], string(k))
 	}
@@ -116,7 +119,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, path := range memberPaths {
 		paths[path] = 0
 	}
-	used, idle := c.b.peers(false)
+	used, idle := c.reach.peers(false)
 	paths[describe.Idle] = idle
 	for _, p := range used {
 		paths[p.Path]++
@@ -124,7 +127,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for path, n := range paths {
 		gauge(c.peers, float64(n), path)
 	}
-	known := c.b.node.Status().Relays
+	known := c.node.Status().Relays
 	states := map[string]int{"known": len(known), "connected": 0, "reserved": 0}
 	for _, r := range known {
 		if r.Connected {
@@ -137,15 +140,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(c.relays, float64(n), state)
 	}
-	c.collectPools(gauge, pools(c.b.kernel.pods, c.b.log))
-	if api := c.b.source.Contact(); api != nil {
+	c.collectPools(gauge, c.pools())
+	if api := c.source.Contact(); api != nil {
 		c.collectAPI(ch, *api)
 	}
 	good := 1.0
-	if _, problem := c.b.force.plan(); problem != nil {
+	if !c.good() {
 		good = 0
 	}
-	gauge(c.good, good)
+	gauge(c.valid, good)
 }
 
 func (c *collector) collectAPI(ch chan<- prometheus.Metric, api client.Contact) {
@@ -174,60 +177,49 @@ func (c *collector) collectPools(gauge func(*prometheus.Desc, float64, ...string
 	}
 }
 
-// listenMetrics opens the port of the metrics. The error is a *config.KeyError: missing
+// listenMetrics opens the port of the metrics, nil where there are none. The error is a *config.KeyError: missing
 // metrics without a word would be worse.
-func (d *daemon) listenMetrics() error {
-	if d.cfg.MetricsAddress == "" {
-		return nil
+func listenMetrics(address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil //nolint:nilnil // no port is wanted
 	}
-	at, _ := endpoint.Loopback(d.cfg.MetricsAddress)
+	at, _ := endpoint.Loopback(address)
 	l, err := net.Listen("tcp", at)
 	if err != nil {
-		return &config.KeyError{Key: "metricsAddress", Err: fmt.Errorf("%w; free the port, set another one, or \"\" for none", err)}
+		return nil, &config.KeyError{Key: "metricsAddress", Err: fmt.Errorf("%w; free the port, set another one, or \"\" for none", err)}
 	}
-	d.metrics = l
-	return nil
+	return l, nil
 }
 
-// serveMetrics serves /metrics, /healthz and /readyz until stop is called. It returns what is to be told this node's mesh addresses
-// whenever they may have changed.
-func (d *daemon) serveMetrics(b *backend) (follow func([]netip.Addr), stop func()) {
+// metricsServer serves /metrics, /healthz and /readyz on a port that is open.
+type metricsServer struct {
+	listener   net.Listener // nil: there are no metrics
+	address    string       // metricsAddress
+	collectors []prometheus.Collector
+	ready      func() error
+	log        *slog.Logger
+}
+
+// start serves until stop is called. follow takes this node's mesh addresses whenever they may have changed.
+func (m metricsServer) start() (follow func([]netip.Addr), stop func()) {
 	follow = func([]netip.Addr) {}
-	if d.metrics == nil {
+	if m.listener == nil {
 		return follow, func() {}
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(newCollector(b), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	reg.MustRegister(d.counts.collectors()...)
-	if d.cfg.CNIMode == config.CNIOwn {
-		reg.MustRegister(cnicalls.New(d.cfg.RuntimeDir, d.log))
-	}
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(m.collectors...)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", healthz)
-	mux.HandleFunc("GET /readyz", readyz(func(context.Context) error { return d.kernel.serving(nil) }))
-	stop = endpoint.Serve(d.metrics, mux, d.log)
-	if _, inMesh := endpoint.Loopback(d.cfg.MetricsAddress); !inMesh {
+	handleProbes(mux, func(context.Context) error { return m.ready() })
+	stop = endpoint.Serve(m.listener, mux, m.log)
+	if _, inMesh := endpoint.Loopback(m.address); !inMesh {
 		return follow, stop
 	}
-	f, err := endpoint.NewFollower(d.metrics.Addr(), mux, d.log)
+	f, err := endpoint.NewFollower(m.listener.Addr(), mux, m.log)
 	if err != nil {
-		d.log.Error("metrics are served on 127.0.0.1 only", "err", err)
+		m.log.Error("metrics are served on 127.0.0.1 only", "err", err)
 		return follow, stop
 	}
 	return f.Set, func() { f.Close(); stop() }
-}
-
-// healthz answers a pod's probes: the process runs.
-func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
-
-// readyz answers whether new pods of this node get a network. An agent that is offline is ready: the last membership works.
-func readyz(why func(context.Context) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := why(r.Context()); err != nil {
-			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/agent/plugins"
+	"edgemesh/cni/conf"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
@@ -20,38 +21,17 @@ import (
 	"edgemesh/internal/uplink"
 )
 
-// warnNeighbours logs, at the start, which other networks on this node block the pod
-// network, and a container runtime that looks for its network elsewhere.
-func (b *backend) warnNeighbours(p plan) {
-	if !p.Host.Keep {
-		for _, f := range checkRuntime("/", b.cfg.CNIConfDir, b.cfg.CNIBinDir) {
-			if f.Severity != control.OK {
-				b.log.Warn("the container runtime may not find the pod network", "found", f.Detail, "remedy", f.Remedy)
-			}
-		}
-	}
-	if f := b.kernel.overlaps(p.Host); f.Severity != control.OK {
-		b.log.Warn("another network on this node uses the cluster's addresses", "found", f.Detail, "remedy", f.Remedy)
-	}
-	switch f := b.checkOtherCNI(p); {
-	case f.Severity != control.OK:
-		b.log.Warn("the network plugins on this node do not fit its cniMode", "found", f.Detail, "remedy", f.Remedy)
-	case p.Host.Keep:
-		b.log.Info("the pods stay with another network plugin", "found", f.Detail)
-	}
-}
-
 // checkOtherCNI reports which other network plugin has left traces here.
-func (b *backend) checkOtherCNI(p plan) control.Finding {
-	return plugins.Check(plugins.Plugins(b.cfg.CNIConfDir, b.source.Annotations()), p.Host.Keep, p.Self.PodCIDRs)
+func checkOtherCNI(confDir string, annotations map[string]string, p plan) control.Finding {
+	return plugins.Check(plugins.Plugins(confDir, annotations), p.Host.Keep, p.Self.PodCIDRs)
 }
 
 // overlaps looks for foreign addresses and routes inside the cluster's ranges. In keep
 // mode, what is inside the node's own blocks is the other plugin's, and so are routes:
 // main's come before ours there.
-func (k *kernel) overlaps(w mesh.Host) control.Finding {
+func overlaps(pods *conf.NetConf, w mesh.Host) control.Finding {
 	if !w.Keep {
-		return overlapFinding(upkeep.Overlaps(k.pods))
+		return overlapFinding(upkeep.Overlaps(pods))
 	}
 	conflicts, err := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName))
 	return overlapFinding(plugins.Beside(conflicts, w.Blocks), err)

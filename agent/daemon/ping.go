@@ -21,53 +21,58 @@ import (
 const (
 	// pingTimeout bounds one ping of so many probes: clients wait for 10 s.
 	pingTimeout = 9500 * time.Millisecond
-	// pingInterval is the pause between two probes where the client asks for none, leastInterval the shortest.
+	// pingInterval is the pause between two probes where the client names none, leastInterval the shortest.
 	pingInterval  = 250 * time.Millisecond
 	leastInterval = 50 * time.Millisecond
 )
 
-// Ping implements control.Backend. The error is ErrNoTarget, or says why no
+// pinger pings other nodes and their pods.
+type pinger struct {
+	reach reach
+}
+
+// Ping pings the target. The error is ErrNoTarget, or says why no
 // probe could be made; lost probes are in the reply.
-func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {
+func (p pinger) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {
 	if r.Count > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 	}
-	plan, _ := b.force.plan()
-	node, ip, err := target(plan.Plan, r.Target)
+	plan := p.reach.plan()
+	node, ip, err := target(plan, r.Target)
 	if err != nil {
 		return control.PingReply{}, err
 	}
-	p := &pinging{b: b, node: node, id: admit.ID(node.PeerID), local: node.Name == plan.Self.Name, each: each, count: r.Count,
+	one := &pinging{reach: p.reach, node: node, id: admit.ID(node.PeerID), local: node.Name == plan.Self.Name, each: each, count: r.Count,
 		interval: pingInterval, out: control.PingReply{Target: r.Target, Node: node.Name, Probes: []control.PingResult{}}}
 	if r.IntervalMs > 0 {
-		p.interval = max(leastInterval, time.Duration(r.IntervalMs)*time.Millisecond)
+		one.interval = max(leastInterval, time.Duration(r.IntervalMs)*time.Millisecond)
 	}
-	gateway := b.lan.gateway(node)
+	gateway := p.reach.lan.gateway(node)
 	switch {
 	case ip.IsValid():
-		p.out.PodIP = ip.String()
-		err = p.echo(ctx, ip)
-	case p.local:
-		return p.out, fmt.Errorf("ping %s: that is this node", r.Target)
+		one.out.PodIP = ip.String()
+		err = one.echo(ctx, ip)
+	case one.local:
+		return one.out, fmt.Errorf("ping %s: that is this node", r.Target)
 	case gateway.IsValid(): // the path in use is the kernel's
-		err = p.echo(ctx, gateway)
+		err = one.echo(ctx, gateway)
 	default:
-		p.probe(ctx)
+		one.probe(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		return p.out, fmt.Errorf("ping %s: %w", r.Target, err)
+		return one.out, fmt.Errorf("ping %s: %w", r.Target, err)
 	}
-	st := p.status()
-	p.out.Path, p.out.Transport, p.out.Relay, p.out.Reason = st.Path, st.Transport, st.Relay, st.Reason
-	slices.SortFunc(p.out.Probes, func(x, y control.PingResult) int { return x.Seq - y.Seq })
-	return p.out, nil
+	st := one.status()
+	one.out.Path, one.out.Transport, one.out.Relay, one.out.Reason = st.Path, st.Transport, st.Relay, st.Reason
+	slices.SortFunc(one.out.Probes, func(x, y control.PingResult) int { return x.Seq - y.Seq })
+	return one.out, nil
 }
 
 // pinging is one ping.
 type pinging struct {
-	b        *backend
+	reach    reach
 	node     mesh.Node
 	id       peer.ID
 	local    bool
@@ -88,13 +93,10 @@ func (p *pinging) status() control.PeerStatus {
 	if p.local {
 		return control.PeerStatus{Path: "local"}
 	}
-	st, _ := p.b.node.PeerStatus(p.id)
-	on, _ := p.b.lan.status(p.node.PeerID)
-	return describe.LAN(control.PeerStatus{
-		Path: string(st.Path.Kind), Transport: st.Path.Transport, Relay: st.Path.Relay, Endpoint: st.Path.Addr, Reason: st.Reason}, on)
+	return p.reach.path(p.node.PeerID)
 }
 
-// onPath adds to an answered probe which way it took.
+// onPath adds to an answered probe which path it took.
 func (p *pinging) onPath(r control.PingResult) control.PingResult {
 	st := p.status()
 	r.Path, r.Transport, r.Relay, r.Endpoint, r.Reason = st.Path, st.Transport, st.Relay, st.Endpoint, st.Reason
@@ -121,7 +123,7 @@ func (p *pinging) probe(ctx context.Context) {
 	for seq := 1; ctx.Err() == nil; seq++ {
 		started := time.Now()
 		one, cancel := context.WithTimeout(ctx, echo.Wait)
-		rtt, path, err := p.b.node.Ping(one, p.id)
+		rtt, path, err := p.reach.node.Ping(one, p.id)
 		cancel()
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return // the client is gone

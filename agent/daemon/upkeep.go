@@ -10,12 +10,10 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
-	"edgemesh/agent/diagnose"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/wake"
 )
 
 // reconcileEvery is how often the plugin's records are compared with the pods'
@@ -52,42 +50,22 @@ func reconcileOnce(c *conf.NetConf, reported string, log *slog.Logger) string {
 	return err.Error()
 }
 
-// noticeEvery is how often it is looked whether something is worth an event.
-const noticeEvery = time.Minute
-
-// notice records events about what has been wrong for long, where the membership comes from a cluster.
-func notice(ctx context.Context, b *backend) {
-	var n diagnose.Notices
-	for wake.Sleep(ctx, noticeEvery) {
-		plan, problem := b.force.plan()
-		used, _ := b.peers(false)
-		found := append(checkPeers(used), b.checkRefused(plan)...)
-		found = append(found, diagnose.Relayed(time.Now(), used)...)
-		if !plan.Host.Keep {
-			found = append(found, diagnose.Pools(pools(b.kernel.pods, b.log))...)
-		}
-		for _, x := range n.Due(time.Now(), oneLined(append(found, b.checkMembership(plan, problem)))) {
-			b.source.Warn(x.Reason, x.Message)
-		}
-	}
-}
-
 // manyPods is how many pods a finding names.
 const manyPods = 5
 
 // strays names the pods whose addresses are not in this node's blocks. They were made before it got these; nothing but a new
 // sandbox gives them other addresses.
-func (k *kernel) strays(w mesh.Host) control.Finding {
+func strays(pods *conf.NetConf, w mesh.Host) control.Finding {
 	if w.Keep {
 		return control.Okayf("pods", "another plugin has the pods")
 	}
-	found, err := upkeep.Strays(k.pods)
+	found, err := upkeep.Strays(pods)
 	if err != nil && !errors.Is(err, conf.ErrNoSubnet) { // a missing subnet file is for cni to say
 		return control.Warningf("pods", "fix the cause: `edgemesh-cni ipam fsck` looks at the records", "the addresses of pods cannot be read: %v", err)
 	}
 	if len(found) == 0 {
 		used := 0
-		for _, p := range pools(k.pods, slog.New(slog.DiscardHandler)) {
+		for _, p := range pools(pods, slog.New(slog.DiscardHandler)) {
 			used += p.Used
 		}
 		return control.Okayf("pods", "%d addresses of pods, none outside of this node's blocks %v", used, w.Blocks)

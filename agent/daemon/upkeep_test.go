@@ -114,14 +114,14 @@ func TestServing(t *testing.T) {
 // Pods outside of the node's blocks are named, with what to do.
 func TestStrays(t *testing.T) {
 	dir := t.TempDir()
-	k := &kernel{pods: netConf(t, filepath.Join(dir, "data"), dir)}
-	if f := k.strays(mesh.Host{}); f.Severity != control.OK {
+	pods := netConf(t, filepath.Join(dir, "data"), dir)
+	if f := strays(pods, mesh.Host{}); f.Severity != control.OK {
 		t.Errorf("no subnet: %+v", f)
 	}
 	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), []byte(`{"podCIDRs":["198.18.77.0/24"],"clusterCIDRs":["198.18.0.0/16"],"mtu":1500}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	store, err := ipam.Open(k.pods.DataDir, podlink.Host{}, ipam.Policy{})
+	store, err := ipam.Open(pods.DataDir, podlink.Host{}, ipam.Policy{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,15 +135,15 @@ func TestStrays(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f := k.strays(mesh.Host{})
+	f := strays(pods, mesh.Host{})
 	if f.Severity != control.Broken || !strings.HasPrefix(f.Detail, "default/web-1 (198.18.78.2): ") || !strings.Contains(f.Remedy, "delete these pods") {
 		t.Errorf("%+v", f)
 	}
-	unread := &kernel{pods: netConf(t, filepath.Join(dir, conf.SubnetFile), dir)} // a file in the directory's place
-	if f := unread.strays(mesh.Host{}); f.Severity != control.Warning || !strings.Contains(f.Detail, "cannot be read") {
+	unread := netConf(t, filepath.Join(dir, conf.SubnetFile), dir) // a file in the directory's place
+	if f := strays(unread, mesh.Host{}); f.Severity != control.Warning || !strings.Contains(f.Detail, "cannot be read") {
 		t.Errorf("records that cannot be read: %+v", f)
 	}
-	if f := k.strays(mesh.Host{Keep: true}); f.Severity != control.OK {
+	if f := strays(pods, mesh.Host{Keep: true}); f.Severity != control.OK {
 		t.Errorf("another plugin has the pods: %+v", f)
 	}
 }

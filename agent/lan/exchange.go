@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"edgemesh/agent/lan/decide"
-	"edgemesh/internal/membership/mesh"
 )
 
 // exchangeTime bounds one exchange of offers.
@@ -27,43 +26,20 @@ type Stream interface {
 // peer's own may have overtaken it.
 const confirm = 1
 
-// begin carries out an exchange that this node begins. The caller holds mu.
-func (s *Service) begin(x *decide.Exchange) {
-	s.wg.Go(func() {
-		err := s.exchange(x)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.machine.Ended(time.Now(), x, err)
-		if err != nil {
-			s.cfg.Log.Debug("offer of LAN addresses", "peer", decide.Name(s.machine, x.Peer), "err", err)
-		}
-		s.wake.Wake()
-	})
-}
-
-// exchange sends our offer and brings the peer's into force, if the exchange counts. After
-// decide.ErrUnconfirmed the peer may not have our offer in force.
-func (s *Service) exchange(x *decide.Exchange) error {
-	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
-	defer cancel()
-	st, err := s.cfg.Open(ctx, x.Peer)
-	if err != nil {
-		return err
-	}
+// offerOn sends our offer on a stream of ours, and gives the peer's to take, which reports whether the exchange counts.
+// After decide.ErrUnconfirmed the peer may not have our offer in force.
+func offerOn(ctx context.Context, st Stream, us decide.Offer, take func(them decide.Offer) bool) error {
 	defer st.Reset()
 	stop := context.AfterFunc(ctx, st.Reset)
 	defer stop()
-	if err := decide.WriteOffer(st, x.Us); err != nil {
+	if err := decide.WriteOffer(st, us); err != nil {
 		return err
 	}
 	them, err := decide.ReadOffer(st)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	counts := s.take(x, them, true)
-	s.mu.Unlock()
-	if !counts { // not a member any longer, or the peer's exchange counts
+	if !take(them) { // not a member any longer, or the peer's exchange counts
 		return nil
 	}
 	if _, err := st.Write([]byte{confirm}); err != nil {
@@ -80,49 +56,11 @@ func (s *Service) exchange(x *decide.Exchange) error {
 	}
 }
 
-// Answer carries out an exchange of offers that a member began. It owns the stream.
-func (s *Service) Answer(id mesh.PeerID, st Stream) error {
-	defer st.Reset()
-	deadline := time.Now().Add(exchangeTime)
-	_ = st.SetReadDeadline(deadline)
-	_ = st.SetWriteDeadline(deadline)
-	them, err := decide.ReadOffer(st)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	x, err := s.machine.Answer(id)
-	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	err = decide.WriteOffer(st, x.Us)
+// answerOn sends our offer on a stream of the peer's, and returns once the peer has confirmed the exchange.
+func answerOn(st Stream, us decide.Offer) error {
+	err := decide.WriteOffer(st, us)
 	if err == nil {
 		_, err = io.ReadFull(st, make([]byte, 1))
 	}
-	s.mu.Lock()
-	s.machine.Ended(time.Now(), x, err)
-	counts := err == nil && !s.closed && s.take(x, them, false)
-	s.mu.Unlock()
-	s.wake.Wake()
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
-	case !counts:
-		return decide.ErrBusy
-	}
-	return st.CloseWrite()
-}
-
-// take brings two offers into force, if the exchange counts. The caller holds mu. Run
-// applies the new paths to the kernel before anything is probed.
-func (s *Service) take(x *decide.Exchange, them decide.Offer, initiator bool) bool {
-	if !s.machine.Take(time.Now(), x, them) {
-		return false
-	}
-	s.logChanges()
-	s.cfg.Log.Debug("offers exchanged", "peer", decide.Name(s.machine, x.Peer), "theirs", fmt.Sprint(them.Addrs),
-		"candidates", s.machine.Candidates(x.Peer), "initiator", initiator)
-	s.wake.Wake()
-	return true
+	return err
 }

@@ -298,7 +298,7 @@ func (s *Service) logChanges() {
 func (s *Service) Received() map[mesh.PathKind]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return decide.Received(s.machine)
+	return s.machine.Received()
 }
 
 // countTraffic notes which paths carry packets.
@@ -316,4 +316,77 @@ func (s *Service) countTraffic() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.machine.Traffic(time.Now(), counts, err == nil)
+}
+
+// begin carries out an exchange that this node begins. The caller holds mu.
+func (s *Service) begin(x *decide.Exchange) {
+	s.wg.Go(func() {
+		err := s.exchange(x)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.machine.Ended(time.Now(), x, err)
+		if err != nil {
+			s.cfg.Log.Debug("offer of LAN addresses", "peer", s.machine.Name(x.Peer), "err", err)
+		}
+		s.wake.Wake()
+	})
+}
+
+// exchange carries out the exchange on a stream of its own.
+func (s *Service) exchange(x *decide.Exchange) error {
+	ctx, cancel := context.WithTimeout(s.ctx, exchangeTime)
+	defer cancel()
+	st, err := s.cfg.Open(ctx, x.Peer)
+	if err != nil {
+		return err
+	}
+	return offerOn(ctx, st, x.Us, func(them decide.Offer) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.take(x, them, true)
+	})
+}
+
+// Answer carries out an exchange of offers that a member began. It owns the stream.
+func (s *Service) Answer(id mesh.PeerID, st Stream) error {
+	defer st.Reset()
+	deadline := time.Now().Add(exchangeTime)
+	_ = st.SetReadDeadline(deadline)
+	_ = st.SetWriteDeadline(deadline)
+	them, err := decide.ReadOffer(st)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	x, err := s.machine.Answer(id)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	err = answerOn(st, x.Us)
+	s.mu.Lock()
+	s.machine.Ended(time.Now(), x, err)
+	counts := err == nil && !s.closed && s.take(x, them, false)
+	s.mu.Unlock()
+	s.wake.Wake()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
+	case !counts:
+		return decide.ErrBusy
+	}
+	return st.CloseWrite()
+}
+
+// take brings two offers into force, if the exchange counts. The caller holds mu. Run
+// applies the new paths to the kernel before anything is probed.
+func (s *Service) take(x *decide.Exchange, them decide.Offer, initiator bool) bool {
+	if !s.machine.Take(time.Now(), x, them) {
+		return false
+	}
+	s.logChanges()
+	s.cfg.Log.Debug("offers exchanged", "peer", s.machine.Name(x.Peer), "theirs", fmt.Sprint(them.Addrs),
+		"candidates", s.machine.Candidates(x.Peer), "initiator", initiator)
+	s.wake.Wake()
+	return true
 }

@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"maps"
 	"net/netip"
 
 	"edgemesh/internal/membership/mesh"
@@ -35,17 +34,3 @@ func kindOf(in mesh.Inlet) mesh.PathKind {
 	}
 	return mesh.Native
 }
-
-// ownersOf are the peers by their blocks.
-func ownersOf(m *Machine) map[netip.Prefix]*peer {
-	out := make(map[netip.Prefix]*peer, len(m.peers))
-	for _, p := range m.peers {
-		for _, b := range m.members[p.id].blocks {
-			out[b.Masked()] = p
-		}
-	}
-	return out
-}
-
-// Received is how many bytes have come in past the tunnel, by kind of path.
-func Received(m *Machine) map[mesh.PathKind]uint64 { return maps.Clone(m.arrived.received) }

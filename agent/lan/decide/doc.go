@@ -1,12 +1,18 @@
 // Package decide finds native and VXLAN paths to members and proves them, purely: it has
 // no clock and does no I/O. The package lan gives it the time and what came in, sends what
-// it orders, and applies its paths to the kernel.
+// it orders, and applies its paths to the kernel. A file uses what stands below it:
 //
-//	machine.go    all peers: what comes in, what is to be done
-//	exchange.go   exchanges of offers; offer.go: an offer, and the key that two of them make
-//	candidate.go  which paths there may be between two offers
-//	track.go      one candidate: proving, up, failing, down
-//	peer.go       one member: its candidates, and which one is in use; status.go: and why
+//	tick.go       what is due: probes and offers
+//	hear.go       which probe belongs to whom, and what answers it
+//	exchange.go   exchanges of offers
+//	machine.go    all peers
+//	send.go       a probe to be sent
+//	status.go     why a member has no better path
 //	arrived.go    bytes that came in past the tunnel
-//	packet.go     which probe belongs to whom, what answers it, and its bytes
+//	peer.go       one member: its candidates, and which one is in use
+//	track.go      one candidate: proving, up, failing, down
+//	session.go    the key that two offers make
+//	candidate.go  which paths there may be between two offers
+//	offer.go      an offer
+//	message.go    the bytes of a probe; errors.go
 package decide

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -50,15 +51,6 @@ type member struct {
 	blocks []netip.Prefix
 }
 
-// Off says why this node takes no part in native and in VXLAN paths; "" when it does.
-type Off struct{ Native, VXLAN string }
-
-// entirely reports whether it takes part in neither.
-func (o Off) entirely() bool { return o.Native != "" && o.VXLAN != "" }
-
-// mutes reports whether a peer gets no offers: this node takes no part in LAN paths, and none has to end.
-func (o Off) mutes(p *peer) bool { return o.entirely() && p.sess == nil }
-
 // Change is a path that is in use now, or is no longer.
 type Change struct {
 	Peer   string // its name
@@ -79,7 +71,7 @@ func New(cfg Config) *Machine {
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherOffer := otherVXLAN || m.off != off
-	follow(m, plan)
+	m.follow(plan)
 	m.plan, m.off, m.unapplied = plan, off, true
 	for id, p := range m.peers {
 		n, ok := m.members[id]
@@ -104,8 +96,8 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	}
 }
 
-// follow brings m's members up to date with the plan that follows.
-func follow(m *Machine, plan mesh.Plan) {
+// follow brings the members up to date with the plan that follows.
+func (m *Machine) follow(plan mesh.Plan) {
 	if m.plan.Self.Name != plan.Self.Name {
 		clear(m.members)
 		m.plan = mesh.Plan{}
@@ -121,8 +113,8 @@ func follow(m *Machine, plan mesh.Plan) {
 	}
 }
 
-// Name is the name of one of m's members, "" for others.
-func Name(m *Machine, id mesh.PeerID) string { return m.members[id].name }
+// Name is a member's name, "" for others.
+func (m *Machine) Name(id mesh.PeerID) string { return m.members[id].name }
 
 // SetUplinks says which addresses this node has now. It reports whether they changed.
 func (m *Machine) SetUplinks(now time.Time, all []mesh.Uplink) bool {
@@ -186,68 +178,6 @@ func (m *Machine) choose(p *peer, now time.Time) {
 	m.unapplied = p.plan(now) || m.unapplied
 }
 
-// Orders are what is due.
-type Orders struct {
-	Probes []Send // to be sent once the kernel holds Paths
-	Offers []*Exchange
-	// Suspects have a path in use that does not answer: their path through the tunnel
-	// may be dead, too.
-	Suspects []mesh.PeerID
-	Next     time.Duration // to the next Tick
-}
-
-// Tick does what is due. connected reports whether there is a connection to a member.
-func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
-	all := now.Sub(m.chosen) >= chooseEvery
-	if all {
-		m.chosen = now
-	}
-	out := Orders{Next: restEvery}
-	for _, p := range m.peers {
-		at, ok := p.next()
-		due := ok && !now.Before(at)
-		if due {
-			p.orderProbes(now, &out)
-		}
-		if due || all {
-			m.choose(p, now)
-		}
-		if x := m.offer(p, now, connected); x != nil {
-			out.Offers = append(out.Offers, x)
-		}
-		if p.works() {
-			out.Next = min(out.Next, chooseEvery)
-		}
-		if at, ok := p.next(); ok {
-			out.Next = min(out.Next, at.Sub(now))
-		}
-		if at, ok := p.nextExchange(); ok && !m.off.mutes(p) && connected(p.id) {
-			out.Next = min(out.Next, at.Sub(now))
-		}
-	}
-	return out
-}
-
-// orderProbes adds what of a peer's probes is due.
-func (p *peer) orderProbes(now time.Time, out *Orders) {
-	for _, t := range p.tracks {
-		probe, ok := t.tick(now)
-		if !ok {
-			continue
-		}
-		if t.state == failing && t.since.Equal(now) && slices.Contains(p.using[:], t) {
-			out.Suspects = append(out.Suspects, p.id)
-		}
-		size := smallProbe
-		if probe.full {
-			size = t.c.mtu
-		}
-		if p.sess != nil {
-			out.Probes = append(out.Probes, newSend(now, p, p.sess, t, typeRequest, probe.seq, size))
-		}
-	}
-}
-
 // Paths is what the kernel should hold. changed says whether it differs from the last call's.
 func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
 	if !m.unapplied {
@@ -301,7 +231,7 @@ func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]mesh.Count, known
 			}
 		}
 	}
-	m.arrived.count(counts, ownersOf(m))
+	m.arrived.count(counts, m.owners())
 }
 
 // Status is that of one member; ok is false when nothing is known of it.
@@ -312,3 +242,17 @@ func (m *Machine) Status(id mesh.PeerID) (st Status, ok bool) {
 	}
 	return p.status(m.off), true
 }
+
+// owners are the peers by their blocks.
+func (m *Machine) owners() map[netip.Prefix]*peer {
+	out := make(map[netip.Prefix]*peer, len(m.peers))
+	for _, p := range m.peers {
+		for _, b := range m.members[p.id].blocks {
+			out[b.Masked()] = p
+		}
+	}
+	return out
+}
+
+// Received is how many bytes have come in past the tunnel, by kind of path.
+func (m *Machine) Received() map[mesh.PathKind]uint64 { return maps.Clone(m.arrived.received) }

@@ -194,7 +194,7 @@ func TestReceived(t *testing.T) {
 	if third, _ := m.Status(other); st.Received != 100+30+50+40+10 || third.Received != 0 {
 		t.Errorf("%d bytes of the peer, %d of the other one", st.Received, third.Received)
 	}
-	if got := Received(m); got[mesh.Native] != 190 || got[mesh.VXLAN] != 47 {
+	if got := m.Received(); got[mesh.Native] != 190 || got[mesh.VXLAN] != 47 {
 		t.Errorf("by kind: %v", got)
 	}
 }

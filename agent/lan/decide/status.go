@@ -11,6 +11,15 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
+// Off says why this node takes no part in native and in VXLAN paths; "" when it does.
+type Off struct{ Native, VXLAN string }
+
+// entirely reports whether it takes part in neither.
+func (o Off) entirely() bool { return o.Native != "" && o.VXLAN != "" }
+
+// mutes reports whether a peer gets no offers: this node takes no part in LAN paths, and there is no session to end.
+func (o Off) mutes(p *peer) bool { return o.entirely() && p.sess == nil }
+
 // Status is how a member's pods are reached past the tunnel.
 type Status struct {
 	Kind  mesh.PathKind // "" is the tunnel

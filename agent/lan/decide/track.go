@@ -55,18 +55,18 @@ type track struct {
 	pause time.Duration
 	upAt  time.Time
 
-	asking
+	probing
 	calling
 	trouble
 }
 
-// asking is what came of our probes.
-type asking struct {
+// probing is what came of our probes.
+type probing struct {
 	sent       uint64    // probes so far
 	unanswered int       // since the last answer
 	good       int       // full-size answers in a row, while proving
 	answered   time.Time // the last answer
-	asked      time.Time // the first probe since then
+	probed     time.Time // the first probe since then
 	at         [8]sending
 	rtt        time.Duration
 }
@@ -166,7 +166,7 @@ func (t *track) tick(now time.Time) (p probe, ok bool) {
 func (t *track) send(now time.Time, again time.Duration, full bool) probe {
 	t.sent++
 	if t.unanswered++; t.unanswered == 1 {
-		t.asked = now
+		t.probed = now
 	}
 	t.next = now.Add(again)
 	t.at[t.sent%uint64(len(t.at))] = sending{t.sent, now, full}
@@ -176,10 +176,10 @@ func (t *track) send(now time.Time, again time.Duration, full bool) probe {
 // silentSince is when the peer answered last or, where probes are rare, when it was
 // probed after that.
 func (t *track) silentSince() time.Time {
-	if t.asked.Sub(t.answered) <= 2*upEvery {
+	if t.probed.Sub(t.answered) <= 2*upEvery {
 		return t.answered
 	}
-	return t.asked
+	return t.probed
 }
 
 // fail gives the candidate up for a while.

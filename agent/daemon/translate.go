@@ -1,0 +1,74 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+
+	"edgemesh/agent/cniconf"
+	"edgemesh/agent/deputy"
+	"edgemesh/cni/upkeep"
+	"edgemesh/internal/config"
+	secret "edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/relay/relayservice"
+)
+
+// relayLimits translates the configuration for p2p; nil means no relay.
+func relayLimits(c config.Relay) *relayservice.Limits {
+	if !c.Enabled {
+		return nil
+	}
+	l := relayservice.Limits(c.Limits)
+	return &l
+}
+
+// joinSecrets reads what relays without a membership require. The error names file and key.
+func joinSecrets(cfg config.Config) ([]secret.Secret, error) {
+	if cfg.JoinSecretFile == "" {
+		return nil, nil
+	}
+	s, err := secret.Load(cfg.JoinSecretFile)
+	if err != nil {
+		return nil, &config.KeyError{Key: "joinSecretFile", Err: err}
+	}
+	return s, nil
+}
+
+// proxyOf returns how connections go through the HTTP proxy, nil if there is none. Addresses inside the mesh, where the mesh
+// is known, are reached without it. The error names the key, or the variable.
+func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Way, error) {
+	w, err := proxy.New(proxy.Config{URL: cfg.Proxy, Credentials: cfg.ProxyUser, Inside: inside, Getenv: os.Getenv})
+	if err == nil && cfg.ProxyUser != "" && w != nil {
+		if _, err := proxy.Credentials(cfg.ProxyUser); err != nil {
+			return nil, &config.KeyError{Key: cfg.Key("proxyCredentials"), Err: err}
+		}
+	}
+	switch {
+	case err == nil:
+		return w, nil
+	case cfg.Proxy == "":
+		return nil, &config.KeyError{Key: "$HTTPS_PROXY", Err: fmt.Errorf("%w; correct it, or set proxy", err)}
+	}
+	return nil, &config.KeyError{Key: cfg.Key("proxy"), Err: err}
+}
+
+// installer writes what the container runtime and the CNI plugin read.
+func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
+	return cniconf.New(cniconf.Config{
+		RuntimeDir: cfg.RuntimeDir, ConfDir: cfg.CNIConfDir, BinDir: cfg.CNIBinDir, DataDir: cfg.CNIDataDir,
+		CNI: cfg.CNI, Status: upkeep.Status, Log: log,
+	})
+}
+
+// deputyOf writes to the API what this node's own access may not, where the membership comes from there.
+func deputyOf(cfg config.Config, key crypto.PrivKey, via *proxy.Way, log *slog.Logger) *deputy.Deputy {
+	k := cfg.Membership.Kubernetes
+	if k == nil {
+		return nil
+	}
+	return deputy.New(deputy.Config{Key: key, Certificate: k.NodeCertificate, CertificateKey: k.NodeKey, JoinSecretFile: cfg.JoinSecretFile, Proxy: via, Log: log})
+}

@@ -1,0 +1,63 @@
+package decide
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"edgemesh/internal/membership/mesh"
+)
+
+// Packet is a probe, or the answer to one, that came in.
+type Packet struct {
+	Message
+	V6      bool
+	From    netip.Addr
+	Link    string // the interface it came in on, "" when that is gone
+	Payload []byte
+	At      time.Time
+}
+
+// Hear handles one packet. It returns what to answer once the kernel holds Paths (a peer
+// that sees an answer may send), and when the next probe to the sender is due; the zero
+// time if there is none, or the packet is refused.
+func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
+	p := m.sessions[k.session]
+	if p == nil {
+		return nil, time.Time{}
+	}
+	sess := p.sessionOf(k.session, k.At)
+	t := p.tracks[trackKey{k.V6, k.slot}]
+	if sess == nil || t == nil || k.From != p.gateways[version(k.V6)] || !m.cfg.mayArrive(t, k.Link) || !authentic(sess.in, k.Payload) {
+		return nil, time.Time{}
+	}
+	if k.flags&flagBusy != 0 {
+		t.busy = k.At
+	}
+	if k.typ == typeAnswer {
+		if t.answer(k.At, k.seq) {
+			m.choose(p, k.At)
+		}
+		next, _ = p.next()
+		return nil, next
+	}
+	if last := sess.lastSeen[t.c.key()]; k.seq <= last {
+		return nil, time.Time{} // seen before, or overtaken
+	}
+	sess.lastSeen[t.c.key()] = k.seq
+	t.request(k.At)
+	t.in = k.Link
+	m.choose(p, k.At)
+	next, _ = p.next()
+	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, len(k.Payload)+headers(k.V6))}, next
+}
+
+// mayArrive reports whether the peer's probes of a track may arrive on an interface. The
+// uplink of native ones depends on the peer and on ARP: Linux answers for an address on
+// each of its interfaces in that LAN.
+func (c Config) mayArrive(t *track, link string) bool {
+	if t.c.kind == mesh.VXLAN {
+		return link == c.VXLANName
+	}
+	return link != "" && link != c.VXLANName && !slices.Contains(c.Inside, link)
+}

@@ -1,0 +1,34 @@
+package decide
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Send is a probe, or the answer to one, to be sent.
+type Send struct {
+	V6      bool
+	Slot    int
+	To      netip.AddrPort
+	Payload []byte
+	track   *track
+	request bool
+}
+
+// Failed says that it could not be sent.
+func (s Send) Failed(err error) {
+	if s.request {
+		s.track.sendFailed(err)
+	}
+}
+
+func newSend(now time.Time, p *peer, sess *session, t *track, typ byte, seq uint64, size int) Send {
+	m := Message{typ: typ, slot: t.c.slot, session: sess.id, seq: seq}
+	if t.active(now) {
+		m.flags |= flagBusy
+	}
+	return Send{
+		V6: t.c.v6, Slot: t.c.slot, To: netip.AddrPortFrom(p.gateways[version(t.c.v6)], p.them.ProbePort),
+		Payload: m.seal(sess.out, size-headers(t.c.v6)), track: t, request: typ == typeRequest,
+	}
+}
