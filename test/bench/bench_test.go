@@ -129,7 +129,7 @@ PASS`)
 	}
 }
 
-// TestEgressFilesNameEveryPeer holds that all ways are told the same.
+// TestEgressFilesNameEveryPeer holds that all methods get the same peers.
 func TestEgressFilesNameEveryPeer(t *testing.T) {
 	e := egressWorld{
 		own:   "10.1.0.0/24",
@@ -139,7 +139,7 @@ func TestEgressFilesNameEveryPeer(t *testing.T) {
 	if egressBlock(300) != "100.65.44.0/24" {
 		t.Errorf("block 300 is %s", egressBlock(300))
 	}
-	for _, w := range egressWays() {
+	for _, w := range egressMethods() {
 		_, file := w.set(e)
 		last := -1
 		for _, p := range e.peers {

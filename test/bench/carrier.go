@@ -16,7 +16,7 @@ import (
 
 const setUpTime = 20 * time.Second // for one carrier, until its pods reach each other
 
-// carrier is one way between two nodes, with a pod on each.
+// carrier connects two nodes, with a pod on each, by one of the programs or kernel features that are compared.
 type carrier struct {
 	name           string
 	client, server *lab.Pod

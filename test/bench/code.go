@@ -13,9 +13,9 @@ import (
 	"edgemesh/test/bench/report"
 )
 
-// codeWays are the benchmarks of a packet's way, by package: reading and writing the
+// codeSteps are the benchmarks of a packet's steps, by package: reading and writing the
 // device, the tunnel in both directions, the seal of datagrams.
-func codeWays() map[string]string {
+func codeSteps() map[string]string {
 	return map[string]string{
 		"./tunnel":                    "^Benchmark(Send|Receive|Datagrams)$",
 		"./tunnel/tun":                "^Benchmark(Read|Write)$",
@@ -24,18 +24,18 @@ func codeWays() map[string]string {
 	}
 }
 
-// codeOrder is the packages in the order of a packet's way.
+// codeOrder is the packages in the order of a packet's steps.
 func codeOrder() []string {
 	return []string{"./tunnel/tun", "./tunnel/virtio", "./tunnel", "./tunnel/p2p/carrier/sealed"}
 }
 
-// code runs the packet way's own benchmarks.
+// code runs the benchmarks of a packet's steps.
 func (b *bench) code(ctx context.Context, p *report.Part) error {
 	if err := b.strike(); err != nil {
 		return err
 	}
 	for _, pkg := range codeOrder() {
-		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", codeWays()[pkg], "-benchmem",
+		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", codeSteps()[pkg], "-benchmem",
 			"-benchtime", b.plan.benchTime, pkg)
 		cmd.Dir = b.root
 		var stdout, stderr bytes.Buffer

@@ -15,8 +15,8 @@ import (
 // egressFlow is the duration of one flow.
 const egressFlow = time.Second
 
-// egressWay tells packets to peers from others on the node they leave.
-type egressWay struct {
+// egressMethod recognizes packets to peers on the node they leave.
+type egressMethod struct {
 	name string
 	// set returns a script and the file that it reads, which make the kernel know
 	// the peers; unset removes them again.
@@ -35,10 +35,10 @@ type egressWorld struct {
 // egressBlock is the block of the ith peer that is not there.
 func egressBlock(i int) string { return fmt.Sprintf("100.%d.%d.0/24", 64+i/256, i%256) }
 
-// egressWays are the usual two and our own. What is no peer of the range is
+// egressMethods are the usual two and our own. What is no peer of the range is
 // dropped by all.
-func egressWays() []egressWay {
-	return []egressWay{
+func egressMethods() []egressMethod {
+	return []egressMethod{
 		{name: "iptables", set: iptablesPerPeer,
 			unset: "iptables -w -F FORWARD\niptables -w -F peers\niptables -w -X peers"},
 		{name: "ipset", set: ipsetOfPeers,
@@ -90,7 +90,7 @@ func (b *bench) egress(ctx context.Context, p *report.Part) error {
 		c := carriers[0]
 		for round := range b.plan.rounds {
 			for _, n := range b.plan.peers {
-				for _, w := range egressWays() {
+				for _, w := range egressMethods() {
 					row := p.At(w.name, float64(n))
 					if err := b.try(ctx, p, row, w.name, func(ctx context.Context, round *report.Row) (float64, error) {
 						return 0, c.egressRound(ctx, b.plan, l.Dir, w, n, round)
@@ -107,8 +107,8 @@ func (b *bench) egress(ctx context.Context, p *report.Part) error {
 	})
 }
 
-// egressRound measures one way with n peers.
-func (c *carrier) egressRound(ctx context.Context, p plan, dir string, w egressWay, n int, row *report.Row) (err error) {
+// egressRound measures one method with n peers.
+func (c *carrier) egressRound(ctx context.Context, p plan, dir string, w egressMethod, n int, row *report.Row) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.answers+egressFlow+3*setUpTime)
 	defer cancel()
 	node, peer := c.client.Node, c.server.Node

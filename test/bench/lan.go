@@ -39,7 +39,7 @@ func (b *bench) lan(ctx context.Context, p *report.Part) error {
 // answerTime is the time of asking within one turn.
 const answerTime = 150 * time.Millisecond
 
-// answerTurns asks for 1-byte answers in many short turns: what else the machine does in
+// answerTurns requests 1-byte answers in many short turns: what else the machine does in
 // one of them makes a difference as large as that between the paths.
 func (b *bench) answerTurns(ctx context.Context, p *report.Part, carriers []*carrier) error {
 	for range b.plan.rounds * b.plan.turns {

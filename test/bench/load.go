@@ -111,7 +111,7 @@ func (c *carrier) ping(ctx context.Context, count int) ([]float64, error) {
 	return ms, nil
 }
 
-// answers asks for one byte and waits for it, again and again, and returns the
+// answers requests one byte and waits for it, again and again, and returns the
 // median in µs.
 func (c *carrier) answers(ctx context.Context, proto string, d time.Duration) (float64, error) {
 	var r struct {

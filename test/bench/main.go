@@ -1,5 +1,5 @@
 // Command bench measures what the pod network carries and costs, beside other
-// ways between the same nodes, turn by turn in one run: plain veth, kernel VXLAN,
+// carriers between the same nodes, turn by turn in one run: plain veth, kernel VXLAN,
 // wireguard-go, Nebula, and the agents of this project on a direct path and
 // through a relay. Nodes, pods and underlay are the same for all: the pods are made by
 // our plugin and their packets are forwarded by the node with connection tracking.

@@ -97,7 +97,7 @@ func (p plan) lasts(part string) time.Duration {
 	case report.Idle:
 		return p.quiet + p.idle
 	case report.Egress:
-		return rounds * time.Duration(len(egressWays())*len(p.peers)) * (egressFlow + start + answers)
+		return rounds * time.Duration(len(egressMethods())*len(p.peers)) * (egressFlow + start + answers)
 	}
 	return 40 * time.Second // tests, built and run
 }

@@ -130,7 +130,7 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 	}
 	want(report.Idle, report.Direct, float64(p.members), report.IdleMB, report.IdleCPU, report.StartPods,
 		report.StartReady)
-	for _, w := range egressWays() {
+	for _, w := range egressMethods() {
 		for _, n := range p.peers {
 			want(report.Egress, w.name, float64(n), report.FlowGbps, report.AnswerTCP, report.ApplyMs)
 		}

@@ -17,7 +17,7 @@ var (
 )
 
 // TestLinks: every link of a page leads to a file that is there, and to a heading of it; every page that code, manifests
-// and scripts name is there. Links to other servers are not asked for.
+// and scripts name is there. Links to other servers are not followed.
 func TestLinks(t *testing.T) {
 	anchors := map[string]map[string]bool{}
 	links := 0
@@ -82,7 +82,7 @@ func TestReachable(t *testing.T) {
 		}
 		for _, p := range pages {
 			if !seen[p] {
-				t.Errorf("no way leads from %s to %s", first, p)
+				t.Errorf("no links lead from %s to %s", first, p)
 			}
 		}
 	}

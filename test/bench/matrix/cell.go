@@ -26,16 +26,16 @@ const (
 type Cell struct {
 	Rate    Rate
 	Delay   time.Duration // one way
-	Queue   time.Duration // of the router, at the line's rate, each way
-	Loss    float64       // share, each way
-	Reorder float64       // share, each way
+	Queue   time.Duration // of the router, at the line's rate, each direction
+	Loss    float64       // share, each direction
+	Reorder float64       // share, each direction
 	Varies  bool          // the rate changes every second, by up to 60 %
 	Load    Load
 }
 
 const (
 	reorderBy = 5 * time.Millisecond
-	// windowBytes is what TCP's default windows let be under way, with room for the queue's share.
+	// windowBytes is what TCP's default windows let be in flight, with room for the queue's share.
 	windowBytes = 3 << 20
 	// roundTrips is how many a flow lasts at least.
 	roundTrips = 20

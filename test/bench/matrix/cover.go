@@ -20,7 +20,7 @@ func levels() (rates []Rate, delays, queues []time.Duration, losses, reorders []
 }
 
 // Always are cells that every choice has: a fast long link, a thin one with a router's deep queue, a shaky one, and a
-// lopsided one that is used both ways.
+// lopsided one that is used in both directions.
 func Always() []Cell {
 	return []Cell{
 		{Rate{200 * mbit, 200 * mbit}, 50 * time.Millisecond, 50 * time.Millisecond, 0, 0, false, OneFlow},

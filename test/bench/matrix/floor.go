@@ -8,13 +8,13 @@ import (
 	"edgemesh/test/bench/report"
 )
 
-// Floor is what the project asks of a cell.
+// Floor is what the project requires of a cell.
 type Floor struct {
 	Share     float64       // of bare BBR, at least
 	Ping      time.Duration // added to the idle one, 99th percentile, at most
-	VoiceLost float64       // share of datagrams above that of the link, at most; 0: not asked
+	VoiceLost float64       // share of datagrams above that of the link, at most; 0: not required
 	Jitter    time.Duration // of datagrams, at most
-	Transfer  float64       // time for 1 MB to that of the Reference, at most; 0: not asked
+	Transfer  float64       // time for 1 MB to that of the Reference, at most; 0: not required
 }
 
 const thinMost = 2 * mbit
@@ -72,7 +72,7 @@ func (f Floor) misses(c Cell, row *Row) (what []string) {
 	return what
 }
 
-// floors is the page's part on what is asked.
+// floors is the page's part on what is required.
 func (r *Results) floors() string {
 	var b strings.Builder
 	measured, held := 0, 0
@@ -90,9 +90,9 @@ func (r *Results) floors() string {
 			fmt.Fprintf(&b, "| %s | %s |\n", row.Cell, strings.Join(what, "; "))
 		}
 	}
-	head := fmt.Sprintf("## What is asked\n\n%d of %d links hold all that is asked of their kind", held, measured)
+	head := fmt.Sprintf("## What is required\n\n%d of %d links hold all that is required of their kind", held, measured)
 	if held == measured {
 		return head + ".\n\n"
 	}
-	return head + "; these do not:\n\n| link | of what is asked |\n|---|---|\n" + b.String() + "\n"
+	return head + "; these do not:\n\n| link | measured, of what is required |\n|---|---|\n" + b.String() + "\n"
 }

@@ -83,7 +83,7 @@ func TestFloors(t *testing.T) {
 	if f := shaky.Floor(); f != (Floor{Share: 0.65, Ping: 150 * time.Millisecond}) {
 		t.Errorf("shaky: %+v", f)
 	}
-	for up, share := range map[int64]float64{2: 0.7, 5: 0.85} { // the upload fills 2 Mbit/s, so less is asked
+	for up, share := range map[int64]float64{2: 0.7, 5: 0.85} { // the upload fills 2 Mbit/s, so less is required
 		lopsided := Cell{Rate{20 * mbit, up * mbit}, 25 * time.Millisecond, 50 * time.Millisecond, 0.01, 0, false, BothWays}
 		if f := lopsided.Floor(); f.Share != share {
 			t.Errorf("upload beside, %d Mbit/s up: %+v", up, f)

@@ -102,7 +102,7 @@ func saturated(r Report) (float64, bool) {
 	return v, ok
 }
 
-// worstAllocs is the most allocations of any way of a packet.
+// worstAllocs is the most allocations of any of a packet's steps.
 func worstAllocs(r Report) (worst float64, ok bool) {
 	if p := r.Parts[Code]; p != nil {
 		for i := range p.Rows {

@@ -152,7 +152,7 @@ func (r Report) sections() []section {
 		},
 		{
 			part:      Egress,
-			title:     "Telling peers from others",
+			title:     "Which packets are for peers",
 			condition: "peers",
 			columns:   []Metric{FlowGbps, AnswerTCP, ApplyMs},
 			spread:    AnswerTCP,
@@ -161,9 +161,9 @@ func (r Report) sections() []section {
 		},
 		{
 			part:    Code,
-			title:   "The packet's way in our own code",
+			title:   "A packet's steps in our own code",
 			columns: []Metric{CodeNs, CodeAllocs},
-			text:    "Per operation, without kernel and network: `go test -bench . -benchmem ./tunnel/...`, those of the packet's way.",
+			text:    "Per operation, without kernel and network: `go test -bench . -benchmem ./tunnel/...`, those of a packet's steps.",
 		},
 	}
 }
@@ -171,7 +171,7 @@ func (r Report) sections() []section {
 func (s section) table(b *strings.Builder, p *Part) {
 	t := table{head: []string{"carrier"}, left: 1}
 	if s.part == Code {
-		t.head[0] = "way"
+		t.head[0] = "step"
 	}
 	if s.condition != "" {
 		t.head = append(t.head, s.condition)

@@ -17,8 +17,8 @@ const (
 	Link    = "link"    // carriers over a slow, long and lossy link; X is the share lost
 	LAN     = "lan"     // carriers between nodes on one LAN
 	Idle    = "idle"    // an agent that does nothing; X is the number of members
-	Egress  = "egress"  // ways to tell peers from others; X is the number of peers
-	Code    = "code"    // the packet's way in our own code, without a kernel
+	Egress  = "egress"  // methods to distinguish peers; X is the number of peers
+	Code    = "code"    // a packet's steps in our own code, without a kernel
 )
 
 // Parts returns all parts in the order in which they are run and shown.

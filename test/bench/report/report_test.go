@@ -263,7 +263,7 @@ func TestMarkdown(t *testing.T) {
 	busy := example()
 	busy.Parts[Clean].Others = 0.4
 	if !strings.Contains(busy.Markdown(), "used up to 40 % of the machine") {
-		t.Error("a busy machine is not told of")
+		t.Error("a busy machine is not reported")
 	}
 }
 
