@@ -186,7 +186,7 @@ func (g *registry) key(ctx context.Context) (crypto.PrivKey, error) {
 	}
 	key, err := crypto.UnmarshalPrivateKey(s.Data[keyEntry])
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s/%s: %s: %w; delete it to have another key made", g.namespace, keySecret, keyEntry, err)
+		return nil, fmt.Errorf("the controllers' key, Secret %s/%s: %s: %w; delete it to have another key made", g.namespace, keySecret, keyEntry, err)
 	}
 	return key, nil
 }

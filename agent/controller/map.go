@@ -101,7 +101,7 @@ func (w *liveMap) token(ctx context.Context) (string, error) {
 	}
 	token := string(s.Data[tokenEntry])
 	if err := livemap.CheckToken(token); err != nil {
-		return "", fmt.Errorf("Secret %s/%s: %s: %w; delete it to have another one made", w.namespace, mapSecret, tokenEntry, err)
+		return "", fmt.Errorf("the map's token, Secret %s/%s: %s: %w; delete it to have another one made", w.namespace, mapSecret, tokenEntry, err)
 	}
 	return token, nil
 }

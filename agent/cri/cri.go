@@ -127,7 +127,7 @@ func Find(root string) (CNI, error) {
 		if !errors.Is(err, errDisabled) {
 			return c, err
 		}
-		if first == ErrNone { // docker's containerd may be beside the one of kubelet
+		if errors.Is(first, ErrNone) { // docker's containerd may be beside the one of kubelet
 			first = err
 		}
 	}

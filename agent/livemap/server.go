@@ -13,7 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"mime"
 	"net"
 	"net/http"
@@ -70,7 +70,7 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 	}
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, ReadTimeout: headerTime,
-		ErrorLog: log.New(io.Discard, "", 0), // clients that come and go are no news
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients come and go
 	}
 	running.Go(func() { _ = server.Serve(l) })
 	running.Go(func() { h.run(ctx) })

@@ -56,11 +56,11 @@ func (o options) artefact(about, archive []byte) ([]byte, error) {
 		Description string `json:"description"`
 	}
 	if err := yaml.Unmarshal(about, &meta); err != nil {
-		return nil, fmt.Errorf("Chart.yaml: %w", err)
+		return nil, fmt.Errorf("the chart's Chart.yaml: %w", err)
 	}
 	text, err := yaml.YAMLToJSON(about)
 	if err != nil {
-		return nil, fmt.Errorf("Chart.yaml: %w", err)
+		return nil, fmt.Errorf("the chart's Chart.yaml: %w", err)
 	}
 	config, layer := oci.NewBlob(chartConfig, text), oci.NewBlob(chartContent, archive)
 	m, err := oci.JSON(oci.TypeManifest, oci.Manifest{

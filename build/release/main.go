@@ -175,8 +175,12 @@ func (o options) check(ctx context.Context) error {
 	if _, err := time.Parse(time.DateOnly, string(section[1])); err != nil {
 		return fmt.Errorf("CHANGELOG.md: [%s] is dated %q: put the day of the release there and commit, or pass --draft", o.number(), section[1])
 	}
-	if changed, err := o.git(ctx, "status", "--porcelain"); err != nil || changed != "" {
-		return fmt.Errorf("files differ from the commit (%v): commit them, or pass --draft\n%s", err, changed)
+	changed, err := o.git(ctx, "status", "--porcelain")
+	if err != nil {
+		return fmt.Errorf("git status: %w", err)
+	}
+	if changed != "" {
+		return fmt.Errorf("files differ from the commit: commit them, or pass --draft\n%s", changed)
 	}
 	return nil
 }

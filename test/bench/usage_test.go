@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestProcessCPUCountsWhatIsBurnt(t *testing.T) {
 func TestStolen(t *testing.T) {
 	for _, want := range []error{nil, os.ErrClosed} {
 		share, err := stolenWhile(func() error { time.Sleep(20 * time.Millisecond); return want })
-		if err != want || share < 0 || share > 1.5 {
+		if !errors.Is(err, want) || share < 0 || share > 1.5 {
 			t.Errorf("%g, %v", share, err)
 		}
 	}

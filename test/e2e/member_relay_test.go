@@ -71,7 +71,7 @@ func TestMemberIsRelay(t *testing.T) {
 	err = lab.Until(within(t, 5*time.Second), 50*time.Millisecond, func() error {
 		out, _, err := c.AgentCommand(t.Context(), "doctor", "--runtime-dir", c.Config.RuntimeDir)
 		if err == nil || !strings.Contains(out, "relay: {enabled: true}") {
-			return fmt.Errorf("doctor does not tell: %v\n%s", err, out)
+			return fmt.Errorf("doctor does not report it: %v\n%s", err, out) //nolint:errorlint // mostly nil
 		}
 		return nil
 	})

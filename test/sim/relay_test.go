@@ -94,7 +94,7 @@ func relayWith(t *testing.T, n int) {
 	here := func() error {
 		// What failed over QUIC is tried again after longer and longer pauses, up to 15 minutes.
 		if got, both := h.Reserved(), h.Complete(); got != n || both < n-n/500 && !h.TCPFirst {
-			return fmt.Errorf("%d reserved, %d with both connections, of %d; for instance %v", got, both, n, h.Missing())
+			return fmt.Errorf("%d reserved, %d with both connections, of %d; for instance %v", got, both, n, h.Missing()) //nolint:errorlint // may be nil
 		}
 		return nil
 	}
@@ -123,7 +123,7 @@ func relayWith(t *testing.T, n int) {
 	circuits(t, h, r, say)
 
 	for _, how := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		attempts, refused := h.Attempts.Load(), h.Refused.Load()
+		refused := h.Refused.Load()
 		r.stop(t, how)
 		fair.Eventually(t, time.Minute, "all know that the relay is gone", func() error {
 			if got := h.Reserved(); got > 0 {
@@ -133,7 +133,8 @@ func relayWith(t *testing.T, n int) {
 		})
 		mine := processorTime()
 		r.start(t)
-		began, attempts = time.Now(), h.Attempts.Load() // before that the kernel refused them
+		began = time.Now()
+		attempts := h.Attempts.Load() // before that the kernel refused them
 		fair.Eventually(t, 10*time.Minute, "all are back", reserved)
 		back := h.Back(began)
 		used, mine = r.used(t), processorTime()-mine

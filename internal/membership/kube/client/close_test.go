@@ -17,7 +17,7 @@ func TestCloseEndsAllConnections(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done() // the connection's end
 	}))
-	if err := http2.ConfigureServer(server.Config, nil); err != nil {
+	if err := http2.ConfigureServer(server.Config, nil); err != nil { //nolint:staticcheck // net/http is built without HTTP/2
 		t.Fatal(err)
 	}
 	server.TLS = server.Config.TLSConfig

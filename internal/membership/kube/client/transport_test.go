@@ -53,7 +53,7 @@ func whoAsks(t *testing.T) *httptest.Server {
 	}))
 	// Programs are built without net/http's copy of HTTP/2 (build tag nethttpomithttp2): both ends use x/net's.
 	server.Config.TLSConfig = &tls.Config{ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
-	if err := http2.ConfigureServer(server.Config, nil); err != nil {
+	if err := http2.ConfigureServer(server.Config, nil); err != nil { //nolint:staticcheck // net/http is built without HTTP/2
 		t.Fatal(err)
 	}
 	server.TLS = server.Config.TLSConfig

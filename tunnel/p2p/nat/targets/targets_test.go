@@ -199,7 +199,7 @@ func TestAim(t *testing.T) {
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
-		if r := g.Refused(); (r["target_unseen"] == 1) != (c.want == ErrUnseen) || (r["target_disputed"] == 1) != (c.want == ErrDisputed) {
+		if r := g.Refused(); (r["target_unseen"] == 1) != errors.Is(c.want, ErrUnseen) || (r["target_disputed"] == 1) != errors.Is(c.want, ErrDisputed) {
 			t.Errorf("%s: counted %v", c.name, r)
 		}
 		if *now += aimFor; g.Aim(t.Context(), "p", v4) == nil || g.Aim(t.Context(), "q", v4) == nil {

@@ -3,6 +3,7 @@ package relays
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -154,7 +155,7 @@ func (r *Reports) send(conn network.Conn) error {
 	if err := s.CloseWrite(); err != nil {
 		return err
 	}
-	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("not taken: %w", err)
 	}
 	return nil

@@ -86,7 +86,7 @@ func MemoryPart(n int) int {
 	total := uint64(math.MaxInt)
 	var host unix.Sysinfo_t
 	if unix.Sysinfo(&host) == nil {
-		total = uint64(host.Totalram) * uint64(host.Unit)
+		total = uint64(host.Totalram) * uint64(host.Unit) //nolint:unconvert // Totalram has 32 bits where int has
 	}
 	if group := memory.OfCgroup(); group > 0 {
 		total = min(total, uint64(group))
