@@ -125,7 +125,7 @@ func TestJoin(t *testing.T) {
 		send(flowPacket(v6, 2, 14, 0))   // without data
 		send(flowPacket(v6, 2, 15, 400))
 		if !v6 {
-			p := flowPacket(v6, 2, 90, 400) // fragments may be made on its way: not the next identification
+			p := flowPacket(v6, 2, 90, 400) // fragments may be made on its path: not the next identification
 			send(p)
 		} else {
 			p := flowPacket(v6, 2, 0, 400)
@@ -219,7 +219,7 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// BenchmarkDatagrams is the way of one packet in both directions, without device, queue and socket.
+// BenchmarkDatagrams takes one packet through both directions, without device, queue and socket.
 func BenchmarkDatagrams(b *testing.B) {
 	for name, size := range map[string]int{"whole": 1472, "halves": 1200} {
 		b.Run(name, func(b *testing.B) {

@@ -59,7 +59,7 @@ func trim(p *packet) bool {
 const leastPiece = 2
 
 // cut takes the first segments of a TCP super-segment off it, as many as most bytes hold, leastPiece at least. It returns
-// nil, and changes nothing, where p is not one, or not longer. On a slow path a whole one would stand in everybody's way, and
+// nil, and changes nothing, where p is not one, or not longer. On a slow path a whole one would delay all other flows, and
 // delay control would act on it once in hundreds of milliseconds; what is cut is joined again at the other end.
 func cut(ps *pools, p *packet, most int) *packet {
 	if most == 0 || p.n <= most {

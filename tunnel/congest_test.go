@@ -156,7 +156,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A flow on a slow path is told to slow down by its pieces, not once per super-segment; others get their turn between them.
+// A flow on a slow path is slowed down by its pieces, not once per super-segment; others get their turn between them.
 func TestPieces(t *testing.T) {
 	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 30 * ms, Interval: 150 * ms}, pieces: pieces{2000, newPools()}}
 	var late chain

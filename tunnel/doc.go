@@ -9,7 +9,7 @@
 //	4  lane      send.go         TCP: stream lane; everything else, and some ACKs, thinned (acks/): datagram lane
 //	5  queue     lane.go         the lane's side that never blocks
 //	             queue.go        per flow, fair by bytes, bounded in bytes and time
-//	             codel/          which packets tell their sender that a queue stands,
+//	             codel/          which packets report a standing queue to their sender,
 //	             congest.go      by a mark, or the loss of one segment
 //	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
 //	7  batch     write.go        many frames to one Write of the carrier
@@ -28,7 +28,7 @@
 //	             acks/           ACKs of a flow in slow start on a long path are thinned
 //	6  write     receive.go      one Write of the device, straight out of the read buffer
 //
-// Beside the way:
+// Beside these steps:
 //
 //	drop.go         where a packet is dropped, why, and who counts it
 //	unreachable.go  what the sender of a packet without a path is answered

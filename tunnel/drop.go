@@ -1,7 +1,7 @@
 package tunnel
 
 // Every packet that is dropped is counted here, by reason: with the peer it goes to or comes from, or with Tunnel.lost
-// where no peer is known for it. An ACK that a newer one replaces is none (acks/). The reasons follow the packet's way; each says in which file it is found.
+// where no peer is known for it. An ACK that a newer one replaces is not a drop (acks/). The reasons follow a packet's steps; each names the file where it is found.
 //
 //	sent      read ─ malformed, source_route, extension ─ source_not_own, no_route ─ bad_offload ─┬▶ queue ─ queue_full, delay, peer_gone
 //	                                                                                   ├▶ no carrier ─ dials, expired
@@ -175,7 +175,7 @@ func (p *peer) drop(c *chain, r Reason) {
 	})
 }
 
-// expired drops a packet and tells its sender that the peer cannot be reached.
+// expired drops a packet and reports to its sender that the peer is unreachable.
 func (p *peer) expired(pkt *packet) {
 	p.counters.drop(DropExpired)
 	p.t.unreachable(pkt.ip())

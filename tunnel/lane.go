@@ -56,10 +56,10 @@ func (k *links) dialed(l *dials.Limit) {
 
 // link is a carrier, and what is known of it.
 type link struct {
-	c     Carrier
-	epoch uint64
-	asked int64 // when its round trip was asked for
-	told  int64 // when it was told how long packets wait
+	c           Carrier
+	epoch       uint64
+	rttRead     int64 // when its round trip was read
+	waitSampled int64 // when it got the packets' waiting time
 	// datagrams is when datagrams may go beside the carrier. Until then its frames keep the order behind the carrier
 	// before it.
 	datagrams int64

@@ -49,7 +49,7 @@ func TestTakeOver(t *testing.T) {
 		data := binary.BigEndian.AppendUint64(make([]byte, rnd.IntN(1000)), uint64(i))
 		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, data))
 		if i%32 == 0 && i > window {
-			b.packets(t, i-window) // no more under way than a queue holds
+			b.packets(t, i-window) // no more in flight than a queue holds
 		}
 	}
 	for i, p := range b.packets(t, total) {
@@ -185,7 +185,7 @@ func said(packets [][]byte) (words []string) {
 // say makes a packet from b to a.
 func say(word string) []byte { return tunneltest.TCPPacket(addrB, addrA, []byte(word)) }
 
-// TestNewEpochWaits: frames of a new epoch are held until the old one ends, in whatever way it does.
+// TestNewEpochWaits: frames of a new epoch are held until the old one ends, however it does.
 func TestNewEpochWaits(t *testing.T) {
 	for name, end := range map[string]func(*raw){
 		"mark":  func(s *raw) { s.frame(3, nil) },
@@ -302,7 +302,7 @@ func TestUpgradeDuringFirstOpen(t *testing.T) {
 	close(proceed)
 	fair.Eventually(t, patience, "two carriers", fair.True(func() bool { return net.Opened() == 2 }))
 	fair.Eventually(t, patience, "the lane is up", fair.True(func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp }))
-	b.packets(t, 1) // what is on its way on a path that is killed is lost
+	b.packets(t, 1) // what is in flight on a path that is killed is lost
 	first.Kill()
 	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("2")))
 	b.packets(t, 2)

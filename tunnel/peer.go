@@ -27,11 +27,11 @@ type peer struct {
 type use struct {
 	lastUse  atomic.Int64 // about the last packet sent or received, tunnel clock
 	busy     atomic.Bool  // had traffic since it was last idle
-	toldIdle int          // how often the owner was told so since; of watchIdle
+	idleSent int          // how often the owner was notified since; of watchIdle
 }
 
 func newPeer(t *Tunnel, id PeerID) *peer {
-	p := &peer{t: t, id: id, use: use{toldIdle: idleTold}} // nobody has used it yet
+	p := &peer{t: t, id: id, use: use{idleSent: idleNotices}} // nobody has used it yet
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	p.acks = acks.New(t.seed, &t.wg, p.clean, p.writeACK)
 	p.passer = acks.NewPasser[passed](&t.wg)
@@ -85,20 +85,20 @@ func (p *peer) endIdle(before int64) bool {
 	for _, l := range p.lanes {
 		l.endIdle()
 	}
-	p.toldIdle = 0
+	p.idleSent = 0
 	return true
 }
 
-// idleTold is how often the owner is told that a peer is idle, an eighth of Limits.IdleTimeout apart: first when its
+// idleNotices is how often the owner is notified that a peer is idle, an eighth of Limits.IdleTimeout apart: first when its
 // carriers have had time to end in order, or the other side would open new ones; again since the owner may keep a
 // connection that was used a moment ago.
-const idleTold = 4
+const idleNotices = 4
 
-// idleAgain reports whether the owner is to be told now.
+// idleAgain reports whether to notify the owner now.
 func (p *peer) idleAgain() bool {
-	if p.busy.Load() || p.toldIdle >= idleTold {
+	if p.busy.Load() || p.idleSent >= idleNotices {
 		return false
 	}
-	p.toldIdle++
+	p.idleSent++
 	return true
 }

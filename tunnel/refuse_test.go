@@ -55,15 +55,15 @@ func TestSpoofingAndForeignAddresses(t *testing.T) {
 func TestRefusalsAreTold(t *testing.T) {
 	net := tunneltest.NewNet()
 	t.Cleanup(net.Wait)
-	told := make(chan string, 9)
-	a := startNode(t, nodeA, tunnel.Config{Underlay: net.Underlay(nodeA), Refused: func(p tunnel.PeerID, r tunnel.Reason) { told <- string(p) + ": " + r.String() }})
+	refused := make(chan string, 9)
+	a := startNode(t, nodeA, tunnel.Config{Underlay: net.Underlay(nodeA), Refused: func(p tunnel.PeerID, r tunnel.Reason) { refused <- string(p) + ": " + r.String() }})
 	s := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
 	s.packet(tunneltest.UDPPacket(addrA, addrA, nil))
 	s.packet(tunneltest.UDPPacket(addrB, addrB, nil))
 	s.packet(tunneltest.UDPPacket(addrB, addrA, nil))
 	a.packets(t, 1)
-	if first, second := <-told, <-told; first != string(nodeB)+": source_not_peer" || second != string(nodeB)+": dest_not_own" || len(told) != 0 {
-		t.Errorf("told %q, %q and %d more", first, second, len(told))
+	if first, second := <-refused, <-refused; first != string(nodeB)+": source_not_peer" || second != string(nodeB)+": dest_not_own" || len(refused) != 0 {
+		t.Errorf("refused %q, %q and %d more", first, second, len(refused))
 	}
 }
 
@@ -157,14 +157,14 @@ func TestMalformedFramesQuarantineThePeer(t *testing.T) {
 		why  string
 	}
 	var mu sync.Mutex
-	var told []quarantine
+	var notified []quarantine
 	a := startNode(t, nodeA, tunnel.Config{
 		Underlay: net.Underlay(nodeA),
 		Limits:   tunnel.Limits{MalformedPerMinute: 16, QuarantineMin: 50 * time.Millisecond, QuarantineMax: time.Hour},
 		Quarantine: func(p tunnel.PeerID, d time.Duration, why string) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, quarantine{p, d, why})
+			notified = append(notified, quarantine{p, d, why})
 		},
 	})
 	for round, d := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
@@ -194,8 +194,8 @@ func TestMalformedFramesQuarantineThePeer(t *testing.T) {
 			t.Error("the other stream was read to its end")
 		}
 		mu.Lock()
-		if want := (quarantine{nodeB, d, "malformed frames, the last: bad_frame"}); len(told) != round+1 || told[round] != want {
-			t.Errorf("told %v, want %v last", told, want)
+		if want := (quarantine{nodeB, d, "malformed frames, the last: bad_frame"}); len(notified) != round+1 || notified[round] != want {
+			t.Errorf("notified of %v, want %v last", notified, want)
 		}
 		mu.Unlock()
 	}

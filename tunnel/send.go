@@ -94,11 +94,11 @@ func (t *Tunnel) send(p *packet) *packet {
 // forward passes a packet to its lane, so that a lost bulk segment never delays a ping or a DNS answer, nor the other
 // direction's acknowledgements.
 func (p *peer) forward(h *inet.Header, q *packet) {
-	way := acks.Past
+	egress := acks.Past
 	if h.Proto == inet.ProtoTCP {
-		way = p.passer.Way(h, q.ip(), q.at, p.acks.RTT(), passed{p, q, h.Src})
+		egress = p.passer.Egress(h, q.ip(), q.at, p.acks.RTT(), passed{p, q, h.Src})
 	}
-	switch way {
+	switch egress {
 	case acks.Along:
 		p.lanes[StreamLane].push(q, h.Src)
 	case acks.Past:

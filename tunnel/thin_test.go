@@ -37,7 +37,7 @@ func TestACKsAreThinnedOnLongPaths(t *testing.T) {
 			_, a, b, path := pair(t, tunnel.Limits{})
 			path.SetRTT(c.rtt)
 			path.SetClean(c.clean)
-			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, nil)) // the carrier is up, and tells its round trip
+			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, nil)) // the carrier is up, and reports its round trip
 			b.packets(t, 1)
 			for n := range segments {
 				a.dev.Inject(segment(n))

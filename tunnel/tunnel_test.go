@@ -177,7 +177,7 @@ func TestSlowPeerCostsOthersNothing(t *testing.T) {
 }
 
 // TestMarksAreCounted: packets that may be marked are, where others would be dropped
-// for delay, and both are told.
+// for delay, and both are notified.
 func TestMarksAreCounted(t *testing.T) {
 	for _, ecn := range []byte{0, 2} {
 		_, a, _, path := pair(t, tunnel.Limits{DelayTarget: time.Millisecond, DelayInterval: time.Millisecond})
@@ -230,15 +230,15 @@ func TestIdlePeerIsDisconnected(t *testing.T) {
 	path := tunneltest.NewPath(64 << 10)
 	net.SetPath(nodeA, nodeB, path)
 	t.Cleanup(net.Wait)
-	told := make(chan tunnel.PeerID, 8)
-	a := newNode(t, nodeA, net.Underlay(nodeA), tunnel.Limits{IdleTimeout: 50 * time.Millisecond}, func(p tunnel.PeerID) { told <- p })
+	idle := make(chan tunnel.PeerID, 8)
+	a := newNode(t, nodeA, net.Underlay(nodeA), tunnel.Limits{IdleTimeout: 50 * time.Millisecond}, func(p tunnel.PeerID) { idle <- p })
 	b := newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
 	net.Attach(nodeA, a.Tunnel)
 	net.Attach(nodeB, b.Tunnel)
 	for i := range 3 { // and comes back
 		a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("x")))
 		b.packets(t, i+1)
-		if p := <-told; p != nodeB {
+		if p := <-idle; p != nodeB {
 			t.Errorf("idle: %s", p)
 		}
 		fair.Eventually(t, patience, "the stream ends", fair.True(func() bool { return b.Stats().Peers[0].Streams == 0 }))

@@ -48,7 +48,7 @@ type Carrier interface {
 	// Clean reports whether the path is known neither to lose packets nor to reorder them: nothing that is sent waits for
 	// what was sent before it.
 	Clean() bool
-	// Waited tells it how long a packet has waited here that is sent now, in samples: it counts, and must not block.
+	// Waited reports how long a packet that is sent now has waited here. These are samples; Waited counts, and must not block.
 	Waited(d time.Duration)
 
 	// DatagramSize is the longest datagram that passes now, bytes; 0: none.

@@ -68,7 +68,7 @@ func (l *lane) fill(now int64, late *chain) {
 
 // send writes the batch to the carrier in use. What was not taken whole stays for the next carrier.
 func (l *lane) send(t turn) {
-	l.out.tellWait(t.on, t.now)
+	l.out.sampleWait(t.on, t.now)
 	done, err := l.out.writeTo(t.on, t.now)
 	now := l.p.t.now()
 	bytes := l.out.sent(done)
@@ -91,34 +91,34 @@ func (b *batch) writeTo(cur *link, now int64) (done int, err error) {
 }
 
 const (
-	// rttEvery is how often the carrier in use is asked for its round trip, nanoseconds.
+	// rttEvery is how often the round trip of the carrier in use is read, nanoseconds.
 	rttEvery = int64(time.Second)
 	// leastTarget bounds the delay target from below, as RFC 8289 section 4.4 has it.
 	leastTarget = 5 * time.Millisecond
 )
 
-// waitEvery is how often a carrier is told how long packets wait, nanoseconds: a histogram of all of them would cost as much
+// waitEvery is how often a carrier gets a sample of how long packets wait, nanoseconds: a histogram of all of them would cost as much
 // as a small packet.
 const waitEvery = int64(20 * time.Millisecond)
 
-// tellWait tells the carrier now and then how long the first packet of the batch has waited.
-func (b *batch) tellWait(cur *link, now int64) {
-	if len(b.packets) == 0 || now-cur.told < waitEvery {
+// sampleWait gives the carrier, now and then, the waiting time of the first packet of the batch.
+func (b *batch) sampleWait(cur *link, now int64) {
+	if len(b.packets) == 0 || now-cur.waitSampled < waitEvery {
 		return
 	}
-	cur.told = now
+	cur.waitSampled = now
 	cur.c.Waited(time.Duration(now - b.packets[0].at))
 }
 
-// adapt sets the delay that a flow may have in the queue, and for how long. A loss-based sender that is told to slow down
+// adapt sets the delay that a flow may have in the queue, and for how long. A loss-based sender that slows down
 // keeps 0.7 of its window (RFC 9438): it still fills the path if 0.43 round trips stood in the queue, and more is of no use
 // to it. It cannot react within a round trip, so nothing is dropped before two have passed (RFC 8289 section 4.3). l.mu is
 // held.
 func (l *lane) adapt(cur *link, now int64) {
-	if cur.asked != 0 && now-cur.asked < rttEvery {
+	if cur.rttRead != 0 && now-cur.rttRead < rttEvery {
 		return
 	}
-	cur.asked = now
+	cur.rttRead = now
 	target := l.p.t.lim.DelayTarget
 	rtt := cur.c.RTT()
 	if rtt > 0 {

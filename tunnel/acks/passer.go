@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// passFlows flows are told apart, by their hash. The table has sets of passWays.
-	passFlows, passWays = 32, 4
+	// passFlows flows are distinguished by their hash. The table has sets of passPlaces.
+	passFlows, passPlaces = 32, 4
 	// passData is the least packet that counts as data, bytes: acknowledgements wait behind each other, too.
 	passData = 1 << 10
 	// passLoad is how long a direction counts as loaded after data had to wait in it, nanoseconds.
@@ -28,12 +28,12 @@ type Packet interface {
 	Drop()
 }
 
-// Way is how a packet leaves.
-type Way uint8
+// Egress is how a packet leaves.
+type Egress uint8
 
 const (
 	// Along with the data of its direction.
-	Along Way = iota
+	Along Egress = iota
 	// Past them, as a datagram.
 	Past
 	// Later, past them, unless the next one of its flow comes before that: the Passer has it.
@@ -45,7 +45,7 @@ const (
 // although nothing of its own was lost.
 //
 // A lost ACK is nothing to a sender that gets the next one, so only one that follows another of its flow within a round trip
-// goes that way: not the one that ends a handshake, nor that of a small answer, nor the one that opens a window again.
+// leaves so: not the one that ends a handshake, nor that of a small answer, nor the one that opens a window again.
 //
 // A download's ACKs, each in a datagram, take a third of an upload that is ten times slower. So one waits there until those
 // before it have taken their share, for a quarter of a round trip at most, and the next one of its flow replaces it if it says
@@ -89,9 +89,9 @@ func (p *Passer[P]) Waits(bytes int, rate float64, now int64) {
 	p.gap.Store(gap)
 }
 
-// Way is how a TCP packet leaves, which pkt stands for; rtt is the carrier's round trip, 0 if it is unknown or short. One
+// Egress is how a TCP packet leaves, which pkt stands for; rtt is the carrier's round trip, 0 if it is unknown or short. One
 // goroutine calls it.
-func (p *Passer[P]) Way(h *inet.Header, ip []byte, now int64, rtt time.Duration, pkt P) Way {
+func (p *Passer[P]) Egress(h *inet.Header, ip []byte, now int64, rtt time.Duration, pkt P) Egress {
 	at := p.loaded.Load()
 	if at == 0 || now-at > passLoad || rtt < thinRTT || h.L4Len == 0 {
 		return Along
@@ -107,8 +107,8 @@ func (p *Passer[P]) Way(h *inet.Header, ip []byte, now int64, rtt time.Duration,
 		return Past
 	}
 	before, held := f.held, f.holds
-	way, replaces := p.next(f, h.Flow, &s, now, rtt)
-	if way == Later {
+	egress, replaces := p.next(f, h.Flow, &s, now, rtt)
+	if egress == Later {
 		f.held, f.holds = pkt, true
 	}
 	p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *Passer[P]) Way(h *inet.Header, ip []byte, now int64, rtt time.Duration,
 	case held:
 		before.Send()
 	}
-	return way
+	return egress
 }
 
 // find returns the place of a flow, or one whose flow was silent; nil if there is none. p.mu is held.
@@ -126,8 +126,8 @@ func (p *Passer[P]) find(hash uint32, now int64, rtt time.Duration) (place *pass
 	if p.flows == nil {
 		p.flows = new([passFlows]*passing[P])
 	}
-	i := hash % (passFlows / passWays) * passWays
-	set := p.flows[i : i+passWays]
+	i := hash % (passFlows / passPlaces) * passPlaces
+	set := p.flows[i : i+passPlaces]
 	for i, f := range set {
 		switch {
 		case f == nil && place == nil:
@@ -148,7 +148,7 @@ func (p *Passer[P]) find(hash uint32, now int64, rtt time.Duration) (place *pass
 }
 
 // next is how a flow's ACK leaves, and whether it replaces the one that is held, which is given up; p.mu is held.
-func (p *Passer[P]) next(f *passing[P], flow uint32, s *said, now int64, rtt time.Duration) (way Way, replaces bool) {
+func (p *Passer[P]) next(f *passing[P], flow uint32, s *said, now int64, rtt time.Duration) (egress Egress, replaces bool) {
 	first := f.flow != flow || f.came == 0 || now-f.came > int64(rtt)
 	replaces = !first && f.holds && s.covers(&f.last)
 	news := s.news(&f.last)
@@ -157,18 +157,18 @@ func (p *Passer[P]) next(f *passing[P], flow uint32, s *said, now int64, rtt tim
 	due := min(max(p.free, now), now+int64(waitFor(rtt)))
 	switch {
 	case first:
-		way = Along
+		egress = Along
 	case f.holds && replaces && gap >= leastGap:
 		return Later, true
 	case !news, gap < leastGap, f.holds, due == now:
-		way, p.free = Past, due+gap
+		egress, p.free = Past, due+gap
 	default:
 		f.timer.Reset(time.Duration(due - now))
 		p.free = due + gap
 		return Later, false
 	}
 	f.release()
-	return way, replaces
+	return egress, replaces
 }
 
 // release has f hold nothing, with the Passer's mu held.

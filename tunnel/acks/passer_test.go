@@ -49,8 +49,8 @@ func (d *passerRun) left() []int {
 	return slices.Clone(d.sent)
 }
 
-// way is how a packet leaves so many ms later, with this number if it is held.
-func (d *passerRun) way(ms, n int, b []byte, rtt time.Duration) Way {
+// egress is how a packet leaves so many ms later, with this number if it is held.
+func (d *passerRun) egress(ms, n int, b []byte, rtt time.Duration) Egress {
 	d.t.Helper()
 	d.now += int64(ms) * int64(time.Millisecond)
 	ip := b[virtio.HeaderLen:]
@@ -58,12 +58,12 @@ func (d *passerRun) way(ms, n int, b []byte, rtt time.Duration) Way {
 	if err := h.Parse(ip, 0); err != nil {
 		d.t.Fatalf("test packet: %v", err)
 	}
-	return d.p.Way(&h, ip, d.now, rtt, numbered{d, n})
+	return d.p.Egress(&h, ip, d.now, rtt, numbered{d, n})
 }
 
 func (d *passerRun) at(ms int, b []byte, rtt time.Duration) bool {
 	d.t.Helper()
-	return d.way(ms, 0, b, rtt) != Along
+	return d.egress(ms, 0, b, rtt) != Along
 }
 
 // TestPasser: on a loaded long path, an ACK passes that follows another of its flow within a round trip.
@@ -109,36 +109,36 @@ func TestPasserOnAThinLine(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		d := newPasserRun(t)
-		want := func(step string, got, want Way, sent, dropped []int) {
+		want := func(step string, got, want Egress, sent, dropped []int) {
 			t.Helper()
 			synctest.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if got != want || !slices.Equal(d.sent, sent) || !slices.Equal(d.dropped, dropped) {
-				t.Errorf("%s: way %d, want %d; sent %v, want %v; dropped %v, want %v", step, got, want, d.sent, sent, d.dropped, dropped)
+				t.Errorf("%s: egress %d, want %d; sent %v, want %v; dropped %v, want %v", step, got, want, d.sent, sent, d.dropped, dropped)
 			}
 			d.sent, d.dropped = nil, nil
 		}
 		d.p.Waits(1400, 250e3, d.now)
-		want("the first", d.way(1, 1, ackOf(1), long), Along, nil, nil)
-		want("the second", d.way(1, 2, ackOf(2), long), Past, nil, nil)
-		want("soon after it", d.way(1, 3, ackOf(3), long), Later, nil, nil)
-		want("a newer one", d.way(1, 4, ackOf(4), long), Later, nil, []int{3})
+		want("the first", d.egress(1, 1, ackOf(1), long), Along, nil, nil)
+		want("the second", d.egress(1, 2, ackOf(2), long), Past, nil, nil)
+		want("soon after it", d.egress(1, 3, ackOf(3), long), Later, nil, nil)
+		want("a newer one", d.egress(1, 4, ackOf(4), long), Later, nil, []int{3})
 		time.Sleep(gap * time.Millisecond)
 		synctest.Wait()
-		want("nothing came", d.way(gap, 5, ackOf(5), long), Later, []int{4}, nil)
-		want("a loss", d.way(1, 6, sack(5, 20), long), Later, nil, []int{5})
-		want("more behind it", d.way(1, 7, sack(5, 20, 21), long), Later, nil, []int{6})
-		want("not all of that", d.way(1, 8, sack(6, 20), long), Past, []int{7}, nil)
-		want("the window", d.way(0, 9, ackOf(6), long), Past, nil, nil)
-		want("more", d.way(1, 10, ackOf(7), long), Later, nil, nil)
-		want("silence", d.way(101, 11, ackOf(8), long), Along, []int{10}, nil)
-		want("more again", d.way(1, 12, ackOf(9), long), Past, nil, nil)
-		want("and more", d.way(1, 13, ackOf(10), long), Later, nil, nil)
+		want("nothing came", d.egress(gap, 5, ackOf(5), long), Later, []int{4}, nil)
+		want("a loss", d.egress(1, 6, sack(5, 20), long), Later, nil, []int{5})
+		want("more behind it", d.egress(1, 7, sack(5, 20, 21), long), Later, nil, []int{6})
+		want("not all of that", d.egress(1, 8, sack(6, 20), long), Past, []int{7}, nil)
+		want("the window", d.egress(0, 9, ackOf(6), long), Past, nil, nil)
+		want("more", d.egress(1, 10, ackOf(7), long), Later, nil, nil)
+		want("silence", d.egress(101, 11, ackOf(8), long), Along, []int{10}, nil)
+		want("more again", d.egress(1, 12, ackOf(9), long), Past, nil, nil)
+		want("and more", d.egress(1, 13, ackOf(10), long), Later, nil, nil)
 		d.p.Waits(1400, 100e6, d.now)
-		want("a fast line", d.way(0, 14, ackOf(11), long), Past, nil, []int{13})
+		want("a fast line", d.egress(0, 14, ackOf(11), long), Past, nil, []int{13})
 		time.Sleep(time.Hour)
-		want("the end", d.way(0, 15, ackOf(12), long), Past, nil, nil)
+		want("the end", d.egress(0, 15, ackOf(12), long), Past, nil, nil)
 	})
 }
 
@@ -146,12 +146,12 @@ func TestPasserOnAThinLine(t *testing.T) {
 func sharing(t *testing.T) func(flow int, ack uint32) []byte {
 	var ports []uint16
 	set := uint32(0)
-	for port := uint16(1); port != 0 && len(ports) < 2*passWays; port++ {
+	for port := uint16(1); port != 0 && len(ports) < 2*passPlaces; port++ {
 		var h inet.Header
 		if err := h.Parse(tcpFrame(port, 80, segmentFields{flags: inet.ACK})[virtio.HeaderLen:], 0); err != nil {
 			t.Fatal(err)
 		}
-		if s := h.Flow % (passFlows / passWays); len(ports) == 0 || s == set {
+		if s := h.Flow % (passFlows / passPlaces); len(ports) == 0 || s == set {
 			set, ports = s, append(ports, port)
 		}
 	}
@@ -168,21 +168,21 @@ func TestPasserOfManyFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPasserRun(t)
 		d.p.Waits(1400, passShare*passBytes*1000/gap, d.now)
-		for flow := range passWays {
-			if w := d.way(0, 0, ack(flow, 1), long); w != Along {
-				t.Errorf("the first of flow %d: way %d", flow, w)
+		for flow := range passPlaces {
+			if w := d.egress(0, 0, ack(flow, 1), long); w != Along {
+				t.Errorf("the first of flow %d: egress %d", flow, w)
 			}
 		}
-		if w := d.way(0, 0, ack(passWays, 1), long); w != Past {
-			t.Errorf("without a place: way %d", w)
+		if w := d.egress(0, 0, ack(passPlaces, 1), long); w != Past {
+			t.Errorf("without a place: egress %d", w)
 		}
-		for flow := range passWays {
+		for flow := range passPlaces {
 			want := Later
 			if flow == 0 {
 				want = Past
 			}
-			if w := d.way(0, flow, ack(flow, 2), long); w != want {
-				t.Errorf("the second of flow %d: way %d, want %d", flow, w, want)
+			if w := d.egress(0, flow, ack(flow, 2), long); w != want {
+				t.Errorf("the second of flow %d: egress %d, want %d", flow, w, want)
 			}
 		}
 		for n, want := range [][]int{{}, {1}, {1, 2}} {
@@ -196,8 +196,8 @@ func TestPasserOfManyFlows(t *testing.T) {
 			t.Errorf("sent %v", left)
 		}
 		d.now += int64(long)
-		if w := d.way(1, 0, ack(passWays, 2), long); w != Along {
-			t.Errorf("a place that is free again: way %d", w)
+		if w := d.egress(1, 0, ack(passPlaces, 2), long); w != Along {
+			t.Errorf("a place that is free again: egress %d", w)
 		}
 	})
 }
@@ -212,8 +212,8 @@ func TestPasserWaitsNoLonger(t *testing.T) {
 		d.at(0, ackOf(1), short)
 		d.at(0, ackOf(2), short)
 		for n := range 3 {
-			if w := d.way(0, n, ackOf(uint32(3+n)), short); w != Later {
-				t.Errorf("way %d", w)
+			if w := d.egress(0, n, ackOf(uint32(3+n)), short); w != Later {
+				t.Errorf("egress %d", w)
 			}
 			time.Sleep(short / 4)
 			d.now += int64(short / 4)
@@ -221,19 +221,19 @@ func TestPasserWaitsNoLonger(t *testing.T) {
 				t.Errorf("after a quarter of a round trip %v were sent", left)
 			}
 		}
-		d.way(0, 7, ackOf(7), short)
+		d.egress(0, 7, ackOf(7), short)
 		d.p.Waits(1400, 0, d.now)
-		if w := d.way(0, 8, ackOf(8), short); w != Past || !slices.Equal(d.dropped, []int{7}) {
-			t.Errorf("the rate is unknown: way %d, dropped %v", w, d.dropped)
+		if w := d.egress(0, 8, ackOf(8), short); w != Past || !slices.Equal(d.dropped, []int{7}) {
+			t.Errorf("the rate is unknown: egress %d, dropped %v", w, d.dropped)
 		}
 		d.p.Waits(1400, 1, d.now)
-		if w := d.way(0, 9, ackOf(9), short); w != Later {
-			t.Errorf("way %d", w)
+		if w := d.egress(0, 9, ackOf(9), short); w != Later {
+			t.Errorf("egress %d", w)
 		}
 		d.p.Close()
 		time.Sleep(time.Second)
-		if w := d.way(0, 10, ackOf(10), short); w != Past || len(d.left()) != 3 || !slices.Equal(d.dropped, []int{7, 9}) {
-			t.Errorf("after the end: way %d, sent %v, dropped %v", w, d.left(), d.dropped)
+		if w := d.egress(0, 10, ackOf(10), short); w != Past || len(d.left()) != 3 || !slices.Equal(d.dropped, []int{7, 9}) {
+			t.Errorf("after the end: egress %d, sent %v, dropped %v", w, d.left(), d.dropped)
 		}
 		d.wg.Wait()
 	})

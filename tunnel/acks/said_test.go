@@ -88,7 +88,7 @@ func FuzzHear(f *testing.F) {
 		}
 		before := said{ack: s.ack - 1, blocks: [4]block{{s.ack + 10, s.ack + 20}}, n: 1}
 		if s.covers(&before) && (!s.news(&before) || !s.has(before.blocks[0])) {
-			t.Errorf("%v covers a block that it does not tell of", options)
+			t.Errorf("%v covers a block that it does not report", options)
 		}
 	})
 }

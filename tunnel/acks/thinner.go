@@ -38,7 +38,7 @@ const (
 	thinRTT = 8 * time.Millisecond
 	// An ACK waits for the next one for a quarter of the carrier's round trip, at most thinWait.
 	thinWait = 20 * time.Millisecond
-	// pathEvery is how often the carrier is asked whether it loses something: sooner than a late ACK comes, nanoseconds.
+	// pathEvery is how often the carrier is queried whether it loses packets: sooner than a late ACK comes, nanoseconds.
 	pathEvery = int64(thinRTT / 2)
 	// heldLen is the longest ACK that is held: virtio header, IP header, TCP header.
 	heldLen = 128
@@ -52,12 +52,12 @@ const (
 // says what they say. So the flow's queue here ends its slow start.
 //
 // A change of the receiver's window with no new acknowledgement replaces the ACK that is held. A packet that is not a
-// plain ACK passes immediately, behind the held ACK. After a SACK, which tells the sender of a loss, everything passes:
+// plain ACK passes immediately, behind the held ACK. After a SACK, which reports a loss to the sender, everything passes:
 // slow start is over. So does everything while the carrier loses nothing: slow start would wait for the last ACKs of each
 // round trip.
 type Thinner struct {
 	late func(*Held)     // writes an ACK that has waited long enough, and frees it
-	wg   *sync.WaitGroup // calls of late under way
+	wg   *sync.WaitGroup // calls of late that run
 	seed uint64          // of the table's hash
 	rtt  atomic.Int64    // of the carrier, nanoseconds
 	wait atomic.Int64    // for the next ACK, nanoseconds; 0: nothing is thinned
@@ -104,20 +104,20 @@ type key struct {
 // an ACK that has waited long enough, and frees it; wg counts such calls.
 func New(seed uint64, wg *sync.WaitGroup, clean func() bool, late func(*Held)) *Thinner {
 	a := &Thinner{seed: seed, wg: wg, path: path{clean: clean}, late: late}
-	a.path.asked.Store(-pathEvery)
+	a.path.queried.Store(-pathEvery)
 	return a
 }
 
-// path knows whether the carrier loses nothing. It is asked when ACKs come, because nothing may be sent while they are late.
+// path knows whether the carrier loses nothing. It is queried when ACKs come, because nothing may be sent while they are late.
 type path struct {
-	clean func() bool
-	asked atomic.Int64
-	known atomic.Bool
+	clean   func() bool
+	queried atomic.Int64
+	known   atomic.Bool
 }
 
 // loses reports whether the carrier may lose something, as it was within the last pathEvery.
 func (p *path) loses(now int64) bool {
-	if asked := p.asked.Load(); now-asked >= pathEvery && p.asked.CompareAndSwap(asked, now) {
+	if at := p.queried.Load(); now-at >= pathEvery && p.queried.CompareAndSwap(at, now) {
 		p.known.Store(p.clean())
 	}
 	return !p.known.Load()
@@ -173,7 +173,7 @@ func (a *Thinner) set(k key) []*flow {
 	return a.flows[i : i+thinWays]
 }
 
-// Sent notes a TCP packet on its way to the peer. It returns an ACK that is to be written now, nil if there is none.
+// Sent notes a TCP packet that leaves for the peer. It returns an ACK that is to be written now, nil if there is none.
 func (a *Thinner) Sent(h *inet.Header, ip []byte, now int64) (release *Held) {
 	if a.wait.Load() == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// segmentSent is a packet of the flow that is thinned, on its way to the peer.
+// segmentSent is a packet of the flow that is thinned, that leaves for the peer.
 func segmentSent(seq uint32, payload int) []byte {
 	return tcpFrame(1000, 2000, segmentFields{seq: seq, flags: inet.ACK, payload: payload})
 }

@@ -15,13 +15,13 @@ type Do uint8
 const (
 	// Wait: nothing is to be done until the time given, or until something happens.
 	Wait Do = iota
-	// Send: write packets to the carrier in use, then tell Sent.
+	// Send: write packets to the carrier in use, then call Sent.
 	Send
-	// Open: open the carrier, then tell Opened.
+	// Open: open the carrier, then call Opened.
 	Open
 	// Switch: the carrier opened last is the one in use from now on. The one before it, if any, ends with MARK.
 	Switch
-	// Hurry: the carrier in use may be stuck in a Write. Tell Stuck a little later.
+	// Hurry: the carrier in use may be stuck in a Write. Call Stuck a little later.
 	Hurry
 	// Abandon: reset the carrier in use; there is none then. What it had not taken whole goes to the next one.
 	Abandon
@@ -57,7 +57,7 @@ type Config struct {
 	RetryMin, RetryMax Time
 }
 
-// Situation is what the owner sees when it asks what to do next.
+// Situation is what the owner sees when it calls Next.
 type Situation struct {
 	Packets bool // there is something to send
 	Quiet   bool // nothing was sent or received for a while: no reason to open a carrier for a better path
@@ -104,7 +104,7 @@ func (s *Sender) State() State {
 	return Up
 }
 
-// Next says what to do now. It is asked by the one goroutine that writes, again after each order but Wait and Rest.
+// Next says what to do now. The one goroutine that writes calls it, again after each order but Wait and Rest.
 func (s *Sender) Next(now Time, in Situation) Order {
 	switch {
 	case s.next.epoch != 0:
@@ -124,7 +124,7 @@ func (s *Sender) Next(now Time, in Situation) Order {
 		return Order{Do: Send}
 	case in.Idle && !s.opening:
 		s.used, s.better = carrier{}, false
-		s.last = 0 // nothing of it is under way when the next one begins
+		s.last = 0 // nothing of it is in flight when the next one begins
 		return Order{Do: Finish}
 	case better && !s.opening:
 		return Order{Wait: s.retryAt - now}
@@ -198,7 +198,7 @@ func (s *Sender) Sent(now Time, epoch uint64, broken bool) Order {
 // a carrier tries again immediately.
 func (s *Sender) PathChanged(now Time, quiet bool) Order {
 	s.retryAt, s.backoff = 0, 0
-	if s.used.epoch != 0 || s.next.epoch != 0 || s.opening { // an attempt under way may miss the change
+	if s.used.epoch != 0 || s.next.epoch != 0 || s.opening { // an attempt that has begun may miss the change
 		s.better, s.tries = true, 0
 	}
 	if s.used.epoch != 0 && !quiet && s.due(now) {
@@ -207,7 +207,7 @@ func (s *Sender) PathChanged(now Time, quiet bool) Order {
 	return Order{}
 }
 
-// PathLost says that a path is dead; used tells whether it is the one of the carrier in use. It is PathChanged as well.
+// PathLost reports a dead path; used is whether it is the one of the carrier in use. It is PathChanged as well.
 func (s *Sender) PathLost(now Time, used, quiet bool) Order {
 	if s.used.epoch == 0 || !used {
 		return s.PathChanged(now, quiet)

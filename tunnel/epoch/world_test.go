@@ -18,7 +18,7 @@ type world struct {
 	pipes    map[uint64]*pipe // by epoch
 	order    []*pipe          // the oldest first
 	opening  *pipe
-	asked    *pipe // of Hurry
+	hurried  *pipe // of Hurry
 	writing  *pipe // the sender is inside Write
 	previous *pipe // the one in use
 
@@ -63,9 +63,9 @@ func (w *world) step(what byte, n int) {
 			w.obey(w.s.PathLost(w.now, n%8 == 0, n%3 == 0))
 		}
 	case 7:
-		if w.asked != nil {
-			w.obey(w.s.Stuck(w.asked.c.Epoch))
-			w.asked = nil
+		if w.hurried != nil {
+			w.obey(w.s.Stuck(w.hurried.c.Epoch))
+			w.hurried = nil
 		}
 	case 8:
 		w.idle = n%5 == 0 && w.drained()
@@ -129,7 +129,7 @@ func (w *world) obey(o Order) {
 		}
 		w.previous = w.pipes[w.s.Used()]
 	case Hurry:
-		w.asked = w.previous
+		w.hurried = w.previous
 	case Abandon:
 		w.previous.reset = true
 		w.taken += len(w.previous.frames)

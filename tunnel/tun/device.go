@@ -1,6 +1,6 @@
 // Package tun opens the TUN interface of the tunnel.
 //
-// Two devices do the same work behind one interface. The fast one asks the kernel for virtio-net headers and offloads
+// Two devices do the same work behind one interface. The fast one requests virtio-net headers of the kernel and offloads
 // (linux/if_tun.h, linux/virtio_net.h): one read returns a whole TCP or UDP super-segment of up to 64 KiB, its checksum
 // partial, and one write takes it back. The portable one, by songgao/water, sees plain packets only; its reads carry a
 // zero header, and its writes cut super-segments and complete checksums in user space. Either end of the tunnel may have

@@ -200,7 +200,7 @@ func newPair(tb testing.TB, leftKind, rightKind string) (left, right side, toRig
 	return left, right, toRight, toLeft
 }
 
-// reach waits until packets pass both ways: a new interface takes IPv6 up a moment
+// reach waits until packets pass in both directions: a new interface takes IPv6 up a moment
 // after its address is there. The answer to expect is that nobody listens.
 func (s side) reach(tb testing.TB, to side) {
 	tb.Helper()

@@ -10,7 +10,7 @@ import (
 // leaves unfinished in the frames it hands over.
 type Offloads uint
 
-// The offloads asked for, by the kernel's values.
+// The requested offloads, by the kernel's values.
 const (
 	Checksum Offloads = unix.TUN_F_CSUM
 	TSO4     Offloads = unix.TUN_F_TSO4

@@ -47,7 +47,7 @@ func openPortable(cfg Config) (Device, error) {
 }
 
 // plain marks the file close-on-exec and turns off the offloads that the fast device may have left on a persistent
-// interface: without a header nothing tells what is unfinished.
+// interface: without a header nothing marks what is unfinished.
 func plain(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -63,7 +63,7 @@ func (n *Net) Errors() []error {
 	return slices.Clone(n.errs)
 }
 
-// HoldOpen makes the next Open, once it has chosen its path, tell so on the first
+// HoldOpen makes the next Open, once it has chosen its path, signal on the first
 // channel and continue when the second is closed.
 func (n *Net) HoldOpen() (opening <-chan struct{}, proceed chan<- struct{}) {
 	o, p := make(chan struct{}), make(chan struct{})
@@ -127,7 +127,7 @@ func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lan
 	return p, nil
 }
 
-// Path is a way between two nodes. Carriers on it share its fate.
+// Path connects two nodes. Carriers on it share its fate.
 type Path struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
@@ -147,20 +147,20 @@ func NewPath(room int) *Path {
 	return p
 }
 
-// Stall keeps what is on its way from being read until Resume, as a path does
+// Stall keeps what is in flight from being read until Resume, as a path does
 // that drops everything: no end gets an error.
 func (p *Path) Stall() { p.set(func() { p.stalled = true }) }
 
 // Resume ends a Stall; nothing was lost.
 func (p *Path) Resume() { p.set(func() { p.stalled = false }) }
 
-// Kill breaks all carriers; what was on its way is lost.
+// Kill breaks all carriers; what was in flight is lost.
 func (p *Path) Kill() { p.set(func() { p.dead = true }) }
 
-// SetRTT sets the round trip that the path's carriers tell; it delays nothing.
+// SetRTT sets the round trip that the path's carriers report; it delays nothing.
 func (p *Path) SetRTT(d time.Duration) { p.set(func() { p.rtt = d }) }
 
-// SetClean sets whether the path's carriers tell that it loses nothing.
+// SetClean sets whether the path's carriers report that it loses nothing.
 func (p *Path) SetClean(clean bool) { p.set(func() { p.clean = clean }) }
 
 // Slow makes every read of up to the path's room take d, so that a queue stands in front of it.

@@ -1,6 +1,6 @@
 // Package virtio knows the frames a TUN exchanges with its kernel: a struct virtio_net_hdr (linux/virtio_net.h) and one
 // IP packet, which may be a super-segment with a partial checksum. The tunnel and its devices share it, so that there is
-// one form of the header, one gate for it, and one way to cut a super-segment.
+// one form of the header, one gate for it, and one function that cuts a super-segment.
 //
 //	header.go   the header, its one form on the wire, and what brings a kernel's header into it
 //	segment.go  a super-segment cut into the packets it stands for

@@ -290,7 +290,7 @@ func TestSplitRefuses(t *testing.T) {
 		{"UDP fragmentation offload", udp4, set(atType, 3)},
 		{"unknown type", tcp4, set(atType, 0x41)},
 		{"no type", tcp4, set(atType, virtio.GSONone)},
-		{"checksum not asked for", tcp4, set(atFlags, 0)},
+		{"checksum not requested", tcp4, set(atFlags, 0)},
 		{"checksum over the addresses", tcp4, set(atCsumStart, 0)},
 		{"checksum elsewhere", tcp4, set(atCsumOffset, 12)},
 		{"checksum far behind", tcp6, set(atCsumStart, 0xff, 0xff)},
