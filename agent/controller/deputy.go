@@ -12,8 +12,10 @@ import (
 	"net/url"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/p2p/admission/enroll"
@@ -47,16 +49,17 @@ func (d *deputy) write(ctx context.Context, e enroll.Edge, r enroll.Request) enr
 			return enroll.Answer{Code: http.StatusOK, Body: body}
 		}
 	}
-	st := apierrors.Status{Status: apierrors.Failure, Code: http.StatusInternalServerError, Reason: apierrors.InternalError, Message: err.Error()}
-	if refused, ok := apierrors.StatusOf(err); ok {
-		st = refused
+	st := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
+	var refused *apierrors.StatusError
+	if errors.As(err, &refused) {
+		st = refused.ErrStatus
 	} else if errors.Is(err, errNotOwn) {
-		st.Code, st.Reason = http.StatusForbidden, apierrors.Forbidden
+		st.Code, st.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
 	}
 	st.Kind, st.APIVersion = "Status", "v1"
 	d.log.Info("not written for a node", "node", e.Node, "peer", e.Peer, "method", r.Method, "path", r.Path, "err", err)
 	body, _ := json.Marshal(st)
-	return enroll.Answer{Code: st.Code, Body: body}
+	return enroll.Answer{Code: int(st.Code), Body: body}
 }
 
 // do makes the write, and returns the object as it is now.

@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/tunnel/p2p/admission/enroll"
 )
@@ -26,7 +28,7 @@ type fakeWrites struct {
 func (f *fakeWrites) Get(_ context.Context, path string, out any) error {
 	o, ok := f.objects[path]
 	if !ok {
-		return &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusNotFound, Reason: apierrors.NotFound}}
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
 	}
 	b, err := json.Marshal(o)
 	if err != nil {
@@ -107,8 +109,8 @@ func TestGate(t *testing.T) {
 			if got := strings.Join(f.wrote, "\n"); a.Code != x.code || got != names.Replace(x.wrote) {
 				t.Errorf("code %d, %s\nwrote %s\nwant %d, %s", a.Code, a.Body, got, x.code, names.Replace(x.wrote))
 			}
-			var st apierrors.Status
-			if x.code != 200 && (json.Unmarshal(a.Body, &st) != nil || st.Kind != "Status" || st.Code != x.code) {
+			var st metav1.Status
+			if x.code != 200 && (json.Unmarshal(a.Body, &st) != nil || st.Kind != "Status" || int(st.Code) != x.code) {
 				t.Errorf("the answer is no Status: %s", a.Body)
 			}
 		})

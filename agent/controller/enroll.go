@@ -15,11 +15,11 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/admission/enroll"

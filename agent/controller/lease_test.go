@@ -13,7 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"edgemesh/internal/membership/kube/apierrors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // fakeLease is the one record, with the API server's rules.
@@ -50,7 +51,7 @@ func (f fakeStore) read(ctx context.Context) (record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.now.version == "" {
-		return record{}, &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusNotFound, Reason: apierrors.NotFound}}
+		return record{}, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
 	}
 	return f.now, nil
 }
@@ -62,7 +63,7 @@ func (f fakeStore) write(ctx context.Context, r record) (record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.version != f.now.version {
-		return record{}, &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusConflict, Reason: apierrors.Conflict}}
+		return record{}, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict}}
 	}
 	f.version++
 	r.version = strconv.Itoa(f.version)

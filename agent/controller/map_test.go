@@ -17,11 +17,12 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"edgemesh/agent/observe"
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/internal/membership/mesh"
@@ -53,7 +54,7 @@ func (f *mapAPI) Get(_ context.Context, _ string, out any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made == nil {
-		return apierrors.New(http.StatusNotFound, apierrors.NotFound, mapSecret+" not found")
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: mapSecret + " not found"}}
 	}
 	*out.(*secret) = *f.made
 	return nil

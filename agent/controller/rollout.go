@@ -11,8 +11,9 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
 )

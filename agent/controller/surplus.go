@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/claims"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"

@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/test/fair"
@@ -68,7 +70,7 @@ func claim(cidr, node string, second int) *api.PodBlock {
 // A sweep deletes what does not count, exactly that object, and nothing of other nodes; what it could not delete it
 // tries again.
 func TestSweep(t *testing.T) {
-	gone := &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusNotFound, Reason: apierrors.NotFound}}
+	gone := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
 	f := &fakeAPI{refuse: map[string]error{"10-244-13-0-24": errors.New("etcd is slow"), "10-244-12-0-24": gone}}
 	s := newSurplus(f)
 	see := func(what string, b *api.PodBlock) { s.take(client.Event{What: what, Object: b}) }

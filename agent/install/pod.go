@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	ma "github.com/multiformats/go-multiaddr"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/internal/config"
@@ -201,7 +202,7 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 		return nil
 	}
 	path := m.i.path(k.Kubeconfig)
-	c, err := client.LoadKubeconfig(path)
+	kube, err := client.LoadKubeconfig(path)
 	if d := m.i.host; errors.Is(err, fs.ErrNotExist) && k.Kubeconfig == d.kubeconfig {
 		m.add("kubeconfig", k.Kubeconfig, "File", true)
 		for n, f := range d.credentials {
@@ -215,7 +216,7 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", k.Kubeconfig, err)
 	}
-	files, err := credentials(c)
+	files, err := credentials(kube)
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", k.Kubeconfig, err)
 	}
@@ -280,12 +281,12 @@ func (m *mounts) file(name, path string) error {
 }
 
 // credentials are the files that a kubeconfig names for its current context.
-func credentials(c *client.Kubeconfig) ([]string, error) {
-	cluster, user, err := c.Current()
+func credentials(k *clientcmdapi.Config) ([]string, error) {
+	cluster, user, err := client.Current(k)
 	if err != nil {
 		return nil, err
 	}
-	if user.Program() {
+	if user.Exec != nil || user.AuthProvider != nil {
 		return nil, errors.New("its user's credentials come from a program on the host, which the image does not contain: name another kubeconfig")
 	}
 	var out []string
@@ -294,9 +295,9 @@ func credentials(c *client.Kubeconfig) ([]string, error) {
 			out = append(out, path)
 		}
 	}
-	add(cluster.CA, cluster.CAData)
-	add(user.Certificate, user.CertificateData)
-	add(user.Key, user.KeyData)
+	add(cluster.CertificateAuthority, cluster.CertificateAuthorityData)
+	add(user.ClientCertificate, user.ClientCertificateData)
+	add(user.ClientKey, user.ClientKeyData)
 	add(user.TokenFile, nil)
 	return out, nil
 }

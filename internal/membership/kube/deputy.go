@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net/http"
 
-	"edgemesh/internal/membership/kube/apierrors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 )
@@ -75,9 +78,9 @@ func (w *writer) instead(ctx context.Context, why error, method, path string, in
 		}
 		return nil
 	}
-	var st apierrors.Status
+	var st metav1.Status
 	if json.Unmarshal(answer, &st) != nil || st.Kind != "Status" || st.Code == 0 {
-		return fmt.Errorf("%s %s by a controller: %w", method, path, apierrors.FromAnswer(code, method, "", 0))
+		return fmt.Errorf("%s %s by a controller: %w", method, path, apierrors.NewGenericServerResponse(code, method, schema.GroupResource{}, "", "", 0, true))
 	}
 	return fmt.Errorf("%s %s by a controller: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }

@@ -11,7 +11,7 @@
 //	             this node serves); writer.go how its entries are written, deputy.go
 //	             by whom where this node may not
 //	confirm/     when pods may have addresses of the blocks that the snapshot names; rollout/ who may take over
-//	trim.go      what is read of an object; client/ finds the API and sends requests, api/ the objects, apierrors/ refusals; errors.go
+//	trim.go      what is read of an object; client/ finds the API and sends requests, api/ the objects; errors.go
 //
 // Who owns what: known belongs to the goroutine in Start or Watch, which runs the
 // loop. Each reflector and the registrar have their own goroutine, which owns their

@@ -5,9 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"edgemesh/internal/membership/keep"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/kubetest"
 )
 
@@ -19,7 +22,7 @@ func (w *world) plugins(proved bool, lists map[string][]api.Object) {
 			m.proof = &proof{cluster: w.uid, version: w.rv, ownUID: "m-a"}
 		}
 		if lists[k.Name] == nil {
-			m.missing = apierrors.New(http.StatusNotFound, apierrors.NotFound, "not found")
+			m.missing = &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "not found"}}
 		}
 		w.loop.take(m)
 	}
@@ -117,7 +120,7 @@ func TestPluginsThatCannotBeAsked(t *testing.T) {
 	w = keeping(t)
 	w.list(true, w.lists)
 	w.is(withoutC)
-	w.loop.take(trouble{keep.Kinds()[0], apierrors.FromAnswer(http.StatusBadRequest, "GET", "can not cache for", 0)})
+	w.loop.take(trouble{keep.Kinds()[0], apierrors.NewGenericServerResponse(http.StatusBadRequest, "GET", schema.GroupResource{}, "", "can not cache for", 0, true)})
 	w.loop.update()
 	w.is(allThree)
 
@@ -125,7 +128,7 @@ func TestPluginsThatCannotBeAsked(t *testing.T) {
 	w = keeping(t)
 	w.list(true, w.lists)
 	w.plugins(true, map[string][]api.Object{"blockaffinities": {kubetest.BlockAffinity("10.244.90.0/26", "c", "confirmed")}})
-	w.loop.take(listed{kind: keep.Kinds()[0], missing: apierrors.New(http.StatusForbidden, apierrors.Forbidden, "forbidden")})
+	w.loop.take(listed{kind: keep.Kinds()[0], missing: &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "forbidden"}}})
 	w.loop.update()
 	w.is(withoutC + " c=10.244.90.0/26")
 }

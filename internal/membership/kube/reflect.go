@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
 )
@@ -193,11 +195,11 @@ func (r *reflector) resume(ctx context.Context) error {
 // answered says that this is the answer of an API server or a cache, and not of
 // overload or a failing connection.
 func answered(err error) bool {
-	status, ok := apierrors.StatusOf(err)
-	if !ok {
+	var refused *apierrors.StatusError
+	if !errors.As(err, &refused) {
 		return errors.Is(err, errUnproved)
 	}
-	switch status.Code {
+	switch refused.ErrStatus.Code {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
 		return false
 	}
@@ -348,7 +350,7 @@ func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 
 // gone marks the errors after which only a list helps.
 func gone(err error) error {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, apierrors.VersionTooLarge) || apierrors.IsNotFound(err) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	return err

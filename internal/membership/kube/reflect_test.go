@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 	"edgemesh/internal/membership/kube/client"
 )
 
@@ -69,7 +71,7 @@ func TestResumeWithoutAnyAnswer(t *testing.T) {
 
 // A server that no longer has the history is asked for a list; no other error is a reason for one.
 func TestGone(t *testing.T) {
-	expired := &apierrors.StatusError{ErrStatus: apierrors.Status{Code: http.StatusGone, Reason: apierrors.Expired}}
+	expired := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}}
 	if !errors.Is(gone(fmt.Errorf("watch: %w", expired)), errGone) {
 		t.Error("410 does not ask for a list")
 	}

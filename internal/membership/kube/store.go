@@ -4,8 +4,9 @@ import (
 	"maps"
 	"reflect"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 )
 
 // maxDead bounds how many deleted objects are remembered.

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"k8s.io/client-go/rest"
 )
 
 const (
@@ -77,32 +78,14 @@ func mounted(dir string, getenv func(string) string) func(string) string {
 	}
 }
 
-// access finds the API: by kubeconfig, by server, or as a pod does. A token is
-// used if there is one, but not required: edge-local caches need none. The
-// error wraps ErrConfig.
-func (e environment) access(kubeconfig, server string) (*target, error) {
-	t, err := e.find(kubeconfig, server)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := t.base(); err != nil {
-		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, t.cluster.Server, err)
-	}
-	return t, nil
-}
-
-func (e environment) find(kubeconfig, server string) (*target, error) {
-	if server != "" {
-		if u, err := url.Parse(server); err != nil || u.Host == "" {
-			return nil, fmt.Errorf("%w: server %q is not http(s)://HOST:PORT", ErrConfig, server)
-		}
+// access finds the API: by kubeconfig, by server, or as a pod does. A token is used if there is one, but not required:
+// edge-local caches need none.
+func (e environment) access(kubeconfig, server string) (*rest.Config, error) {
+	if server != "" && !strings.Contains(server, "://") {
+		return nil, fmt.Errorf("server %q is not http(s)://HOST:PORT", server)
 	}
 	if kubeconfig != "" {
-		c, err := byKubeconfig(kubeconfig, server)
-		if err != nil {
-			return nil, fmt.Errorf("%w: kubeconfig %s: %w", ErrConfig, kubeconfig, err)
-		}
-		return c, nil
+		return byKubeconfig(kubeconfig, server)
 	}
 	if server == "" {
 		host, set := e.getenv("KUBERNETES_SERVICE_HOST"), e.getenv("KUBERNETES_SERVICE_PORT")
@@ -114,17 +97,17 @@ func (e environment) find(kubeconfig, server string) (*target, error) {
 		case e.edge():
 			server = MetaServer
 		default:
-			return nil, fmt.Errorf("%w: not in a pod (KUBERNETES_SERVICE_HOST is empty), and not on an edge of KubeEdge or OpenYurt; "+
-				"set membership.kubernetes.kubeconfig, or .server", ErrConfig)
+			return nil, errors.New("not in a pod (KUBERNETES_SERVICE_HOST is empty), and not on an edge of KubeEdge or OpenYurt; " +
+				"set membership.kubernetes.kubeconfig, or .server")
 		}
 	}
-	c := &target{cluster: Cluster{Server: server}}
+	c := &rest.Config{Host: server}
 	if strings.HasPrefix(server, "https://") { // never a token in the clear
 		if f := filepath.Join(e.dir, "token"); exists(f) {
-			c.user.TokenFile = f // re-read as it is rotated
+			c.BearerTokenFile = f
 		}
 		if f := filepath.Join(e.dir, "ca.crt"); exists(f) {
-			c.cluster.CA = f
+			c.CAFile = f
 		}
 	}
 	return c, nil

@@ -54,14 +54,14 @@ users: [{name: u, user: {token: t}}], contexts: [{name: x, context: {cluster: c,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := environment{func(k string) string { return x.env[k] }, x.dir, func() bool { return x.edge }, func() bool { return x.hub }}
-			c, err := e.access(x.kubeconfig, x.server)
+			c, err := e.client(x.kubeconfig, x.server, "test/1", nil)
 			if x.says != "" {
 				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), x.says) {
 					t.Errorf("error %v, want ErrConfig with %q", err, x.says)
 				}
 				return
 			}
-			if err != nil || c.cluster.Server != x.host {
+			if err != nil || c.URL() != x.host {
 				t.Errorf("%v %v, want %s", c, err, x.host)
 			}
 		})
@@ -90,8 +90,8 @@ func TestToken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.cluster.Insecure = secure // the test server's certificate is nobody's
-		c, err := newClient(cfg, "test/1")
+		cfg.Insecure = secure // the test server's certificate is nobody's
+		c, err := newClient(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestMountedAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return cfg.cluster.Server
+		return cfg.Host
 	}
 	if got := host(); got != "https://10.96.0.1:443" {
 		t.Errorf("without the ConfigMap: %s", got)

@@ -1,13 +1,12 @@
-// Package client speaks to the API of a Kubernetes cluster in plain JSON. TLS, credentials and their rotation are
-// client-go's transport; kubeconfigs and the requests are few enough to be written out, see ../DESIGN.md.
+// Package client speaks to the API of a Kubernetes cluster in plain JSON. Kubeconfigs, TLS, credentials and their rotation
+// are client-go's; the requests are few enough to be written out, see ../DESIGN.md.
 //
 //	access.go      finds the API: by kubeconfig, by server, or as a pod does
-//	kubeconfig.go  reads kubeconfigs
-//	transport.go   what client-go's transport is told: TLS, credentials, proxies
-//	exec.go        credentials printed by a program
+//	kubeconfig.go  checks kubeconfigs
+//	transport.go   connections, proxies, the token's file
 //	client.go      requests and their answers
 //	decode.go      lists and watches, item by item
-//	contact.go     how many requests were answered, and when the last one
+//	contact.go     how many requests were answered, and when the last one was
 //	explain.go     what an error means, and what to do
 //	version.go     which versions of Kubernetes are too old
 package client
@@ -24,10 +23,13 @@ import (
 	"strconv"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
 
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 )
 
 const (
@@ -43,10 +45,9 @@ const (
 type Client struct {
 	base  *url.URL
 	http  *http.Client
-	agent string // User-Agent
-	brief bool   // answers change all the time: no cache is asked to keep them
+	brief bool // answers change all the time: caches need not keep them
 	met   *contact
-	end   func() // of all connections
+	end   func() // closes all connections
 }
 
 // Brief is c for what an edge-local cache need not keep, because it changes all the time.
@@ -60,28 +61,38 @@ func Brief(c *Client) *Client {
 // both are "", without using it. The error wraps ErrConfig.
 // proxy chooses the HTTP proxy of a request; nil: as HTTPS_PROXY and NO_PROXY say.
 func New(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
-	c, err := processEnvironment().access(kubeconfig, server)
+	return processEnvironment().client(kubeconfig, server, userAgent, proxy)
+}
+
+func (e environment) client(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
+	var out *Client
+	c, err := e.access(kubeconfig, server)
+	if err == nil {
+		if c.Proxy == nil { // a kubeconfig's goes first
+			c.Proxy = proxy
+		}
+		c.UserAgent = userAgent
+		out, err = newClient(c)
+	}
+	switch {
+	case err != nil && kubeconfig != "":
+		return nil, fmt.Errorf("%w: kubeconfig %s: %w", ErrConfig, kubeconfig, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return out, nil
+}
+
+func newClient(c *rest.Config) (*Client, error) {
+	u, err := base(c)
 	if err != nil {
 		return nil, err
 	}
-	c.proxy = proxy
-	return newClient(c, userAgent)
-}
-
-func newClient(t *target, userAgent string) (*Client, error) {
-	base, err := t.base()
+	hc, dialer, err := connect(c)
 	if err != nil {
-		return nil, fmt.Errorf("%w: server %q: %w", ErrConfig, t.cluster.Server, err)
+		return nil, err
 	}
-	rt, dialer, err := t.transport(base.Scheme == "https")
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	// A redirect could take the token elsewhere, or out of TLS; an API server sends none.
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{
-		base: base, http: &http.Client{Transport: rt, CheckRedirect: stay}, agent: userAgent, met: &contact{}, end: dialer.CloseAll,
-	}, nil
+	return &Client{base: u, http: hc, met: &contact{}, end: dialer.CloseAll}, nil
 }
 
 // Close ends all connections, and so requests that still run. To end idle ones is not enough: HTTP/2 forgets a stream some
@@ -143,7 +154,6 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	req.Header.Set("Accept", contentJSON)
-	req.Header.Set("User-Agent", c.agent)
 	if !c.brief {
 		req.Header.Set("Edge-Cache", "true") // asks YurtHub to keep the answers
 	}
@@ -166,12 +176,12 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 // statusError turns a refusal into the API's error type.
 func statusError(method, path string, resp *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	var st apierrors.Status
+	var st metav1.Status
 	if err != nil || json.Unmarshal(data, &st) != nil || st.Kind != "Status" || st.Code == 0 {
 		text := strings.TrimSpace(string(data[:min(len(data), 200)]))
 		retry, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 		return fmt.Errorf("%s %s: %w", method, path,
-			apierrors.FromAnswer(resp.StatusCode, method, text, retry))
+			apierrors.NewGenericServerResponse(resp.StatusCode, method, schema.GroupResource{}, "", text, retry, true))
 	}
 	return fmt.Errorf("%s %s: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }

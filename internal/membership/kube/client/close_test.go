@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/net/http2"
+	"k8s.io/client-go/rest"
 )
 
 // Close ends a connection on which a stream is still open, as one is for a moment after its request has ended.
@@ -24,7 +25,7 @@ func TestCloseEndsAllConnections(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	leaks := goleak.IgnoreCurrent()
-	c, err := newClient(&target{cluster: Cluster{Server: server.URL, Insecure: true}}, "test/1")
+	c, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

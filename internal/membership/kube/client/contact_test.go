@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"edgemesh/internal/membership/kube/api"
 )
 
@@ -24,7 +26,7 @@ func TestContact(t *testing.T) {
 	})
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	first, err := newClient(&target{cluster: Cluster{Server: server.URL}}, "test")
+	first, err := newClient(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

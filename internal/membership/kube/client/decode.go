@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 )
 
 // decodeList reads a list's JSON, which must be complete: one that ends early would read
@@ -151,7 +153,7 @@ func decodeEvent(d *json.Decoder, k api.Kind, trim func(api.Object)) (Event, err
 		}
 		return Event{line.Type, o}, nil
 	case "ERROR":
-		var st apierrors.Status
+		var st metav1.Status
 		if err := json.Unmarshal(line.Object, &st); err != nil {
 			return Event{}, fmt.Errorf("decode a %s: %w", k.Kind, err)
 		}

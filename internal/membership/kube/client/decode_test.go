@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 )
 
 const nodeList = `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[

@@ -14,19 +14,21 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/apierrors"
 )
 
 // Explain adds to the error of a request about k what it means and what to do. It may ask the
 // API for its version.
 func (c *Client) Explain(ctx context.Context, k api.Kind, err error) error {
-	status, refused := apierrors.StatusOf(err)
+	var refused *apierrors.StatusError
 	why := ""
 	switch {
 	case err == nil, ctx.Err() != nil:
-	case refused:
-		why = c.refusal(ctx, k, status)
+	case errors.As(err, &refused):
+		why = c.refusal(ctx, k, refused.ErrStatus)
 	case errors.As(err, new(*json.SyntaxError)):
 		why = c.foreign()
 	default:
@@ -39,7 +41,7 @@ func (c *Client) Explain(ctx context.Context, k api.Kind, err error) error {
 }
 
 // refusal explains an HTTP status, "" for one that passes by itself.
-func (c *Client) refusal(ctx context.Context, k api.Kind, st apierrors.Status) string {
+func (c *Client) refusal(ctx context.Context, k api.Kind, st metav1.Status) string {
 	switch st.Code {
 	case http.StatusUnauthorized:
 		return "the agent's token or certificate is not accepted: it has expired, or is another cluster's. An edge cache also answers so for some minutes " +
@@ -64,8 +66,8 @@ func (c *Client) refusal(ctx context.Context, k api.Kind, st apierrors.Status) s
 }
 
 // wantsTLS says that a server refused a request because it came without TLS, in the words of Go's net/http.
-func wantsTLS(st apierrors.Status) bool {
-	return st.Details != nil && slices.ContainsFunc(st.Details.Causes, func(c apierrors.Cause) bool {
+func wantsTLS(st metav1.Status) bool {
+	return st.Details != nil && slices.ContainsFunc(st.Details.Causes, func(c metav1.StatusCause) bool {
 		return strings.Contains(c.Message, "HTTP request to an HTTPS server")
 	})
 }

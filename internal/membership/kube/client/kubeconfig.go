@@ -1,163 +1,62 @@
 package client
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"strings"
 
-	"sigs.k8s.io/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig is a file in the format that kubectl reads, as far as requests are concerned.
-type Kubeconfig struct {
-	CurrentContext string         `json:"current-context"`
-	Contexts       []kubeContext  `json:"contexts"`
-	Clusters       []namedCluster `json:"clusters"`
-	Users          []namedUser    `json:"users"`
-}
+// LoadKubeconfig reads the file at path. Paths in it stay as they are written.
+func LoadKubeconfig(path string) (*clientcmdapi.Config, error) { return clientcmd.LoadFromFile(path) }
 
-type kubeContext struct {
-	Name    string `json:"name"`
-	Context struct {
-		Cluster string `json:"cluster"`
-		User    string `json:"user"`
-	} `json:"context"`
-}
-
-type namedCluster struct {
-	Name    string  `json:"name"`
-	Cluster Cluster `json:"cluster"`
-}
-
-type namedUser struct {
-	Name string `json:"name"`
-	User User   `json:"user"`
-}
-
-// Cluster is where an API is, and what its server's certificate is checked with. Data goes before a file of the same.
-type Cluster struct {
-	Server             string      `json:"server"`
-	ServerName         string      `json:"tls-server-name,omitempty"`
-	Insecure           bool        `json:"insecure-skip-tls-verify,omitempty"`
-	CA                 string      `json:"certificate-authority,omitempty"`
-	CAData             []byte      `json:"certificate-authority-data,omitempty"`
-	ProxyURL           string      `json:"proxy-url,omitempty"`
-	DisableCompression bool        `json:"disable-compression,omitempty"`
-	Extensions         []extension `json:"extensions,omitempty"`
-}
-
-type extension struct {
-	Name      string          `json:"name"`
-	Extension json.RawMessage `json:"extension"`
-}
-
-// User is who asks. Data goes before a file of the same; a token's file goes before the token.
-type User struct {
-	Certificate     string          `json:"client-certificate"`
-	CertificateData []byte          `json:"client-certificate-data"`
-	Key             string          `json:"client-key"`
-	KeyData         []byte          `json:"client-key-data"`
-	Token           string          `json:"token"`
-	TokenFile       string          `json:"tokenFile"`
-	Username        string          `json:"username"`
-	Password        string          `json:"password"`
-	Provider        json.RawMessage `json:"auth-provider"` // of no use: client-go dropped them in 1.26
-	Exec            *Exec           `json:"exec"`
-	impersonation
-}
-
-// impersonation is as whom a user asks.
-type impersonation struct {
-	As      string              `json:"as"`
-	AsUID   string              `json:"as-uid"`
-	AsGroup []string            `json:"as-groups"`
-	AsExtra map[string][]string `json:"as-user-extra"`
-}
-
-// Program says that u's credentials come from a program on the host.
-func (u *User) Program() bool {
-	return u.Exec != nil || len(u.Provider) > 0 && string(u.Provider) != "null"
-}
-
-// LoadKubeconfig reads the file at path.
-func LoadKubeconfig(path string) (*Kubeconfig, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+// Current returns the cluster and the user of k's current context.
+func Current(k *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+	x := k.Contexts[k.CurrentContext]
+	if x == nil {
+		return nil, nil, fmt.Errorf("its current-context %q does not exist", k.CurrentContext)
 	}
-	var k Kubeconfig
-	if err := yaml.Unmarshal(data, &k); err != nil {
-		return nil, err
+	c, u := k.Clusters[x.Cluster], k.AuthInfos[x.AuthInfo]
+	if c == nil || u == nil {
+		return nil, nil, fmt.Errorf("context %q names a cluster or a user that does not exist", k.CurrentContext)
 	}
-	return &k, nil
+	return c, u, nil
 }
 
-// Current are cluster and user of the current context.
-func (k *Kubeconfig) Current() (*Cluster, *User, error) {
-	for _, x := range k.Contexts {
-		if x.Name != k.CurrentContext {
-			continue
-		}
-		var c *Cluster
-		var u *User
-		for i := range k.Clusters {
-			if k.Clusters[i].Name == x.Context.Cluster {
-				c = &k.Clusters[i].Cluster
-			}
-		}
-		for i := range k.Users {
-			if k.Users[i].Name == x.Context.User {
-				u = &k.Users[i].User
-			}
-		}
-		if c == nil || u == nil {
-			return nil, nil, fmt.Errorf("context %q names a cluster or a user that does not exist", k.CurrentContext)
-		}
-		return c, u, nil
-	}
-	return nil, nil, fmt.Errorf("its current context %q does not exist", k.CurrentContext)
-}
-
-// byKubeconfig is the API that a kubeconfig names, or server with its credentials.
-func byKubeconfig(path, server string) (*target, error) {
+// byKubeconfig returns the API that a kubeconfig names, or server with its credentials. It refuses beforehand what client-go
+// refuses with each request, or ignores.
+func byKubeconfig(path, server string) (*rest.Config, error) {
 	k, err := LoadKubeconfig(path)
 	if err != nil {
 		return nil, err
 	}
-	c, u, err := k.Current()
+	c, u, err := Current(k)
 	if err != nil {
 		return nil, err
 	}
-	if server != "" { // has another certificate, too
-		c.Server, c.ServerName = server, ""
-	}
+	hasCert := u.ClientCertificate != "" || len(u.ClientCertificateData) > 0
 	switch {
-	case c.Server == "":
+	case c.Server == "" && server == "":
 		return nil, errors.New("its cluster has no server")
-	case u.Exec == nil && u.Program():
+	case u.AuthProvider != nil:
 		return nil, errors.New("its user has an auth-provider, which Kubernetes no longer has: use exec, a token or a certificate")
-	case (u.Certificate != "" || len(u.CertificateData) > 0) != (u.Key != "" || len(u.KeyData) > 0):
-		return nil, errors.New("its user has a client certificate without a key, or a key without a certificate")
-	case (u.Token != "" || u.TokenFile != "") && (u.Username != "" || u.Password != ""):
-		return nil, errors.New("its user has a token and a password: one of them is enough")
-	case u.As == "" && (u.AsUID != "" || len(u.AsGroup) > 0 || len(u.AsExtra) > 0):
-		return nil, errors.New("its user impersonates groups, but nobody: set as")
+	case !hasCert && (u.ClientKey != "" || len(u.ClientKeyData) > 0):
+		return nil, errors.New("its user has a client-key without a client-certificate")
+	case u.Exec != nil && u.Exec.InteractiveMode == clientcmdapi.AlwaysExecInteractiveMode:
+		return nil, errors.New("its user's exec needs a terminal (interactiveMode: Always), and there is none: name another kubeconfig")
 	}
-	if u.Exec != nil {
-		if err := u.Exec.check(); err != nil {
-			return nil, err
-		}
+	if server != "" { // has another certificate, too
+		c.Server, c.TLSServerName = server, ""
+	}
+	if !strings.Contains(c.Server, "://") && (c.InsecureSkipTLSVerify || c.CertificateAuthority != "" || len(c.CertificateAuthorityData) > 0 || hasCert) {
+		c.Server = "https://" + c.Server // client-go would drop the credentials and send requests in the clear
 	}
 	// Files are named relative to the kubeconfig's own directory.
-	for _, f := range []*string{&c.CA, &u.Certificate, &u.Key, &u.TokenFile} {
-		if *f != "" && !filepath.IsAbs(*f) {
-			*f = filepath.Join(filepath.Dir(path), *f)
-		}
+	if err := clientcmd.ResolveLocalPaths(k); err != nil {
+		return nil, err
 	}
-	if u.Exec != nil {
-		u.Exec.beside(filepath.Dir(path))
-	}
-	return &target{cluster: *c, user: *u}, nil
+	return clientcmd.NewNonInteractiveClientConfig(*k, "", nil, nil).ClientConfig()
 }

@@ -15,11 +15,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // certificate is a new one of name, with its key, in PEM, as kubelet keeps it: in one file.
@@ -42,10 +43,10 @@ func certificate(t *testing.T, name string) string {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 }
 
-// whoAsks is a server that answers with the name in the client's certificate, its connection and its protocol.
-func whoAsks(t *testing.T) *httptest.Server {
+// whoAsks is a server that answers with the name in the client's certificate and its protocol, or refuses everybody.
+func whoAsks(t *testing.T, refuse *atomic.Bool) *httptest.Server {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(r.TLS.PeerCertificates) == 0 {
+		if len(r.TLS.PeerCertificates) == 0 || refuse.Load() {
 			http.Error(w, "nobody", http.StatusUnauthorized)
 			return
 		}
@@ -76,7 +77,7 @@ func (c *Client) who(t *testing.T) asker {
 // A certificate in files is shown to the server, which is checked by the cluster's authority and asked by HTTP/2, also
 // with the tags of the programs that are released: all watches share one connection.
 func TestCertificateInFiles(t *testing.T) {
-	server := whoAsks(t)
+	server := whoAsks(t, new(atomic.Bool))
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "ca.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
 	write(t, filepath.Join(dir, "current.pem"), certificate(t, "one"))
@@ -94,7 +95,7 @@ func TestCertificateInFiles(t *testing.T) {
 
 // An unknown authority is an error, whatever the user has.
 func TestUnknownAuthority(t *testing.T) {
-	server := whoAsks(t)
+	server := whoAsks(t, new(atomic.Bool))
 	dir := t.TempDir()
 	other := certificate(t, "another")
 	write(t, filepath.Join(dir, "ca.crt"), other)
@@ -108,24 +109,10 @@ func TestUnknownAuthority(t *testing.T) {
 	}
 }
 
-// below finds the transport of a type.
-func below[T http.RoundTripper](t *testing.T, rt http.RoundTripper) T {
-	t.Helper()
-	for {
-		if out, ok := rt.(T); ok {
-			return out
-		}
-		w, ok := rt.(utilnet.RoundTripperWrapper)
-		if !ok {
-			t.Fatalf("at the end a %T", rt)
-		}
-		rt = w.WrappedRoundTripper()
-	}
-}
-
 // A program is run again once the server refuses what it printed, and connections with its old certificate end.
 func TestProgramRunsAgain(t *testing.T) {
-	server := whoAsks(t)
+	var refuse atomic.Bool
+	server := whoAsks(t, &refuse)
 	dir := t.TempDir()
 	for _, name := range []string{"one", "two"} {
 		text := certificate(t, name)
@@ -153,36 +140,15 @@ func TestProgramRunsAgain(t *testing.T) {
 	if err := os.Symlink("two", now); err != nil {
 		t.Fatal(err)
 	}
-	a := below[asked](t, c.http.Transport)
 	if got := c.who(t); got.Name != "one" {
 		t.Errorf("asked as %+v, although nobody refused that", got)
 	}
-	if _, err := a.credential(a.now); err != nil { // as after a refusal
-		t.Fatal(err)
+	refuse.Store(true)
+	if err := c.Get(t.Context(), "/x", nil); !apierrors.IsUnauthorized(err) {
+		t.Fatalf("error %v of a refusal", err)
 	}
+	refuse.Store(false)
 	if got := c.who(t); got.Name != "two" {
 		t.Errorf("asked as %+v", got)
-	}
-}
-
-// What programs print is no credential unless it says so.
-func TestParseCredential(t *testing.T) {
-	const v1 = "client.authentication.k8s.io/v1"
-	for text, says := range map[string]string{
-		``:                           "no ExecCredential",
-		`{"kind": "Status"}`:         "Status",
-		`{"kind": "ExecCredential"}`: "of " + v1,
-		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `"}`:                                                              "neither",
-		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `", "status": {}}`:                                                "neither",
-		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `", "status": {"clientKeyData": "x"}}`:                            "certificate",
-		`{"kind": "ExecCredential", "apiVersion": "` + v1 + `", "status": {"token": "x", "expirationTimestamp": "tomorrow"}}`: "no ExecCredential",
-	} {
-		if c, err := parseCredential([]byte(text), v1); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %+v, %v", text, c, err)
-		}
-	}
-	c, err := parseCredential([]byte(`{"kind": "ExecCredential", "apiVersion": "`+v1+`", "status": {"token": "x", "expirationTimestamp": "2026-01-02T03:04:05Z"}}`), v1)
-	if err != nil || c.token != "x" || c.expires.Year() != 2026 {
-		t.Errorf("%+v, %v", c, err)
 	}
 }
