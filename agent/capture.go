@@ -28,7 +28,7 @@ const (
 	// captureFor and captureBytes bound a capture unless options say something else.
 	captureFor   = time.Minute
 	captureBytes = 100 << 20
-	// captureLook is how often the agent is asked for paths.
+	// captureLook is how often paths are fetched from the agent.
 	captureLook = 2 * time.Second
 )
 

@@ -48,7 +48,7 @@ func newConnectivity() *cobra.Command {
 	serve.Flags().IntVar(&port, "port", fleet.TestPort, "port")
 	var file string
 	try := &cobra.Command{
-		Use: "try NAME=URL...", Short: "Ask each URL, and write what came of it as JSON", Args: func(c *cobra.Command, args []string) error {
+		Use: "try NAME=URL...", Short: "Fetch each URL, and write the results as JSON", Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Args("NAME=URL")(c, args)
 			}
@@ -77,7 +77,7 @@ func serveHello(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// tryAll asks all targets, NAME=URL each, again and again until one has answered or the time is over.
+// tryAll fetches all targets, NAME=URL each, again and again until one has answered or the time is over.
 func tryAll(ctx context.Context, targets []string, patience time.Duration) (fleet.Tried, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

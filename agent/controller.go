@@ -28,7 +28,7 @@ The leader deletes the PodBlocks that a node claims beyond the two of each IP ve
 count, within seconds, and its log names the node. Agents and relays ignore these blocks
 anyway; deleting them keeps addresses free for other nodes.
 
-With --enroll it also writes for edges what their local cache of the API cannot. They ask over the
+With --enroll it also writes for edges what their local cache of the API cannot. They send requests over the
 relays of the PodNetwork, whose status it has name it, and prove who they are by the certificate
 of kubelet or of KubeEdge's edgecore. Its key is the Secret edgemesh-controller in its namespace;
 the first leader makes it.
@@ -65,10 +65,10 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 	f.StringVar(&cfg.Namespace, "namespace", "", "namespace of the Lease (default: the pod's)")
 	f.StringVar(&cfg.Identity, "identity", "", "name of this controller, different for each (default: $POD_NAME, then the host's name)")
 	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9471", `HOST:PORT of /metrics, /healthz and /readyz; "" = off`)
-	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they ask over the relays, and prove by their node certificate who they are")
+	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they send requests over the relays, and prove by their node certificate who they are")
 	f.StringVar(&cfg.Map, "map", "", "serve the live map on 127.0.0.1:PORT while this controller leads; \"\" = off")
 	f.StringSliceVar(&cfg.CAs, "node-ca", nil, "PEM file with a CA of nodes' certificates, besides the API server's for its clients; may be repeated")
-	f.StringVar(&cfg.JoinSecretFile, "join-secret-file", "", "file with the secret that relays outside of the cluster ask for, as in agent.yaml")
+	f.StringVar(&cfg.JoinSecretFile, "join-secret-file", "", "file with the secret that relays outside of the cluster require, as in agent.yaml")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log details")
 	return c
 }

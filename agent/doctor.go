@@ -69,11 +69,11 @@ func (d *doctorCommand) run(ctx context.Context, out, stderr io.Writer) error {
 	if d.bundle == "-" {
 		w = stderr
 	}
-	ask := d.client().Doctor
+	query := d.client().Doctor
 	if d.to != "" {
-		ask = func(ctx context.Context) ([]control.Finding, error) { return d.client().Explain(ctx, d.to) }
+		query = func(ctx context.Context) ([]control.Finding, error) { return d.client().Explain(ctx, d.to) }
 	}
-	findings, err := ask(ctx)
+	findings, err := query(ctx)
 	if errors.Is(err, control.ErrNotRunning) || errors.Is(err, control.ErrSilent) {
 		findings, err = []control.Finding{notRunning(err)}, nil // a bundle is wanted all the more
 	}

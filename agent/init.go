@@ -30,7 +30,7 @@ func newInit() *cobra.Command {
 		Use:   "init",
 		Short: "Write a commented agent.yaml and cluster.yaml for a cluster without Kubernetes",
 		Long: `Write DIR/agent.yaml and DIR/cluster.yaml with every key explained, and this node as the
-first member; create the node's key if there is none. Nothing is asked, and a file that
+first member; create the node's key if there is none. It is not interactive, and a file that
 exists is left as it is. On the other nodes, take over the cluster.yaml of the first one
 and add the line that this command prints.`,
 		Example: `  edgemesh-agent init

@@ -83,7 +83,7 @@ before, and an agent must have run here, because its block is known only then.`,
 	return c
 }
 
-// apiVersion asks an API for its version.
+// apiVersion fetches an API's version.
 func apiVersion(ctx context.Context, kubeconfig, server string) (string, error) {
 	c, err := client.New(kubeconfig, server, "edgemesh-agent/install", nil)
 	if err != nil {

@@ -38,7 +38,7 @@ func newMap() *cobra.Command {
 they change, until interrupted. It prints the address to open, with a token: without it nobody
 sees the page. The page is complete in itself and works offline.
 
-On a node that ` + "`observers`" + ` names, in PodNetwork or cluster.yaml, all members are asked, which
+On a node that ` + "`observers`" + ` names, in PodNetwork or cluster.yaml, all members are queried, which
 connects this node to them while the command runs. On other nodes the map has the pairs of
 this node, from both ends.
 
@@ -87,7 +87,7 @@ func (k *mapCommand) run(ctx context.Context, w io.Writer) error {
 	return page.Serve(ctx, l)
 }
 
-// source has the agent ask members.
+// source has the agent query members.
 func (k *mapCommand) source(ctx context.Context, each func(observe.Event) error) error {
 	return control.NewClient(k.runtimeDir).Observe(ctx, func(v json.RawMessage) error {
 		var e observe.Event

@@ -69,7 +69,7 @@ with 1 if no relay answers.`,
 	c.Flags().StringVar(&n.membership, "membership", "", "membership file (cluster.yaml) that has the relays")
 	c.Flags().StringArrayVar(&n.relays, "relay", nil, "multiaddr of a relay; can be repeated")
 	c.Flags().StringVar(&n.proxy, "proxy", "", "HTTP proxy, or none (default: the configuration's, then $HTTPS_PROXY)")
-	c.Flags().BoolVar(&n.portMapping, "port-mapping", true, "ask routers for a port, which is given back immediately")
+	c.Flags().BoolVar(&n.portMapping, "port-mapping", true, "request a port from routers, which is given back immediately")
 	c.Flags().BoolVar(&n.json, "json", false, "print JSON")
 	return c
 }

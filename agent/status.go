@@ -18,7 +18,7 @@ import (
 	"edgemesh/internal/wake"
 )
 
-// watchEvery is how often status --watch asks again.
+// watchEvery is how often status --watch refreshes.
 const watchEvery = 2 * time.Second
 
 // statusCommand is one call of status.
@@ -100,13 +100,13 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 	}
 }
 
-// show asks once. over: what was shown before is replaced.
+// show queries the agent once. over: what was shown before is replaced.
 func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, over bool) error {
-	ask := s.client().Status
+	query := s.client().Status
 	if s.node == "" && !s.json && s.filter == (view.Filter{}) {
-		ask = s.client().InUse
+		query = s.client().InUse
 	}
-	st, err := ask(ctx)
+	st, err := query(ctx)
 	if over && !s.json {
 		fmt.Fprint(w, on.Clear())
 	}

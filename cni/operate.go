@@ -253,7 +253,7 @@ func (op *operator) with(verb string, run func(*ipam.Store) error) error {
 	return errors.Join(run(store), store.Close())
 }
 
-// pools are the node's; if they are unknown it tells the operator why and returns none.
+// pools are the node's; if they are unknown it prints why and returns none.
 func (op *operator) pools() conf.Pools {
 	pools, err := conf.LoadSubnet(op.runtimeDir)
 	if err != nil {

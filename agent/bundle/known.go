@@ -41,7 +41,7 @@ var known = func() map[string]kind { //nolint:gochecknoglobals // a constant
 }()
 
 // knownOnly removes from a configuration in YAML or JSON every value that is not that of a known key, and every comment. One that
-// cannot be read keeps its known keys alone: nothing tells where a value ends there.
+// cannot be read keeps its known keys alone: it is unknown where a value ends there.
 func knownOnly(text []byte, asJSON bool) (clean []byte, n int) {
 	raw, err := yaml.YAMLToJSON(text)
 	var tree any
@@ -163,7 +163,7 @@ var keyOnLine = regexp.MustCompile(`^([\s{,-]*)["']?([A-Za-z]+)["']?\s*:`)
 
 // skeleton has each line's known key, and nothing else.
 func skeleton(text []byte) (clean []byte, n int) {
-	out := []byte("# not valid YAML or JSON: values cannot be told from secrets, and are left out\n")
+	out := []byte("# not valid YAML or JSON: values may be secrets, and are left out\n")
 	for line := range bytes.Lines(text) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			out = append(out, '\n')

@@ -22,7 +22,7 @@ type Status struct {
 	Addresses []string      `json:"addresses"` // of the node in the mesh, at most one per IP family
 	Relays    []RelayStatus `json:"relays"`
 	Peers     []PeerStatus  `json:"peers"`
-	Idle      int           `json:"idle,omitempty"` // members of which nothing is listed: only those in use were asked for
+	Idle      int           `json:"idle,omitempty"` // members of which nothing is listed: only those in use were requested
 	Pools     []Pool        `json:"pools"`          // one per IP family; empty before the first start and where another plugin has the pods
 
 	Fallbacks []Fallback `json:"fallbacks,omitempty"` // in what the agent runs degraded

@@ -131,7 +131,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unreadable says what an answer means that is none; nil stays nil.
+// unreadable explains an answer that cannot be read; nil stays nil.
 func (c *Client) unreadable(err error) error {
 	switch {
 	case err == nil:

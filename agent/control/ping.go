@@ -1,6 +1,6 @@
 package control
 
-// PingRequest asks for Count probes of a node (by name) or of a pod (by IP); 0 are probes until the client is gone, which
+// PingRequest requests Count probes of a node (by name) or of a pod (by IP); 0 are probes until the client is gone, which
 // only a stream can have.
 type PingRequest struct {
 	Target     string `json:"target"`
@@ -63,7 +63,7 @@ func (r *PingReply) Add(p PingResult, keep bool) {
 	}
 }
 
-// pingEvent is one line of a stream of probes: each probe, and at the end the reply or why there is none.
+// pingEvent is one line of a stream of probes: each probe, and at the end the reply or the error.
 type pingEvent struct {
 	Probe *PingResult `json:"probe,omitempty"`
 	Reply *PingReply  `json:"reply,omitempty"`

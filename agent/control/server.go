@@ -42,7 +42,7 @@ type Backend interface {
 	// Explain follows a packet to a node or a pod's address.
 	Explain(ctx context.Context, to string) ([]Finding, error)
 	LogLevel() *slog.LevelVar
-	// Observe calls each with what members tell of their paths, one value of JSON each, until ctx ends or each returns an error.
+	// Observe calls each with what members report of their paths, one value of JSON each, until ctx ends or each returns an error.
 	Observe(ctx context.Context, each func(any) error) error
 }
 

@@ -127,7 +127,7 @@ func (w *liveMap) look(ctx context.Context, each func(observe.Event) error) {
 	all.Go(func() { w.follow(ctx) })
 	all.Go(func() { w.announce(ctx); end() })
 	shown := map[string]observe.Event{}
-	_ = observe.Asker{
+	_ = observe.Observer{
 		Self: func() mesh.Node { return mesh.Node{} }, Own: func() observe.Report { return observe.Report{} }, All: func() bool { return true },
 		Members: func() iter.Seq[*mesh.Node] { return maps.Values(*w.known.Load()) },
 		Reached: w.members.Here, Open: w.members.Ask, Leave: func(mesh.PeerID) {},

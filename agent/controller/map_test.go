@@ -203,7 +203,7 @@ func TestLiveMap(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer "+token)
 		return http.DefaultClient.Do(r)
 	}
-	fair.Eventually(t, time.Minute, "the page asks for a token", fair.True(func() bool {
+	fair.Eventually(t, time.Minute, "the page requires a token", fair.True(func() bool {
 		resp, err := get("wrong")
 		if err != nil {
 			return false

@@ -119,7 +119,7 @@ func Find(root string) (CNI, error) {
 			return CNI{}, err
 		}
 	}
-	wanted := h.asksFor("crio.sock")
+	wanted := h.configuredFor("crio.sock")
 	slices.SortStableFunc(found, func(a, b source) int { return rank(a, wanted) - rank(b, wanted) })
 	first := ErrNone
 	for _, s := range found {

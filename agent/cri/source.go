@@ -27,7 +27,7 @@ func (s source) read(h host) (CNI, error) {
 }
 
 // A bundle is a distribution that brings a containerd of its own and writes its configuration
-// when it starts. It writes none if it was told to use another runtime.
+// when it starts. It writes none if it is configured for another runtime.
 type bundle struct {
 	name, file string
 	started    string   // exists once it has started
@@ -85,7 +85,7 @@ func (h host) running() []source {
 	return out
 }
 
-// rank puts CRI-O first if kubelet asks for it, else last.
+// rank puts CRI-O first if kubelet is configured for it, else last.
 func rank(s source, wanted bool) int {
 	if s.crio == wanted {
 		return 0
@@ -138,8 +138,8 @@ func (h host) installed() ([]source, error) {
 	return out, nil
 }
 
-// asksFor reports whether kubelet's or edgecore's configuration names a socket.
-func (h host) asksFor(socket string) bool {
+// configuredFor reports whether kubelet's or edgecore's configuration names a socket.
+func (h host) configuredFor(socket string) bool {
 	files := []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet",
 		"/etc/sysconfig/kubelet", "/etc/kubeedge/config/edgecore.yaml"}
 	return slices.ContainsFunc(files, func(f string) bool {

@@ -89,7 +89,7 @@ func TestMTU(t *testing.T) {
 	peers := []control.PeerStatus{{Node: "a", Reason: "native: probes of 1500 bytes are lost, small ones pass"}, {Node: "b", Reason: "native: no answer"}, {Node: "c"}}
 	one(t, "LAN", MTU(peers), control.Warning, "mtu", "a: native: probes of 1500 bytes are lost")
 	one(t, "large ones pass", []control.Finding{Large("10.1.1.1", "native", 1500, 1, 2)}, control.OK, "size", "1 of 2 packets of 1500 bytes")
-	one(t, "large ones are lost", []control.Finding{Large("10.1.1.1", "native", 1500, 0, 2)}, control.Broken, "size", "path native")
+	one(t, "large ones are lost", []control.Finding{Large("10.1.1.1", "native", 1500, 0, 2)}, control.Broken, "size", "on the path (native)")
 }
 
 // A pool is full when pods have every address; kept ones are given away.

@@ -15,7 +15,7 @@ import (
 func Clock(c *netcheck.Clock, broken bool) []control.Finding {
 	const remedy = "set the clock, for instance with chrony or systemd-timesyncd"
 	if c == nil {
-		return []control.Finding{control.Okayf("clock", "not compared: no relay told the time by WebSocket")}
+		return []control.Finding{control.Okayf("clock", "not compared: no relay reported the time by WebSocket")}
 	}
 	off := time.Duration(c.OffsetMs) * time.Millisecond
 	switch {
@@ -96,5 +96,5 @@ func Large(to, path string, size, answered, sent int) control.Finding {
 	}
 	return control.Brokenf("size", "repair what drops large packets without an answer between the nodes (a VPN, a switch, PPPoE), or set the MTU of the "+
 		"interface there to what passes; `encryption: always` in the membership avoids LAN paths",
-		"%s answers small packets, but none of %d of %d bytes: something on the way (path %s) drops large ones and does not say so", to, sent, size, path)
+		"%s answers small packets, but none of %d of %d bytes: something on the path (%s) silently drops large ones", to, sent, size, path)
 }

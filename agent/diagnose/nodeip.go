@@ -15,17 +15,17 @@ import (
 const nodeIP = "node-ip"
 
 // NodeIP says what is wrong with the addresses that this node's kubelet reports (p.Self.NodeIPs), and what to do about it.
-// stateDir holds the record of what `edgemesh-agent install` told kubelet.
+// stateDir holds the record of what `edgemesh-agent install` configured kubelet with.
 func NodeIP(p mesh.Plan, stateDir string) []control.Finding {
-	told, err := nodeip.Recorded(stateDir)
+	configured, err := nodeip.Recorded(stateDir)
 	var here []netip.Addr
 	if err == nil {
-		here, err = nodeip.Present(slices.Concat(mesh.Addresses(p.Self.PodCIDRs), p.Self.NodeIPs, told))
+		here, err = nodeip.Present(slices.Concat(mesh.Addresses(p.Self.PodCIDRs), p.Self.NodeIPs, configured))
 	}
 	if err != nil {
 		return []control.Finding{control.Warningf(nodeIP, "fix the cause", "what kubelet reports was not compared: %v", err)}
 	}
-	return judgeNodeIP(p, told, here)
+	return judgeNodeIP(p, configured, here)
 }
 
 // NodeIPReported says whether this node's kubelet reports a mesh address.
@@ -50,7 +50,7 @@ func nodeIPRemedy(p mesh.Plan) string {
 }
 
 // judgeNodeIP is NodeIP. here are those of all these addresses that the host has.
-func judgeNodeIP(p mesh.Plan, told, here []netip.Addr) []control.Finding {
+func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []control.Finding {
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
 	mine, set := joined(wanted), nodeIPRemedy(p)
 	if missing := NodeIPMissing(p); missing != nil {
@@ -74,14 +74,14 @@ func judgeNodeIP(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 			warn("kubelet reports %s, which this host does not have: it refuses to report an address that the host lacks, and the Node keeps the former one", a)
 		case mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen())):
 			warn("kubelet reports %s, of a block that this node no longer has; it stays on the bridge until kubelet's setting follows, but no other node reaches it", a)
-		case slices.Contains(told, a):
-			warn("kubelet reports %s, as it was told to, which is no longer this node's mesh address: that is %s", a, mine)
+		case slices.Contains(configured, a):
+			warn("kubelet reports %s, as configured, which is no longer this node's mesh address: that is %s", a, mine)
 		default:
 			other++
 		}
 	}
 	if len(out) == 0 {
-		out = notFollowed(p, told, here)
+		out = notFollowed(p, configured, here)
 	}
 	switch {
 	case len(out) > 0:
@@ -97,27 +97,27 @@ func judgeNodeIP(p mesh.Plan, told, here []netip.Addr) []control.Finding {
 	return out
 }
 
-// notFollowed is for a kubelet that was told which addresses to report, and reports others. One that refuses an address
+// notFollowed is for a kubelet that reports other addresses than configured. One that refuses an address
 // that the host lacks leaves what the Node had: only this comparison shows it.
-func notFollowed(p mesh.Plan, told, here []netip.Addr) []control.Finding {
-	if !slices.ContainsFunc(told, func(a netip.Addr) bool { return !slices.Contains(p.Self.NodeIPs, a) }) {
+func notFollowed(p mesh.Plan, configured, here []netip.Addr) []control.Finding {
+	if !slices.ContainsFunc(configured, func(a netip.Addr) bool { return !slices.Contains(p.Self.NodeIPs, a) }) {
 		return nil
 	}
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
-	for _, a := range told {
+	for _, a := range configured {
 		switch {
 		case slices.Contains(here, a):
 		case slices.Contains(wanted, a):
 			return []control.Finding{control.Warningf(nodeIP, "see the other findings about the bridge or IPv6; where the host has no IPv6, run `edgemesh-agent install --node-ip` again",
-				"kubelet was told to report %s, which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
+				"kubelet is configured to report %s, which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
 		default:
 			return []control.Finding{control.Warningf(nodeIP, "run `edgemesh-agent install --node-ip` again, or with =off",
-				"kubelet was told to report %s, which is no longer this node's and which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
+				"kubelet is configured to report %s, which is no longer this node's and which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
 		}
 	}
 	return []control.Finding{control.Warningf(nodeIP, "wait a minute; then restart kubelet (k3s, edgecore), and look for another --node-ip on its command line, which overrules ours; "+
 		"`edgemesh-agent install --node-ip=off` gives up the mesh address",
-		"kubelet was told to report %s, and the Node has %s", joined(told), joined(p.Self.NodeIPs))}
+		"kubelet is configured to report %s, and the Node has %s", joined(configured), joined(p.Self.NodeIPs))}
 }
 
 func joined(addrs []netip.Addr) string {

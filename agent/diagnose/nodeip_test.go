@@ -26,7 +26,7 @@ func TestNodeIP(t *testing.T) {
 		{"the LAN's", addrs("192.168.1.10"), nil, one, addrs("10.244.1.1", "192.168.1.10"), control.OK, []string{"192.168.1.10", "install --node-ip", "10.244.1.1"}},
 		{"the LAN's, where another plugin gives the host no mesh address", addrs("192.168.1.10"), nil, one, addrs("192.168.1.10"), control.OK, []string{"no mesh address that it could report"}},
 		{"the LAN's before the mesh address", addrs("192.168.1.10", "fd00:0:0:1::1"), nil, two, addrs("10.244.1.1", "192.168.1.10", "fd00:0:0:1::1"), control.Warning, []string{"the first is", "install --node-ip"}},
-		{"the LAN's, told another", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"told to report 10.244.1.1", "the Node has 192.168.1.10", "restart kubelet"}},
+		{"the LAN's, told another", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"configured to report 10.244.1.1", "the Node has 192.168.1.10", "restart kubelet"}},
 		{"the LAN's, told what the host lacks", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("192.168.1.10"), control.Warning, []string{"does not have", "the Node keeps 192.168.1.10", "bridge"}},
 		{"the LAN's, told a former address that the host lacks", addrs("192.168.1.10"), addrs("10.244.7.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"no longer this node's", "the Node keeps 192.168.1.10", "install --node-ip"}},
 		{"one of no host", addrs("192.168.1.99"), nil, one, addrs("10.244.1.1"), control.Warning, []string{"192.168.1.99", "this host does not have", "--node-ip"}},

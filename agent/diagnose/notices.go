@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// noticeAfter is how long something has to be wrong before it is an event: what passes by itself is none.
+	// noticeAfter is how long something has to be wrong before it is an event: what passes by itself is not worth one.
 	noticeAfter = 10 * time.Minute
 	// noticeEvery is the least time between two events of one kind; of relayed paths, which work, relayedEvery.
 	noticeEvery  = time.Hour
@@ -31,13 +31,13 @@ type Notice struct{ Reason, Message string }
 // Notices decides which findings become events, and how often. The zero value has seen nothing.
 type Notices struct {
 	since map[string]time.Time // by check: wrong since then
-	told  map[string]time.Time // by check: the last event
+	sent  map[string]time.Time // by check: the last event
 }
 
 // Due returns the events that are due at now, when all are the findings.
 func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
 	if n.since == nil {
-		n.since, n.told = map[string]time.Time{}, map[string]time.Time{}
+		n.since, n.sent = map[string]time.Time{}, map[string]time.Time{}
 	}
 	texts := map[string][]string{}
 	var order []string
@@ -59,15 +59,15 @@ func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
 		if _, wrong := n.since[check]; !wrong {
 			n.since[check] = now
 		}
-		last, told := n.told[check]
+		last, sent := n.sent[check]
 		every := noticeEvery
 		if check == "relayed" {
 			every = relayedEvery
 		}
-		if now.Sub(n.since[check]) < noticeAfter || told && now.Sub(last) < every {
+		if now.Sub(n.since[check]) < noticeAfter || sent && now.Sub(last) < every {
 			continue
 		}
-		n.told[check] = now
+		n.sent[check] = now
 		named := slices.Clone(texts[check][:min(noticeMost, len(texts[check]))])
 		if more := len(texts[check]) - len(named); more > 0 {
 			named = append(named, fmt.Sprintf("and %d more", more))
@@ -81,7 +81,7 @@ func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
 func Relayed(now time.Time, peers []control.PeerStatus) (out []control.Finding) {
 	for _, p := range peers {
 		if p.Path == "relayed" && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
-			out = append(out, control.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what is in the way",
+			out = append(out, control.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what blocks a better path",
 				"packets to %s have been relayed for %v: %s", p.Node, now.Sub(*p.Since).Round(time.Minute), p.Reason))
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Refused looks at who was refused in the last minutes. name is the node of a member's peer ID, "" if it is none's; at is
+// Refused looks at who was refused in the last minutes. name is the node of a member's peer ID, "" for others; at is
 // the node that was seen at an address. All of them are warnings: what is refused harms nothing but those who are.
 func Refused(all []refusals.Refusal, name func(peer.ID) string, at func(netip.Addr) string) []control.Finding {
 	var out []control.Finding

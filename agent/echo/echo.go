@@ -144,7 +144,7 @@ func (e *echoes) send() error {
 	return err
 }
 
-// data fills a request to the size that was asked for.
+// data fills a request to the requested size.
 func (e *echoes) data() []byte {
 	const icmpHeader = 8 // RFC 792, RFC 4443 section 4.1
 	header := ipv4.HeaderLen + icmpHeader

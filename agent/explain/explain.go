@@ -1,10 +1,10 @@
-// Package explain follows a packet from this node to one address, step by step, and has the agent at the other end follow
+// Package explain follows a packet from this node to one address, step by step, and lets the agent at the other end follow
 // the answer. The first step that is broken is the cause.
 //
 //	explain.go  the steps from here
 //	steps.go    those that both ends take: policy, kernel, route, path, counters
-//	far.go      the steps at the other end, about the member that asks and nobody else
-//	wire.go     question and answer, and how often a member may ask
+//	far.go      the steps at the other end, about the querying member and nobody else
+//	wire.go     query and answer, and how often a member may send one
 package explain
 
 import (
@@ -35,9 +35,9 @@ type Agent interface {
 	Plan() (mesh.Plan, control.Finding)
 	// Peer says how another member is reached now.
 	Peer(mesh.Node) control.PeerStatus
-	// Ping asks the agent there over the tunnel, and says which way the answer came.
+	// Ping probes the agent there over the tunnel, and says over which path the answer came.
 	Ping(context.Context, mesh.Node) (rtt time.Duration, over string, err error)
-	// Host compares the kernel with what is wanted, and names what is in the way.
+	// Host compares the kernel with what is wanted, and names what blocks packets.
 	Host(context.Context) []control.Finding
 	// HasPod reports whether a pod of this node has the address.
 	HasPod(netip.Addr) (bool, error)
@@ -93,7 +93,7 @@ func (e end) owner() control.Finding {
 	return control.Okayf("owner", "%s is in block %s of node %s%s", e.ip, e.node.PodCIDRs[i], e.node.Name, here)
 }
 
-// ping asks the agent there, over the tunnel.
+// ping probes the agent there, over the tunnel.
 func (e end) ping(ctx context.Context) control.Finding {
 	ctx, cancel := context.WithTimeout(ctx, echo.Wait)
 	defer cancel()
@@ -147,11 +147,11 @@ func blamed(there, reached []control.Finding) []control.Finding {
 	return there
 }
 
-// farSide asks the agent at the other end.
+// farSide queries the agent at the other end.
 func (e end) farSide(ctx context.Context) []control.Finding {
-	all, err := ask(ctx, e.agent, e.node, question{From: gatewayFor(e.plan.Self, e.ip).String(), To: e.ip.String()})
+	all, err := fetch(ctx, e.agent, e.node, query{From: gatewayFor(e.plan.Self, e.ip).String(), To: e.ip.String()})
 	if err != nil {
-		f := control.Okayf("there", "%s does not tell its side, as an agent of an older release, or one that starts: %v", e.node.Name, err)
+		f := control.Okayf("there", "%s does not report its side, as an agent of an older release, or one that starts: %v", e.node.Name, err)
 		f.Node = e.node.Name
 		return []control.Finding{f}
 	}

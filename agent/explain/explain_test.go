@@ -50,14 +50,14 @@ func member(name, block string) mesh.Node {
 }
 
 // asked has "a" ask "b", whose agent is far, and returns one line per finding.
-func asked(t *testing.T, answers *Answers, q question) string {
+func asked(t *testing.T, answers *Answers, q query) string {
 	t.Helper()
 	near := &fake{open: func() (Stream, error) {
 		ours, theirs := net.Pipe()
 		go func() { _ = answers.Answer(t.Context(), "id-a", pipe{theirs}) }()
 		return pipe{ours}, nil
 	}}
-	all, err := ask(t.Context(), near, member("b", "10.244.2.0/24"), q)
+	all, err := fetch(t.Context(), near, member("b", "10.244.2.0/24"), q)
 	out := []string{fmt.Sprint(err)}
 	for _, f := range all {
 		out = append(out, fmt.Sprintf("%s %s: %s", f.Severity, f.Check, f.Detail))
@@ -77,7 +77,7 @@ func contains(t *testing.T, name, text string, parts ...string) {
 // The far end tells the asking member about their pair, and nothing else.
 func TestFarSide(t *testing.T) {
 	far := &fake{self: member("b", "10.244.2.0/24"), members: []mesh.Node{member("a", "10.244.1.0/24"), member("c", "10.244.3.0/24")}}
-	pair := question{From: "10.244.1.1", To: "10.244.2.7"}
+	pair := query{From: "10.244.1.1", To: "10.244.2.7"}
 	contains(t, "well", asked(t, NewAnswers(far), pair), "ok owner: 10.244.2.7 is this node's, 10.244.1.1 is a's", "ok policy", "ok path: relayed over quic; not better: why",
 		"broken pod: no pod of this node has the address 10.244.2.7")
 
@@ -85,7 +85,7 @@ func TestFarSide(t *testing.T) {
 	far.deny = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	contains(t, "in the way", asked(t, NewAnswers(far), pair), "warning nftables: dropped", "warning policy: podDenyCIDRs has 10.244.1.0/24")
 
-	for q, says := range map[question]string{
+	for q, says := range map[query]string{
 		{From: "10.244.1.1", To: "10.244.3.7"}:   "broken owner: 10.244.3.7 is not in this node's blocks",
 		{From: "10.244.9.1", To: "10.244.2.7"}:   "broken owner: 10.244.9.1 is not in the blocks [10.244.1.0/24] that a has here",
 		{From: "10.244.3.1", To: "10.244.2.7"}:   "broken owner: 10.244.3.1 is not in the blocks",
@@ -104,15 +104,15 @@ func TestFarSide(t *testing.T) {
 func TestQuestionsAreBounded(t *testing.T) {
 	far := &fake{self: member("b", "10.244.2.0/24"), members: []mesh.Node{member("a", "10.244.1.0/24"), member("c", "10.244.3.0/24")}}
 	answers := NewAnswers(far)
-	q := question{From: "10.244.1.1", To: "10.244.2.1"}
+	q := query{From: "10.244.1.1", To: "10.244.2.1"}
 	var refused bool
-	for range 4 * questionBurst {
+	for range 4 * queryBurst {
 		refused = refused || strings.Contains(asked(t, answers, q), errOften.Error())
 	}
 	if !refused {
 		t.Error("nothing is refused")
 	}
-	if _, err := answers.look(t.Context(), "id-c", question{From: "10.244.3.1", To: "10.244.2.1"}); err != nil {
+	if _, err := answers.look(t.Context(), "id-c", query{From: "10.244.3.1", To: "10.244.2.1"}); err != nil {
 		t.Errorf("another member: %v", err)
 	}
 	if _, err := answers.look(t.Context(), "id-x", q); !errors.Is(err, errOther) {
@@ -120,7 +120,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}
 	far.members = far.members[1:]
 	for range 2 {
-		_, _ = answers.look(t.Context(), "id-c", question{From: "10.244.3.1", To: "10.244.2.1"})
+		_, _ = answers.look(t.Context(), "id-c", query{From: "10.244.3.1", To: "10.244.2.1"})
 	}
 	if len(answers.often) > 1 {
 		t.Errorf("who is no longer a member is remembered: %d", len(answers.often))
@@ -150,13 +150,13 @@ func TestAnswersAreBounded(t *testing.T) {
 		a := &fake{open: func() (Stream, error) {
 			ours, theirs := net.Pipe()
 			go func() {
-				_, _ = theirs.Read(make([]byte, maxQuestion))
+				_, _ = theirs.Read(make([]byte, maxQuery))
 				_, _ = theirs.Write([]byte(c.text))
 				theirs.Close()
 			}()
 			return pipe{ours}, nil
 		}}
-		all, err := ask(t.Context(), a, member("b", "10.244.2.0/24"), question{})
+		all, err := fetch(t.Context(), a, member("b", "10.244.2.0/24"), query{})
 		if (err != nil) != c.fail || len(all) != c.want {
 			t.Errorf("%s: %d findings, %v", name, len(all), err)
 		}

@@ -9,10 +9,10 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// answer is this node's side of the pair: what it makes of packets that asker sends from one of its addresses to one of ours.
-func answer(ctx context.Context, a Agent, asker mesh.Node, from, to netip.Addr) []control.Finding {
+// answer is this node's side of the pair: what it makes of packets that a peer sends from one of its addresses to one of ours.
+func answer(ctx context.Context, a Agent, peer mesh.Node, from, to netip.Addr) []control.Finding {
 	plan, membership := a.Plan()
-	e := end{agent: a, plan: plan, node: asker, ip: from}
+	e := end{agent: a, plan: plan, node: peer, ip: from}
 	out := []control.Finding{e.pair(to)}
 	if membership.Severity != control.OK {
 		out = append(out, control.Warningf(membership.Check, "run doctor there", "this node's membership is outdated"))
@@ -47,7 +47,7 @@ func (e end) pair(to netip.Addr) control.Finding {
 	return control.Okayf("owner", "%s is this node's, %s is %s's", to, e.ip, e.node.Name)
 }
 
-// pod asks a pod of this node.
+// pod probes a pod of this node.
 func (e end) pod(ctx context.Context, ip netip.Addr) control.Finding {
 	const runs = "check that the pod runs, and has this address: `kubectl get pods -A -o wide`"
 	has, err := e.agent.HasPod(ip)

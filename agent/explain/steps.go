@@ -25,7 +25,7 @@ type end struct {
 	local bool // it is this node's
 }
 
-// policy looks for rules of ours in the way; NetworkPolicies are other programs' matter.
+// policy looks for rules of ours that drop packets; NetworkPolicies are other programs' matter.
 func (e end) policy() control.Finding {
 	for _, p := range e.plan.Host.Access.PodDenyCIDRs {
 		if p.Contains(e.ip) {
@@ -35,7 +35,7 @@ func (e end) policy() control.Finding {
 	return control.Okayf("policy", "none of %d podDenyCIDRs contains %s", len(e.plan.Host.Access.PodDenyCIDRs), e.ip)
 }
 
-// kernel names which of this node's rules, routes and devices are missing, or what is in their way.
+// kernel names which of this node's rules, routes and devices are missing, or what blocks them.
 func (e end) kernel(ctx context.Context) []control.Finding {
 	all := e.agent.Host(ctx)
 	bad := slices.DeleteFunc(slices.Clone(all), func(f control.Finding) bool { return f.Severity == control.OK })
@@ -49,9 +49,9 @@ func (e end) kernel(ctx context.Context) []control.Finding {
 	return []control.Finding{control.Okayf("kernel", "all in place: %s", strings.Join(parts, "; "))}
 }
 
-// route asks the kernel where a packet would go.
+// route looks up where the kernel would send a packet.
 func (e end) route() control.Finding {
-	const remedy = "run `edgemesh-agent doctor`: its checks of routes and rules name what is missing or in the way"
+	const remedy = "run `edgemesh-agent doctor`: its checks of routes and rules name what is missing or blocks packets"
 	want, path := host.TUNName, ""
 	switch {
 	case e.local && e.ip == gatewayOf(e.node):
@@ -97,7 +97,7 @@ func mtu(ip netip.Addr) int {
 	return link.Attrs().MTU
 }
 
-// path says which way the node is reached, and why not better. lost: its agent was asked for, and did not answer.
+// path says how the node is reached, and why not better. lost: its agent did not answer.
 func (e end) path(lost bool) control.Finding {
 	st := e.agent.Peer(e.node)
 	why := ""
@@ -121,7 +121,7 @@ func (e end) path(lost bool) control.Finding {
 	return control.Okayf("path", "%s%s", text, why)
 }
 
-// counters are what the tunnel has carried and dropped on the way there.
+// counters are what the tunnel has carried and dropped towards it.
 func (e end) counters() control.Finding {
 	p := e.agent.Peer(e.node)
 	var by []string

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	// Bounds of what a member may send, in bytes, and of how long a question may take.
-	maxQuestion = 1 << 10
+	// Bounds of what a member may send, in bytes, and of how long a query may take.
+	maxQuery    = 1 << 10
 	maxAnswer   = 64 << 10
 	maxFindings = 64
 	exchange    = 5 * time.Second
-	// A member asks so often, and so many are answered at a time: each costs a look at the firewall.
-	questionEvery = time.Second
-	questionBurst = 4
-	mostAnswers   = 2
+	// How often a member may send a query, and how many are answered at a time: each costs a look at the firewall.
+	queryEvery  = time.Second
+	queryBurst  = 4
+	mostAnswers = 2
 )
 
 var (
-	errOften = errors.New("it was asked too often: ask again in a few seconds")
-	errOther = errors.New("the question is not about the pair of who asks")
+	errOften = errors.New("too many queries: try again in a few seconds")
+	errOther = errors.New("the query is not about a pair with its sender")
 )
 
 // Stream is a stream to or from a member, authenticated and encrypted.
@@ -43,8 +43,8 @@ type Stream interface {
 	Reset()
 }
 
-// question asks what happens to packets between two addresses, the asking node's and one of the asked node's.
-type question struct {
+// query is for what happens to packets between two addresses, one of the sender and one of the receiver.
+type query struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
@@ -55,8 +55,8 @@ type reply struct {
 	Error    string            `json:"error,omitempty"`
 }
 
-// ask has the agent of another member look at its side.
-func ask(ctx context.Context, a Agent, to mesh.Node, q question) ([]control.Finding, error) {
+// fetch gets from the agent of another member what it sees on its side.
+func fetch(ctx context.Context, a Agent, to mesh.Node, q query) ([]control.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, exchange)
 	defer cancel()
 	s, err := a.Open(ctx, to)
@@ -66,7 +66,7 @@ func ask(ctx context.Context, a Agent, to mesh.Node, q question) ([]control.Find
 	defer s.Reset()
 	defer context.AfterFunc(ctx, s.Reset)()
 	if err := json.NewEncoder(s).Encode(q); err != nil {
-		return nil, fmt.Errorf("ask: %w", err)
+		return nil, fmt.Errorf("send the query: %w", err)
 	}
 	var r reply
 	if err := json.NewDecoder(io.LimitReader(s, maxAnswer)).Decode(&r); err != nil {
@@ -83,7 +83,7 @@ func ask(ctx context.Context, a Agent, to mesh.Node, q question) ([]control.Find
 	return r.Findings[:min(len(r.Findings), maxFindings)], nil
 }
 
-// Answers answers the questions of members.
+// Answers answers members' queries.
 type Answers struct {
 	agent Agent
 	busy  chan struct{}
@@ -97,18 +97,18 @@ func NewAnswers(a Agent) *Answers {
 	return &Answers{agent: a, busy: make(chan struct{}, mostAnswers), often: map[mesh.PeerID]*rate.Limiter{}}
 }
 
-// Answer answers one question of a member. It owns the stream.
+// Answer answers one query of a member. It owns the stream.
 func (a *Answers) Answer(ctx context.Context, id mesh.PeerID, s Stream) error {
 	ctx, cancel := context.WithTimeout(ctx, exchange)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	_ = s.SetReadDeadline(deadline)
 	_ = s.SetWriteDeadline(deadline)
-	var q question
-	err := json.NewDecoder(io.LimitReader(s, maxQuestion)).Decode(&q)
+	var q query
+	err := json.NewDecoder(io.LimitReader(s, maxQuery)).Decode(&q)
 	if err != nil {
 		s.Reset()
-		return fmt.Errorf("read the question: %w", err)
+		return fmt.Errorf("read the query: %w", err)
 	}
 	var r reply
 	if r.Findings, err = a.look(ctx, id, q); err != nil {
@@ -121,7 +121,7 @@ func (a *Answers) Answer(ctx context.Context, id mesh.PeerID, s Stream) error {
 	return s.CloseWrite()
 }
 
-func (a *Answers) look(ctx context.Context, id mesh.PeerID, q question) ([]control.Finding, error) {
+func (a *Answers) look(ctx context.Context, id mesh.PeerID, q query) ([]control.Finding, error) {
 	plan, _ := a.agent.Plan()
 	i := slices.IndexFunc(plan.Nodes, func(n mesh.Node) bool { return n.PeerID == id && n.Name != plan.Self.Name })
 	from, err := netip.ParseAddr(q.From)
@@ -141,7 +141,7 @@ func (a *Answers) look(ctx context.Context, id mesh.PeerID, q question) ([]contr
 	return answer(ctx, a.agent, plan.Nodes[i], from, to), nil
 }
 
-// may counts a question. Who is no longer a member is forgotten.
+// may counts a query. Who is no longer a member is forgotten.
 func (a *Answers) may(plan mesh.Plan, id mesh.PeerID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,7 +153,7 @@ func (a *Answers) may(plan mesh.Plan, id mesh.PeerID) bool {
 		}
 	}
 	if a.often[id] == nil {
-		a.often[id] = rate.NewLimiter(rate.Every(questionEvery), questionBurst)
+		a.often[id] = rate.NewLimiter(rate.Every(queryEvery), queryBurst)
 	}
 	return a.often[id].Allow()
 }

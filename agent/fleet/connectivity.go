@@ -23,7 +23,7 @@ const (
 	testNamespace = "edgemesh-connectivity"
 	// mostNodes is how many nodes are tested unless they are named: the tries grow with their square.
 	mostNodes = 8
-	// secondIP is the way to a dual-stack pod's other address.
+	// secondIP stands for a dual-stack pod's other address.
 	secondIP = "second-ip"
 	// pollEvery is how often pods are looked at.
 	pollEvery = time.Second
@@ -33,7 +33,7 @@ const (
 
 // Failure is a target that did not answer.
 type Failure struct {
-	To    string `json:"to"` // WAY/NODE
+	To    string `json:"to"` // METHOD/NODE
 	Error string `json:"error"`
 }
 
@@ -80,8 +80,8 @@ func newConnectivityTest(k *cluster) *cobra.Command {
 	var patience time.Duration
 	c := &cobra.Command{
 		Use:   "connectivity-test",
-		Short: "Have pods on all nodes ask each other by IP, Service and DNS name",
-		Long: fmt.Sprintf(`Make a pod and a Service on each node, have a pod on each node ask all of them by IP, Service
+		Short: "Have pods on all nodes query each other by IP, Service and DNS name",
+		Long: fmt.Sprintf(`Make a pod and a Service on each node, have a pod on each node query all of them by IP, Service
 and DNS name, print who does not reach whom, and delete everything. It takes %d ready nodes
 unless --nodes names others. The pods run in the namespace %s, with the agents'
 image, without rights. Results come with the pods' status, so that nodes behind a NAT take part.
@@ -175,31 +175,31 @@ func (t *test) run(ctx context.Context, patience time.Duration) (out tested, err
 		}
 		t.ips[node] = p.Status.PodIP
 	}
-	fmt.Fprintf(t.w, "%d pods ask %d addresses each\n", len(t.ips), len(targets))
+	fmt.Fprintf(t.w, "%d pods query %d addresses each\n", len(t.ips), len(targets))
 	for i, node := range t.nodes {
 		if t.ips[node] == "" {
 			continue
 		}
-		if err := t.create(ctx, Asker(i, node, t.image, targets)); err != nil {
+		if err := t.create(ctx, Client(i, node, t.image, targets)); err != nil {
 			return out, err
 		}
 	}
-	askers, err := t.await(ctx, "try", len(t.ips), patience, func(p testPod) bool { return p.message() != "" || p.ended() })
+	clients, err := t.await(ctx, "try", len(t.ips), patience, func(p testPod) bool { return p.message() != "" || p.ended() })
 	if err != nil {
 		return out, err
 	}
-	t.sum(&out, askers)
+	t.sum(&out, clients)
 	return out, nil
 }
 
 // sum reads what the pods found.
-func (t *test) sum(out *tested, askers map[string]testPod) {
+func (t *test) sum(out *tested, clients map[string]testPod) {
 	for _, node := range t.nodes {
 		if t.ips[node] == "" {
 			continue
 		}
 		var got Tried
-		p := askers[node]
+		p := clients[node]
 		if err := json.Unmarshal([]byte(p.message()), &got); err != nil {
 			out.Missing = append(out.Missing, Failure{node, "its pod gave no result: " + p.why()})
 			continue
@@ -227,8 +227,8 @@ func (o tested) print(w io.Writer, asJSON bool) error {
 			fmt.Fprintf(w, "%s: %s\n", clean(f.To), clean(f.Error))
 		}
 		for _, f := range o.Failed {
-			way, to, _ := strings.Cut(f.To, "/")
-			fmt.Fprintf(w, "%s → %s by %s: %s\n", clean(f.From), clean(to), clean(way), clean(f.Error))
+			method, to, _ := strings.Cut(f.To, "/")
+			fmt.Fprintf(w, "%s → %s by %s: %s\n", clean(f.From), clean(to), clean(method), clean(f.Error))
 		}
 		failed := len(o.Failed)
 		for _, u := range o.Unlisted {
@@ -244,13 +244,13 @@ func (o tested) print(w io.Writer, asJSON bool) error {
 	return nil
 }
 
-// advise says what to look at: a way that fails says nothing new where the one below it does.
+// advise says what to look at: a failure says nothing new where a simpler method fails, too.
 func (o tested) advise(w io.Writer) {
 	first := map[string]pairFailure{}
 	for _, f := range o.Failed {
-		way, _, _ := strings.Cut(f.To, "/")
-		if _, there := first[way]; !there {
-			first[way] = f
+		method, _, _ := strings.Cut(f.To, "/")
+		if _, there := first[method]; !there {
+			first[method] = f
 		}
 	}
 	f, byIP := first["ip"]
@@ -266,6 +266,6 @@ func (o tested) advise(w io.Writer) {
 	case byService:
 		fmt.Fprintln(w, "  → addresses work, Services do not: kube-proxy on those nodes, not the pod network")
 	case byDNS:
-		fmt.Fprintln(w, "  → addresses and Services work, names do not: CoreDNS, or the nodes' way to it, not the pod network")
+		fmt.Fprintln(w, "  → addresses and Services work, names do not: CoreDNS, or how nodes reach it, not the pod network")
 	}
 }

@@ -12,7 +12,7 @@ import (
 // examined is what doctor found on one node.
 type examined struct {
 	Node     string            `json:"node"`
-	Error    string            `json:"error,omitempty"` // why the agent was not asked
+	Error    string            `json:"error,omitempty"` // why the agent was not reached
 	Findings []control.Finding `json:"findings,omitempty"`
 }
 
@@ -30,9 +30,9 @@ func newDoctor(k *cluster) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "doctor [NODE [POD-IP|NODE] [OPTIONS]]",
-		Short: "Check all nodes, or one, or the way from one to another",
+		Short: "Check all nodes, or one, or the path from one to another",
 		Long: `Have every agent check its node, and show what is wrong. Exits with 1 if something is broken
-on any node; a node whose agent cannot be asked is named, and counts only if none can.
+on any node; a node whose agent cannot be reached is named, and counts only if none can.
 With NODE, have that node's agent check, and follow a packet to POD-IP or to another node;
 options behind it are those of edgemesh-agent doctor; the file of --bundle is made here.`,
 		Example: `  kubectl edgemesh doctor
@@ -51,7 +51,7 @@ options behind it are those of edgemesh-agent doctor; the file of --bundle is ma
 			all := make([]examined, len(members))
 			each(members, func(i int, m member) {
 				all[i].Node = m.Node
-				if err := k.ask(c.Context(), m, &all[i].Findings, "doctor"); err != nil {
+				if err := k.query(c.Context(), m, &all[i].Findings, "doctor"); err != nil {
 					all[i].Error = err.Error()
 				}
 			})
@@ -70,13 +70,13 @@ options behind it are those of edgemesh-agent doctor; the file of --bundle is ma
 	return c
 }
 
-// judge prints what was found, unless it is printed already, and fails where something is broken, or nobody was asked.
+// judge prints what was found, unless it is printed already, and fails where something is broken, or no agent was reached.
 func judge(c *cobra.Command, all []examined, printed bool) error {
 	w := c.OutOrStdout()
-	asked, broken := 0, 0
+	reached, broken := 0, 0
 	for _, e := range all {
 		if e.Error == "" {
-			asked++
+			reached++
 		}
 		if e.broken() > 0 {
 			broken++
@@ -84,15 +84,15 @@ func judge(c *cobra.Command, all []examined, printed bool) error {
 		switch {
 		case printed:
 		case e.Error != "":
-			fmt.Fprintf(w, "%s: not asked: %s\n", clean(e.Node), clean(e.Error))
+			fmt.Fprintf(w, "%s: not reached: %s\n", clean(e.Node), clean(e.Error))
 		default:
 			printFindings(w, e.Node, e.Findings)
 		}
 	}
 	if !printed {
-		fmt.Fprintf(w, "%d nodes: %d checked, something is broken on %d\n", len(all), asked, broken)
+		fmt.Fprintf(w, "%d nodes: %d checked, something is broken on %d\n", len(all), reached, broken)
 	}
-	if broken > 0 || asked == 0 {
+	if broken > 0 || reached == 0 {
 		return errReported
 	}
 	return nil

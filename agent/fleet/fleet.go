@@ -1,4 +1,4 @@
-// Package fleet is the kubectl plugin: `kubectl edgemesh` asks the agents of all nodes. It finds them through the API and
+// Package fleet is the kubectl plugin: `kubectl edgemesh` queries the agents of all nodes. It finds them through the API and
 // speaks to them with `kubectl exec`, so it has the operator's access and no other, and runs wherever kubectl does: it
 // imports nothing that only Linux has.
 //
@@ -6,7 +6,7 @@
 //	kubectl.go  calls of kubectl: which agents there are, and what they answer
 //	status.go   all nodes on one screen
 //	doctor.go   what is wrong with any of them
-//	connectivity.go  pods on all nodes ask each other; testpods.go: those pods
+//	connectivity.go  pods on all nodes query each other; testpods.go: those pods
 package fleet
 
 import (
@@ -95,7 +95,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   Name,
 		Short: "The pod network of the whole cluster",
-		Long: `kubectl edgemesh shows the pod network of the whole cluster. It asks the agents through the
+		Long: `kubectl edgemesh shows the pod network of the whole cluster. It queries the agents through the
 API server (kubectl exec), and needs the rights to list MeshNodes and pods and to exec into
 the agents' pods. Agents that run as units have no pod, and the API server reaches no node
 behind a NAT unless its kubelet reports its mesh address (docs/node-addresses.md): such nodes

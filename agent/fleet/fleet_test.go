@@ -104,9 +104,9 @@ func TestStatus(t *testing.T) {
 	if code != 0 || strings.Contains(out, "\x1b") || strings.Contains(out, "edge-1 ") {
 		t.Errorf("code %d:\n%q", code, out)
 	}
-	contains(t, out, "nodes     4: 3 ready, 2 asked", "versions  v0.1.0 (1), v0.2.0 (3)", "paths     4: 1 native, 1 relayed, 1 none, 1 idle",
+	contains(t, out, "nodes     4: 3 ready, 2 reached", "versions  v0.1.0 (1), v0.2.0 (3)", "paths     4: 1 native, 1 relayed, 1 none, 1 idle",
 		"no relay: refused?[31m; no path to edge-1; 1 problems", "edge-2: broken: forwarding: it is off\n  → switch it on",
-		"not ready: no relay has seen it; not asked: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
+		"not ready: no relay has seen it; not reached: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
 		"no agent's pod runs there", "to the others it is 1 idle", "1 nodes without trouble")
 	_, out = run(t, fake, "status", "--all")
 	contains(t, out, "edge-1  True", "berlin  stable  1/2", "3: 1 native, 1 relayed, 1 idle")
@@ -126,10 +126,10 @@ func TestStatusJSON(t *testing.T) {
 	}
 }
 
-// What is broken on any node fails; who was not asked is named.
+// What is broken on any node fails; who was not reached is named.
 func TestDoctor(t *testing.T) {
 	code, out := run(t, fake, "doctor")
-	contains(t, out, "edge-2: broken: pool: no addresses\n  → delete pods", "edge-3: not asked: error: dial tcp", "4 nodes: 2 checked, something is broken on 1")
+	contains(t, out, "edge-2: broken: pool: no addresses\n  → delete pods", "edge-3: not reached: error: dial tcp", "4 nodes: 2 checked, something is broken on 1")
 	if code != 1 || strings.Contains(out, "key") {
 		t.Errorf("code %d:\n%s", code, out)
 	}
@@ -139,7 +139,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("%v, code %d:\n%s", err, code, out)
 	}
 	if code, _ := run(t, strings.ReplaceAll(fake, `"Running"`, `"Pending"`), "doctor"); code != 1 {
-		t.Errorf("nobody was asked: code %d", code)
+		t.Errorf("nobody was reached: code %d", code)
 	}
 }
 
@@ -197,8 +197,8 @@ func TestMistakes(t *testing.T) {
 		{"#!/bin/sh\necho rubbish\n", "status", "read kubectl's answer"},
 		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes and pods"},
 		{"#!/bin/sh\necho \"error: the server doesn't have a resource type\" >&2\nexit 1\n", "status", "the pod network is not installed in this cluster"},
-		{strings.ReplaceAll(fake, `{"node": "edge-1", "site"`, "<html>"), "status --all", "not asked: its answer cannot be read"},
-		{strings.ReplaceAll(fake, `*"agent-3"*)`, `*"agent-3"*) head -c 100000000 /dev/zero;`), "status --all", "not asked: the answer is too long"},
+		{strings.ReplaceAll(fake, `{"node": "edge-1", "site"`, "<html>"), "status --all", "not reached: its answer cannot be read"},
+		{strings.ReplaceAll(fake, `*"agent-3"*)`, `*"agent-3"*) head -c 100000000 /dev/zero;`), "status --all", "not reached: the answer is too long"},
 	} {
 		code, out := run(t, c.script, strings.Fields(c.args)...)
 		if contains(t, out, c.want); code != 1 && !strings.HasPrefix(c.args, "status --all") {

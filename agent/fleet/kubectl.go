@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// sameTime is how many agents are asked at the same time: each is a process of kubectl.
+	// sameTime is how many agents are queried at the same time: each is a process of kubectl.
 	sameTime = 16
-	// ofUnseen bounds what one call takes of a node that nobody sees: 200 of them are asked within 40 s.
+	// ofUnseen bounds what one call takes of a node that nobody sees: 200 of them take 40 s.
 	ofUnseen = 3 * time.Second
 	// maxAnswer bounds what one call may print, in bytes: the status of 10,000 members fits.
 	maxAnswer = 64 << 20
@@ -178,7 +178,7 @@ func (k *cluster) list(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// errNoPod says why an agent cannot be asked.
+// errNoPod says why an agent cannot be reached.
 var errNoPod = errors.New("no agent's pod runs there in the agents' namespace (--namespace); where the agent is a unit, run edgemesh-agent on the node")
 
 // inPod are the arguments that run a command of the agent in its pod.
@@ -186,9 +186,9 @@ func (k *cluster) inPod(pod string, args ...string) []string {
 	return append([]string{"exec", "-n", k.namespace, pod, "-c", "agent", "--", "edgemesh-agent"}, args...)
 }
 
-// ask has an agent run a command that prints JSON. An exit code other than 0 is no error if there is an answer: doctor's
+// query makes an agent run a command that prints JSON. An exit code other than 0 is no error if there is an answer: doctor's
 // says that something is broken.
-func (k *cluster) ask(ctx context.Context, m member, into any, args ...string) error {
+func (k *cluster) query(ctx context.Context, m member, into any, args ...string) error {
 	if m.Pod == "" {
 		return errNoPod
 	}
@@ -213,7 +213,7 @@ func (k *cluster) patience(m member) time.Duration {
 	return k.timeout
 }
 
-// otherRelease says so of an agent, or is "": it may not know a command, or answer in another way.
+// otherRelease says so of an agent, or is "": it may not know a command, or answer in another form.
 func otherRelease(m member) string {
 	if m.Version == "" || m.Version == version.Number() {
 		return ""
@@ -289,7 +289,7 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 	return err
 }
 
-// ended closes a file, and removes one to which nothing was written: it would stand in the way of the next try.
+// ended closes a file, and removes one to which nothing was written: it would block the next try.
 func ended(f *os.File) error {
 	st, err := f.Stat()
 	err = errors.Join(err, f.Close())

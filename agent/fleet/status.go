@@ -22,7 +22,7 @@ var paths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", 
 // state is one member, and what its agent said.
 type state struct {
 	member
-	Error  string          `json:"error,omitempty"` // why the agent was not asked
+	Error  string          `json:"error,omitempty"` // why the agent was not reached
 	Status *control.Status `json:"status,omitempty"`
 }
 
@@ -63,7 +63,7 @@ node's own status; options behind NODE are those of edgemesh-agent status.`,
 	return c
 }
 
-// states asks all agents.
+// states queries all agents.
 func (k *cluster) states(ctx context.Context) ([]state, error) {
 	members, err := k.members(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (k *cluster) states(ctx context.Context) ([]state, error) {
 	each(members, func(i int, m member) {
 		out[i].member = m
 		var st control.Status
-		if err := k.ask(ctx, m, &st, "status"); err != nil {
+		if err := k.query(ctx, m, &st, "status"); err != nil {
 			out[i].Error = err.Error()
 		} else {
 			out[i].Status = &st
@@ -139,7 +139,7 @@ func summary(w io.Writer, states []state) {
 		}
 		versions[cmp.Or(s.Version, "unknown")]++
 	}
-	fmt.Fprintf(w, "nodes     %d: %d ready, %d asked\n", len(states), ready, reached)
+	fmt.Fprintf(w, "nodes     %d: %d ready, %d reached\n", len(states), ready, reached)
 	var texts []string
 	for _, v := range slices.Sorted(maps.Keys(versions)) {
 		texts = append(texts, fmt.Sprintf("%s (%d)", clean(v), versions[v]))
@@ -173,7 +173,7 @@ func trouble(s state, all []state) string {
 		out = append(out, "not ready: "+cmp.Or(s.Because, "its agent has not said why"))
 	}
 	if s.Status == nil {
-		return strings.Join(append(out, "not asked: "+s.Error, "to the others it is "+seen(s.Node, all)), "; ")
+		return strings.Join(append(out, "not reached: "+s.Error, "to the others it is "+seen(s.Node, all)), "; ")
 	}
 	st := s.Status
 	if len(st.Relays) > 0 && !slices.ContainsFunc(st.Relays, func(r control.RelayStatus) bool { return r.Reserved }) {
@@ -198,7 +198,7 @@ func trouble(s state, all []state) string {
 	return strings.Join(out, "; ")
 }
 
-// seen says by which paths the agents that were asked reach a node.
+// seen says by which paths the agents that were reached see a node.
 func seen(node string, all []state) string {
 	var as []control.PeerStatus
 	for _, s := range all {

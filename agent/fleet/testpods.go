@@ -73,8 +73,8 @@ func Server(i int, node, image string) []any {
 	}
 }
 
-// Asker is the pod that asks all targets from a node.
-func Asker(i int, node, image string, targets []string) []any {
+// Client is the pod that queries all targets from a node.
+func Client(i int, node, image string, targets []string) []any {
 	args := append([]string{"connectivity", "try", "--file", "/dev/termination-log"}, targets...)
 	return []any{pod("try", i, node, image, args...)}
 }

@@ -65,7 +65,7 @@ type Options struct {
 	// Systemctl calls systemctl. It is nil if systemd is not running, or is another
 	// host's.
 	Systemctl func(ctx context.Context, args ...string) error
-	// Version asks an API for its version; nil if this is another host.
+	// Version fetches an API's version; nil if this is another host.
 	Version func(ctx context.Context, kubeconfig, server string) (string, error)
 	// TUN says why the kernel has no TUN; nil if this is another host.
 	TUN func() error

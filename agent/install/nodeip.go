@@ -61,7 +61,7 @@ func (i *installer) kubelet() kubelet {
 type nodeIPPlan struct {
 	files    map[string]string // drop-ins
 	edgeCore string            // nodeIP of edgecore's configuration; "" to leave it alone
-	told     []netip.Addr      // what kubelet is told; none: the operator is asked to do it
+	reported []netip.Addr      // what kubelet is to report; empty: the operator has to configure it
 }
 
 // planNodeIP finds out what to write, before anything is. Without a block of this node the error wraps
@@ -75,16 +75,16 @@ func (i *installer) planNodeIP(configuration string) (nodeIPPlan, error) {
 		return nodeIPPlan{}, fmt.Errorf("--node-ip: %w", err)
 	}
 	k, value := i.kubelet(), join(addrs)
-	out := nodeIPPlan{files: map[string]string{}, told: addrs}
+	out := nodeIPPlan{files: map[string]string{}, reported: addrs}
 	exec := ""
 	switch {
 	case k.config != "":
 		out.files[filepath.Join(k.config, dropIn+".yaml")] = fmt.Sprintf("# %s\nnode-ip: %q\n", madeBy, value)
 	case k.file != "":
 		if err := i.edgeCoreFits(addrs[0].String()); err == nil {
-			out.edgeCore, out.told = addrs[0].String(), addrs[:1]
+			out.edgeCore, out.reported = addrs[0].String(), addrs[:1]
 		} else {
-			out.told = nil
+			out.reported = nil
 			i.todo = append(i.todo, fmt.Sprintf("set modules.edged.nodeIP: %s in %s by hand (%v), then: systemctl restart %s", addrs[0], k.file, err, k.unit))
 		}
 	default:
@@ -135,7 +135,7 @@ func kubeletCanHave(addrs, here []netip.Addr) error {
 
 const madeBy = "Made by `edgemesh-agent install --node-ip`; `edgemesh-agent install --node-ip=off` takes it back."
 
-// unitDropIn has kubelet's unit wait for the address, where an agent may bring it before kubelet runs.
+// unitDropIn makes kubelet's unit wait for the address, where an agent may bring it before kubelet runs.
 func (i *installer) unitDropIn(exec string) string {
 	wait := ""
 	if i.o.Form == Systemd {
@@ -157,8 +157,8 @@ func (i *installer) setNodeIP(ctx context.Context, p nodeIPPlan) error {
 			return err
 		}
 	case NodeIPMesh:
-		if !slices.Equal(i.rec.NodeIP, p.told) { // before the files, as everywhere
-			i.rec.NodeIP = p.told
+		if !slices.Equal(i.rec.NodeIP, p.reported) { // before the files, as everywhere
+			i.rec.NodeIP = p.reported
 			if err := i.save(); err != nil {
 				return err
 			}
@@ -201,7 +201,7 @@ func (i *installer) nodeIPFiles() map[string]string {
 // takeNodeIP removes our drop-ins, and takes back what was edited. It reports whether there was anything.
 func (i *installer) takeNodeIP() (bool, error) {
 	byHand := i.rec.EdgeCore == nil && i.kubelet().file != ""
-	told := len(i.rec.NodeIP) > 0
+	reported := len(i.rec.NodeIP) > 0
 	i.rec.NodeIP = nil
 	found, err := i.restoreEdgeCore()
 	if err != nil {
@@ -216,7 +216,7 @@ func (i *installer) takeNodeIP() (bool, error) {
 		}
 		delete(i.rec.Files, path)
 	}
-	if !found && !told {
+	if !found && !reported {
 		return false, nil
 	}
 	if k := i.kubelet(); found && byHand {
@@ -225,7 +225,7 @@ func (i *installer) takeNodeIP() (bool, error) {
 	return found, i.save()
 }
 
-// restartKubelet has kubelet report its address again. Pods keep running.
+// restartKubelet makes kubelet report its address again. Pods keep running.
 func (i *installer) restartKubelet(ctx context.Context) error {
 	unit := i.kubelet().unit
 	for _, c := range [][]string{{"daemon-reload"}, {"restart", unit}} {

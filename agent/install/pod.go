@@ -32,7 +32,7 @@ type distribution struct {
 	kind        string // of credentials
 	server      string // of an API without credentials, in place of a kubeconfig
 	off         bool   // that API is not turned on
-	token       bool   // that API asks for a token, which only the cluster's own pods have
+	token       bool   // that API requires a token, which only the cluster's own pods have
 }
 
 // kubeadm is the layout of kubeadm and of most other distributions.
@@ -49,11 +49,11 @@ var k3s = distribution{
 		"/var/lib/rancher/k3s/agent/server-ca.crt"}, kind: "File",
 }
 
-// kubeEdge has no kubeconfig: agents of an edge ask the local API. The directory is edgecore's default.
+// kubeEdge has no kubeconfig: agents of an edge use the local API. The directory is edgecore's default.
 var kubeEdge = distribution{server: client.MetaServer, podDir: "/etc/kubeedge/manifests"}
 
 const (
-	// edgeCore is edgecore's configuration, which tells its edges.
+	// edgeCore is edgecore's configuration, by which an edge is recognised.
 	edgeCore = "/etc/kubeedge/config/edgecore.yaml"
 	// edgeCertificates has edgecore's certificate and key.
 	edgeCertificates = "/etc/kubeedge/certs"
@@ -70,7 +70,7 @@ func (i *installer) distribution() distribution {
 	return kubeadm
 }
 
-// edgeOf is the layout of an edge, whose configuration may name another directory of static pods, or ask for tokens.
+// edgeOf is the layout of an edge, whose configuration may name another directory of static pods, or require tokens.
 func (i *installer) edgeOf() distribution {
 	d := kubeEdge
 	var c struct {
@@ -97,12 +97,12 @@ func (i *installer) edgeOf() distribution {
 	return d
 }
 
-// checkMetaServer refuses an agent that MetaServer would refuse, and tells the operator if MetaServer is off; another
+// checkMetaServer refuses an agent that MetaServer would refuse, and notes for the operator if MetaServer is off; another
 // membership needs neither. The error wraps ErrUnfit.
 func (i *installer) checkMetaServer(configuration string) error {
 	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
-	if err != nil || !i.asksMetaServer(cfg.Membership.Kubernetes) {
-		return nil // an error is told by those who need the configuration
+	if err != nil || !i.usesMetaServer(cfg.Membership.Kubernetes) {
+		return nil // whoever needs the configuration reports the error
 	}
 	if i.host.token && i.o.Form != DaemonSet {
 		return fmt.Errorf("%w: requireAuthorization is on in %s, so MetaServer wants a token, which only pods of the cluster's DaemonSet have: use that; "+
@@ -110,13 +110,13 @@ func (i *installer) checkMetaServer(configuration string) error {
 	}
 	if i.host.off {
 		i.todo = append(i.todo, fmt.Sprintf("set modules.metaManager.metaServer.enable: true in %s, and modules.dynamicController.enable: true in cloudcore's "+
-			"configuration: the agent asks MetaServer for the members", edgeCore))
+			"configuration: the agent reads the members from MetaServer", edgeCore))
 	}
 	return nil
 }
 
-// asksMetaServer reports whether an agent's API is MetaServer, by its address or because it is found on an edge.
-func (i *installer) asksMetaServer(k *config.Kubernetes) bool {
+// usesMetaServer reports whether an agent's API is MetaServer, by its address or because it is found on an edge.
+func (i *installer) usesMetaServer(k *config.Kubernetes) bool {
 	if k == nil || k.Kubeconfig != "" {
 		return false
 	}
@@ -243,7 +243,7 @@ func (m *mounts) certificate(k config.Kubernetes) {
 		if k.NodeKey != "" {
 			m.add("node-key", filepath.Dir(k.NodeKey), "DirectoryOrCreate", true)
 		}
-	case m.i.asksMetaServer(&k):
+	case m.i.usesMetaServer(&k):
 		m.add("node-certificate", edgeCertificates, "DirectoryOrCreate", true)
 	}
 }

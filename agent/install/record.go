@@ -24,7 +24,7 @@ type record struct {
 	Form  Form              `json:"form"`
 	Files map[string]string `json:"files"` // SHA-256 by path on the host
 	Dirs  []string          `json:"dirs"`  // created for them, outermost first
-	// NodeIP is what kubelet was told to report (package nodeip reads it); nil: nothing.
+	// NodeIP is what kubelet was configured to report (package nodeip reads it); nil: nothing.
 	NodeIP []netip.Addr `json:"nodeIP,omitempty"`
 	// EdgeCore is what was changed in edgecore's configuration; nil: nothing.
 	EdgeCore *edgeCoreEdit `json:"edgeCore,omitempty"`

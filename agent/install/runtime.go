@@ -43,11 +43,11 @@ func (i *installer) directories() string {
 	return b.String()
 }
 
-// compare tells the operator if the existing agent.yaml names directories in which the runtime does not look.
+// compare notes for the operator if the existing agent.yaml names directories in which the runtime does not look.
 func (i *installer) compare(text []byte) {
 	cfg, err := config.Parse(i.path(config.DefaultPath), text, cmp.Or(i.o.NodeName, "node"))
 	if err != nil || cfg.CNIMode == config.CNIKeep {
-		return // an error is told by those who need the configuration
+		return // whoever needs the configuration reports the error
 	}
 	c, err := cri.Find(i.o.Root)
 	if err != nil {
@@ -59,7 +59,7 @@ func (i *installer) compare(text []byte) {
 	}
 }
 
-// runtimeUnknown tells the operator why the runtime's directories are not known. A host without a runtime needs none.
+// runtimeUnknown notes for the operator why the runtime's directories are not known. A host without a runtime needs none.
 func (i *installer) runtimeUnknown(err error) {
 	if !errors.Is(err, cri.ErrNone) {
 		i.todo = append(i.todo, fmt.Sprintf("make sure that cniConfDir and cniBinDir in %s are where the container runtime looks "+

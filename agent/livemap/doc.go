@@ -4,6 +4,6 @@
 //	server.go  the page, for those who have the token, and what is new on it
 //	hub.go     hands what is new to all pages that are open
 //	detail.go  what is known of one pair
-//	model.go   merges what members tell into nodes and pairs; sites.go: where nodes stand
+//	model.go   merges what members report into nodes and pairs; sites.go: where nodes stand
 //	web/       the page; web/cytoscape.min.js.gz draws, and is the npm package's own file, compressed (DESIGN.md)
 package livemap

@@ -25,10 +25,10 @@ type hub struct {
 	m     *model
 	mu    sync.Mutex // taken before the model's
 	pages map[chan []byte]bool
-	open  func(int) // told how many there are; may be nil
+	open  func(int) // called with how many there are; may be nil
 }
 
-// count tells how many pages are open. h.mu is held.
+// count reports how many pages are open. h.mu is held.
 func (h *hub) count() {
 	if h.open != nil {
 		h.open(len(h.pages))

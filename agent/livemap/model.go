@@ -19,14 +19,14 @@ const (
 	maxHistory = 30
 )
 
-// model is what the page shows, merged from what members tell.
+// model is what the page shows, merged from what members report.
 type model struct {
 	mu      sync.Mutex // a leaf
 	members map[string]*member
 	names   map[string]string // by peer ID
 	pairs   map[[2]string]*pair
 	lans    lans
-	all     bool // a controller asks all members
+	all     bool // a controller queries all members
 	sent    view // what the pages have
 	dirty   bool
 }
@@ -156,7 +156,7 @@ func (m *model) note(p *pair, path string, c change) {
 	p.history = p.history[max(0, len(p.history)-maxHistory):]
 }
 
-// unused reports whether a pair is there only because this node asks: nothing was carried.
+// unused reports whether a pair is there only because of this node's queries: nothing was carried.
 func (m *model) unused(a, b string) bool {
 	x, y := m.members[a], m.members[b]
 	if !x.Self && !y.Self {
@@ -175,7 +175,7 @@ func pairOf(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
 // worse reports whether path a is one to look at rather than b.
 func worse(a, b string) bool { return slices.Index(observe.Paths, a) > slices.Index(observe.Paths, b) }
 
-// nameOf is the name of the member that has a peer ID, else the ID's end, which tells relays apart.
+// nameOf is the name of the member that has a peer ID, else the ID's end, which distinguishes relays.
 func (m *model) nameOf(id string) string {
 	if name := m.names[id]; name != "" {
 		return name

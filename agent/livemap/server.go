@@ -53,7 +53,7 @@ type Page struct {
 	Token string // who has it may look
 	// Source calls each with what is heard of members until ctx ends; its error ends Serve.
 	Source func(ctx context.Context, each func(observe.Event) error) error
-	// Pages is told how many pages are open; nil: nobody is.
+	// Pages is called with how many pages are open; may be nil.
 	Pages func(int)
 }
 
@@ -139,7 +139,7 @@ func (p Page) guard(next http.Handler) http.Handler {
 			return
 		}
 		head.Set("WWW-Authenticate", "Bearer")
-		http.Error(w, "This page asks for a token: open the address that `edgemesh-agent map` printed, which ends in ?token=…\n"+
+		http.Error(w, "This page requires a token: open the address that `edgemesh-agent map` printed, which ends in ?token=…\n"+
 			"If it has been restarted, it has printed a new one. A controller's token is in its Secret edgemesh-map.", http.StatusUnauthorized)
 	})
 }

@@ -79,7 +79,7 @@ func TestToken(t *testing.T) {
 	}()
 	for _, path := range []string{"/", "/?token=", "/?token=" + NewToken(), "/events", "/pair?a=a&b=b", "/page.js", "/cytoscape.min.js?token=" + p.Token, "/etc"} {
 		code, body, _ := request(t, base+path, map[string]string{"Cookie": "edgemesh-map=x", "Authorization": "Bearer "})
-		if code != http.StatusUnauthorized || !strings.Contains(body, "asks for a token: open the address that `edgemesh-agent map` printed") || len(body) > 300 {
+		if code != http.StatusUnauthorized || !strings.Contains(body, "requires a token: open the address that `edgemesh-agent map` printed") || len(body) > 300 {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}

@@ -54,7 +54,7 @@ func (k *checker) servers(ctx context.Context) []netip.AddrPort {
 	return out
 }
 
-// mapped asks up to two relays of each IP version about one socket.
+// mapped queries up to two relays of each IP version from one socket.
 func (k *checker) mapped(ctx context.Context, servers []netip.AddrPort) []Mapped {
 	out := []Mapped{}
 	for _, family := range []string{"ipv4", "ipv6"} {
@@ -123,7 +123,7 @@ func (k *checker) addrs() *uplinks.Addrs {
 	return uplinks.New(func() *members.View { return v }, func() []ma.Multiaddr { return nil })
 }
 
-// portMapping asks routers for a port, and gives it back.
+// portMapping requests a port from routers, and gives it back.
 func (k *checker) portMapping(ctx context.Context) string {
 	c, err := k.listen(ctx, netip.IPv4Unspecified())
 	if err != nil {

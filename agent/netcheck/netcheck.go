@@ -25,7 +25,7 @@ type Config struct {
 	Relays      []mesh.Relay
 	Proxy       *proxy.Way // nil: none
 	Mark        uint32     // of sockets, so that no rule of this host sends them into the pod network; 0: none
-	PortMapping bool       // ask routers for a port, for a moment
+	PortMapping bool       // request a port from routers, for a moment
 	Log         *slog.Logger
 }
 
@@ -40,7 +40,7 @@ type Report struct {
 	Relays      []Relay           `json:"relays"`
 	Proxy       string            `json:"proxy,omitempty"` // HOST:PORT, where TCP runs through one
 	Uplinks     []Uplink          `json:"uplinks"`
-	Clock       *Clock            `json:"clock"` // null: no relay told the time
+	Clock       *Clock            `json:"clock"` // null: no relay reported the time
 	Problems    []control.Finding `json:"problems"`
 }
 
@@ -120,7 +120,7 @@ func Run(ctx context.Context, c Config) Report {
 	return r
 }
 
-// Relays measures the relays alone, and the clock by one of them, which is nil if none told the time.
+// Relays measures the relays alone, and the clock by one of them, nil if none reported the time.
 func Relays(ctx context.Context, c Config) ([]Relay, *Clock) {
 	return newChecker(c).relays(ctx)
 }
@@ -153,7 +153,7 @@ func problems(r Report) []control.Finding {
 	case len(r.Relays) == 0:
 		out = append(out, control.Warningf("relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
 	case !r.Reached():
-		out = append(out, control.Brokenf("relays", "check the addresses, that edgemesh-relay runs there, and the firewalls on the way: TCP and UDP to its port, outgoing",
+		out = append(out, control.Brokenf("relays", "check the addresses, that edgemesh-relay runs there, and the firewalls in between: TCP and UDP to its port, outgoing",
 			"no relay answers: this node reaches only nodes that it can dial directly"))
 	case !r.UDPAsked():
 		out = append(out, control.Warningf("udp", "add the relays' UDP addresses (…/udp/PORT/quic-v1)",

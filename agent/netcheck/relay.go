@@ -33,7 +33,7 @@ type checker struct {
 	proxy string     // HOST:PORT of the proxy that was used
 }
 
-// newChecker leaves out the mark where this process may not set one: only rules of the pod network ask for it, and every
+// newChecker leaves out the mark where this process may not set one: only rules of the pod network match it, and every
 // measurement would fail.
 func newChecker(c Config) *checker {
 	if c.Mark != 0 && !mayMark(c.Mark) {
@@ -111,7 +111,7 @@ func (a Answer) better(than Answer) bool {
 	return a.RTTMs != nil && (than.RTTMs == nil || *a.RTTMs < *than.RTTMs)
 }
 
-// try measures one round trip. A WebSocket's server tells the time, too.
+// try measures one round trip. A WebSocket's server reports the time, too.
 func (k *checker) try(ctx context.Context, t target, at **Clock) (time.Duration, error) {
 	switch t.kind {
 	case udp:
@@ -163,7 +163,7 @@ func (k *checker) multistream(ctx context.Context, t target) (time.Duration, err
 	return time.Since(start), nil
 }
 
-// stun asks the relay where it sees a new socket.
+// stun queries the relay for the address of a new socket.
 func (k *checker) stun(ctx context.Context, t target) (time.Duration, error) {
 	server, err := resolve(ctx, t)
 	if err != nil {
@@ -222,7 +222,7 @@ func (k *checker) http(t target) (*http.Client, *http.Transport, *url.URL) {
 	return &http.Client{Transport: tr, CheckRedirect: refuse}, tr, u
 }
 
-// upgrade asks for a WebSocket (RFC 6455, section 4.1), and measures the answer once connected.
+// upgrade requests a WebSocket (RFC 6455, section 4.1), and measures the answer once connected.
 func (k *checker) upgrade(ctx context.Context, t target) (time.Duration, error) {
 	c, tr, u := k.http(t)
 	defer tr.CloseIdleConnections()

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// lookEvery is how often paths are looked at for an asker, sendEvery how often numbers are sent while no path changes.
+	// lookEvery is how often paths are looked at for an observer, sendEvery how often numbers are sent while no path changes.
 	lookEvery = time.Second
 	sendEvery = 3 * time.Second
-	// shareFor is how long what one asker is told is told to others, too.
+	// shareFor is how long a report is sent to further observers, too.
 	shareFor = lookEvery / 4
 	// patience bounds the request and the sending of one report.
 	patience = 10 * time.Second
-	// maxAskers bounds the streams at a time, maxOthers those of members that are no observers, maxOfOne those of one asker: an
-	// observer that restarts has two for a moment.
-	maxAskers = 16
-	maxOthers = 8
-	maxOfOne  = 2
-	// perMinute bounds the streams that one asker may open.
+	// maxStreams bounds the streams at a time, maxOthers those of members that the membership does not name as observers,
+	// maxOfOne those of one member: an observer that restarts has two for a moment.
+	maxStreams = 16
+	maxOthers  = 8
+	maxOfOne   = 2
+	// perMinute bounds the streams that one member may open.
 	perMinute = 30
 )
 
-// Scope is what is asked for; the first byte of a stream.
+// Scope is what is requested; the first byte of a stream.
 type Scope byte
 
 // The scopes.
@@ -49,15 +49,15 @@ type Stream interface {
 	Reset()
 }
 
-// The reasons to refuse an asker.
+// The reasons to refuse a member.
 var (
-	errTooMany = errors.New("too many ask at the same time; try later")
-	errTooFast = errors.New("asked too often; at most 30 times a minute")
-	errNoRight = errors.New("only observers may ask for more than their own pair: add the node to observers in PodNetwork or cluster.yaml")
+	errTooMany = errors.New("too many members observe at the same time; try later")
+	errTooFast = errors.New("too many requests; at most 30 a minute")
+	errNoRight = errors.New("only observers may see more than their own pair: add the node to observers in PodNetwork or cluster.yaml")
 	errScope   = errors.New("the request is neither for a pair nor for everything")
 )
 
-// Answerer tells others what this node's paths are. It does nothing while nobody asks.
+// Answerer reports this node's paths to others. It does nothing while nobody observes.
 type Answerer struct {
 	ctx      context.Context //nolint:containedctx // the agent's lifetime
 	report   func() Report
@@ -66,7 +66,7 @@ type Answerer struct {
 	said     seldom.Log
 
 	mu     sync.Mutex // a leaf
-	askers map[mesh.PeerID]int
+	open   map[mesh.PeerID]int
 	all    int
 	others int                 // of all, those of no observers
 	recent map[mesh.PeerID]int // streams that were opened since the minute began
@@ -74,16 +74,16 @@ type Answerer struct {
 	shared shared
 }
 
-// shared is a report that several askers get.
+// shared is a report that several observers get.
 type shared struct {
 	mu   sync.Mutex // held while a report is made
 	last Report
 	made time.Time
 }
 
-// NewAnswerer returns one that answers until ctx ends. report says everything, observes whether a member may hear it.
+// NewAnswerer returns one that answers until ctx ends. report says everything, observes whether a member may see it.
 func NewAnswerer(ctx context.Context, report func() Report, observes func(mesh.PeerID) bool, log *slog.Logger) *Answerer {
-	return &Answerer{ctx: ctx, report: report, observes: observes, log: log, askers: map[mesh.PeerID]int{}, recent: map[mesh.PeerID]int{}}
+	return &Answerer{ctx: ctx, report: report, observes: observes, log: log, open: map[mesh.PeerID]int{}, recent: map[mesh.PeerID]int{}}
 }
 
 // Answer serves a stream that a member has opened, until it ends. It owns the stream.
@@ -98,7 +98,7 @@ func (a *Answerer) Answer(id mesh.PeerID, st Stream) {
 	for _, refusal := range []error{errTooMany, errTooFast, errNoRight, errScope} {
 		if errors.Is(err, refusal) {
 			if a.said.Due(string(id)) {
-				a.log.Warn("a member's question about paths is refused", "peer", id, "because", refusal)
+				a.log.Warn("a member's request for paths is refused", "peer", id, "because", refusal)
 			}
 			_ = st.SetWriteDeadline(time.Now().Add(patience))
 			_ = Write(st, Report{Refused: refusal.Error()})
@@ -109,7 +109,7 @@ func (a *Answerer) Answer(id mesh.PeerID, st Stream) {
 		}
 	}
 	if err != nil && a.ctx.Err() == nil {
-		a.log.Debug("a member no longer asks about paths", "peer", id, "err", err)
+		a.log.Debug("a member no longer observes paths", "peer", id, "err", err)
 	}
 }
 
@@ -124,14 +124,14 @@ func (a *Answerer) enter(id mesh.PeerID, observer bool) error {
 	if a.recent[id]++; a.recent[id] > perMinute {
 		return errTooFast
 	}
-	if a.all >= maxAskers || a.askers[id] >= maxOfOne || !observer && a.others >= maxOthers {
+	if a.all >= maxStreams || a.open[id] >= maxOfOne || !observer && a.others >= maxOthers {
 		return errTooMany
 	}
 	if !observer {
 		a.others++
 	}
 	a.all++
-	a.askers[id]++
+	a.open[id]++
 	return nil
 }
 
@@ -142,8 +142,8 @@ func (a *Answerer) leave(id mesh.PeerID, observer bool) {
 		a.others--
 	}
 	a.all--
-	if a.askers[id]--; a.askers[id] == 0 {
-		delete(a.askers, id)
+	if a.open[id]--; a.open[id] == 0 {
+		delete(a.open, id)
 	}
 }
 
@@ -171,7 +171,7 @@ func (a *Answerer) serve(id mesh.PeerID, st Stream) error {
 	var sent time.Time
 	for ctx.Err() == nil {
 		if refused := a.may(id, Scope(scope[0])); refused != nil {
-			return ctx.Err() // taken off the list meanwhile; the asker hears so when it asks again
+			return ctx.Err() // taken off the list meanwhile; the member learns so with its next request
 		}
 		now := a.current()
 		if Scope(scope[0]) == Own {
@@ -191,7 +191,7 @@ func (a *Answerer) serve(id mesh.PeerID, st Stream) error {
 	return ctx.Err()
 }
 
-// may is nil if a member may ask that.
+// may is nil if a member may see that.
 func (a *Answerer) may(id mesh.PeerID, s Scope) error {
 	switch {
 	case s != Own && s != All:
@@ -202,7 +202,7 @@ func (a *Answerer) may(id mesh.PeerID, s Scope) error {
 	return nil
 }
 
-// current is a report of less than shareFor ago: however many ask, one is made.
+// current is a report of less than shareFor ago: however many observe, one is made.
 func (a *Answerer) current() Report {
 	s := &a.shared
 	s.mu.Lock()

@@ -7,7 +7,7 @@ type Event struct {
 	Site   string  `json:"site,omitempty"`
 	Self   bool    `json:"self,omitempty"`   // it is this node
 	All    bool    `json:"all,omitempty"`    // of this node: it is an observer
-	Report *Report `json:"report,omitempty"` // nil: it has told nothing yet, or Error says why it tells no more
+	Report *Report `json:"report,omitempty"` // nil: it has reported nothing yet, or Error says why it reports no more
 	Error  string  `json:"error,omitempty"`
 	Gone   bool    `json:"gone,omitempty"` // it has left the membership
 }

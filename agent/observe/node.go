@@ -27,8 +27,8 @@ type Node struct {
 	Log    *slog.Logger
 }
 
-// Serve tells other members which paths this node uses, as far as they may ask, until ctx ends. It returns what tells
-// controllers.
+// Serve reports to other members which paths this node uses, as far as they may see them, until ctx ends. It returns what
+// reports to controllers.
 func (n Node) Serve(ctx context.Context) *Answerer {
 	a := NewAnswerer(ctx, n.report, func(id mesh.PeerID) bool {
 		p := n.Plan()
@@ -38,12 +38,12 @@ func (n Node) Serve(ctx context.Context) *Answerer {
 	return a
 }
 
-// report is what this node tells.
+// report is what this node reports.
 func (n Node) report() Report { return FromStatus(n.Status()) }
 
-// Observe is Asker.Run, for control.Backend.
+// Observe is Observer.Run, for control.Backend.
 func (n Node) Observe(ctx context.Context, each func(any) error) error {
-	return Asker{
+	return Observer{
 		Self: func() mesh.Node { return n.Plan().Self }, Members: func() iter.Seq[*mesh.Node] { return n.Plan().Members() }, Own: n.report,
 		All: func() bool { p := n.Plan(); return p.Observes(p.Self.PeerID) },
 		Open: func(ctx context.Context, of mesh.PeerID) (Stream, error) {

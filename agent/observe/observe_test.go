@@ -190,7 +190,7 @@ func TestAnswer(t *testing.T) {
 		if r := hear(m.ask(&wg, "flood", Own)); r.Refused != errTooFast.Error() && r.Refused != errTooMany.Error() {
 			t.Errorf("after a flood: %+v", r)
 		}
-		for i := range maxAskers {
+		for i := range maxStreams {
 			m.ask(&wg, mesh.PeerID(fmt.Sprint(i)), Own)
 		}
 		synctest.Wait()
@@ -202,8 +202,8 @@ func TestAnswer(t *testing.T) {
 		}
 		stop()
 		wg.Wait()
-		if m.a.all != 0 || m.a.others != 0 || len(m.a.askers) != 0 {
-			t.Errorf("places are kept: %d, %v", m.a.all, m.a.askers)
+		if m.a.all != 0 || m.a.others != 0 || len(m.a.open) != 0 {
+			t.Errorf("places are kept: %d, %v", m.a.all, m.a.open)
 		}
 	})
 }
@@ -218,7 +218,7 @@ func TestAsk(t *testing.T) {
 		var left sync.Map
 		var gone atomic.Bool
 		observer := true
-		a := Asker{
+		a := Observer{
 			Self: func() mesh.Node { return mesh.Node{Name: "self", PeerID: "self"} },
 			Members: func() iter.Seq[*mesh.Node] {
 				all := []*mesh.Node{{Name: "good", PeerID: "good", Site: "oslo"}, {Name: "flood", PeerID: "flood"}, {Name: "off", PeerID: "off"}, {Name: "away", PeerID: "away"}}

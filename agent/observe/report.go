@@ -37,7 +37,7 @@ var (
 // Paths are the values of Pair.Path, the best first. A pair without recent traffic is in no report.
 var Paths = []string{"native", "vxlan", "direct", "punched", "relayed", "none"} //nolint:gochecknoglobals // a constant
 
-// Report is what a member says of itself. An asker that is no observer gets Version and Pairs, with at most its own.
+// Report is what a member says of itself. A member that is not an observer gets Version and Pairs, with at most its own.
 type Report struct {
 	Version   string    `json:"version,omitempty"`
 	StartedAt time.Time `json:"startedAt,omitzero"`

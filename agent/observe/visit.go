@@ -20,7 +20,7 @@ const (
 )
 
 // Visits keeps this node connected to a controller that watches, for that long. The controller is not a member: it cannot connect
-// to this node itself. Over that connection it asks as any observer does. All fields are required.
+// to this node itself. Over that connection it observes as others do. All fields are required.
 type Visits struct {
 	Plan    func() mesh.Plan
 	Changed <-chan struct{} // Plan may watch others now

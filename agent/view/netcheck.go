@@ -27,7 +27,7 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 		t.add(plain, "UDP", "not measured: no UDP address of a relay is known")
 	}
 	t.add(plain, "addresses", fmt.Sprintf("IPv4 %s, IPv6 %s", yesNo(r.IPv4), yesNo(r.IPv6)))
-	t.add(plain, "port mapping", cmp.Or(r.PortMapping, "not asked for"))
+	t.add(plain, "port mapping", cmp.Or(r.PortMapping, "not requested"))
 	t.add(plain, "proxy", cmp.Or(r.Proxy, "none"))
 	for _, u := range r.Uplinks {
 		var addrs []string
@@ -82,7 +82,7 @@ func answerText(a *netcheck.Answer) string {
 
 func clockText(c *netcheck.Clock) string {
 	if c == nil {
-		return "not compared: no relay told the time"
+		return "not compared: no relay reported the time"
 	}
 	off := time.Duration(c.OffsetMs) * time.Millisecond
 	switch {

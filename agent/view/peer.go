@@ -119,7 +119,7 @@ func queueText(p control.PeerStatus) string {
 		parts = append(parts, millis(p.QueueMs)+" here, of the oldest packet")
 	}
 	if p.WayMs != nil {
-		parts = append(parts, millis(p.WayMs)+" on the path, both ways")
+		parts = append(parts, millis(p.WayMs)+" on the path, both directions")
 	}
 	return strings.Join(parts, "; ")
 }

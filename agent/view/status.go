@@ -27,23 +27,23 @@ func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
 	}
 	head := part(func(w io.Writer) { summary(w, on, s, now) })
 	wrong := part(func(w io.Writer) { problems(w, on, s) })
-	ways := part(func(w io.Writer) { relays(w, on, s.Relays) })
+	links := part(func(w io.Writer) { relays(w, on, s.Relays) })
 	full := part(func(w io.Writer) { pools(w, on, s.Pools, now) })
 	list, left := newListed(on, s.Peers, f, now), 0
 	switch {
 	case f.whole():
 	case on.Height == 0:
-		left = max(pipePeers, pipeLines-on.rows(head+wrong+ways+full))
+		left = max(pipePeers, pipeLines-on.rows(head+wrong+links+full))
 	default:
 		space := on.Height - 1 - on.rows(head) // a line is for the prompt, or the cursor
 		if most := max(space-list.least()-2, space/2); on.rows(wrong) > most {
 			wrong = on.first(wrong, most)
 		}
 		space -= on.rows(wrong)
-		ways, full = fitting(on, ways, full, space-list.least())
-		left = space - on.rows(ways+full)
+		links, full = fitting(on, links, full, space-list.least())
+		left = space - on.rows(links+full)
 	}
-	fmt.Fprint(w, head, wrong, ways)
+	fmt.Fprint(w, head, wrong, links)
 	list.print(w, left)
 	if len(list.groups) == 0 && (f.Path != "" || f.Site != "") {
 		fmt.Fprintln(w, "\nno peer is "+f.text())

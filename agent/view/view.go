@@ -1,5 +1,5 @@
-// Package view shows an operator what the agent says: as text for a terminal, or plain in a pipe. It asks nobody and
-// keeps nothing.
+// Package view shows an operator what the agent says: as text for a terminal, or plain in a pipe. It does no I/O but
+// output, and keeps nothing.
 //
 //	view.go      where it is shown: width, height, colours
 //	table.go     rows in columns

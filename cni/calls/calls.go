@@ -78,7 +78,7 @@ func Take(runtimeDir string) ([]Call, error) {
 	return parse(text), errors.Join(err, os.Remove(mine))
 }
 
-// parse reads lines; what is none is passed over.
+// parse reads lines, and skips those that are malformed.
 func parse(text []byte) (out []Call) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		words := strings.Fields(lines.Text())

@@ -11,7 +11,7 @@ import (
 	"edgemesh/cni/conf"
 )
 
-// Request asks for one address of each family that Blocks has.
+// Request is for one address of each family that Blocks has.
 type Request struct {
 	Owner
 	Blocks   []netip.Prefix

@@ -105,7 +105,7 @@ func TestLiveMap(t *testing.T) {
 	all := newLiveMap(t, cloud1)
 	code, err := cloud1.Run(t.Context(), "curl", "-s", "-w", "%{http_code}", all.base+"events")
 	ok(t, err)
-	contains(t, code, "asks for a token", "401")
+	contains(t, code, "requires a token", "401")
 	await(t, 20*time.Second, "all nodes are heard", func() bool {
 		nodes, edges := all.now(t)
 		return len(nodes) == 3 && nodes["edge-1"].Class == "well" && nodes["edge-2"].Class == "well" && len(edges) == 0

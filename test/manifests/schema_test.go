@@ -41,7 +41,7 @@ func TestKubeconform(t *testing.T) {
 	}
 	// The pods of a connectivity test.
 	for _, o := range slices.Concat(fleet.Namespace(), fleet.Server(1, "edge-1", "localhost/edgemesh-agent:1"),
-		fleet.Asker(1, "edge-1", "localhost/edgemesh-agent:1", []string{"ip/a=http://10.244.1.2:8080/"})) {
+		fleet.Client(1, "edge-1", "localhost/edgemesh-agent:1", []string{"ip/a=http://10.244.1.2:8080/"})) {
 		b, err := json.Marshal(o)
 		if err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// Kernel is a lan.Kernel that remembers what it was told.
+// Kernel is a lan.Kernel that remembers what it was given.
 type Kernel struct {
 	mu      sync.Mutex
 	uplinks []mesh.Uplink
@@ -68,7 +68,7 @@ func (k *Kernel) Suspect() {
 	k.suspect = true
 }
 
-// SetUplinks gives the node other addresses; the service is to be told.
+// SetUplinks gives the node other addresses; the service is to be notified.
 func (k *Kernel) SetUplinks(all ...mesh.Uplink) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -63,7 +63,7 @@ type Node struct {
 	suspects []mesh.PeerID
 }
 
-// Add adds a node whose service runs until the test ends; SetMembers tells the others.
+// Add adds a node whose service runs until the test ends; SetMembers informs the others.
 func (l *LAN) Add() *Node {
 	l.T.Helper()
 	i := len(l.nodes)
@@ -145,7 +145,7 @@ func (n *Node) Why(m *Node) string {
 	return st.Reason
 }
 
-// Suspects are the members whose path did not answer, as the tunnel was told.
+// Suspects are the members whose path did not answer, as reported to the tunnel.
 func (n *Node) Suspects() []mesh.PeerID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -217,7 +217,7 @@ func (s socket) Run(f func(b []byte, a lan.Arrival)) {
 	<-s.n.closed
 }
 
-// Send checks what holds for every probe and answer: the kernel was told before.
+// Send checks what holds for every probe and answer: the kernel held its path before.
 func (s socket) Send(slot int, to netip.AddrPort, b []byte) error {
 	l, paths := s.n.lan, s.n.Kernel.Paths()
 	if !slices.ContainsFunc(paths.Probes, func(p mesh.ProbeRoute) bool { return p.Slot == slot && p.Target == to.Addr() }) {

@@ -5,7 +5,7 @@
 const most = 200; // rows of a list; search finds the others
 const paths = ['none', 'relayed', 'punched', 'direct', 'vxlan', 'native']; // the ones to look at first
 const tone = { native: 'good', vxlan: 'good', direct: 'good', punched: 'mid', relayed: 'poor', none: 'bad' };
-const states = { well: 'no trouble', wrong: 'trouble', silent: 'not heard', unasked: 'not asked' };
+const states = { well: 'no trouble', wrong: 'trouble', silent: 'not heard', unasked: 'not queried' };
 const all = { nodes: new Map(), edges: new Map(), relays: new Map() };
 const $ = id => document.getElementById(id);
 let self = '', observer = false, target = null, first = true, listing = 0;

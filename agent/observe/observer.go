@@ -30,40 +30,40 @@ const (
 	longPause = 30 * time.Second
 )
 
-// Asker asks members for their paths. All fields are required.
-type Asker struct {
+// Observer fetches members' paths. All fields are required.
+type Observer struct {
 	Self    func() mesh.Node
 	Members func() iter.Seq[*mesh.Node] // all others
 	All     func() bool                 // this node is an observer
-	Own     func() Report               // what this node would tell an observer
+	Own     func() Report               // what this node would report to an observer
 	Open    func(context.Context, mesh.PeerID) (Stream, error)
-	Reached func(mesh.PeerID) bool // it can be asked now
-	Leave   func(mesh.PeerID)      // the member is asked no longer
+	Reached func(mesh.PeerID) bool // it can be reached now
+	Leave   func(mesh.PeerID)      // the member is observed no longer
 }
 
-// following is a member that is asked.
+// following is a member that is observed.
 type following struct {
 	scope Scope
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
-// end stops asking and waits for it.
+// end stops observing and waits for it.
 func (f following) end() {
 	f.stop()
 	<-f.ended
 }
 
-// Run asks until ctx ends or each returns an error, which it returns. each gets every member first, and then what is new, not
-// concurrently. An observer asks all members, which connects it to them; any other node asks those whose paths it uses, for
-// the pair of the two.
-func (a Asker) Run(ctx context.Context, each func(Event) error) error {
+// Run observes until ctx ends or each returns an error, which it returns. each gets every member first, and then what is new, not
+// concurrently. A node that the membership names as observer fetches the paths of all members, which connects it to them; any other node
+// fetches those of the members whose paths it uses, for the pair of the two.
+func (o Observer) Run(ctx context.Context, each func(Event) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
 	defer following.Wait()
 	defer cancel()
 	out := make(chan Event)
-	following.Go(func() { a.follow(ctx, out) })
+	following.Go(func() { o.follow(ctx, out) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,34 +76,34 @@ func (a Asker) Run(ctx context.Context, each func(Event) error) error {
 	}
 }
 
-// round is who is asked now. One goroutine owns it.
+// round is who is observed now. One goroutine owns it.
 type round struct {
-	Asker
-	ctx   context.Context //nolint:containedctx // of Run
-	out   chan<- Event
-	slots chan struct{} // for streams that are being opened
-	known map[mesh.PeerID]*mesh.Node
-	asked map[mesh.PeerID]following
+	Observer
+	ctx       context.Context //nolint:containedctx // of Run
+	out       chan<- Event
+	slots     chan struct{} // for streams that are being opened
+	known     map[mesh.PeerID]*mesh.Node
+	following map[mesh.PeerID]following
 
-	before Report // what this node told last, and when
+	before Report // what this node reported last, and when
 	sent   time.Time
 }
 
-// follow keeps one goroutine for each member to ask.
-func (a Asker) follow(ctx context.Context, out chan<- Event) {
-	r := &round{Asker: a, ctx: ctx, out: out, slots: make(chan struct{}, openTogether), known: map[mesh.PeerID]*mesh.Node{}, asked: map[mesh.PeerID]following{}}
+// follow keeps one goroutine for each observed member.
+func (o Observer) follow(ctx context.Context, out chan<- Event) {
+	r := &round{Observer: o, ctx: ctx, out: out, slots: make(chan struct{}, openTogether), known: map[mesh.PeerID]*mesh.Node{}, following: map[mesh.PeerID]following{}}
 	for {
 		own := r.Own()
 		if !r.members(own) || !r.self(own) || !wake.Sleep(ctx, lookEvery) {
 			break
 		}
 	}
-	for _, f := range r.asked {
+	for _, f := range r.following {
 		f.end() // ctx has ended
 	}
 }
 
-// self tells what this node itself would. It comes after the members that it names.
+// self reports this node's own paths. They come after the members that it names.
 func (r *round) self(own Report) bool {
 	if samePaths(r.before, own) && time.Since(r.sent) < sendEvery {
 		return true
@@ -115,7 +115,7 @@ func (r *round) self(own Report) bool {
 	return put(r.ctx, r.out, e)
 }
 
-// members begins and ends asking as the membership, this node's right to ask and its use of paths change.
+// members begins and ends observing as the membership, this node's right to observe and its use of paths change.
 func (r *round) members(own Report) bool {
 	used := map[mesh.PeerID]bool{}
 	for _, p := range own.Pairs {
@@ -131,22 +131,22 @@ func (r *round) members(own Report) bool {
 		k, ok := r.known[m.PeerID]
 		news := !ok || k.Name != m.Name || k.Site != m.Site
 		wanted := (scope == All || used[m.PeerID]) && r.Reached(m.PeerID)
-		if f, ok := r.asked[m.PeerID]; ok && (news || !wanted || f.scope != scope) {
+		if f, ok := r.following[m.PeerID]; ok && (news || !wanted || f.scope != scope) {
 			f.end()
-			delete(r.asked, m.PeerID)
-			news = true // what it told is no longer so
+			delete(r.following, m.PeerID)
+			news = true // what it reported is no longer so
 		}
 		if r.known[m.PeerID] = m; news && !put(r.ctx, r.out, about(*m)) {
 			return false
 		}
-		if _, ok := r.asked[m.PeerID]; !ok && wanted {
+		if _, ok := r.following[m.PeerID]; !ok && wanted {
 			r.begin(*m, scope)
 		}
 	}
 	return members == len(r.known) || r.gone()
 }
 
-// gone ends asking those that are members no longer.
+// gone stops observing those that are members no longer.
 func (r *round) gone() bool {
 	now := map[mesh.PeerID]bool{}
 	for m := range r.Members() {
@@ -156,9 +156,9 @@ func (r *round) gone() bool {
 		if now[id] {
 			continue
 		}
-		if f, ok := r.asked[id]; ok {
+		if f, ok := r.following[id]; ok {
 			f.end()
-			delete(r.asked, id)
+			delete(r.following, id)
 		}
 		delete(r.known, id)
 		gone := about(*m)
@@ -170,11 +170,11 @@ func (r *round) gone() bool {
 	return true
 }
 
-// begin asks a member until its end is called or ctx ends.
+// begin observes a member until its end is called or ctx ends.
 func (r *round) begin(m mesh.Node, s Scope) {
 	ctx, stop := context.WithCancel(r.ctx)
 	f := following{scope: s, stop: stop, ended: make(chan struct{})}
-	r.asked[m.PeerID] = f
+	r.following[m.PeerID] = f
 	go func() {
 		defer close(f.ended)
 		r.keep(ctx, m, s, r.slots, r.out)
@@ -184,7 +184,7 @@ func (r *round) begin(m mesh.Node, s Scope) {
 
 func about(m mesh.Node) Event { return Event{Node: m.Name, PeerID: string(m.PeerID), Site: m.Site} }
 
-// put hands an event on; false: the end.
+// put passes an event on; false: the end.
 func put(ctx context.Context, out chan<- Event, e Event) bool {
 	select {
 	case <-ctx.Done():
@@ -194,10 +194,10 @@ func put(ctx context.Context, out chan<- Event, e Event) bool {
 	}
 }
 
-// keep asks one member again and again.
-func (a Asker) keep(ctx context.Context, m mesh.Node, s Scope, slots chan struct{}, out chan<- Event) {
+// keep observes one member, with a new stream whenever one ends.
+func (o Observer) keep(ctx context.Context, m mesh.Node, s Scope, slots chan struct{}, out chan<- Event) {
 	for pause := tryAgain; ; {
-		heard, err := a.ask(ctx, m, s, slots, out)
+		heard, err := o.observe(ctx, m, s, slots, out)
 		if ctx.Err() != nil {
 			return
 		}
@@ -222,9 +222,9 @@ func (a Asker) keep(ctx context.Context, m mesh.Node, s Scope, slots chan struct
 // errRefused means that the member does not answer this node.
 var errRefused = errors.New("it refuses to answer")
 
-// ask hands on what a member reports on one stream, until that ends.
-func (a Asker) ask(ctx context.Context, m mesh.Node, s Scope, slots chan struct{}, out chan<- Event) (heard bool, err error) {
-	st, err := a.open(ctx, m.PeerID, slots)
+// observe passes on what a member reports on one stream, until that ends.
+func (o Observer) observe(ctx context.Context, m mesh.Node, s Scope, slots chan struct{}, out chan<- Event) (heard bool, err error) {
+	st, err := o.openStream(ctx, m.PeerID, slots)
 	if err != nil {
 		return false, err
 	}
@@ -233,7 +233,7 @@ func (a Asker) ask(ctx context.Context, m mesh.Node, s Scope, slots chan struct{
 	defer stop()
 	_ = st.SetWriteDeadline(time.Now().Add(patience))
 	if _, err := st.Write([]byte{byte(s)}); err != nil {
-		return false, fmt.Errorf("ask: %w", err)
+		return false, fmt.Errorf("send the request: %w", err)
 	}
 	for {
 		_ = st.SetReadDeadline(time.Now().Add(silence))
@@ -245,7 +245,7 @@ func (a Asker) ask(ctx context.Context, m mesh.Node, s Scope, slots chan struct{
 			return heard, fmt.Errorf("%w: %s", errRefused, r.Refused)
 		}
 		if s == Own {
-			r = r.only(string(a.Self().PeerID))
+			r = r.only(string(o.Self().PeerID))
 		}
 		heard = true
 		e := about(m)
@@ -256,8 +256,8 @@ func (a Asker) ask(ctx context.Context, m mesh.Node, s Scope, slots chan struct{
 	}
 }
 
-// open opens a stream, when it is its turn.
-func (a Asker) open(ctx context.Context, id mesh.PeerID, slots chan struct{}) (Stream, error) {
+// openStream opens a stream, when it is its turn.
+func (o Observer) openStream(ctx context.Context, id mesh.PeerID, slots chan struct{}) (Stream, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -266,9 +266,9 @@ func (a Asker) open(ctx context.Context, id mesh.PeerID, slots chan struct{}) (S
 	defer func() { <-slots }()
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	st, err := a.Open(ctx, id)
+	st, err := o.Open(ctx, id)
 	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-		return nil, errors.New("its agent is of an older release, which cannot be asked")
+		return nil, errors.New("its agent is of an older release, which cannot be observed")
 	}
 	return st, err
 }
