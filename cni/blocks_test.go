@@ -122,7 +122,7 @@ func TestBlocksChangeUnderWay(t *testing.T) {
 	wantEqual(t, "addresses", got.p.prefixes(), []string{"10.88.0.2/25"})
 }
 
-// Calls under way are no reason to call the node not ready, and to make its
+// Calls that run are no reason to call the node not ready, and to make its
 // kubelet wait.
 func TestStatusWhileLocked(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24")

@@ -172,7 +172,7 @@ func (m *machine) powerOn() {
 	m.off = off
 	go func() {
 		defer close(off)
-		runtime.LockOSThread() // which is in the namespace, and whose end the signal tells: it goes with containerd
+		runtime.LockOSThread() // which is in the namespace, and whose end the signal follows: it ends with containerd
 		err := m.netns.Set()
 		if err == nil {
 			err = m.proc.Start()
@@ -295,7 +295,7 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
-// checkStatus checks that a runtime that calls STATUS tells why the network is
+// checkStatus checks that a runtime that calls STATUS reports why the network is
 // not ready, until the agent has written subnet.json.
 func (m *machine) checkStatus() {
 	m.t.Helper()

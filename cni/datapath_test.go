@@ -101,7 +101,7 @@ func TestSpoofing(t *testing.T) {
 		}
 	}
 	v4, v6 := victim.addrs()[0], victim.addrs()[1]
-	// The kernel asks for an unknown neighbour in the name of the first packet that
+	// The kernel resolves an unknown neighbour in the name of the first packet that
 	// waits for it, so a spoofed one would hold up those after it.
 	for _, dst := range third.addrs() {
 		if err := answers(evil.netns, dst); err != nil {

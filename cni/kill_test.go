@@ -309,7 +309,7 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 	var valid []*pod
 	for _, p := range running {
-		if p.check() == nil { // DEL may have been killed half-way
+		if p.check() == nil { // DEL may have been killed midway
 			valid = append(valid, p)
 		}
 	}

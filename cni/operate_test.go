@@ -75,7 +75,7 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 	}
 }
 
-// An address whose ADD may still be under way is in use; only later is it lost.
+// An address whose ADD may still run is in use; only later is it lost.
 func TestListTellsLostFromUnderWay(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24")
 	n.add("web-0")

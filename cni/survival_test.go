@@ -296,7 +296,7 @@ func TestFullPool(t *testing.T) {
 }
 
 // Names at Kubernetes' limits: the files' names are cut, the content is whole,
-// and two pods whose shortened names begin the same way do not share an address.
+// and two pods whose shortened names begin with the same letters do not share an address.
 func TestLongNames(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	ns63, pod253 := strings.Repeat("n", 63), strings.Repeat("p", 252)
@@ -361,7 +361,7 @@ func TestKeepOptions(t *testing.T) {
 	}
 }
 
-// Asking for an address, each way.
+// A request for an address, in each form.
 func TestRequestedAddress(t *testing.T) {
 	n := newNode(t, dualStack...)
 	for i, c := range []struct {

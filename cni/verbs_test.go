@@ -96,10 +96,10 @@ func TestVersionVerb(t *testing.T) {
 	}
 	wantEqual(t, "supported", v.SupportedVersions, []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"})
 	if v.CNIVersion != "1.1.0" {
-		t.Errorf("asked without a version: %s", out)
+		t.Errorf("request without a version: %s", out)
 	}
 	if out, err = n.call("VERSION", "", "", "", []byte(`{"cniVersion":"0.4.0"}`)); err != nil || !bytes.Contains(out, []byte(`"cniVersion":"0.4.0"`)) {
-		t.Errorf("asked in 0.4.0: %s, %v", out, err)
+		t.Errorf("request in 0.4.0: %s, %v", out, err)
 	}
 	if out, err := exec.Command(n.plugin, "version").Output(); err != nil || !strings.HasPrefix(string(out), "dev\n") || !strings.HasSuffix(string(out), "\nCNI: 0.3.1 0.4.0 1.0.0 1.1.0\n") {
 		t.Errorf("the operator's version: %q, %v", out, err)

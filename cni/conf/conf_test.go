@@ -31,7 +31,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A value of the wrong type is told in the file's words, not in Go's.
+// A value of the wrong type is reported in the file's words, not in Go's.
 func TestWrongTypes(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"bridge":5}`:                    "bridge: must be a string, not of the type number",
@@ -222,7 +222,7 @@ func FuzzSubnet(f *testing.F) {
 }
 
 // An agent that starts a moment later than the pod is waited for; one that does not
-// come is not waited for longer than asked.
+// come is not waited for longer than requested.
 func TestAwaitSubnet(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := AwaitSubnet(dir, 0); !errors.Is(err, ErrNoSubnet) {

@@ -173,7 +173,7 @@ func (c *NetConf) Keeps(pod string) bool {
 	return true
 }
 
-// wanted merges the three ways to request an address. The capability wins over args, and
+// wanted merges the three forms of a request for an address. The capability wins over args, and
 // args over CNI_ARGS; two addresses of one family in the same place are an error.
 func wanted(lists ...[]string) ([]netip.Addr, error) {
 	sources := []struct {

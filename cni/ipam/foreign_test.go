@@ -69,7 +69,7 @@ func TestReadForeign(t *testing.T) {
 }
 
 // Leases that host-local left before a power cut are of containers that are
-// gone, which no DEL may ever tell.
+// gone, which no DEL may ever report.
 func TestStaleLeases(t *testing.T) {
 	blocks := prefixes("10.1.1.0/29")
 	w := newWorld()

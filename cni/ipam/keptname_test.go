@@ -32,7 +32,7 @@ func TestFullPool(t *testing.T) {
 		gone(t, w, pod(fmt.Sprintf("p%d", i), fmt.Sprintf("c%d", i)))
 	}
 	if _, err := w.open().Allocate(Request{Owner: pod("x", "x"), Blocks: blocks, Wanted: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}); !errors.Is(err, ErrWanted) {
-		t.Fatalf("address in use asked for: %v", err)
+		t.Fatalf("address in use requested: %v", err)
 	}
 	want(t, "p3 comes back", must(t, w, req("p3", "c3b")), "10.244.1.5")
 	want(t, "gone longest", must(t, w, req("n1", "n1")), "10.244.1.9")

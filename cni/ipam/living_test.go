@@ -125,7 +125,7 @@ func TestAnotherNetworksStore(t *testing.T) {
 		t.Error("the other network's pod has a record in our store")
 	}
 	if _, err := w.add(Request{Owner: pod("b", "b"), Blocks: blocks, Wanted: []netip.Addr{theirs}}); !errors.Is(err, ErrWanted) {
-		t.Errorf("their address asked for: %v", err)
+		t.Errorf("their address requested: %v", err)
 	}
 	// Both at the same moment: the record is there, their interface was faster.
 	recs, err := w.allocate(Request{Owner: pod("c", "c"), Blocks: blocks})

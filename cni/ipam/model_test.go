@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what the store should remember, kept in the simplest way: per pod
+// model is what the store should remember, kept in the simplest form: per pod
 // the addresses it last got, and per address which pod had it last.
 type model struct {
 	*world
@@ -24,7 +24,7 @@ type model struct {
 	last   map[string][]netip.Addr // pod → its latest addresses
 	holder map[netip.Addr]string   // address → the pod that got it latest
 	torn   bool                    // records were damaged, so names may be lost
-	slow   []slowAdd               // under way
+	slow   []slowAdd               // not finished
 	unsure map[string]bool         // pods whose latest ADD did not return
 }
 
@@ -66,7 +66,7 @@ func (m *model) request(o Owner) Request { return Request{Owner: o, Blocks: m.bl
 func (m *model) add(t *rapid.T, name string, crash int) {
 	m.serial++
 	o := pod(name, fmt.Sprintf("c%d", m.serial))
-	m.clock = m.clock.Add(2 * startGrace) // nothing earlier counts as under way
+	m.clock = m.clock.Add(2 * startGrace) // nothing earlier counts as unfinished
 	var got []netip.Addr
 	var err error
 	m.fs.dieAt = crash
@@ -108,8 +108,8 @@ func (m *model) mine(name string, addrs []netip.Addr) bool {
 	})
 }
 
-// onItsWay reports whether r's ADD may still be under way.
-func (m *model) onItsWay(r Record) bool {
+// running reports whether r's ADD may still run.
+func (m *model) running(r Record) bool {
 	age := m.clock.Sub(r.Allocated)
 	return r.Boot == m.boot && age >= 0 && age < startGrace
 }
@@ -127,7 +127,7 @@ func (m *model) taken(b netip.Prefix) uint64 {
 	}
 	s := m.open()
 	for _, r := range s.Records() {
-		if r.InUse() && (s.pool().alive(r) || m.onItsWay(r)) {
+		if r.InUse() && (s.pool().alive(r) || m.running(r)) {
 			all[r.IP] = true
 		}
 	}
@@ -163,7 +163,7 @@ func (m *model) learn() {
 				m.last[pod] = append(m.last[pod], r.IP)
 			}
 		} else {
-			delete(m.last, pod) // killed half-way, or a family ran short
+			delete(m.last, pod) // killed midway, or a family ran short
 		}
 	}
 }
@@ -270,7 +270,7 @@ func TestModel(t *testing.T) {
 				if !killed {
 					s := m.open()
 					for _, r := range s.Records() {
-						if r.InUse() && !s.pool().alive(r) && !m.onItsWay(r) {
+						if r.InUse() && !s.pool().alive(r) && !m.running(r) {
 							t.Fatalf("leaked: %+v", r)
 						}
 					}

@@ -170,7 +170,7 @@ func TestPowerCutEverywhere(t *testing.T) {
 			change:  func(w *world) error { _, err := w.add(req("new", "n1")); return err },
 			again:   "db", addrs: "10.1.1.4 fd00::4",
 		},
-		"taking over at the DEL that tells the name": {
+		"taking over at the DEL that has the name": {
 			prepare: foreigners,
 			change:  func(w *world) error { return w.del(unnamed("web")) },
 			late:    late,

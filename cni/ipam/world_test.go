@@ -160,7 +160,7 @@ func (w *world) del(o Owner) error {
 	return err
 }
 
-// killed runs f and reports whether it was killed on the way.
+// killed runs f and reports whether it was killed meanwhile.
 func (w *world) killed(f func()) (killed bool) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -79,7 +79,7 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 		return err
 	}
 	if u, err := Usage(config(t, filepath.Join(dir, "busy"), dir, "")); err != nil || len(u) != 1 {
-		t.Errorf("usage while a call is under way: %+v, %v", u, err)
+		t.Errorf("usage while a call runs: %+v, %v", u, err)
 	}
 	if err := busy.Close(); err != nil {
 		return err
@@ -115,7 +115,7 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	if err := podlink.Start(host); err != nil {
 		return err
 	}
-	// Of an earlier boot, so that no ADD can still be under way.
+	// Of an earlier boot, so that no ADD can still run.
 	recs[0].Boot = "earlier"
 	if err := os.WriteFile(filepath.Join(data, recs[0].FileName()), recs[0].Encode(), 0o600); err != nil {
 		return err

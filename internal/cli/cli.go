@@ -65,7 +65,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 }
 
 // prepare makes root print its help, and turns every mistake in a command line into a
-// usage error, the same way for all commands.
+// usage error, as of all commands.
 func prepare(root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	// Not by cobra's template: with package text/template the linker keeps every exported method, 6 MB of an agent.

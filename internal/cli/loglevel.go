@@ -9,9 +9,9 @@ import (
 	"edgemesh/internal/logs"
 )
 
-// LogLevel is the command that shows the level of the log of the running thing, "agent" or "relay", or changes it. ask sets
+// LogLevel is the command that shows the level of the log of the running thing, "agent" or "relay", or changes it. set changes
 // it, unless level is "", and returns what it is.
-func LogLevel(program, thing string, ask func(ctx context.Context, level string) (string, error)) *cobra.Command {
+func LogLevel(program, thing string, set func(ctx context.Context, level string) (string, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "log-level [LEVEL]",
 		Short: "Show or change the level of the running " + thing + "'s log",
@@ -28,7 +28,7 @@ It stays until the %[1]s ends; log.level in the configuration is what it begins 
 				}
 				level = args[0]
 			}
-			is, err := ask(c.Context(), level)
+			is, err := set(c.Context(), level)
 			if err == nil {
 				_, err = fmt.Fprintln(c.OutOrStdout(), is)
 			}

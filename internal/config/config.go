@@ -67,7 +67,7 @@ type Config struct {
 	CNIMode        CNIMode        `json:"cniMode"`          // which plugin connects the pods
 	CNI            CNI            `json:"cni"`              // options of ours
 	Membership     Membership     `json:"membership"`       // exactly one source
-	JoinSecretFile string         `json:"joinSecretFile"`   // what relays without a membership ask for; "" = none of them does
+	JoinSecretFile string         `json:"joinSecretFile"`   // what relays without a membership require; "" = none does
 	LAN            LAN            `json:"lan"`              // which of native and VXLAN paths this node uses
 	Listen         []ma.Multiaddr `json:"-"`                // empty = not configured; see ResolveListen
 	MetricsAddress string         `json:"metricsAddress"`   // host:port, mesh:port (endpoint.Mesh), "" = off
@@ -111,7 +111,7 @@ var defaults = document{Config: Config{
 // is on by default.
 type Discovery struct {
 	MDNS        bool `json:"mdns"`        // find members of the same LAN by multicast DNS
-	PortMapping bool `json:"portMapping"` // ask the router for a port (UPnP, PCP, NAT-PMP)
+	PortMapping bool `json:"portMapping"` // request a port of the router (UPnP, PCP, NAT-PMP)
 }
 
 // LAN is the `lan` key: paths that bypass the tunnel, between nodes that reach each
@@ -260,7 +260,7 @@ func Help() string {
                   allowSpoofing, chained
   membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH, server: URL,
                   nodeCertificate: PATH, nodeKey: PATH}}; {kubernetes: {}} in a pod
-  joinSecretFile  file (0600) with the secret that relays outside the cluster ask for
+  joinSecretFile  file (0600) with the secret that relays outside the cluster require
   listen          multiaddrs (default TCP and QUIC on a port chosen once, IPv4 and IPv6)
   metricsAddress  /metrics, /healthz, /readyz (default %s, "" = off; mesh:PORT = 127.0.0.1
                   and the node's mesh addresses)

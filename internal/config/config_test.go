@@ -37,7 +37,7 @@ func TestDefaultsAreThePlugins(t *testing.T) {
 	}
 }
 
-// What is accepted here the plugin accepts, and the other way round.
+// The plugin accepts what is accepted here, and nothing else.
 func TestExcludeIsThePlugins(t *testing.T) {
 	for _, text := range []string{"10.1.1.9", "10.1.1.0/24", "10.1.1.7/24", "10.1.1.1-10.1.1.9", "fd00::5-fd00::9", "fd00::/64",
 		"", "x", "10.1.1.1/33", "10.1.1.9-fd00::1", "10.1.1.9-10.1.1.1", "fe80::1%eth0", "-", "10.1.1.1-"} {

@@ -7,7 +7,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// kubeletPort is where an API server asks kubelets for logs and sessions.
+// kubeletPort is where an API server fetches logs and opens sessions of kubelets.
 var kubeletPort = mesh.HostPort{Port: 10250, Proto: "tcp"}
 
 // forwardDocument is the key `forward` as written: machines outside of the pod network that this node forwards into it.

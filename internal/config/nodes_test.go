@@ -60,7 +60,7 @@ func TestSettingsOfSingleNodes(t *testing.T) {
 	}
 }
 
-// A mistake in one node's settings is told by every agent, once, by its key.
+// A mistake in one node's settings is reported by every agent, once, by its key.
 func TestSettingsOfSingleNodesRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes: {edge-9: {listen: [0.0.0.0:1]}}":                              `nodes.edge-9.listen[0]: "0.0.0.0:1" is not a multiaddr`,

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a former file switched on or off stays so for one release, and the operator is told what to write.
+// What a former file switched on or off stays so for one release, and a warning says what to write.
 func TestPunchOfFormerFiles(t *testing.T) {
 	const common = "membership: {file: /m.yaml}\nnodeName: edge-1\n"
 	for _, c := range []struct {

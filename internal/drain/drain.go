@@ -1,4 +1,4 @@
-// Package drain finds out how long a queue may be in front of a path whose rate nobody tells.
+// Package drain measures how long a queue may be in front of a path whose rate is unknown.
 package drain
 
 import "time"
@@ -8,7 +8,7 @@ const (
 	drainTime = 5 * time.Millisecond
 	// A rate is measured for drainEvery; the highest of the last one to two drainMemory counts, so that neither a
 	// retransmission, for which everything waits, nor a busy machine looks like a slow path. Where less left than half of
-	// what there is room for, little was said; a pause of drainPause tells nothing.
+	// what there is room for, little was said; a pause of drainPause says nothing.
 	drainEvery  = 10 * time.Millisecond
 	drainMemory = 50 // times drainEvery
 	drainPause  = 100 * time.Millisecond
@@ -26,7 +26,7 @@ const rateMemory = 16
 type Drain struct {
 	min, max int
 	limit    int
-	since    time.Time // begin of the measurement; zero: none is under way
+	since    time.Time // begin of the measurement; zero: none runs
 	bytes    int
 	busy     time.Duration // of the measurement, spent writing
 	rate     float64       // bytes per second of the path, as last measured and smoothed; 0: never

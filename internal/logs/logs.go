@@ -24,7 +24,7 @@ type Config struct {
 	Level  string `json:"level"`  // one of Levels; "" is info
 }
 
-// Check says what is wrong with each key; an empty text is none.
+// Check says what is wrong with each key; an empty text is no error.
 func (c Config) Check() (format, level string) {
 	if c.Format != "" && !slices.Contains(Formats, c.Format) {
 		format = fmt.Sprintf("%q is not one of %s", c.Format, strings.Join(Formats, ", "))

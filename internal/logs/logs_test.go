@@ -64,7 +64,7 @@ func TestSwitch(t *testing.T) {
 		}
 	}
 	if _, err := Ask(t.Context(), socket, "loud"); err == nil || !strings.Contains(err.Error(), "not one of debug") {
-		t.Errorf("a level that is none: %v", err)
+		t.Errorf("an invalid level: %v", err)
 	}
 	if level.Level() != slog.LevelWarn || strings.Count(b.String(), "log level changed") != 2 {
 		t.Errorf("level %v, log:\n%s", level, &b)
