@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -18,7 +17,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/causes"
-	"edgemesh/tunnel/p2p/admission/session"
+	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -123,14 +122,14 @@ func circuit(ctx context.Context, h host.Host, relay peer.AddrInfo, controller p
 
 // exchange is the edge's side of the protocol.
 func exchange(s network.Stream, request []byte, cert *tls.Certificate) (a Answer, err error) {
-	b := bound{controller: s.Conn().RemotePeer(), edge: s.Conn().LocalPeer()}
-	if b.session, err = session.Of(s.Conn()); err != nil {
+	t, err := transcript.ForProver(s.Conn(), identity.EnrollProtocol)
+	if err != nil {
 		return a, err
 	}
-	if _, err := io.ReadFull(s, b.challenge[:]); err != nil {
-		return a, fmt.Errorf("read challenge: %w", err)
+	if err := t.ReadChallenge(s); err != nil {
+		return a, err
 	}
-	m, err := b.sign(request, cert)
+	m, err := sign(t, request, cert)
 	if err != nil {
 		return a, err
 	}

@@ -27,6 +27,7 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -131,8 +132,8 @@ func TestReplay(t *testing.T) {
 	<-s.asked
 	<-s.outcomes
 	// The message of another session, with everything else right but the challenge.
-	b := bound{controller: s.way.Controllers[0], edge: self}
-	m, err := b.sign([]byte(`{"method":"POST"}`), cert)
+	x := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: s.way.Controllers[0], Prover: self}
+	m, err := sign(x, []byte(`{"method":"POST"}`), cert)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +147,7 @@ func TestReplay(t *testing.T) {
 	}
 	defer h.Close()
 	str := dial(t, h, s.way)
-	var challenge [challengeLen]byte
-	if _, err := io.ReadFull(str, challenge[:]); err != nil {
+	if err := x.ReadChallenge(str); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := str.Write(old); err != nil {

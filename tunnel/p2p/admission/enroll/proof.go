@@ -9,23 +9,18 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-
-	"edgemesh/tunnel/p2p/admission/session"
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/admission/transcript"
 )
 
 const (
-	challengeLen = 32
-	maxCerts     = 4
-	// A node's certificate names it like that (Kubernetes, "Using Node Authorization").
+	maxCerts = 4
+	// A node's certificate has this subject (Kubernetes, "Using Node Authorization").
 	userPrefix = "system:node:"
 	nodesGroup = "system:nodes"
 )
@@ -33,33 +28,19 @@ const (
 // ErrRefused means that the proof shows nothing.
 var ErrRefused = errors.New("the proof is refused")
 
-// bound is everything that a signature holds for.
-type bound struct {
-	controller, edge peer.ID
-	session          [session.Len]byte
-	challenge        [challengeLen]byte
-}
-
-// text is what is signed for a request.
-func (b bound) text(request []byte) []byte {
-	out := append([]byte(identity.EnrollProtocol), 0)
-	for _, id := range []peer.ID{b.controller, b.edge} {
-		out = binary.BigEndian.AppendUint16(out, uint16(len(id))) //nolint:gosec // 38 bytes
-		out = append(out, id...)
-	}
-	out = append(out, b.session[:]...)
-	out = append(out, b.challenge[:]...)
+// text is what the certificate's key signs for a request.
+func text(t transcript.Transcript, request []byte) []byte {
 	sum := sha256.Sum256(request)
-	return append(out, sum[:]...)
+	return append(t.Bytes(), sum[:]...)
 }
 
-// sign makes the message that carries request, with cert's proof of who asks.
-func (b bound) sign(request []byte, cert *tls.Certificate) (message, error) {
+// sign makes the message that carries request and the proof by cert's key.
+func sign(t transcript.Transcript, request []byte, cert *tls.Certificate) (message, error) {
 	key, ok := cert.PrivateKey.(crypto.Signer)
 	if !ok {
 		return message{}, fmt.Errorf("the node certificate's key is a %T, which cannot sign", cert.PrivateKey)
 	}
-	digest, opts := b.text(request), crypto.SignerOpts(crypto.Hash(0))
+	digest, opts := text(t, request), crypto.SignerOpts(crypto.Hash(0))
 	switch key.Public().(type) {
 	case ed25519.PublicKey:
 	case *rsa.PublicKey:
@@ -78,9 +59,9 @@ func (b bound) sign(request []byte, cert *tls.Certificate) (message, error) {
 	return message{request, slices.Concat(cert.Certificate...), signature}, nil
 }
 
-// check returns the name of the node that m comes from: its certificate is of one of roots at that time, and its key has
-// signed m for b. The error wraps ErrRefused.
-func (b bound) check(m message, roots *x509.CertPool, now time.Time) (node string, err error) {
+// check returns the name of the node that sent m: one of roots issued its certificate, which is valid at that time, and its
+// key signed m for t. The error wraps ErrRefused.
+func check(t transcript.Transcript, m message, roots *x509.CertPool, now time.Time) (node string, err error) {
 	certs, err := x509.ParseCertificates(m.chain)
 	if err != nil || len(certs) == 0 || len(certs) > maxCerts {
 		return "", fmt.Errorf("%w: %d certificates, %w", ErrRefused, len(certs), errors.Join(err, errMessage))
@@ -95,7 +76,7 @@ func (b bound) check(m message, roots *x509.CertPool, now time.Time) (node strin
 	case *ecdsa.PublicKey:
 		algorithm = x509.ECDSAWithSHA256
 	}
-	if err := leaf.CheckSignature(algorithm, b.text(m.request), m.signature); err != nil {
+	if err := leaf.CheckSignature(algorithm, text(t, m.request), m.signature); err != nil {
 		return "", fmt.Errorf("%w: its signature is not of the certificate's key for this connection and request: %w", ErrRefused, err)
 	}
 	others := x509.NewCertPool()

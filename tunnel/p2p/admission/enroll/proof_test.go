@@ -16,6 +16,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/tunnel/p2p/admission/transcript"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // authority is a platform's CA.
@@ -89,9 +92,9 @@ func TestEveryKindOfKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bound{controller: "c", edge: "e"}
+	tr := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: "c", Prover: "e"}
 	for _, key := range []crypto.Signer{newKey(t), rsaKey, edKey} {
-		m, err := b.sign([]byte("{}"), a.issue(t, subject("edge-1"), key, nil))
+		m, err := sign(tr, []byte("{}"), a.issue(t, subject("edge-1"), key, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +106,7 @@ func TestEveryKindOfKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if node, err := b.check(got, a.pool(), time.Now()); node != "edge-1" || err != nil {
+		if node, err := check(tr, got, a.pool(), time.Now()); node != "edge-1" || err != nil {
 			t.Errorf("%T: %q, %v", key, node, err)
 		}
 	}
@@ -112,20 +115,20 @@ func TestEveryKindOfKey(t *testing.T) {
 // What is signed for one controller, edge, session, challenge or request counts for no other.
 func TestProofIsBound(t *testing.T) {
 	a := newAuthority(t)
-	right := bound{controller: "controller", edge: "edge"}
-	m, err := right.sign([]byte("{}"), a.issue(t, subject("edge-1"), newKey(t), nil))
+	right := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: "controller", Prover: "edge"}
+	m, err := sign(right, []byte("{}"), a.issue(t, subject("edge-1"), newKey(t), nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, x := range map[string]struct {
-		bound   func(*bound)
+		bound   func(*transcript.Transcript)
 		message func(*message)
 	}{
-		"for another controller":          {bound: func(b *bound) { b.controller = "other" }},
-		"by another edge":                 {bound: func(b *bound) { b.edge = "other" }},
-		"IDs divided otherwise":           {bound: func(b *bound) { b.controller, b.edge = "controllere", "dge" }},
-		"in another session":              {bound: func(b *bound) { b.session[31] = 1 }},
-		"replayed, for another challenge": {bound: func(b *bound) { b.challenge[0] = 1 }},
+		"for another controller":          {bound: func(b *transcript.Transcript) { b.Verifier = "other" }},
+		"by another edge":                 {bound: func(b *transcript.Transcript) { b.Prover = "other" }},
+		"IDs divided otherwise":           {bound: func(b *transcript.Transcript) { b.Verifier, b.Prover = "controllere", "dge" }},
+		"in another session":              {bound: func(b *transcript.Transcript) { b.Session[31] = 1 }},
+		"replayed, for another challenge": {bound: func(b *transcript.Transcript) { b.Challenge[0] = 1 }},
 		"with another request":            {message: func(m *message) { m.request = []byte(`{"method":"DELETE"}`) }},
 		"with a changed signature":        {message: func(m *message) { m.signature = append(bytes.Clone(m.signature[:9]), 0) }},
 		"without a signature":             {message: func(m *message) { m.signature = nil }},
@@ -136,14 +139,14 @@ func TestProofIsBound(t *testing.T) {
 		"with rubbish behind it": {message: func(m *message) { m.chain = append(bytes.Clone(m.chain), 1, 2, 3) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, m := right, m
+			tr, m := right, m
 			if x.bound != nil {
-				x.bound(&b)
+				x.bound(&tr)
 			}
 			if x.message != nil {
 				x.message(&m)
 			}
-			if node, err := b.check(m, a.pool(), time.Now()); !errors.Is(err, ErrRefused) || node != "" {
+			if node, err := check(tr, m, a.pool(), time.Now()); !errors.Is(err, ErrRefused) || node != "" {
 				t.Errorf("node %q, error %v", node, err)
 			}
 		})
@@ -153,7 +156,7 @@ func TestProofIsBound(t *testing.T) {
 // Only a certificate of the platform's CA for a node, as a client and within its time, names a node.
 func TestCertificates(t *testing.T) {
 	a, foreign := newAuthority(t), newAuthority(t)
-	b := bound{controller: "c", edge: "e"}
+	tr := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: "c", Prover: "e"}
 	for name, x := range map[string]struct {
 		from   authority
 		name   pkix.Name
@@ -171,11 +174,11 @@ func TestCertificates(t *testing.T) {
 		"without a name":     {from: a, name: subject(""), says: "is not a node's"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := b.sign([]byte("{}"), x.from.issue(t, x.name, newKey(t), x.change))
+			m, err := sign(tr, []byte("{}"), x.from.issue(t, x.name, newKey(t), x.change))
 			if err != nil {
 				t.Fatal(err)
 			}
-			node, err := b.check(m, a.pool(), time.Now())
+			node, err := check(tr, m, a.pool(), time.Now())
 			if x.says == "" {
 				if node != "edge-1" || err != nil {
 					t.Errorf("%q, %v", node, err)
@@ -192,8 +195,8 @@ func TestCertificates(t *testing.T) {
 // Whatever a stranger sends, reading it ends, and proves nothing.
 func FuzzMessage(f *testing.F) {
 	a, key := newAuthority(f), newKey(f)
-	b := bound{controller: "c", edge: "e"}
-	m, err := bound{controller: "other", edge: "e"}.sign([]byte(`{"method":"POST"}`), a.issue(f, subject("edge-1"), key, nil))
+	tr := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: "c", Prover: "e"}
+	m, err := sign(transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: "other", Prover: "e"}, []byte(`{"method":"POST"}`), a.issue(f, subject("edge-1"), key, nil))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -215,7 +218,7 @@ func FuzzMessage(f *testing.F) {
 		if err != nil || !bytes.Equal(out, data[:len(data)-r.Len()]) {
 			t.Errorf("read and written again: %x, %v; it was %x", out, err, data)
 		}
-		if node, err := b.check(m, a.pool(), time.Now()); node != "" || !errors.Is(err, ErrRefused) {
+		if node, err := check(tr, m, a.pool(), time.Now()); node != "" || !errors.Is(err, ErrRefused) {
 			t.Errorf("node %q, %v", node, err)
 		}
 	})

@@ -2,7 +2,6 @@ package enroll
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -16,7 +15,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/seldom"
-	"edgemesh/tunnel/p2p/admission/session"
+	"edgemesh/tunnel/p2p/admission/transcript"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // parallel bounds the requests that are written at the same time.
@@ -86,15 +86,12 @@ func refusal(err error) Answer {
 
 // ask has the peer prove who it is, and returns what it wants.
 func (v *Server) ask(ctx context.Context, s network.Stream) (edge Edge, r Request, err error) {
-	b := bound{controller: s.Conn().LocalPeer(), edge: s.Conn().RemotePeer()}
-	if b.session, err = session.Of(s.Conn()); err != nil {
+	t, err := transcript.ForVerifier(s.Conn(), identity.EnrollProtocol)
+	if err != nil {
 		return edge, r, err
 	}
-	if _, err := rand.Read(b.challenge[:]); err != nil {
+	if err := t.SendChallenge(s); err != nil {
 		return edge, r, err
-	}
-	if _, err := s.Write(b.challenge[:]); err != nil {
-		return edge, r, fmt.Errorf("write challenge: %w", err)
 	}
 	m, err := readMessage(s)
 	if err != nil {
@@ -104,10 +101,10 @@ func (v *Server) ask(ctx context.Context, s network.Stream) (edge Edge, r Reques
 	if err != nil {
 		return edge, r, err
 	}
-	if edge.Node, err = b.check(m, roots, time.Now()); err != nil {
+	if edge.Node, err = check(t, m, roots, time.Now()); err != nil {
 		return edge, r, err
 	}
-	edge.Peer = b.edge
+	edge.Peer = t.Prover
 	if err := json.Unmarshal(m.request, &r); err != nil {
 		return edge, r, fmt.Errorf("%w: request: %w", errMessage, err)
 	}

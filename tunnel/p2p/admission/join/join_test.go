@@ -28,7 +28,7 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/admission/session"
+	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -255,13 +255,13 @@ func TestStrangerIsRefused(t *testing.T) {
 }
 
 // answer is a peer that is given proofs by another peer: it sends what make returns.
-func answer(n node, c network.Conn, make func(challenge [challengeLen]byte) []byte) (verdict byte, err error) {
+func answer(n node, c network.Conn, make func(challenge [transcript.ChallengeLen]byte) []byte) (verdict byte, err error) {
 	s, err := conns.Open(n.ctx(), c, identity.JoinProtocol)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = s.Reset() }()
-	var challenge [challengeLen]byte
+	var challenge [transcript.ChallengeLen]byte
 	if _, err := io.ReadFull(s, challenge[:]); err != nil {
 		return 0, err
 	}
@@ -277,46 +277,47 @@ func answer(n node, c network.Conn, make func(challenge [challengeLen]byte) []by
 func TestProofCannotBeCarriedOver(t *testing.T) {
 	r, member, thief := newRelay(t, secretN(1)), newNode(t), newNode(t)
 	mc, tc := member.connect(r, "tcp"), thief.connect(r, "tcp")
-	ms, err := session.Of(mc)
+	onMembers, err := transcript.ForProver(mc, identity.JoinProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ts, err := session.Of(tc)
+	onThiefs, err := transcript.ForProver(tc, identity.JoinProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ms, ts := onMembers.Session, onThiefs.Session
 	if ms == ts {
 		t.Fatal("two connections have the same session")
 	}
-	prove := func(b bound) func([challengeLen]byte) []byte {
-		return func(challenge [challengeLen]byte) []byte {
-			b.challenge = challenge
-			return marshal([]proof{b.prove(secretN(1))})
+	proving := func(x transcript.Transcript) func([transcript.ChallengeLen]byte) []byte {
+		return func(challenge [transcript.ChallengeLen]byte) []byte {
+			x.Protocol, x.Challenge = identity.JoinProtocol, challenge
+			return marshal([]proof{prove(x, secretN(1))})
 		}
 	}
-	for name, b := range map[string]bound{
-		"made by a member for itself, on its session": {relay: r.ID(), member: member.ID(), session: ms},
-		"for the thief, on another session":           {relay: r.ID(), member: thief.ID(), session: ms},
-		"for another relay":                           {relay: member.ID(), member: thief.ID(), session: ts},
-		"for another member, on this session":         {relay: r.ID(), member: member.ID(), session: ts},
+	for name, x := range map[string]transcript.Transcript{
+		"made by a member for itself, on its session": {Verifier: r.ID(), Prover: member.ID(), Session: ms},
+		"for the thief, on another session":           {Verifier: r.ID(), Prover: thief.ID(), Session: ms},
+		"for another relay":                           {Verifier: member.ID(), Prover: thief.ID(), Session: ts},
+		"for another member, on this session":         {Verifier: r.ID(), Prover: member.ID(), Session: ts},
 	} {
-		if v, err := answer(thief, tc, prove(b)); err != nil || v != wrongSecret {
+		if v, err := answer(thief, tc, proving(x)); err != nil || v != wrongSecret {
 			t.Errorf("%s: verdict %d, %v; want %d", name, v, err, wrongSecret)
 		}
 	}
 	old := proof{}
-	if v, err := answer(member, mc, func(challenge [challengeLen]byte) []byte {
-		b := bound{relay: r.ID(), member: member.ID(), session: ms, challenge: challenge}
-		old = b.prove(secretN(1))
+	if v, err := answer(member, mc, func(challenge [transcript.ChallengeLen]byte) []byte {
+		onMembers.Challenge = challenge
+		old = prove(onMembers, secretN(1))
 		return marshal([]proof{old})
 	}); err != nil || v != accepted {
 		t.Errorf("the member itself: verdict %d, %v; want %d", v, err, accepted)
 	}
-	if v, err := answer(member, mc, func([challengeLen]byte) []byte { return marshal([]proof{old}) }); err != nil || v != wrongSecret {
+	if v, err := answer(member, mc, func([transcript.ChallengeLen]byte) []byte { return marshal([]proof{old}) }); err != nil || v != wrongSecret {
 		t.Errorf("the same proof again: verdict %d, %v; want %d", v, err, wrongSecret)
 	}
 	for _, broken := range [][]byte{{0}, {3, 1, 2}, {255}} {
-		if _, err := answer(thief, tc, func([challengeLen]byte) []byte { return broken }); err == nil {
+		if _, err := answer(thief, tc, func([transcript.ChallengeLen]byte) []byte { return broken }); err == nil {
 			t.Errorf("message %v got a verdict", broken)
 		}
 	}
@@ -328,7 +329,7 @@ func TestNoProofOverNoise(t *testing.T) {
 	c := n.connect(r, "tcp")
 	p := NewProver([]Secret{secretN(1)}, slog.New(slog.DiscardHandler))
 	p.Prove(n.ctx(), c)
-	if err := p.Refusal(r.ID()); !errors.Is(err, session.ErrNone) || r.door.Admitted(n.ID()) {
+	if err := p.Refusal(r.ID()); !errors.Is(err, transcript.ErrNoSession) || r.door.Admitted(n.ID()) {
 		t.Errorf("refusal %v, admitted %v", err, r.door.Admitted(n.ID()))
 	}
 }

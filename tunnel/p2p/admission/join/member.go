@@ -15,7 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
-	"edgemesh/tunnel/p2p/admission/session"
+	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -102,7 +102,7 @@ func (p *Prover) note(relay peer.ID, err error) {
 
 // exchange is the member's side of the protocol.
 func exchange(ctx context.Context, c network.Conn, secrets []Secret) error {
-	bindTo, err := session.Of(c)
+	t, err := transcript.ForProver(c, identity.JoinProtocol)
 	if err != nil {
 		return err
 	}
@@ -113,13 +113,12 @@ func exchange(ctx context.Context, c network.Conn, secrets []Secret) error {
 	defer func() { _ = s.Reset() }()
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	b := bound{relay: c.RemotePeer(), member: c.LocalPeer(), session: bindTo}
-	if _, err := io.ReadFull(s, b.challenge[:]); err != nil {
-		return fmt.Errorf("read challenge: %w", err)
+	if err := t.ReadChallenge(s); err != nil {
+		return err
 	}
 	proofs := make([]proof, len(secrets))
 	for i, secret := range secrets {
-		proofs[i] = b.prove(secret)
+		proofs[i] = prove(t, secret)
 	}
 	if _, err := s.Write(marshal(proofs)); err != nil {
 		return fmt.Errorf("write proof: %w", err)

@@ -3,20 +3,12 @@ package join
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-
-	"edgemesh/tunnel/p2p/admission/session"
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/admission/transcript"
 )
 
-const (
-	challengeLen = 32
-	sessionLen   = session.Len
-	proofLen     = sha256.Size
-)
+const proofLen = sha256.Size
 
 // The relay's verdict.
 const (
@@ -24,33 +16,20 @@ const (
 	wrongSecret byte = 1
 )
 
-// bound is everything a proof holds for.
-type bound struct {
-	relay, member peer.ID
-	session       [sessionLen]byte
-	challenge     [challengeLen]byte
-}
-
-// proof is knowledge of one secret, shown for one bound.
+// proof shows knowledge of one secret.
 type proof [proofLen]byte
 
-// prove makes the proof of s for b.
-func (b bound) prove(s Secret) proof {
+// prove makes the proof of s for one transcript.
+func prove(t transcript.Transcript, s Secret) proof {
 	m := hmac.New(sha256.New, []byte(s.text))
-	m.Write(append([]byte(identity.JoinProtocol), 0))
-	for _, id := range []peer.ID{b.relay, b.member} {
-		m.Write(binary.BigEndian.AppendUint16(nil, uint16(len(id))))
-		m.Write([]byte(id))
-	}
-	m.Write(b.session[:])
-	m.Write(b.challenge[:])
+	m.Write(t.Bytes())
 	return proof(m.Sum(nil))
 }
 
 // check returns the secret that one of the proofs shows.
-func (b bound) check(proofs []proof, secrets []Secret) (Secret, bool) {
+func check(t transcript.Transcript, proofs []proof, secrets []Secret) (Secret, bool) {
 	for _, s := range secrets {
-		want := b.prove(s)
+		want := prove(t, s)
 		for _, p := range proofs {
 			if hmac.Equal(want[:], p[:]) {
 				return s, true

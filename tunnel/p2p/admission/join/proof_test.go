@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"edgemesh/tunnel/p2p/admission/transcript"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // secretN is a secret of a test.
@@ -17,25 +20,25 @@ func secretN(n int) Secret {
 
 // A proof counts for what it was made for, and nothing else.
 func TestProofIsBound(t *testing.T) {
-	b := bound{relay: "relay", member: "member", session: [32]byte{1}, challenge: [32]byte{2}}
-	p := []proof{b.prove(secretN(1))}
-	if s, ok := b.check(p, []Secret{secretN(2), secretN(1)}); !ok || s != secretN(1) {
+	right := transcript.Transcript{Protocol: identity.JoinProtocol, Verifier: "relay", Prover: "member", Session: [32]byte{1}, Challenge: [32]byte{2}}
+	p := []proof{prove(right, secretN(1))}
+	if s, ok := check(right, p, []Secret{secretN(2), secretN(1)}); !ok || s != secretN(1) {
 		t.Error("a good proof is refused")
 	}
-	if _, ok := b.check(p, []Secret{secretN(2)}); ok {
+	if _, ok := check(right, p, []Secret{secretN(2)}); ok {
 		t.Error("a proof of another secret is accepted")
 	}
-	for name, change := range map[string]func(*bound){
-		"relay":           func(b *bound) { b.relay = "relay2" },
-		"member":          func(b *bound) { b.member = "member2" },
-		"session":         func(b *bound) { b.session[31]++ },
-		"challenge":       func(b *bound) { b.challenge[31]++ },
-		"roles":           func(b *bound) { b.relay, b.member = b.member, b.relay },
-		"shifted lengths": func(b *bound) { b.relay, b.member = "relaymem", "ber" },
+	for name, change := range map[string]func(*transcript.Transcript){
+		"relay":           func(x *transcript.Transcript) { x.Verifier = "relay2" },
+		"member":          func(x *transcript.Transcript) { x.Prover = "member2" },
+		"session":         func(x *transcript.Transcript) { x.Session[31]++ },
+		"challenge":       func(x *transcript.Transcript) { x.Challenge[31]++ },
+		"roles":           func(x *transcript.Transcript) { x.Verifier, x.Prover = x.Prover, x.Verifier },
+		"shifted lengths": func(x *transcript.Transcript) { x.Verifier, x.Prover = "relaymem", "ber" },
 	} {
-		other := b
+		other := right
 		change(&other)
-		if _, ok := other.check(p, []Secret{secretN(1)}); ok {
+		if _, ok := check(other, p, []Secret{secretN(1)}); ok {
 			t.Errorf("%s: a proof for something else is accepted", name)
 		}
 	}
@@ -146,8 +149,7 @@ func FuzzProofs(f *testing.F) {
 		if len(got) < 1 || len(got) > maxSecrets || !bytes.Equal(marshal(got), data) {
 			t.Fatalf("%d proofs of %d bytes", len(got), len(data))
 		}
-		b := bound{relay: "relay", member: "member"}
-		if _, ok := b.check(got, []Secret{secretN(1), secretN(2)}); ok {
+		if _, ok := check(transcript.Transcript{Verifier: "relay", Prover: "member"}, got, []Secret{secretN(1), secretN(2)}); ok {
 			t.Fatal("proved without the secret")
 		}
 	})

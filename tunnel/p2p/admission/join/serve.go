@@ -1,7 +1,6 @@
 package join
 
 import (
-	"crypto/rand"
 	"fmt"
 	"io"
 	"slices"
@@ -9,7 +8,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 
-	"edgemesh/tunnel/p2p/admission/session"
+	"edgemesh/tunnel/p2p/admission/transcript"
+	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
@@ -42,16 +42,12 @@ func (d *Door) ask(s network.Stream) (Secret, error) {
 	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
 		return Secret{}, err
 	}
-	bindTo, err := session.Of(s.Conn())
+	t, err := transcript.ForVerifier(s.Conn(), identity.JoinProtocol)
 	if err != nil {
 		return Secret{}, err
 	}
-	b := bound{relay: d.self, member: s.Conn().RemotePeer(), session: bindTo}
-	if _, err := rand.Read(b.challenge[:]); err != nil {
+	if err := t.SendChallenge(s); err != nil {
 		return Secret{}, err
-	}
-	if _, err := s.Write(b.challenge[:]); err != nil {
-		return Secret{}, fmt.Errorf("write challenge: %w", err)
 	}
 	proofs, err := read(s)
 	if err != nil {
@@ -60,7 +56,7 @@ func (d *Door) ask(s network.Stream) (Secret, error) {
 	d.mu.Lock()
 	secrets := slices.Clone(d.secrets)
 	d.mu.Unlock()
-	secret, _ := b.check(proofs, secrets)
+	secret, _ := check(t, proofs, secrets)
 	return secret, nil
 }
 
