@@ -17,6 +17,7 @@ import (
 )
 
 const (
+	program = "edgemesh-relay"
 	// defaultConfig is read when neither --config nor --membership is given.
 	defaultConfig = "/etc/edgemesh/relay.yaml"
 	// defaultStateDir differs from the agent's: they must not share a key.
@@ -106,6 +107,14 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 	}
 	c.announce = agent.Announced(bad, "announce", d.Announce, c.listen)
 	return c, bad.Err()
+}
+
+// withFile puts the configuration file before an error about one of its keys.
+func withFile(c config, err error) error {
+	if c.file == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", c.file, err)
 }
 
 // errLocked means that another relay uses the state directory.

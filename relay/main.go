@@ -2,15 +2,18 @@
 // commands' help says how to use it, DESIGN.md why it is done this way.
 //
 //	main.go      the commands
-//	config.go    the configuration; one relay per state directory
-//	own.go       the state directory for a relay that is not root
 //	run.go       from the configuration to SIGTERM; follows the membership
 //	server.go    the libp2p host and its services
-//	share.go     a TCP port for TCP and WebSocket
-//	tcp.go       its TCP and WebSocket transports, accepted sockets
-//	loglevel.go  the level of a running relay's log
+//	access.go    who is admitted beside the members: by join secret, or by a controller
+//	gater.go     refuses connections
+//	listen.go    listening addresses
+//	tcp.go       TCP and WebSocket transports
+//	share.go     a TCP port for both
 //	addrs.go     which addresses members are given
 //	metrics.go   what is counted; serves /metrics, /healthz, /readyz
+//	own.go       the state directory for a relay that is not root
+//	loglevel.go  the level of a running relay's log
+//	config.go    the configuration; one relay per state directory
 package main
 
 import (
@@ -25,8 +28,6 @@ import (
 	"edgemesh/internal/logs"
 	"edgemesh/internal/version"
 )
-
-const program = "edgemesh-relay"
 
 func main() { cli.Main(newRoot()) }
 

@@ -87,7 +87,7 @@ func testConfig() config {
 func newTestServer(t testing.TB, c config, s mesh.State) *server {
 	t.Helper()
 	key, self := keytest.New(t)
-	v, err := newServer(c, key, self, s, nil, slog.New(slog.DiscardHandler))
+	v, err := newServer(c, key, self, s, byController{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

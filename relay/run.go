@@ -24,7 +24,6 @@ import (
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/version"
-	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/base/wan"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -55,7 +54,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	secrets, err := joinSecrets(c)
+	others, err := newAccess(c, logger)
 	if err != nil {
 		return cli.Usage(withFile(c, err))
 	}
@@ -78,7 +77,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
 		logger.Warn("wanCIDRs: IPv6 ranges have no effect; remove this one", "prefix", p)
 	}
-	v, err := newServer(c, key, self, state, secrets, logger)
+	v, err := newServer(c, key, self, state, others, logger)
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
@@ -87,23 +86,11 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
 	}
-	err = serve(ctx, c, m, members, secrets, stdout)
+	err = serve(ctx, c, m, members, stdout)
 	if err := m.saved.Close(); err != nil {
 		logger.Warn("snapshot not written as a whole: an older version would start with an older one", "err", err)
 	}
 	return errors.Join(err, v.close())
-}
-
-// joinSecrets reads the secrets that members prove, if they do. The error names the key.
-func joinSecrets(c config) ([]join.Secret, error) {
-	if c.joinSecretFile == "" {
-		return nil, nil
-	}
-	secrets, err := join.Load(c.joinSecretFile)
-	if err != nil {
-		return nil, fmt.Errorf("joinSecretFile: %w", err)
-	}
-	return secrets, nil
 }
 
 // newSource returns where the membership comes from; with a join secret there need not be one.
@@ -130,7 +117,7 @@ func fits(c config, s mesh.State, self peer.ID) error {
 
 // serve prints the addresses, answers health checks and follows the membership until
 // ctx ends.
-func serve(ctx context.Context, c config, m *membership, members source.Source, secrets []join.Secret, stdout io.Writer) error {
+func serve(ctx context.Context, c config, m *membership, members source.Source, stdout io.Writer) error {
 	ready := func(bool) {}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -161,13 +148,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	memory.AfterStart()
 	ready(true)
 	defer ready(false)
-	if door := m.server.door; door != nil {
-		wg.Go(func() { door.Run(ctx, m.server.host.Network().Conns, m.server.listed) })
-		wg.Go(func() { m.followSecrets(ctx, c, secrets) })
-	}
-	if lobby := m.server.lobby; lobby != nil {
-		wg.Go(func() { lobby.Run(ctx, m.server.known) })
-	}
+	wg.Go(func() { m.server.run(ctx) })
 	members.Watch(ctx, m.set, m.problem)
 	m.log.Info("stopping")
 	return nil
@@ -190,14 +171,6 @@ func startError(c config, err error, instead string) error {
 		err = fmt.Errorf("%w; no interface has this address: %s, or %s", err, instead, where)
 	}
 	return withFile(c, err)
-}
-
-// withFile puts the configuration file before an error about one of its keys.
-func withFile(c config, err error) error {
-	if c.file == "" {
-		return err
-	}
-	return fmt.Errorf("%s: %w", c.file, err)
 }
 
 // printAddresses writes the addresses that belong in the membership's relays.
@@ -249,16 +222,6 @@ func (m *membership) set(s mesh.State) {
 	}
 }
 
-// followSecrets puts changed secrets in force until ctx ends.
-func (m *membership) followSecrets(ctx context.Context, c config, secrets []join.Secret) {
-	join.Watch(ctx, c.joinSecretFile, secrets, func(now []join.Secret) {
-		m.log.Info("join secret changed: nodes that proved a secret which is gone are disconnected", "secrets", len(now))
-		m.server.door.Set(now)
-	}, func(err error) {
-		m.log.Error("join secret rejected: the last good one stays in force", "err", withFile(c, fmt.Errorf("joinSecretFile: %w", err)))
-	})
-}
-
 func (m *membership) problem(err error) {
 	m.server.metrics.memberships.WithLabelValues("bad").Inc()
 	m.refuse(err)
@@ -271,8 +234,8 @@ func (m *membership) refuse(err error) {
 // checkListed warns when the membership does not list this relay: mostly the state
 // directory was lost, or the addresses of another relay were pasted.
 func (m *membership) checkListed(s mesh.State) {
-	if m.server.door != nil && len(s.Relays) == 0 {
-		return // its members know it, it does not know them
+	if !m.server.access.needsListing(s) {
+		return
 	}
 	for _, r := range s.Relays {
 		if r.PeerID == mesh.PeerID(m.self.String()) {

@@ -339,7 +339,7 @@ func TestPortInUse(t *testing.T) {
 	for _, addr := range []string{"/ip4/127.0.0.1/tcp/" + tcpPort, "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1"} {
 		c := testConfig()
 		c.listen = append(c.listen, ma.StringCast(addr))
-		_, err := newServer(c, key, self, state(), nil, slog.New(slog.DiscardHandler))
+		_, err := newServer(c, key, self, state(), byController{}, slog.New(slog.DiscardHandler))
 		if !errors.Is(err, errListen) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "listen[2]: ") {
 			t.Errorf("%s: error %v, want listen[2]: in use", addr, err)
 		}
@@ -354,7 +354,7 @@ func TestGaterKeepsOutOfTheTunnel(t *testing.T) {
 		if got := v.gater.InterceptAddrDial(a.ID(), ma.StringCast(addr)); got != want {
 			t.Errorf("dial %s: %t, want %t", addr, got, want)
 		}
-		if got := (tuned{v.gater, nil, nil}).InterceptAccept(remote(ma.StringCast(addr))); got != want {
+		if got := (gater{v.gater, v.gate}).InterceptAccept(remote(ma.StringCast(addr))); got != want {
 			t.Errorf("accept %s: %t, want %t", addr, got, want)
 		}
 	}

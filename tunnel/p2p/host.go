@@ -12,7 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/tunnel/p2p/admission/knock"
+	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
@@ -28,8 +28,8 @@ import (
 // dialTimeout bounds a dial of the swarm; only the DHT dials that way.
 const dialTimeout = 5 * time.Second
 
-// newGuard shares out this node's handshakes.
-func newGuard(cfg Config, g *members.Gater, refused *refusals.Book) (*knock.Guard, error) {
+// newGate bounds what unauthenticated peers use of this node.
+func newGate(cfg Config, g *members.Gater, refused *refusals.Book) (*gate.Gate, error) {
 	limits := identity.Limits{}
 	if cfg.Relay != nil {
 		limits = cfg.Relay.Host()
@@ -38,13 +38,13 @@ func newGuard(cfg Config, g *members.Gater, refused *refusals.Book) (*knock.Guar
 	if err != nil {
 		return nil, err
 	}
-	return knock.New(rm, knock.Config{Places: limits.Places(), IsMember: func(p peer.ID) bool { return g.View().Known(p) },
+	return gate.New(rm, gate.Config{Handshakes: limits.Pending(), IsMember: func(p peer.ID) bool { return g.View().Known(p) },
 		Refused: refused.Refuse}), nil
 }
 
 // newHost makes the libp2p host. announce is what identify and the DHT say about this node
 // in place of whatever libp2p has found.
-func newHost(d *dialer.Dialer, g *members.Gater, guard *knock.Guard, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
+func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, err
@@ -52,11 +52,11 @@ func newHost(d *dialer.Dialer, g *members.Gater, guard *knock.Guard, announce fu
 	h, err := d.Host(plainhost.Config{
 		UserAgent: "edgemesh-agent",
 		Muxer:     identity.Muxer().Quiet(func(p peer.ID) bool { return !g.View().IsRelay(p) }, dialer.RestingKeepAlive),
-		Resources: guard, Conns: cm, Addrs: announce,
+		Resources: gate, Conns: cm, Addrs: announce,
 		// Which addresses are worth dialing is decided here, from what relays observe and from the host's interfaces.
 		Swarm: []swarm.Option{swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil),
 			swarm.WithDialTimeout(dialTimeout)},
-	}, guard.Upgrader)
+	}, gate.Upgrader)
 	if err != nil {
 		return nil, fmt.Errorf("start libp2p: %w", err)
 	}

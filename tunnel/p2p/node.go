@@ -14,7 +14,7 @@
 //	carrier/       dialer and socket, packet and sealed (datagrams), plainhost (libp2p's host)
 //	nat/           what the NAT does, router ports, punching and guessing ports, own and foreign addresses
 //	relay/         relays that this node uses; relayservice, being one
-//	admission/     strangers until they are admitted: knock, lobby, join, enroll
+//	admission/     unauthenticated peers until they are admitted
 //	path/          peers, each with its machine and paths; reach, a first path; book, mdns
 //
 // DESIGN.md draws the wings; a package imports its own wing and those below.
@@ -37,8 +37,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
-	"edgemesh/tunnel/p2p/admission/knock"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -106,7 +106,7 @@ type Node struct {
 	log     *slog.Logger
 	gater   *members.Gater
 	refused *refusals.Book
-	guard   *knock.Guard
+	gate    *gate.Gate
 	join    *join.Prover
 	packets *packet.Service
 	dialer  *dialer.Dialer
@@ -207,10 +207,10 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 // relay if it is one.
 func (n *Node) listen(cfg Config) error {
 	var err error
-	if n.guard, err = newGuard(cfg, n.gater, n.refused); err != nil {
+	if n.gate, err = newGate(cfg, n.gater, n.refused); err != nil {
 		return err
 	}
-	h, err := newHost(n.dialer, n.gater, n.guard, n.announce)
+	h, err := newHost(n.dialer, n.gater, n.gate, n.announce)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func (n *Node) Carried() map[paths.Kind]peers.Carried { return peers.CarriedBy(n
 func (n *Node) Members() int { return n.gater.View().Len() }
 
 // Handshakes is how many may run at a time, and how many do.
-func (n *Node) Handshakes() (all, now int) { return n.guard.Places() }
+func (n *Node) Handshakes() (all, now int) { return n.gate.Handshakes() }
 
 // PunchBudget is how many packets a minute may go to addresses that a peer names and that are not known to be its own, and
 // the most that went for one peer in the last minute.

@@ -3,12 +3,10 @@ package join
 import "errors"
 
 var (
-	// ErrPermissions means that users other than the owner may read the file of secrets.
+	// ErrPermissions means that users other than the owner may read the secrets' file.
 	ErrPermissions = errors.New("permissions are too open")
-	// ErrContent means that the file does not hold one or two secrets.
+	// ErrContent means that the file does not contain one or two secrets.
 	ErrContent = errors.New("not a join secret")
 	// ErrWrongSecret means that the relay accepts none of this node's secrets.
 	ErrWrongSecret = errors.New("the relay does not accept the join secret")
-	// errNotProved is the end of a stream of a peer that has not proved the secret.
-	errNotProved = errors.New("join: the peer has not proved the secret")
 )

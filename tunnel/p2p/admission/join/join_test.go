@@ -1,4 +1,4 @@
-package join
+package join_test
 
 import (
 	"context"
@@ -28,6 +28,8 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/admission/gate"
+	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/mux"
@@ -41,10 +43,10 @@ const (
 	secretService protocol.ID = "/test/secret/1"
 )
 
-// relay is a host behind a door.
+// relay is a host behind a gate.
 type relay struct {
 	host.Host
-	door *Door
+	gate *gate.Gate
 	log  *lines
 	book *refusals.Book
 }
@@ -67,53 +69,44 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// gater lets everybody knock.
-type gater struct {
-	connmgr.ConnectionGater
-	door *Door
-}
+// gater leaves incoming connections to the gate.
+type gater struct{ connmgr.ConnectionGater }
 
-func (g gater) InterceptAccept(network.ConnMultiaddrs) bool { return true }
-func (g gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnMultiaddrs) bool {
-	return g.door.Knock(p, c.RemoteMultiaddr())
+func (gater) InterceptAccept(network.ConnMultiaddrs) bool { return true }
+func (gater) InterceptSecured(network.Direction, peer.ID, network.ConnMultiaddrs) bool {
+	return true
 }
-func (g gater) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { return true, 0 }
+func (gater) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { return true, 0 }
 
-func newRelay(t *testing.T, secrets ...Secret) *relay {
+func newRelay(t *testing.T, secrets ...join.Secret) *relay {
 	t.Helper()
-	key, self := keytest.New(t)
+	key, _ := keytest.New(t)
 	r := &relay{log: &lines{}}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	r.book = refusals.New(log, nil)
-	r.door = NewDoor(self, secrets, r.book.Refuse, log)
 	rm, err := identity.ResourceManager(identity.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.gate = gate.New(rm, gate.Config{Handshakes: 1000, IsMember: func(peer.ID) bool { return false }, Refused: r.book.Refuse,
+		Policy: gate.Secret(secrets, func(peer.ID) gate.Ruling { return gate.MayWait })})
 	r.Host, err = libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
 		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(libp2pquic.NewTransport),
 		libp2p.Security(libp2ptls.ID, identity.NewTLS), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(mux.ID, identity.RelayMuxer()),
-		libp2p.ConnectionGater(gater{door: r.door}), libp2p.ResourceManager(r.door.Guard(rm, r.door.Admitted)), libp2p.DisableMetrics())
+		libp2p.ConnectionGater(gater{}), libp2p.ResourceManager(r.gate), libp2p.DisableMetrics())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
-	r.SetStreamHandler(identity.JoinProtocol, r.door.Serve)
+	r.SetStreamHandler(identity.JoinProtocol, r.gate.ServeJoin)
 	r.SetStreamHandler(secretService, func(s network.Stream) {
 		_, _ = s.Write([]byte("for members"))
 		s.Close()
 	})
-	r.Network().Notify(&network.NotifyBundle{
-		ConnectedF: func(_ network.Network, c network.Conn) {
-			if !r.door.Connected(c) {
-				go c.Close()
-			}
-		},
-		DisconnectedF: func(_ network.Network, c network.Conn) { r.door.Disconnected(c) },
-	})
+	r.gate.Follow(r.Network())
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { r.door.Run(ctx, r.Network().Conns, func(peer.ID) bool { return false }) })
+	wg.Go(func() { r.gate.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return r
 }
@@ -178,7 +171,7 @@ func TestMemberIsAdmitted(t *testing.T) {
 	for _, over := range []string{"tcp", "udp"} {
 		t.Run(over, func(t *testing.T) {
 			t.Parallel()
-			r, n := newRelay(t, secretN(1), secretN(2)), newNode(t)
+			r, n := newRelay(t, join.SecretN(1), join.SecretN(2)), newNode(t)
 			c := n.connect(r, over)
 			first := make(chan string, 1) // a stream that is opened before the proof waits for it
 			go func() {
@@ -188,10 +181,10 @@ func TestMemberIsAdmitted(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			if r.door.Admitted(n.ID()) {
+			if r.gate.Admits(n.ID()) {
 				t.Error("admitted before the proof")
 			}
-			p := NewProver([]Secret{secretN(3), secretN(2)}, slog.New(slog.DiscardHandler))
+			p := join.NewProver([]join.Secret{join.SecretN(3), join.SecretN(2)}, slog.New(slog.DiscardHandler))
 			p.Prove(n.ctx(), c)
 			if err := p.Refusal(r.ID()); err != nil {
 				t.Fatal(err)
@@ -199,13 +192,13 @@ func TestMemberIsAdmitted(t *testing.T) {
 			if got := <-first; got != "for members" {
 				t.Errorf("the first stream got %q", got)
 			}
-			if !r.door.Admitted(n.ID()) || r.door.Len() != 1 {
+			if !r.gate.Admits(n.ID()) || r.gate.Proved() != 1 {
 				t.Error("not admitted")
 			}
 			if err := n.Network().ClosePeer(r.ID()); err != nil {
 				t.Fatal(err)
 			}
-			fair.Eventually(t, deadline, "the peer that left is not in", fair.True(func() bool { return r.door.Len() == 0 }))
+			fair.Eventually(t, deadline, "the peer that left is not in", fair.True(func() bool { return r.gate.Proved() == 0 }))
 		})
 	}
 }
@@ -215,7 +208,7 @@ func TestStrangerIsRefused(t *testing.T) {
 	for _, over := range []string{"tcp", "udp"} {
 		t.Run(over, func(t *testing.T) {
 			t.Parallel()
-			r := newRelay(t, secretN(1))
+			r := newRelay(t, join.SecretN(1))
 			silent, wrong := newNode(t), newNode(t)
 			c := silent.connect(r, over)
 			if got, err := silent.use(c); err == nil {
@@ -226,12 +219,12 @@ func TestStrangerIsRefused(t *testing.T) {
 				t.Errorf("a stranger learned %v", protos)
 			}
 			log := &lines{}
-			p := NewProver([]Secret{secretN(2)}, slog.New(slog.NewTextHandler(log, nil)))
+			p := join.NewProver([]join.Secret{join.SecretN(2)}, slog.New(slog.NewTextHandler(log, nil)))
 			for range 3 {
 				c := wrong.connect(r, over)
 				p.Prove(wrong.ctx(), c)
-				if err := p.Refusal(r.ID()); !errors.Is(err, ErrWrongSecret) {
-					t.Fatalf("refusal %v, want %v", err, ErrWrongSecret)
+				if err := p.Refusal(r.ID()); !errors.Is(err, join.ErrWrongSecret) {
+					t.Fatalf("refusal %v, want %v", err, join.ErrWrongSecret)
 				}
 				if got, err := wrong.use(c); err == nil {
 					t.Errorf("a peer with another secret got %q", got)
@@ -247,7 +240,7 @@ func TestStrangerIsRefused(t *testing.T) {
 			if n := strings.Count(log.String(), "joinSecretFile"); n != 1 {
 				t.Errorf("the node logged the failure %d times, want once:\n%s", n, log)
 			}
-			if r.count(refusals.WrongSecret) != 3 || r.count(refusals.NoSecret) != 1 || r.door.Len() != 0 {
+			if r.count(refusals.WrongSecret) != 3 || r.count(refusals.NoSecret) != 1 || r.gate.Proved() != 0 {
 				t.Errorf("counted %v", r.book.Counts())
 			}
 		})
@@ -275,7 +268,7 @@ func answer(n node, c network.Conn, make func(challenge [transcript.ChallengeLen
 
 // A proof that was seen or obtained elsewhere opens no door. The control is the same code with the right binding.
 func TestProofCannotBeCarriedOver(t *testing.T) {
-	r, member, thief := newRelay(t, secretN(1)), newNode(t), newNode(t)
+	r, member, thief := newRelay(t, join.SecretN(1)), newNode(t), newNode(t)
 	mc, tc := member.connect(r, "tcp"), thief.connect(r, "tcp")
 	onMembers, err := transcript.ForProver(mc, identity.JoinProtocol)
 	if err != nil {
@@ -292,7 +285,7 @@ func TestProofCannotBeCarriedOver(t *testing.T) {
 	proving := func(x transcript.Transcript) func([transcript.ChallengeLen]byte) []byte {
 		return func(challenge [transcript.ChallengeLen]byte) []byte {
 			x.Protocol, x.Challenge = identity.JoinProtocol, challenge
-			return marshal([]proof{prove(x, secretN(1))})
+			return join.Forge(x, join.SecretN(1))
 		}
 	}
 	for name, x := range map[string]transcript.Transcript{
@@ -301,20 +294,20 @@ func TestProofCannotBeCarriedOver(t *testing.T) {
 		"for another relay":                           {Verifier: member.ID(), Prover: thief.ID(), Session: ts},
 		"for another member, on this session":         {Verifier: r.ID(), Prover: member.ID(), Session: ts},
 	} {
-		if v, err := answer(thief, tc, proving(x)); err != nil || v != wrongSecret {
-			t.Errorf("%s: verdict %d, %v; want %d", name, v, err, wrongSecret)
+		if v, err := answer(thief, tc, proving(x)); err != nil || v != join.WrongSecretVerdict {
+			t.Errorf("%s: verdict %d, %v; want %d", name, v, err, join.WrongSecretVerdict)
 		}
 	}
-	old := proof{}
+	var old []byte
 	if v, err := answer(member, mc, func(challenge [transcript.ChallengeLen]byte) []byte {
 		onMembers.Challenge = challenge
-		old = prove(onMembers, secretN(1))
-		return marshal([]proof{old})
-	}); err != nil || v != accepted {
-		t.Errorf("the member itself: verdict %d, %v; want %d", v, err, accepted)
+		old = join.Forge(onMembers, join.SecretN(1))
+		return old
+	}); err != nil || v != join.Accepted {
+		t.Errorf("the member itself: verdict %d, %v; want %d", v, err, join.Accepted)
 	}
-	if v, err := answer(member, mc, func([transcript.ChallengeLen]byte) []byte { return marshal([]proof{old}) }); err != nil || v != wrongSecret {
-		t.Errorf("the same proof again: verdict %d, %v; want %d", v, err, wrongSecret)
+	if v, err := answer(member, mc, func([transcript.ChallengeLen]byte) []byte { return old }); err != nil || v != join.WrongSecretVerdict {
+		t.Errorf("the same proof again: verdict %d, %v; want %d", v, err, join.WrongSecretVerdict)
 	}
 	for _, broken := range [][]byte{{0}, {3, 1, 2}, {255}} {
 		if _, err := answer(thief, tc, func([transcript.ChallengeLen]byte) []byte { return broken }); err == nil {
@@ -325,36 +318,36 @@ func TestProofCannotBeCarriedOver(t *testing.T) {
 
 // go-libp2p's Noise has nothing to bind a proof to: the member gives none out.
 func TestNoProofOverNoise(t *testing.T) {
-	r, n := newRelay(t, secretN(1)), newNode(t, libp2p.Security(noise.ID, noise.New))
+	r, n := newRelay(t, join.SecretN(1)), newNode(t, libp2p.Security(noise.ID, noise.New))
 	c := n.connect(r, "tcp")
-	p := NewProver([]Secret{secretN(1)}, slog.New(slog.DiscardHandler))
+	p := join.NewProver([]join.Secret{join.SecretN(1)}, slog.New(slog.DiscardHandler))
 	p.Prove(n.ctx(), c)
-	if err := p.Refusal(r.ID()); !errors.Is(err, transcript.ErrNoSession) || r.door.Admitted(n.ID()) {
-		t.Errorf("refusal %v, admitted %v", err, r.door.Admitted(n.ID()))
+	if err := p.Refusal(r.ID()); !errors.Is(err, transcript.ErrNoSession) || r.gate.Admits(n.ID()) {
+		t.Errorf("refusal %v, admitted %v", err, r.gate.Admits(n.ID()))
 	}
 }
 
 // While both secrets are accepted nobody is disconnected; who proved the one that is removed has to prove the other.
 func TestRotation(t *testing.T) {
-	r, late, early := newRelay(t, secretN(1)), newNode(t), newNode(t)
+	r, late, early := newRelay(t, join.SecretN(1)), newNode(t), newNode(t)
 	lc := late.connect(r, "tcp")
-	NewProver([]Secret{secretN(1)}, slog.New(slog.DiscardHandler)).Prove(late.ctx(), lc)
-	r.door.Set([]Secret{secretN(2), secretN(1)})
+	join.NewProver([]join.Secret{join.SecretN(1)}, slog.New(slog.DiscardHandler)).Prove(late.ctx(), lc)
+	r.gate.SetSecrets([]join.Secret{join.SecretN(2), join.SecretN(1)})
 	ec := early.connect(r, "udp")
-	NewProver([]Secret{secretN(2)}, slog.New(slog.DiscardHandler)).Prove(early.ctx(), ec)
-	if !r.door.Admitted(late.ID()) || !r.door.Admitted(early.ID()) {
+	join.NewProver([]join.Secret{join.SecretN(2)}, slog.New(slog.DiscardHandler)).Prove(early.ctx(), ec)
+	if !r.gate.Admits(late.ID()) || !r.gate.Admits(early.ID()) {
 		t.Fatal("with both secrets accepted, both nodes belong in")
 	}
-	r.door.Set([]Secret{secretN(2)})
-	fair.Eventually(t, deadline, "the node with the removed secret is out", fair.True(func() bool { return !r.door.Admitted(late.ID()) && lc.IsClosed() }))
-	if !r.door.Admitted(early.ID()) || ec.IsClosed() {
+	r.gate.SetSecrets([]join.Secret{join.SecretN(2)})
+	fair.Eventually(t, deadline, "the node with the removed secret is out", fair.True(func() bool { return !r.gate.Admits(late.ID()) && lc.IsClosed() }))
+	if !r.gate.Admits(early.ID()) || ec.IsClosed() {
 		t.Error("the node with the new secret was cut off")
 	}
 }
 
 // Two connections from one UDP socket have one address: both end without a proof.
 func TestConnectionsOfOneSocket(t *testing.T) {
-	r, n := newRelay(t, secretN(1)), newNode(t)
+	r, n := newRelay(t, join.SecretN(1)), newNode(t)
 	for _, a := range r.Network().ListenAddresses() {
 		if !strings.Contains(a.String(), "/udp/") {
 			continue
@@ -393,28 +386,28 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(secretN(1).text, 0o600)
-	first, err := Load(path)
+	write(join.SecretN(1).Text(), 0o600)
+	first, err := join.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed, failed := make(chan []Secret, 10), make(chan error, 10)
+	changed, failed := make(chan []join.Secret, 10), make(chan error, 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		Watch(ctx, path, first, func(s []Secret) { changed <- s }, func(err error) { failed <- err })
+		join.Watch(ctx, path, first, func(s []join.Secret) { changed <- s }, func(err error) { failed <- err })
 	})
 	defer wg.Wait()
 	defer cancel()
-	write(secretN(2).text+"\n"+secretN(1).text, 0o600)
-	if s := <-changed; len(s) != 2 || s[0] != secretN(2) {
+	write(join.SecretN(2).Text()+"\n"+join.SecretN(1).Text(), 0o600)
+	if s := <-changed; len(s) != 2 || s[0] != join.SecretN(2) {
 		t.Errorf("%d secrets", len(s))
 	}
-	write(secretN(2).text, 0o644)
-	if err := <-failed; !errors.Is(err, ErrPermissions) {
+	write(join.SecretN(2).Text(), 0o644)
+	if err := <-failed; !errors.Is(err, join.ErrPermissions) {
 		t.Error(err)
 	}
-	write(secretN(2).text, 0o600)
+	write(join.SecretN(2).Text(), 0o600)
 	if s := <-changed; len(s) != 1 || len(failed) != 0 {
 		t.Errorf("%d secrets, %d failures", len(s), len(failed))
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// patience bounds one exchange, on either side.
-	patience = 5 * time.Second
+	// Patience bounds one exchange, on either side.
+	Patience = 5 * time.Second
 	// repeatAfter is the least time between two log lines about one peer.
 	repeatAfter = time.Minute
 )
@@ -33,7 +33,7 @@ type Prover struct {
 
 	mu      sync.Mutex // a leaf
 	secrets []Secret
-	failed  map[peer.ID]error // relays that accept none of them
+	failed  map[peer.ID]error // by relay that accepts none of them
 	logged  map[peer.ID]time.Time
 }
 
@@ -50,17 +50,17 @@ func (p *Prover) Set(secrets []Secret) {
 	clear(p.failed)
 }
 
-// Refusal says why a relay does not serve this node; nil if it does, as far as is known.
+// Refusal is why a relay does not serve this node; nil if it does, as far as is known.
 func (p *Prover) Refusal(relay peer.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed[relay]
 }
 
-// Prove shows the relay at the other end of c that this node knows the secret. A relay that does not ask for one is left
-// alone. c is a connection to a relay that the operator has listed: to anybody else nothing must be proved.
+// Prove proves this node's secrets to the relay at the other end of c, unless that relay knows the membership. c leads to a
+// relay that the operator has listed: nobody else may see a proof.
 func (p *Prover) Prove(ctx context.Context, c network.Conn) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	p.mu.Lock()
 	secrets := slices.Clone(p.secrets)
@@ -78,7 +78,7 @@ func (p *Prover) Prove(ctx context.Context, c network.Conn) {
 	p.note(c.RemotePeer(), err)
 }
 
-// Admit is Prove, and says why the relay does not admit this node.
+// Admit is Prove, and returns why the relay does not admit this node.
 func (p *Prover) Admit(ctx context.Context, c network.Conn) error {
 	p.Prove(ctx, c)
 	return p.Refusal(c.RemotePeer())

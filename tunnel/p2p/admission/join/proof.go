@@ -3,7 +3,6 @@ package join
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"fmt"
 
 	"edgemesh/tunnel/p2p/admission/transcript"
 )
@@ -46,31 +45,4 @@ func marshal(proofs []proof) []byte {
 		out = append(out, p[:]...)
 	}
 	return out
-}
-
-// bodyLen returns how many bytes follow the message's first one.
-func bodyLen(n byte) (int, error) {
-	if n == 0 || n > maxSecrets {
-		return 0, fmt.Errorf("join: %d proofs, 1 to %d are allowed", n, maxSecrets)
-	}
-	return int(n) * proofLen, nil
-}
-
-// unmarshal parses what marshal makes, to the last byte.
-func unmarshal(data []byte) ([]proof, error) {
-	if len(data) == 0 {
-		return nil, fmt.Errorf("join: empty message")
-	}
-	n, err := bodyLen(data[0])
-	if err != nil {
-		return nil, err
-	}
-	if len(data) != 1+n {
-		return nil, fmt.Errorf("join: %d bytes for %d proofs", len(data), data[0])
-	}
-	out := make([]proof, 0, data[0])
-	for body := data[1:]; len(body) > 0; body = body[proofLen:] {
-		out = append(out, proof(body[:proofLen]))
-	}
-	return out, nil
 }

@@ -130,7 +130,7 @@ func TestLoadCredential(t *testing.T) {
 	}
 }
 
-// FuzzProofs: what a stranger sends is refused, or is exactly one or two proofs; reading it from a stream agrees.
+// FuzzProofs: what a stranger sends is refused, or is exactly one or two proofs, and nothing behind them is read.
 func FuzzProofs(f *testing.F) {
 	f.Add(marshal([]proof{{1}}))
 	f.Add(marshal([]proof{{1}, {2}}))
@@ -138,15 +138,12 @@ func FuzzProofs(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte{255, 1, 2})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := unmarshal(data)
-		streamed, streamErr := read(bytes.NewReader(data))
-		if err == nil && (streamErr != nil || !bytes.Equal(marshal(streamed), data)) {
-			t.Fatalf("from a stream: %v", streamErr)
-		}
+		r := bytes.NewReader(data)
+		got, err := readProofs(r)
 		if err != nil {
 			return
 		}
-		if len(got) < 1 || len(got) > maxSecrets || !bytes.Equal(marshal(got), data) {
+		if len(got) < 1 || len(got) > maxSecrets || !bytes.Equal(marshal(got), data[:len(data)-r.Len()]) {
 			t.Fatalf("%d proofs of %d bytes", len(got), len(data))
 		}
 		if _, ok := check(transcript.Transcript{Verifier: "relay", Prover: "member"}, got, []Secret{secretN(1), secretN(2)}); ok {

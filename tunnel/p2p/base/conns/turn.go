@@ -6,7 +6,7 @@ import (
 )
 
 // TurnLatest is how long a relay may leave a connection that it has accepted without an answer: it lets it wait for 12 s
-// at most (package knock).
+// at most (package gate).
 const TurnLatest = 16 * time.Second
 
 // turnKey marks the context of a dial that may wait for its turn.

@@ -62,8 +62,8 @@ const (
 	ownFiles = 256
 )
 
-// Places is how many handshakes of strangers l allows.
-func (l Limits) Places() int { return l.withDefaults().Handshakes }
+// Pending is how many handshakes of unauthenticated peers l allows.
+func (l Limits) Pending() int { return l.withDefaults().Handshakes }
 
 func (l Limits) withDefaults() Limits {
 	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 1024, &l.Members: 1 << 14} {
@@ -118,7 +118,7 @@ func ResourceManager(l Limits) (network.ResourceManager, error) {
 			Streams: rcmgr.LimitVal(l.Members*memberStreams + l.MoreStreams),
 			Memory:  rcmgr.LimitVal64(l.Memory), FD: files(),
 		},
-		// Package knock shares out l.Handshakes, and bounds those over circuits by relay. This is the last resort.
+		// Package gate shares out l.Handshakes, and bounds those over circuits by relay. This is the last resort.
 		Transient: rcmgr.ResourceLimits{ConnsInbound: rcmgr.LimitVal(transient * l.Handshakes)},
 		PeerDefault: rcmgr.ResourceLimits{
 			Conns: rcmgr.LimitVal(l.PeerConns), Streams: rcmgr.LimitVal(l.PeerStreams), Memory: rcmgr.LimitVal64(l.PeerMemory),

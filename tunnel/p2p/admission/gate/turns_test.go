@@ -1,4 +1,4 @@
-package knock
+package gate
 
 import (
 	"errors"
@@ -12,13 +12,15 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/core/transport"
-	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
+
+	"edgemesh/tunnel/p2p/admission/pool"
 )
 
 // from is a site.
-func from(i int) netip.Prefix { return site(netip.AddrFrom4([4]byte{5, 5, byte(i >> 8), byte(i)})) }
+func from(i int) netip.Prefix {
+	return pool.Site(netip.AddrFrom4([4]byte{5, 5, byte(i >> 8), byte(i)}))
+}
 
 // turnsOf is turns of which n are free, of many.
 func turnsOf(n int) *turns { return &turns{all: 64, free: n, held: make(map[netip.Prefix]int)} }
@@ -144,28 +146,10 @@ func TestTurnsAreShared(t *testing.T) {
 	}
 }
 
-// somewhere is a connection with an address.
-type somewhere struct{ addressed }
-
-func (somewhere) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(5, 5, 5, 5), Port: 7} }
-
-func (somewhere) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/5.5.5.5/tcp/7") }
-
-// accepting is a listener below inTurns.
-type accepting struct {
-	transport.GatedMaListener
-	c manet.Conn
-}
-
-func (a accepting) Accept() (manet.Conn, network.ConnManagementScope, error) {
-	late := time.AfterFunc(calm, func() { a.c.Close() })
-	return a.c, timed{&network.NullScope{}, late}, nil
-}
-
-// knocks has a connection accepted that has sent a byte, and returns both ends.
-func knocks(t *testing.T, g *Guard) (conn manet.Conn, scope network.ConnManagementScope, far net.Conn) {
+// arrives has a connection accepted that has sent a byte, and returns both ends.
+func arrives(t *testing.T, g *Gate) (conn manet.Conn, scope network.ConnManagementScope, far net.Conn) {
 	near, far := net.Pipe()
-	conn, scope, err := inTurns{accepting{c: somewhere{addressed{near}}}, g}.Accept()
+	conn, scope, err := inTurns{g.Upgrader(one{gate: g, conn: near}).GateMaListener(nil), g}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +170,10 @@ func TestTurnOfAConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := New(&network.NullResourceManager{}, Config{Places: 64, IsMember: func(peer.ID) bool { return false }})
+				g := newGate(64)
 				g.turns = turnsOf(1)
-				first, scope, far1 := knocks(t, g)
-				second, scope2, far2 := knocks(t, g)
+				first, scope, far1 := arrives(t, g)
+				second, scope2, far2 := arrives(t, g)
 				defer far1.Close()
 				defer far2.Close()
 				if n, err := first.Read(make([]byte, 8)); n != 1 || err != nil {
@@ -216,9 +200,9 @@ func TestTurnOfAConnection(t *testing.T) {
 // Who waits is not closed for its silence, and reads an error when the turn does not come.
 func TestTurnDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := New(&network.NullResourceManager{}, Config{Places: 64})
+		g := newGate(64)
 		g.turns = turnsOf(0)
-		conn, _, far := knocks(t, g)
+		conn, _, far := arrives(t, g)
 		defer far.Close()
 		start := time.Now()
 		if _, err := conn.Read(make([]byte, 8)); !errors.Is(err, errTurn) || time.Since(start) != longestWait {
@@ -226,16 +210,4 @@ func TestTurnDoesNotCome(t *testing.T) {
 		}
 		conn.Close()
 	})
-}
-
-// A Guard's turns prefer addresses that members have come from.
-func TestTurnOfAMember(t *testing.T) {
-	g := New(&network.NullResourceManager{}, Config{Places: 8})
-	if g.pool.knows(netip.MustParseAddr("5.5.5.5")) {
-		t.Error("known from the start")
-	}
-	g.pool.remember(netip.MustParseAddr("5.5.5.5"))
-	if !g.pool.knows(netip.MustParseAddr("::ffff:5.5.5.5")) {
-		t.Error("not remembered")
-	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/admission/lobby"
+	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -26,7 +26,7 @@ func withController(t *testing.T) (v *server, member, controller node) {
 	v = newTestServer(t, testConfig(), s)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); v.lobby.Run(ctx, v.known) }()
+	go func() { defer close(done); v.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	for _, n := range []node{controller, member} {
 		if err := n.reserve(v, "tcp"); err != nil {
@@ -85,15 +85,15 @@ func TestStrangersCircuitIsSmall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { _, _ = io.Copy(s, bytes.NewReader(make([]byte, 2*lobby.CircuitData))) }()
-		_, err = io.CopyN(io.Discard, s, 2*lobby.CircuitData)
+		go func() { _, _ = io.Copy(s, bytes.NewReader(make([]byte, 2*gate.CircuitData))) }()
+		_, err = io.CopyN(io.Discard, s, 2*gate.CircuitData)
 		return err
 	}
 	if err := send(member); err != nil {
 		t.Errorf("the control, a member's: %v", err)
 	}
 	if err := send(newNode(t)); err == nil {
-		t.Errorf("a stranger's circuit carried %d bytes", 2*lobby.CircuitData)
+		t.Errorf("a stranger's circuit carried %d bytes", 2*gate.CircuitData)
 	}
 }
 
@@ -134,30 +134,7 @@ func TestStrangerLeaves(t *testing.T) {
 	fair.Eventually(t, deadline, "a stranger is disconnected", fair.True(func() bool { return !here(other) }))
 }
 
-// One address takes its share of the lobby, and another still gets in.
-func TestLobbyIsShared(t *testing.T) {
-	refused := map[string]int{}
-	l := lobby.New(func(reason string, _ peer.ID, _ string) { refused[reason]++ })
-	n := 0
-	for i := range 300 {
-		if l.Enter(peer.ID(strings.Repeat("x", i+1)), multiaddrs("/ip4/5.5.5.5/tcp/1")[0]) {
-			n++
-		}
-	}
-	if n != 32 || refused["too many strangers"] != 300-n {
-		t.Errorf("one address has %d places, refused: %v", n, refused)
-	}
-	for i := range 300 {
-		if !l.Enter("y", multiaddrs("/ip4/5.6.1." + string('0'+rune(i%10)) + "/tcp/1")[0]) && i < 10 {
-			t.Errorf("address %d has no place", i)
-		}
-	}
-	if !l.Enter("z", multiaddrs("/ip4/5.7.7.7/tcp/1")[0]) {
-		t.Error("a new address has no place when all are taken")
-	}
-}
-
-// A controller is told whether a member is here, and nothing more; a stranger is told nothing.
+// A controller learns whether a member is connected, and nothing more; a stranger learns nothing.
 func TestControllerAsksWhoIsHere(t *testing.T) {
 	v, member, controller := withController(t)
 	ask := func(who node, of peer.ID) string {

@@ -1,7 +1,8 @@
-package knock
+package gate
 
 import (
 	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,26 +12,32 @@ import (
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
+
+	"edgemesh/tunnel/p2p/admission/pool"
 )
 
 // one is a listener and an upgrader with one connection to accept.
 type one struct {
 	transport.GatedMaListener
 	transport.Upgrader
+	gate *Gate
 	conn net.Conn
 }
 
 func (o one) GateMaListener(manet.Listener) transport.GatedMaListener { return o }
 
 func (o one) Accept() (manet.Conn, network.ConnManagementScope, error) {
-	return addressed{o.conn}, &network.NullScope{}, nil
+	c := addressed{o.conn}
+	scope, err := o.gate.OpenConnection(network.DirInbound, true, c.RemoteMultiaddr())
+	return c, scope, err
 }
 
-// addressed is a connection without addresses: nobody asks for them.
+// addressed is a connection with an address.
 type addressed struct{ net.Conn }
 
 func (addressed) LocalMultiaddr() ma.Multiaddr  { return nil }
-func (addressed) RemoteMultiaddr() ma.Multiaddr { return nil }
+func (addressed) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/5.5.5.5/tcp/7") }
+func (addressed) RemoteAddr() net.Addr          { return &net.TCPAddr{IP: net.IPv4(5, 5, 5, 5), Port: 7} }
 
 func TestLateHandshakes(t *testing.T) {
 	for _, c := range []struct {
@@ -39,7 +46,7 @@ func TestLateHandshakes(t *testing.T) {
 		then  func(network.ConnManagementScope)
 		stays time.Duration // 0: as long as one looks
 	}{
-		{"silent", 0, nil, calm},
+		{"silent", 1, nil, calm - (calm-pressed)/64},
 		{"silent among strangers", 32, nil, (calm + pressed) / 2},
 		{"silent in a flood", 64, nil, pressed},
 		{"says whose it is", 64, func(s network.ConnManagementScope) { _ = s.SetPeer(peer.ID("member")) }, 0},
@@ -48,9 +55,12 @@ func TestLateHandshakes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
-				g := New(&network.NullResourceManager{}, Config{Places: 64})
-				g.pool.taken = c.taken
-				conn, scope, err := g.Upgrader(one{conn: near}).GateMaListener(nil).Accept()
+				g := newGate(64)
+				g.homes.Add(pool.Site(netip.MustParseAddr("5.5.5.5")))
+				for i := range c.taken - 1 { // and this one
+					g.handshakes.Add(&conn{}, pool.Site(netip.AddrFrom4([4]byte{5, 6, 0, byte(i)})))
+				}
+				conn, scope, err := g.Upgrader(one{gate: g, conn: near}).GateMaListener(nil).Accept()
 				if err != nil {
 					t.Fatal(err)
 				}

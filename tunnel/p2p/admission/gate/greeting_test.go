@@ -1,4 +1,4 @@
-package knock
+package gate
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/network"
-	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/sec"
 	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	tptu "github.com/libp2p/go-libp2p/p2p/net/upgrader"
@@ -31,7 +29,7 @@ func TestGreetingBeforeTheTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := New(&network.NullResourceManager{}, Config{Places: 64, IsMember: func(peer.ID) bool { return false }})
+	g := newGate(64)
 	g.turns = turnsOf(1)
 	pass, ok := g.turns.take(from(0), false, nil)
 	if !ok {

@@ -1,0 +1,59 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
+
+	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/refusals"
+)
+
+// Ruling is what becomes of an incoming connection whose peer the membership does not list.
+type Ruling uint8
+
+const (
+	LeftToGater Ruling = iota // the connection gater refuses it, with its own reason
+	MayWait
+	Banned
+)
+
+// Policy says how peers are admitted that the membership does not list. Make one with Secret or Controllers.
+type Policy struct {
+	judge   func(peer.ID) Ruling
+	secrets []join.Secret // that admit; the gate's copy may change
+
+	stay      time.Duration // from the handshake to admission
+	slots     int           // connections that wait or ask, from addresses that no member has come from
+	homeSlots int           // likewise, from the others; 0: they share slots
+	perSite   int           // of these, from one site; 0: no limit of its own
+	perPeer   int           // and of one peer; 0: likewise
+	protocol  protocol.ID   // the only one that they may use
+	streams   int           // of one peer at a time
+	circuit   bool          // each connection may have one, to a controller
+	hold      bool          // streams of other protocols wait until the peer is admitted, else they end
+	full      string        // why there is no slot
+	late      string        // why a connection was closed that nobody vouched for in time; "": not worth counting
+}
+
+// Secret admits whoever proves one of secrets. Streams wait instead of being refused: identify runs as soon as a connection
+// exists, and a node that it fails for never learns where the relay sees it, which hole punching needs.
+func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
+	return &Policy{judge: judge, secrets: secrets, stay: join.Patience, slots: 384, homeSlots: 256, perPeer: 8,
+		protocol: identity.JoinProtocol, streams: 16, hold: true, full: refusals.Waiting, late: refusals.NoSecret}
+}
+
+// CircuitData is what the circuit of a peer carries at most that asks a controller, in bytes each way: two handshakes, a
+// request and its answer.
+const CircuitData = 128 << 10
+
+// Controllers lets each connection open one circuit to a controller, which may have the membership list its peer. The stay
+// is long: over a slow link two handshakes and the request take some seconds. The nodes of a site are behind one address,
+// and try again when they find no slot.
+func Controllers(judge func(peer.ID) Ruling) *Policy {
+	return &Policy{judge: judge, stay: 20 * time.Second, slots: 256, perSite: 32,
+		protocol: proto.ProtoIDv2Hop, streams: 8, circuit: true, full: refusals.Lobby}
+}
