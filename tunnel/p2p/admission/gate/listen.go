@@ -2,7 +2,6 @@ package gate
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -74,11 +73,7 @@ func (l inTurns) Accept() (manet.Conn, network.ConnManagementScope, error) {
 	if _, web := c.RemoteMultiaddr().ValueForProtocol(ma.P_WS); !ok || web == nil {
 		return c, scope, nil // a WebSocket's own handshake is over, and its members do not know of turns
 	}
-	w := &queued{Conn: c, gate: l.gate, late: x.late, closed: make(chan struct{}), pass: func() {}}
-	w.close = sync.OnceValue(func() error {
-		close(w.closed)
-		return c.Close()
-	})
+	w := &queued{Conn: c, gate: l.gate, late: x.late, turn: newTurn()}
 	x.over = append(x.over, w.end)
 	return w, scope, nil
 }
@@ -87,15 +82,10 @@ func (l inTurns) Accept() (manet.Conn, network.ConnManagementScope, error) {
 // multistream-select's header.
 type queued struct {
 	manet.Conn
-	gate   *Gate
-	late   *time.Timer // closes it when its peer is silent; nil: something else does
-	closed chan struct{}
-	close  func() error
-	begun  bool // of the goroutine that reads
-
-	mu   sync.Mutex // a leaf: guards what follows
-	over bool       // it no longer needs a turn
-	pass func()
+	gate  *Gate
+	late  *time.Timer // closes it when its peer is silent; nil: something else does
+	turn  *turn
+	begun bool // of the goroutine that reads
 }
 
 // Read implements net.Conn.
@@ -117,44 +107,19 @@ func (w *queued) wait() bool {
 	}
 	at, _ := netip.ParseAddrPort(w.RemoteAddr().String())
 	site := pool.Site(at.Addr())
-	pass, ok := w.gate.turns.take(site, w.gate.known(site), w.closed)
-	if !ok {
+	if !w.gate.turns.await(w.turn, site, w.gate.known(site)) {
 		return false
 	}
-	w.begin(pass)
 	if w.late != nil {
 		w.late.Reset(w.gate.Patience(calm, pressed))
 	}
 	return true
 }
 
-// begin notes that a turn has begun, which give gives back. It ends after longestTurn at the latest.
-func (w *queued) begin(give func()) {
-	pass := sync.OnceFunc(give)
-	late := time.AfterFunc(longestTurn, pass)
-	w.mu.Lock()
-	w.pass = func() {
-		late.Stop()
-		pass()
-	}
-	over := w.over
-	w.mu.Unlock()
-	if over {
-		w.end()
-	}
-}
-
-// end ends the turn, if it has begun.
-func (w *queued) end() {
-	w.mu.Lock()
-	pass := w.pass
-	w.over, w.pass = true, func() {}
-	w.mu.Unlock()
-	pass()
-}
+func (w *queued) end() { w.gate.turns.end(w.turn) }
 
 // Close implements net.Conn.
 func (w *queued) Close() error {
 	w.end()
-	return w.close()
+	return w.Conn.Close()
 }

@@ -29,84 +29,104 @@ var errTurn = errors.New("too many handshakes are ahead of this one")
 // take so long that each gives up before it is done. The next turn goes to a site that members have come from, then to
 // whoever has waited least: an attacker's many connections wait, and a member overtakes them.
 type turns struct {
-	mu              sync.Mutex // a leaf: guards what follows
+	mu              sync.Mutex // a leaf: guards what follows, and each turn
 	all, free       int
+	longest         time.Duration        // of one
 	held            map[netip.Prefix]int // by site
-	members, others []*waiter            // in the order of their arrival
-}
-
-// waiter is a handshake without a turn.
-type waiter struct {
-	site   netip.Prefix
-	member bool
-	turn   chan struct{} // closed when it has its turn
+	members, others []*turn              // those that wait, in the order of their arrival
 }
 
 func newTurns() *turns {
 	n := turnsEach * runtime.GOMAXPROCS(0)
-	return &turns{all: n, free: n, held: make(map[netip.Prefix]int)}
+	return &turns{all: n, free: n, longest: longestTurn, held: make(map[netip.Prefix]int)}
 }
 
-// may reports whether w's site may have one more turn. The caller holds mu.
-func (t *turns) may(w *waiter) bool {
-	part := strangersPart
-	if w.member {
-		part = membersPart
-	}
-	return t.held[w.site] < max(t.all/part, 1)
+// turn is that of one handshake.
+type turn struct {
+	site   netip.Prefix
+	member bool
+	begun  bool
+	over   bool          // the handshake does not need it, or has had it
+	change chan struct{} // closed when it has begun, or is over
+	late   *time.Timer   // ends it once it has begun
 }
 
-// give gives w a turn. The caller holds mu.
-func (t *turns) give(w *waiter) {
-	t.free--
-	t.held[w.site]++
-	close(w.turn)
-}
+func newTurn() *turn { return &turn{change: make(chan struct{})} }
 
-// take waits for a turn, at most for longestWait and until closed is closed, and reports whether it came. pass gives the turn
-// back.
-func (t *turns) take(at netip.Prefix, member bool, closed <-chan struct{}) (pass func(), ok bool) {
-	w := &waiter{at, member, make(chan struct{})}
-	pass = func() { t.pass(w) }
-	queue := &t.others
-	if member {
-		queue = &t.members
-	}
+// await waits for x's turn, at most for longestWait and until it is over, and reports whether it came.
+func (t *turns) await(x *turn, site netip.Prefix, member bool) bool {
 	t.mu.Lock()
-	if t.free > 0 && t.may(w) {
-		t.give(w)
-		t.mu.Unlock()
-		return pass, true
+	x.site, x.member = site, member
+	switch {
+	case x.over:
+	case t.free > 0 && t.may(x):
+		t.begin(x)
+	default:
+		queue := t.queue(x)
+		*queue = append(*queue, x)
 	}
-	*queue = append(*queue, w)
 	t.mu.Unlock()
 	late := time.NewTimer(longestWait)
 	defer late.Stop()
 	select {
-	case <-w.turn:
-		return pass, true
-	case <-closed:
+	case <-x.change:
 	case <-late.C:
 	}
 	t.mu.Lock()
-	i := slices.Index(*queue, w)
-	if i >= 0 {
-		*queue = slices.Delete(*queue, i, i+1)
+	defer t.mu.Unlock()
+	if !x.begun {
+		t.endLocked(x)
 	}
-	t.mu.Unlock()
-	if i < 0 { // its turn came meanwhile
-		pass()
-	}
-	return nil, false
+	return !x.over
 }
 
-// pass gives w's turn to the next.
-func (t *turns) pass(w *waiter) {
+func (t *turns) queue(x *turn) *[]*turn {
+	if x.member {
+		return &t.members
+	}
+	return &t.others
+}
+
+// may reports whether x's site may have one more turn. The caller holds mu.
+func (t *turns) may(x *turn) bool {
+	part := strangersPart
+	if x.member {
+		part = membersPart
+	}
+	return t.held[x.site] < max(t.all/part, 1)
+}
+
+// begin gives x its turn. The caller holds mu.
+func (t *turns) begin(x *turn) {
+	t.free--
+	t.held[x.site]++
+	x.begun = true
+	x.late = time.AfterFunc(t.longest, func() { t.end(x) })
+	close(x.change)
+}
+
+// end ends x, whether it has begun or not, and gives the turn to the next.
+func (t *turns) end(x *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.endLocked(x)
+}
+
+func (t *turns) endLocked(x *turn) {
+	if x.over {
+		return
+	}
+	x.over = true
+	if !x.begun {
+		queue := t.queue(x)
+		*queue = slices.DeleteFunc(*queue, func(other *turn) bool { return other == x })
+		close(x.change)
+		return
+	}
+	x.late.Stop()
 	t.free++
-	if t.held[w.site]--; t.held[w.site] == 0 {
-		delete(t.held, w.site)
+	if t.held[x.site]--; t.held[x.site] == 0 {
+		delete(t.held, x.site)
 	}
 	for t.free > 0 && (t.next(&t.members, slices.All(t.members)) || t.next(&t.others, slices.Backward(t.others))) {
 	}
@@ -114,11 +134,11 @@ func (t *turns) pass(w *waiter) {
 
 // next gives a turn to the first in queue, in this order, that may have one, and reports whether it found any. The caller
 // holds mu.
-func (t *turns) next(queue *[]*waiter, order iter.Seq2[int, *waiter]) bool {
-	for i, w := range order {
-		if t.may(w) {
+func (t *turns) next(queue *[]*turn, order iter.Seq2[int, *turn]) bool {
+	for i, x := range order {
+		if t.may(x) {
 			*queue = slices.Delete(*queue, i, i+1)
-			t.give(w)
+			t.begin(x)
 			return true
 		}
 	}

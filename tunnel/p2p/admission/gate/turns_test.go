@@ -23,13 +23,30 @@ func from(i int) netip.Prefix {
 }
 
 // turnsOf is turns of which n are free, of many.
-func turnsOf(n int) *turns { return &turns{all: 64, free: n, held: make(map[netip.Prefix]int)} }
+func turnsOf(n int) *turns {
+	return &turns{all: 64, free: n, longest: longestTurn, held: make(map[netip.Prefix]int)}
+}
+
+// take waits for a turn until closed is closed; pass ends it.
+func (t *turns) take(at netip.Prefix, member bool, closed <-chan struct{}) (pass func(), ok bool) {
+	x, done := newTurn(), make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-closed:
+			t.end(x)
+		case <-done:
+		}
+	}()
+	return func() { t.end(x) }, t.await(x, at, member)
+}
 
 // Members' sites have the next turns in the order in which they came, then the newest of the others; who waits too long, or
 // goes away, has none.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts, closed := turnsOf(1), make(chan struct{})
+		ts.longest = time.Hour
 		pass, ok := ts.take(from(0), false, nil)
 		if !ok {
 			t.Fatal("no turn")
