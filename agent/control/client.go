@@ -72,17 +72,17 @@ func (c *Client) InUse(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, http.MethodGet, pathStatus+"?"+onlyInUse, nil)
 }
 
-// Ping has the agent send probes; it returns when all are answered or lost.
+// Ping makes the agent send probes; it returns when all are answered or lost.
 func (c *Client) Ping(ctx context.Context, r PingRequest) (PingReply, error) {
 	return call[PingReply](ctx, c, http.MethodPost, pathPing, r)
 }
 
-// Doctor has the agent check itself, its host and its relays.
+// Doctor makes the agent check itself, its host and its relays.
 func (c *Client) Doctor(ctx context.Context) ([]Finding, error) {
 	return call[[]Finding](ctx, c, http.MethodPost, pathDoctor, nil)
 }
 
-// Explain has the agent follow a packet to a node or a pod's address.
+// Explain makes the agent follow a packet to a node or a pod's address.
 func (c *Client) Explain(ctx context.Context, to string) ([]Finding, error) {
 	return call[[]Finding](ctx, c, http.MethodPost, pathTo, PingRequest{Target: to})
 }
@@ -214,55 +214,50 @@ func (c *Client) notRunning() error {
 	return err
 }
 
-// Pings has the agent send probes, and calls each with every outcome as it comes. It returns the reply; where ctx ends or
+// Pings makes the agent send probes, and calls each with every outcome as it comes. It returns the reply; where ctx ends or
 // each returns an error, that error and what was received until then.
 func (c *Client) Pings(ctx context.Context, r PingRequest, each func(PingResult) error) (PingReply, error) {
 	so := PingReply{Target: r.Target}
-	resp, err := c.request(ctx, http.MethodPost, pathPings, r)
-	if err != nil {
-		return so, err
-	}
-	defer resp.Body.Close()
-	body := &bounded{Reader: resp.Body}
-	for in := json.NewDecoder(body); ; {
-		var e pingEvent
-		body.left = c.most
-		if err := in.Decode(&e); err != nil {
-			return so, c.broken(ctx, err)
-		}
+	err := values(ctx, c, http.MethodPost, pathPings, r, func(e pingEvent) (bool, error) {
 		switch {
 		case e.Error != "":
-			return so, errors.New(e.Error)
+			return true, errors.New(e.Error)
 		case e.Reply != nil:
-			return *e.Reply, nil
+			so = *e.Reply
+			return true, nil
 		case e.Probe != nil:
 			so.Add(*e.Probe, false)
 			if e.Probe.Path != "" { // a lost one took none: the last path that is known stays
 				so.Path, so.Transport, so.Relay = e.Probe.Path, e.Probe.Transport, e.Probe.Relay
 			}
 			so.Reason = cmp.Or(e.Probe.Reason, so.Reason)
-			if err := each(*e.Probe); err != nil {
-				return so, err
-			}
+			return false, each(*e.Probe)
 		}
-	}
+		return false, nil
+	})
+	return so, err
 }
 
 // Observe calls each with every value that Backend.Observe has, until ctx ends, the agent does, or each returns an error.
 func (c *Client) Observe(ctx context.Context, each func(json.RawMessage) error) error {
-	resp, err := c.request(ctx, http.MethodGet, pathPaths, nil)
+	return values(ctx, c, http.MethodGet, pathPaths, nil, func(v json.RawMessage) (bool, error) { return false, each(v) })
+}
+
+// values calls each with every value of a response, until it returns true or an error.
+func values[T any](ctx context.Context, c *Client, method, path string, body any, each func(T) (last bool, err error)) error {
+	resp, err := c.request(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	body := &bounded{Reader: resp.Body}
-	for in := json.NewDecoder(body); ; {
-		var v json.RawMessage
-		body.left = c.most
+	from := &bounded{Reader: resp.Body}
+	for in := json.NewDecoder(from); ; {
+		var v T
+		from.left = c.most
 		if err := in.Decode(&v); err != nil {
 			return c.broken(ctx, err)
 		}
-		if err := each(v); err != nil {
+		if last, err := each(v); last || err != nil {
 			return err
 		}
 	}

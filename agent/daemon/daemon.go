@@ -344,11 +344,11 @@ func (d *daemon) backend(ctx context.Context) *backend {
 // metricsServer serves what is counted, and what b knows.
 func (d *daemon) metricsServer(b *backend) metricsServer {
 	own := &collector{
-		tunnel: d.tunnel, node: d.node, paths: d.lan, reach: b.doctor.reach, source: d.source,
+		tunnel: d.tunnel, node: d.node, lan: d.lan, reach: b.doctor.reach, source: d.source,
 		pools: func() []control.Pool { return pools(d.kernel.pods, d.log) },
 		good:  func() bool { _, problem := d.force.plan(); return problem == nil },
 	}
-	all := append([]prometheus.Collector{own.named()}, d.counts.collectors()...)
+	all := append([]prometheus.Collector{own}, d.counts.collectors()...)
 	if d.cfg.CNIMode == config.CNIOwn {
 		all = append(all, cnicalls.New(d.cfg.RuntimeDir, d.log))
 	}

@@ -51,11 +51,6 @@ func (r *relayReporter) report(enabled bool, addrs []ma.Multiaddr) {
 	r.reporter.report(now)
 }
 
-// listedAsRelay reports whether the membership has this node among the relays.
-func listedAsRelay(p plan, id peer.ID) bool {
-	return slices.ContainsFunc(p.relays, func(r peer.AddrInfo) bool { return r.ID == id })
-}
-
 // reportRelay logs whether this node is a relay, and whether others know that.
 func reportRelay(enabled, listed bool, addrs []string, log *slog.Logger) {
 	switch {

@@ -1,13 +1,9 @@
 package install
 
 import (
-	"cmp"
 	"debug/elf"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -40,7 +36,7 @@ func (i *installer) fits(configuration string) error {
 // otherNetwork refuses to install beside another pod network unless the configuration keeps it: half of the pods would be
 // in each.
 func (i *installer) otherNetwork(configuration string) error {
-	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse([]byte(configuration))
 	if err != nil || cfg.CNIMode == config.CNIKeep || cfg.CNIConfDir == "" {
 		return nil // a broken configuration is reported where it is used
 	}
@@ -54,36 +50,16 @@ func (i *installer) otherNetwork(configuration string) error {
 // machines are the processors that programs can be for. There is no release for 386: the tests run there, for its 32 bits.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM, "386": elf.EM_386}
 
-// machine reads from the header of an ELF file for which processor it is. What is no such file is an error. To read more of it,
-// as elf.Open does, takes code that unpacks debug information.
-func machine(path string) (elf.Machine, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var head [20]byte // up to e_machine
-	if _, err := io.ReadFull(f, head[:]); err != nil {
-		return 0, err
-	}
-	var order binary.ByteOrder = binary.LittleEndian
-	if elf.Data(head[elf.EI_DATA]) == elf.ELFDATA2MSB {
-		order = binary.BigEndian
-	}
-	if string(head[:len(elf.ELFMAG)]) != elf.ELFMAG {
-		return 0, fmt.Errorf("%s is no ELF file", path)
-	}
-	return elf.Machine(order.Uint16(head[18:])), nil
-}
-
 // processor refuses a plugin for another processor than this program's, as after copying the wrong file. What is no ELF file
 // is left to the kernel.
 func (i *installer) processor() error {
 	path := filepath.Join(filepath.Dir(i.o.Binary), cniconf.PluginName)
-	is, err := machine(path)
+	program, err := elf.Open(path)
 	if err != nil {
 		return nil
 	}
+	defer program.Close()
+	is := program.Machine
 	if want, known := machines[runtime.GOARCH]; known && is != want {
 		return fmt.Errorf("%s is for another processor (%s) than this host's (%s): take both programs from the archive for linux/%s",
 			path, is, want, runtime.GOARCH)

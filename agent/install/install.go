@@ -223,13 +223,18 @@ func (i *installer) configuration() (string, error) {
 	return b.String(), nil
 }
 
+// parse reads an agent.yaml of this host. Where the node's name matters not, it need not be known.
+func (i *installer) parse(text []byte) (config.Config, error) {
+	return config.Parse(i.path(config.DefaultPath), text, cmp.Or(i.o.NodeName, "node"))
+}
+
 // sameMembership refuses options for a new agent.yaml that the existing one, which is kept, contradicts. The error wraps
 // ErrBadOption.
 func (i *installer) sameMembership(have []byte) error {
 	if i.o.Membership+i.o.Kubeconfig+i.o.Server == "" {
 		return nil
 	}
-	cfg, err := config.Parse(i.path(config.DefaultPath), have, cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse(have)
 	if err != nil {
 		return fmt.Errorf("%w: %w: fix that file, which is kept, and name the membership there", ErrBadOption, err)
 	}
@@ -304,7 +309,7 @@ func (i *installer) write(path string, data []byte, mode os.FileMode) error {
 
 // writes are the directories that an agent with this configuration writes to, none if it cannot be read.
 func (i *installer) writes(configuration string) []string {
-	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse([]byte(configuration))
 	if err != nil {
 		i.todo = append(i.todo, fmt.Sprintf("fix the configuration, then run this command again: the unit lets the agent write to the directories that it names (%v)", err))
 		return nil

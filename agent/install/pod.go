@@ -100,7 +100,7 @@ func (i *installer) edgeOf() distribution {
 // checkMetaServer refuses an agent that MetaServer would refuse, and notes for the operator if MetaServer is off; another
 // membership needs neither. The error wraps ErrUnfit.
 func (i *installer) checkMetaServer(configuration string) error {
-	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse([]byte(configuration))
 	if err != nil || !i.usesMetaServer(cfg.Membership.Kubernetes) {
 		return nil // whoever needs the configuration reports the error
 	}
@@ -128,7 +128,7 @@ func (i *installer) usesMetaServer(k *config.Kubernetes) bool {
 // a static pod cannot work.
 func (i *installer) pod(configuration string) (string, error) {
 	// In the pod the node has kubelet's name; this machine may be a different one.
-	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse([]byte(configuration))
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnfit, err)
 	}

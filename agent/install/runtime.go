@@ -1,7 +1,6 @@
 package install
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,7 @@ import (
 
 // refuseOld refuses a cluster that is too old for EdgeMesh, if its API answers now. The error wraps client.ErrTooOld.
 func (i *installer) refuseOld(ctx context.Context, text string) error {
-	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(text), cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse([]byte(text))
 	if err != nil || cfg.Membership.Kubernetes == nil || i.o.Version == nil {
 		return nil
 	}
@@ -45,7 +44,7 @@ func (i *installer) directories() string {
 
 // compare notes for the operator if the existing agent.yaml names directories in which the runtime does not look.
 func (i *installer) compare(text []byte) {
-	cfg, err := config.Parse(i.path(config.DefaultPath), text, cmp.Or(i.o.NodeName, "node"))
+	cfg, err := i.parse(text)
 	if err != nil || cfg.CNIMode == config.CNIKeep {
 		return // whoever needs the configuration reports the error
 	}

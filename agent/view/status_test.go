@@ -196,7 +196,7 @@ func TestPeer(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", -time.Second: "0s", 45 * time.Second: "45s", 192 * time.Second: "3m12s", 2 * time.Hour: "2h", 4*time.Hour + 7*time.Minute: "4h7m",
+		0: "0s", -time.Second: "0s", 45 * time.Second: "45s", 192 * time.Second: "3m12s", 2 * time.Hour: "120m", 4*time.Hour + 7*time.Minute: "4h7m",
 		50 * time.Hour: "2d2h", 240 * time.Hour: "10d", 245 * time.Hour: "10d",
 	} {
 		if got := Duration(d); got != want {

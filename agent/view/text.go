@@ -5,33 +5,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Duration is d for a person: two units at most, days the largest: 45s, 3m12s, 4h7m, 10d.
-func Duration(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch d = d.Round(time.Second); {
-	case d < 0:
-		return "0s"
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return units(d/time.Minute, "m", d%time.Minute/time.Second, "s")
-	case d < day:
-		return units(d/time.Hour, "h", d%time.Hour/time.Minute, "m")
-	case d < 10*day:
-		return units(d/day, "d", d%day/time.Hour, "h")
-	default:
-		return fmt.Sprintf("%dd", d/day)
-	}
-}
-
-func units(a time.Duration, unit string, b time.Duration, smaller string) string {
-	if b == 0 {
-		return fmt.Sprintf("%d%s", a, unit)
-	}
-	return fmt.Sprintf("%d%s%d%s", a, unit, b, smaller)
-}
+// Duration is d for a person, as kubectl prints it: 45s, 3m12s, 4h7m, 10d.
+func Duration(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 func since(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {

@@ -31,15 +31,21 @@ func Reconcile(c *conf.NetConf) (freed, restored int, err error) {
 	return freed, restored, err
 }
 
+// look reads the node's blocks and, without the lock, the store.
+func look(c *conf.NetConf) (conf.Pools, *ipam.Store, error) {
+	pools, err := conf.LoadSubnet(c.RuntimeDir)
+	if err != nil {
+		return pools, nil, err
+	}
+	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	return pools, store, err
+}
+
 // Usage returns how full the node's blocks are, per family. It does not wait for calls in
 // progress, since status and every scrape of the metrics call it. The error wraps
 // conf.ErrNoSubnet as long as the node has no block.
 func Usage(c *conf.NetConf) ([]ipam.Usage, error) {
-	pools, err := conf.LoadSubnet(c.RuntimeDir)
-	if err != nil {
-		return nil, err
-	}
-	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	pools, store, err := look(c)
 	if err != nil {
 		return nil, err
 	}
@@ -49,11 +55,7 @@ func Usage(c *conf.NetConf) ([]ipam.Usage, error) {
 // Strays lists the addresses of existing pods that are not in this node's blocks: it has got others since. The error wraps
 // conf.ErrNoSubnet as long as the node has no block.
 func Strays(c *conf.NetConf) ([]ipam.Record, error) {
-	pools, err := conf.LoadSubnet(c.RuntimeDir)
-	if err != nil {
-		return nil, err
-	}
-	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	pools, store, err := look(c)
 	if err != nil {
 		return nil, err
 	}
