@@ -14,7 +14,7 @@ import (
 	"edgemesh/internal/cli"
 	"edgemesh/internal/config"
 	"edgemesh/internal/logs"
-	"edgemesh/internal/membership/kube/rollout"
+	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/version"
 	"edgemesh/tunnel/p2p"
@@ -48,7 +48,7 @@ The configuration is YAML; every key except membership is optional:
 			opts.Version, opts.Revision = version.Number(), os.Getenv("EDGEMESH_REVISION")
 			opts.Log, opts.Level = logs.New(os.Stderr, cfg.Log, verbose)
 			err = naming(path, cfg, daemon.Run(c.Context(), cfg, opts))
-			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) && !errors.Is(err, rollout.ErrStopped) {
+			if err != nil && !errors.Is(err, daemon.ErrLocked) && !errors.Is(err, daemon.ErrHostTaken) && !errors.Is(err, kube.ErrRolloutStopped) {
 				if err := control.KeepFailure(cfg.RuntimeDir, err); err != nil {
 					opts.Log.Debug("failure not recorded: status and doctor will not show why the agent ended", "err", err)
 				}

@@ -10,8 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/claims"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
 )
@@ -98,7 +98,7 @@ func (s *surplus) take(e client.Event) {
 		s.nodes[node] = map[string]*api.PodBlock{}
 	}
 	s.nodes[node][b.Meta.Name] = b
-	if len(s.nodes[node]) > claims.Most {
+	if len(s.nodes[node]) > kube.MostBlocks {
 		s.dirty[node] = true
 	}
 }
@@ -119,7 +119,7 @@ func (s *surplus) sweep(ctx context.Context) error {
 			blocks = append(blocks, b)
 		}
 	}
-	_, extra := claims.Split(blocks, ranges)
+	_, extra := kube.SplitBlocks(blocks, ranges)
 	clear(s.dirty)
 	deleted := map[string]int{}
 	var failed error
@@ -137,7 +137,7 @@ func (s *surplus) sweep(ctx context.Context) error {
 		s.metrics.deleted.Add(float64(n))
 		if s.reported.Due("node " + node) {
 			s.log.Warn("a node claims more PodBlocks than count: deleted those in surplus. A node needs one of each IP version: check who uses its credentials, "+
-				"and ban it (banned in the PodNetwork)", "node", node, "deleted", n, "counting", claims.Most)
+				"and ban it (banned in the PodNetwork)", "node", node, "deleted", n, "counting", kube.MostBlocks)
 		}
 	}
 	return failed

@@ -13,9 +13,9 @@ import (
 	"go.uber.org/goleak"
 
 	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/kubetest"
-	"edgemesh/internal/membership/kube/rollout"
 )
 
 // heard is a log handler that reports its first record.
@@ -180,7 +180,7 @@ func TestStoppedRollout(t *testing.T) {
 	o := Options{Revision: "b", Log: slog.New(slog.DiscardHandler)}
 
 	say(failing("b"))
-	if _, err := standBy(t.Context(), cfg, fit, o); !errors.Is(err, rollout.ErrStopped) || !strings.Contains(err.Error(), "edge-7") {
+	if _, err := standBy(t.Context(), cfg, fit, o); !errors.Is(err, kube.ErrRolloutStopped) || !strings.Contains(err.Error(), "edge-7") {
 		t.Fatalf("at the start: %v", err)
 	}
 	<-asked
@@ -201,7 +201,7 @@ func TestStoppedRollout(t *testing.T) {
 	go func() { _, err := standBy(t.Context(), cfg, fit, o); got <- err }()
 	<-asked
 	say(failing("b"))
-	if err := <-got; !errors.Is(err, rollout.ErrStopped) {
+	if err := <-got; !errors.Is(err, kube.ErrRolloutStopped) {
 		t.Errorf("later: %v", err)
 	}
 	say(failing("b"))

@@ -21,7 +21,6 @@ import (
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
-	"edgemesh/internal/membership/kube/rollout"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/version"
@@ -34,7 +33,7 @@ import (
 // are answered, or a rolling update would never end the old pod: by the running agent, if
 // it has the same metricsAddress, otherwise from here. An agent that could not take over,
 // or had better not, does not stand by: its error ends the update while the other agent
-// still works. That is what check finds, and rollout.ErrStopped.
+// still works. That is what check finds, and kube.ErrRolloutStopped.
 func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, o Options) (*Lock, error) {
 	lock, err := LockStateDir(cfg.StateDir)
 	if !errors.Is(err, ErrLocked) {
@@ -109,7 +108,7 @@ func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error
 	}
 	return func(ctx context.Context) error {
 		defer c.Close()
-		return rollout.New(c, o.Revision).Stopped(ctx)
+		return kube.NewRollout(c, o.Revision).Stopped(ctx)
 	}, nil
 }
 

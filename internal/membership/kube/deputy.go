@@ -12,13 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"edgemesh/internal/membership/kube/client"
-	"edgemesh/internal/membership/mesh"
 )
-
-// Deputy has one of the controllers write to the API, reached over one of the relays, and returns the API's answer.
-type Deputy interface {
-	Write(ctx context.Context, relays []mesh.Relay, controllers []mesh.PeerID, method, path string, body []byte) (code int, answer []byte, err error)
-}
 
 // create is the client's Create, or the deputy's where the API takes none from this node.
 func (w *writer) create(ctx context.Context, path string, in, out any) error {

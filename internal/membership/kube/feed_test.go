@@ -52,12 +52,12 @@ func TestChangeOver(t *testing.T) {
 	unproved := w.provedList(api.NodeRecords(), recordsOf("150", nodes))
 	unproved.proof = nil
 	w.hears(unproved)
-	if w.loop.feed.records {
+	if w.loop.known.feed.records {
 		t.Fatal("NodeRecords that say something else, or are unproved, took over")
 	}
 	w.hears(event{api.NodeRecords(), modified, recordsOf("210", nodes[1:2])[0]})
-	if !w.loop.feed.records || len(w.states) != states {
-		t.Fatalf("in force: %v; States %v", w.loop.feed.records, w.states[states:])
+	if !w.loop.known.feed.records || len(w.states) != states {
+		t.Fatalf("in force: %v; States %v", w.loop.known.feed.records, w.states[states:])
 	}
 	follows("noderecords")
 
@@ -96,8 +96,8 @@ func TestChangeOver(t *testing.T) {
 	w.rv = 300
 	w.hears(w.provedList(api.Nodes(), nodes[:2]))
 	follows("nodes")
-	if w.loop.feed.records || len(w.states) != states {
-		t.Errorf("in force: records %v; States %v", w.loop.feed.records, w.states[states:])
+	if w.loop.known.feed.records || len(w.states) != states {
+		t.Errorf("in force: records %v; States %v", w.loop.known.feed.records, w.states[states:])
 	}
 	w.hears(event{api.NodeRecords(), added, recordsOf("310", nodes[2:3])[0]})
 	if len(w.states) != states {
@@ -114,13 +114,13 @@ func TestChangeOverHistory(t *testing.T) {
 	nodes := slices.Clone(w.lists["nodes"])
 	w.rv = 200
 	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
-	if !w.loop.feed.records {
+	if !w.loop.known.feed.records {
 		t.Fatal("NodeRecords are not in force")
 	}
 	states := len(w.states)
 	w.uid = "cluster-2"
 	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes[:1])))
-	if w.loop.feed.records || len(w.states) != states || w.loop.history.cluster != "cluster-2" {
-		t.Errorf("records in force: %v; States %v; cluster %s", w.loop.feed.records, w.states[states:], w.loop.history.cluster)
+	if w.loop.known.feed.records || len(w.states) != states || w.loop.known.history.cluster != "cluster-2" {
+		t.Errorf("records in force: %v; States %v; cluster %s", w.loop.known.feed.records, w.states[states:], w.loop.known.history.cluster)
 	}
 }

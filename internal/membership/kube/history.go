@@ -79,11 +79,11 @@ func (h *history) release(n *api.PodNetwork) {
 
 // identify notes which objects make the members; for those that the API does not list,
 // what is known stays.
-func (h *history) identify(state mesh.State, k *known) {
+func (h *history) identify(state mesh.State, listed func(name string) (objectIDs, bool)) {
 	ids := make(map[string]objectIDs, len(state.Nodes))
 	for _, m := range state.Nodes {
-		if node, bound := k.node(m.Name), k.meshNode(m.Name); node != nil && bound != nil {
-			ids[m.Name] = objectIDs{Node: node.Meta.UID, Mesh: bound.Meta.UID}
+		if now, ok := listed(m.Name); ok {
+			ids[m.Name] = now
 		} else if known, ok := h.ids[m.Name]; ok {
 			ids[m.Name] = known
 		}

@@ -110,7 +110,7 @@ func TestPluginsThatCannotBeAsked(t *testing.T) {
 	w := keeping(t)
 	w.list(true, w.lists)
 	w.plugins(true, map[string][]api.Object{"blockaffinities": {kubetest.BlockAffinity("10.244.90.0/26", "c", "confirmed")}})
-	had := w.loop.last
+	had := w.loop.known.last
 	w.restart(&had)
 	w.list(true, w.lists)
 	w.is(withoutC + " c=10.244.90.0/26")
@@ -147,7 +147,7 @@ func TestAnnotations(t *testing.T) {
 	if got := w.source.Annotations(); len(got) != 1 || got["flannel.alpha.coreos.com/backend-type"] != "vxlan" {
 		t.Errorf("own annotations: %v", got)
 	}
-	if n := w.loop.node("b"); n.Meta.Annotations != nil {
+	if n := w.loop.known.node("b"); n.Meta.Annotations != nil {
 		t.Errorf("another Node's take memory: %v", n.Meta.Annotations)
 	}
 }

@@ -25,18 +25,14 @@ type known struct {
 	have    bool       // there is a last one
 	relist  func(kind string)
 	feed    feed
-	named   func() // called when the API has named this node's blocks
-	polled  bool   // Nodes are listed from time to time, not watched
-
-	troubles map[string]error // of the reflectors, by plural
-	reported string           // problem reported last, "" when all is well
+	polled  bool // Nodes are listed from time to time, not watched
 }
 
 func newKnown(cfg Config) *known {
 	k := &known{
 		cfg: cfg, stores: map[string]*store{}, plugins: map[string]*store{},
 		history: history{stateDir: cfg.StateDir, kept: map[string]keptMember{}},
-		relist:  func(string) {}, named: func() {}, troubles: map[string]error{},
+		relist:  func(string) {},
 	}
 	for _, x := range api.Kinds() {
 		k.stores[x.Name] = newStore(x, k.own)
@@ -44,6 +40,7 @@ func newKnown(cfg Config) *known {
 	for _, x := range keep.Kinds() {
 		k.plugins[x.Name] = newStore(x, func(api.Object) bool { return false })
 	}
+	k.feed = feed{nodes: k.stores["nodes"], name: cfg.NodeName, own: k.own, readSelf: func() { k.relist(selfKey) }, log: cfg.Log}
 	return k
 }
 
@@ -80,11 +77,20 @@ func (k *known) meshNode(name string) *api.MeshNode {
 	return find[*api.MeshNode](k.stores["meshnodes"], name)
 }
 
+// ids are the UIDs of the objects that make the named member, if the API lists both.
+func (k *known) ids(name string) (objectIDs, bool) {
+	node, bound := k.node(name), k.meshNode(name)
+	if node == nil || bound == nil {
+		return objectIDs{}, false
+	}
+	return objectIDs{Node: node.Meta.UID, Mesh: bound.Meta.UID}, true
+}
+
 // takeList takes a list, and notices when the API has another history than the one
 // known so far. It reports whether anything changed.
 func (k *known) takeList(m listed) bool {
 	if isNodes(m.kind) {
-		if inForce, changed := k.feed.list(k, &m); !inForce {
+		if inForce, changed := k.takeNodes(&m); !inForce {
 			return changed
 		}
 	}
@@ -105,7 +111,20 @@ func (k *known) takeList(m listed) bool {
 		k.newHistory(m)
 	}
 	changed := st.setList(m.items, m.rv, true)
-	return k.feed.changeOver(k) || changed
+	return k.feed.changeOver() || changed
+}
+
+// takeNodes takes a list of Nodes or NodeRecords, which it makes one of Nodes. It reports whether k is to take that, too;
+// otherwise whether anything changed.
+func (k *known) takeNodes(m *listed) (inForce, changed bool) {
+	from := m.kind
+	asNodes(m)
+	another := m.proof != nil && k.history.cluster != "" && (m.proof.cluster != k.history.cluster || m.rv < k.stores["nodes"].floor)
+	if another && k.feed.records {
+		k.newHistory(*m) // back to Nodes
+		return from.Name == m.kind.Name, true
+	}
+	return k.feed.list(from, m, another)
 }
 
 // newHistory starts over: the API's data was lost, restored from a backup, or is
@@ -116,7 +135,7 @@ func (k *known) newHistory(m listed) {
 		"cluster", m.proof.cluster, "before", k.history.cluster, "version", m.rv, "known", k.store(m.kind).floor)
 	k.history.cluster = m.proof.cluster
 	k.history.keep(k.last.Nodes, func(string) bool { return true })
-	k.feed = feed{}
+	k.feed.reset()
 	for _, all := range []map[string]*store{k.stores, k.plugins} {
 		for name, st := range all {
 			st.forget()
@@ -130,7 +149,7 @@ func (k *known) newHistory(m listed) {
 // takeEvent takes one event of a watch. It reports whether anything changed.
 func (k *known) takeEvent(e event) bool {
 	if isNodes(e.kind) {
-		if inForce, changed := k.feed.event(k, &e); !inForce {
+		if inForce, changed := k.feed.event(&e); !inForce {
 			return changed
 		}
 	}
@@ -147,7 +166,7 @@ func (k *known) takeEvent(e event) bool {
 		k.relist(e.kind.Name) // the list was empty, which proves nothing; this one can be proved
 	}
 	changed := st.apply(e)
-	return k.feed.changeOver(k) || changed
+	return k.feed.changeOver() || changed
 }
 
 // allListed reports whether every kind was listed in this history, allProved whether
@@ -208,8 +227,8 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 	k.history.back(present)
 	state = merge(found, k.history.kept)
 	carry(state, k.node)
-	report(state, k.cfg.NodeName, func(name string) *api.Node { return k.feed.own(k.node(name)) }, k.last)
-	k.history.identify(state, k)
+	report(state, k.cfg.NodeName, func(name string) *api.Node { return k.feed.whole(k.node(name)) }, k.last)
+	k.history.identify(state, k.ids)
 	return state, present, problems
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
-	"edgemesh/internal/membership/kube/renewal"
 	"edgemesh/internal/wake"
 )
 
@@ -21,9 +20,6 @@ const (
 	// selfKey is what asks for it earlier, among the kinds that can be listed again.
 	selfKey = "self"
 )
-
-// kept says whether a controller keeps the NodeRecords.
-type kept bool
 
 // lessor looks at the Lease that the PodNetwork names. All of it belongs to the goroutine in run.
 type lessor struct {
@@ -37,9 +33,9 @@ type lessor struct {
 
 // run tells of each change whether the NodeRecords are kept, until ctx ends.
 func (l *lessor) run(ctx context.Context) {
-	var r renewal.Renewal
+	var r renewal
 	name := ""
-	for wait := time.Duration(0); ; wait = r.Pause(int(l.members.Load())) {
+	for wait := time.Duration(0); ; wait = r.pause(int(l.members.Load())) {
 		t := time.NewTimer(wait*3/4 + rand.N(wait/2+1)) // agents do not all turn at the same time
 		select {
 		case <-ctx.Done():
@@ -49,16 +45,16 @@ func (l *lessor) run(ctx context.Context) {
 			t.Stop()
 		case <-t.C:
 		}
-		was := r.Kept()
+		was := r.kept
 		if name == "" && !was {
 			continue
 		}
-		version, known := l.look(ctx, name, r.Last())
-		if !known || r.Look(version) == was {
+		version, known := l.look(ctx, name, r.last)
+		if !known || r.look(version) == was {
 			continue
 		}
 		select {
-		case l.out <- kept(r.Kept()):
+		case l.out <- kept(r.kept):
 		case <-ctx.Done():
 			return
 		}

@@ -14,14 +14,13 @@ import (
 
 	"edgemesh/internal/membership/keep"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/claims"
 	"edgemesh/internal/membership/mesh"
 )
 
 // loop is one run of a Source: it brings what reflectors and registrar receive into
 // known, and hands out a State when that changes.
 type loop struct {
-	*known
+	known       *known
 	tune        tuning
 	onState     func(mesh.State)
 	onErr       func(error)
@@ -30,10 +29,18 @@ type loop struct {
 	annotations *atomic.Pointer[map[string]string]
 
 	began   time.Time
-	problem error                // of the registrar
+	problem error  // of the registrar
+	named   func() // called when the API has named this node's blocks
+	reports *reports
 	asked   bool                 // for new lists, since this node's MeshNode is there
 	follows bool                 // other plugins' kinds
 	hoards  map[string]time.Time // nodes that claimed too many blocks, and when they last had them
+}
+
+// reports is what callers know of what is wrong. It outlives a run: what Start reported, Watch does not repeat.
+type reports struct {
+	troubles map[string]error // of the reflectors, by plural
+	last     string           // reported last, "" when all is well
 }
 
 // steering is which of Nodes and NodeRecords are followed.
@@ -49,9 +56,6 @@ type steering struct {
 
 // hoardTold is how long a node is named that claimed too many blocks: these come and go, for the controller deletes them.
 const hoardTold = time.Minute
-
-// registered is the outcome of the registrar's last round.
-type registered struct{ err error }
 
 // run handles messages until ctx ends.
 func (l *loop) run(ctx context.Context, in <-chan any) {
@@ -90,20 +94,20 @@ func (l *loop) run(ctx context.Context, in <-chan any) {
 func (l *loop) take(m any) bool {
 	switch m := m.(type) {
 	case listed:
-		return l.takeList(m)
+		return l.known.takeList(m)
 	case event:
-		return l.takeEvent(m)
+		return l.known.takeEvent(m)
 	case trouble:
-		if isNodes(m.kind) && m.kind.Name != l.feed.kind().Name {
-			l.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
+		if isNodes(m.kind) && m.kind.Name != l.known.feed.kind().Name {
+			l.known.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
 			return false
 		}
 		// The first error of a kind stands for the rest, which differ in ports and times.
-		old := l.troubles[m.kind.Name]
+		old := l.reports.troubles[m.kind.Name]
 		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
 			return false
 		}
-		l.troubles[m.kind.Name] = m.err
+		l.reports.troubles[m.kind.Name] = m.err
 		return true
 	case registered:
 		// What one round came to is no reason for another.
@@ -118,20 +122,12 @@ func (l *loop) take(m any) bool {
 
 // steer follows NodeRecords while a controller keeps them, otherwise Nodes; both until the one may take over from the other.
 func (l *loop) steer() {
-	f, src := &l.feed, &l.source
-	if n := find[*api.PodNetwork](l.stores["podnetworks"], api.NetworkName); n != nil && n.Status.RecordsLease != src.named {
+	src := &l.source
+	if n := find[*api.PodNetwork](l.known.stores["podnetworks"], api.NetworkName); n != nil && n.Status.RecordsLease != src.named {
 		src.named = n.Status.RecordsLease
 		latest(src.lease, src.named)
 	}
-	wants := map[string]bool{f.kind().Name: true}
-	if src.kept == f.records {
-		f.next = nil
-	} else {
-		wants[f.other().Name] = true
-		if f.next == nil {
-			f.next = newStore(api.Nodes(), l.own)
-		}
-	}
+	wants := l.known.feed.follows(src.kept)
 	for _, k := range []api.Kind{api.Nodes(), api.NodeRecords()} {
 		stop := src.stops[k.Name]
 		switch {
@@ -140,41 +136,41 @@ func (l *loop) steer() {
 		case !wants[k.Name] && stop != nil:
 			stop()
 			delete(src.stops, k.Name)
-			delete(l.troubles, k.Name)
+			delete(l.reports.troubles, k.Name)
 		}
 	}
 }
 
 // update derives the State and hands it out if it is complete and new.
 func (l *loop) update() {
-	if !l.allListed() {
+	if !l.known.allListed() {
 		l.report(l.problem, l.trouble())
 		return
 	}
 	l.followPlugins()
-	o := l.objects(l.pluginTrouble())
-	state, present, problems := l.derive(o)
+	o := l.known.objects(l.pluginTrouble())
+	state, present, problems := l.known.derive(o)
 	problems = append(problems, l.hoarders(o.blocks, state.PodCIDRs)...)
-	l.informRegistrar(o, state, present[l.cfg.NodeName])
+	l.informRegistrar(o, state, present[l.known.cfg.NodeName])
 
-	err := l.incomplete(state, present[l.cfg.NodeName], !l.have && time.Since(l.began) < l.tune.patience)
+	err := l.known.incomplete(state, present[l.known.cfg.NodeName], !l.known.have && time.Since(l.began) < l.tune.patience)
 	if err == nil {
 		err = state.Validate()
-		mesh.Share(l.last.Nodes, state.Nodes)
+		mesh.Share(l.known.last.Nodes, state.Nodes)
 	}
 	if err == nil {
-		if !l.have || !reflect.DeepEqual(state, l.last) {
-			l.accept(state)
+		if !l.known.have || !reflect.DeepEqual(state, l.known.last) {
+			l.known.accept(state)
 			l.source.members.Store(int64(len(state.Nodes)))
 			l.onState(state)
-		} else if l.allProved() {
-			l.save(false)
+		} else if l.known.allProved() {
+			l.known.save(false)
 		}
 		if len(problems) > 0 {
 			err = errors.New(strings.Join(problems, "\n"))
 		}
 	}
-	absent := l.absent(present)
+	absent := l.known.absent(present)
 	if absent == nil {
 		l.named()
 	}
@@ -187,8 +183,8 @@ func (l *loop) hoarders(blocks []*api.PodBlock, ranges []netip.Prefix) (problems
 	if l.hoards == nil {
 		l.hoards = map[string]time.Time{}
 	}
-	_, surplus := claims.Split(blocks, ranges)
-	for _, name := range claims.Hoarders(surplus) {
+	_, surplus := SplitBlocks(blocks, ranges)
+	for _, name := range Hoarders(surplus) {
 		l.hoards[name] = now
 	}
 	for _, name := range sortedKeys(l.hoards) {
@@ -197,7 +193,7 @@ func (l *loop) hoarders(blocks []*api.PodBlock, ranges []netip.Prefix) (problems
 			continue
 		}
 		problems = append(problems, fmt.Sprintf("Node %s claims more PodBlocks than the %d of each IP version that count; the others give it no addresses, and the controller "+
-			"deletes them. A node needs one: check who uses its credentials, and ban it (banned in the PodNetwork)", name, claims.Most))
+			"deletes them. A node needs one: check who uses its credentials, and ban it (banned in the PodNetwork)", name, MostBlocks))
 	}
 	return problems
 }
@@ -205,10 +201,10 @@ func (l *loop) hoarders(blocks []*api.PodBlock, ranges []netip.Prefix) (problems
 // followPlugins starts to follow other plugins' kinds once a node needs them, and hands
 // the annotations of this node's Node to Annotations.
 func (l *loop) followPlugins() {
-	if n := l.feed.own(l.node(l.cfg.NodeName)); n != nil {
+	if n := l.known.feed.whole(l.known.node(l.known.cfg.NodeName)); n != nil {
 		l.annotations.Store(&n.Meta.Annotations)
 	}
-	if l.follows || !l.anyKept() {
+	if l.follows || !l.known.anyKept() {
 		return
 	}
 	l.follows = true
@@ -219,8 +215,8 @@ func (l *loop) followPlugins() {
 
 // pluginTrouble reports whether a kind of another plugin cannot be followed.
 func (l *loop) pluginTrouble() bool {
-	for name := range l.plugins {
-		if l.troubles[name] != nil {
+	for name := range l.known.plugins {
+		if l.reports.troubles[name] != nil {
 			return true
 		}
 	}
@@ -229,8 +225,8 @@ func (l *loop) pluginTrouble() bool {
 
 // trouble is why some kind cannot be followed; for the others the cause is mostly the same.
 func (l *loop) trouble() error {
-	for _, name := range sortedKeys(l.troubles) {
-		if err := l.troubles[name]; err != nil {
+	for _, name := range sortedKeys(l.reports.troubles) {
+		if err := l.reports.troubles[name]; err != nil {
 			return err
 		}
 	}
@@ -243,15 +239,15 @@ func (l *loop) report(errs ...error) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text == l.reported {
+	if text == l.reports.last {
 		return
 	}
-	l.reported = text
+	l.reports.last = text
 	switch {
 	case err != nil:
 		l.onErr(err)
-	case l.have:
-		l.onState(l.last)
+	case l.known.have:
+		l.onState(l.known.last)
 	}
 }
 
@@ -260,13 +256,13 @@ func (l *loop) informRegistrar(o objects, state mesh.State, self mesh.Node) {
 	if l.want == nil {
 		return
 	}
-	w := l.registration(o, state, self)
+	w := l.known.registration(o, state, self)
 	latest(l.want, w)
 	// Before this node's MeshNode was there, nothing could be proved.
 	if there := w.mesh != nil; there != l.asked {
 		l.asked = there
 		if there {
-			l.relistUnproved()
+			l.known.relistUnproved()
 		}
 	}
 }

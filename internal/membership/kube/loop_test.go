@@ -62,7 +62,7 @@ func (w *world) restart(snap *mesh.State) {
 	}
 	w.source, w.followed = s, nil
 	w.loop = &loop{
-		known: s.known, tune: defaultTuning(), want: make(chan want, 1), annotations: &s.annotations, began: time.Now(),
+		known: s.known, tune: defaultTuning(), want: make(chan want, 1), annotations: &s.annotations, began: time.Now(), named: s.confirm.end, reports: &s.reports,
 		onState: func(s mesh.State) { w.states = append(w.states, text(s)) },
 		onErr:   func(err error) { w.errs = append(w.errs, err.Error()) },
 		source: steering{stops: map[string]func(){}, lease: make(chan string, 1), members: new(atomic.Int64), follow: func(k api.Kind) func() {
@@ -104,7 +104,7 @@ func (w *world) without(name string) map[string][]api.Object {
 
 func (w *world) is(want string) {
 	w.t.Helper()
-	if got := text(w.loop.last); got != want {
+	if got := text(w.loop.known.last); got != want {
 		w.t.Errorf("members %q, want %q", got, want)
 	}
 }
@@ -118,7 +118,7 @@ func TestLoopWaitsForProofAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.list(false, w.lists)
-		if w.loop.have {
+		if w.loop.known.have {
 			t.Fatal("a membership was handed out that may be stale")
 		}
 		w.list(true, w.lists)
@@ -126,7 +126,7 @@ func TestLoopWaitsForProofAtFirst(t *testing.T) {
 		// A cache that cannot rehearse must not keep a node out forever.
 		w.restart(nil)
 		w.list(false, w.lists)
-		if w.loop.have {
+		if w.loop.known.have {
 			t.Fatal("after a restart: a membership was handed out that may be stale")
 		}
 		time.Sleep(w.loop.tune.patience)
@@ -161,7 +161,7 @@ func TestLoopBelievesTombstones(t *testing.T) {
 func TestLoopFromSnapshot(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
-	snap := w.loop.last
+	snap := w.loop.known.last
 	id := kubetest.PeerIDs(t, 2)
 	stale := map[string][]api.Object{}
 	maps.Copy(stale, w.lists)
@@ -174,7 +174,7 @@ func TestLoopFromSnapshot(t *testing.T) {
 	w.rv = 160
 	w.list(false, stale)
 	w.is(allThree + " d=10.244.4.0/24")
-	for _, n := range w.loop.last.Nodes {
+	for _, n := range w.loop.known.last.Nodes {
 		if n.Name == "b" && n.PeerID == mesh.PeerID(id[0]) {
 			t.Error("an old peer ID replaced the one in the snapshot")
 		}
@@ -186,7 +186,7 @@ func TestLoopFromSnapshot(t *testing.T) {
 func TestLoopDeletionBeforeProofCounts(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
-	snap := w.loop.last
+	snap := w.loop.known.last
 	w.restart(&snap)
 	w.list(false, nil)
 	w.is(allThree)
@@ -200,7 +200,7 @@ func TestLoopDeletionOfAnotherObject(t *testing.T) {
 	for _, k := range []api.Kind{api.Nodes(), api.MeshNodes()} {
 		w := newWorld(t)
 		w.list(true, w.lists)
-		snap := w.loop.last
+		snap := w.loop.known.last
 		w.restart(&snap)
 		w.list(false, nil) // a cache that has lost everything
 		var earlier api.Object = &api.Node{Meta: api.Meta{Name: "c", UID: "earlier", ResourceVersion: "150"}}
@@ -230,14 +230,14 @@ func TestLoopNewHistory(t *testing.T) {
 			w.list(true, onlyA)
 			w.list(true, onlyA) // as all kinds are asked for again
 			w.is(allThree)
-			snap := w.loop.last
+			snap := w.loop.known.last
 			w.restart(&snap) // and over a restart
 			w.list(true, onlyA)
 			w.is(allThree)
 			w.rv++
 			w.list(true, w.without("c"))
 			w.is(allThree)
-			snap = w.loop.last
+			snap = w.loop.known.last
 			w.restart(&snap) // b is an ordinary member again, also after a restart
 			w.rv++
 			w.list(true, onlyA) // b was in this history: its absence is proved
@@ -255,7 +255,7 @@ func TestLoopNewHistory(t *testing.T) {
 func TestLoopWithoutMemory(t *testing.T) {
 	w := newWorld(t)
 	w.list(true, w.lists)
-	snap := w.loop.last
+	snap := w.loop.known.last
 	if err := os.WriteFile(filepath.Join(w.dir, MemoryFile), []byte(`{"cluster":"clus`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestAdmitLabel(t *testing.T) {
 	w.lists["podnetworks"] = []api.Object{network}
 	w.lists["nodes"] = []api.Object{labelled("a", nil), labelled("b", yes), labelled("c", yes)}
 	w.list(true, w.lists)
-	if w.loop.have || len(w.errs) != 1 || !strings.Contains(w.errs[0], "kubectl label node a "+label+"=yes") {
+	if w.loop.known.have || len(w.errs) != 1 || !strings.Contains(w.errs[0], "kubectl label node a "+label+"=yes") {
 		t.Fatalf("without the label: handed out %v, errors %q", w.states, w.errs)
 	}
 	newer := func(o api.Object) api.Object {
@@ -357,27 +357,27 @@ func TestAdmitLabel(t *testing.T) {
 		w.loop.update()
 	}
 	update(labelled("a", yes))
-	if got := admitted(w.loop.last); got != allThree {
+	if got := admitted(w.loop.known.last); got != allThree {
 		t.Fatalf("with the label: %q, want %q", got, allThree)
 	}
 	update(labelled("c", map[string]string{label: "no"}))
-	if got := admitted(w.loop.last); got != withoutC {
+	if got := admitted(w.loop.known.last); got != withoutC {
 		t.Errorf("without the label on c: %q, want %q", got, withoutC)
 	}
 	// c loses the label, and what makes it a member, while only a cache answers: it is kept, but not admitted.
-	snap := w.loop.last
+	snap := w.loop.known.last
 	for i := range snap.Nodes {
 		snap.Nodes[i].Labels = yes
 	}
 	w.restart(&snap)
-	if got := admitted(w.loop.last); got != allThree {
+	if got := admitted(w.loop.known.last); got != allThree {
 		t.Fatalf("from the snapshot: %q, want %q", got, allThree)
 	}
 	w.lists["nodes"] = []api.Object{newer(labelled("a", yes)), newer(labelled("b", yes)), newer(labelled("c", nil))}
 	w.lists["meshnodes"] = w.lists["meshnodes"][:2]
 	w.list(false, w.lists)
-	if got := admitted(w.loop.last); got != withoutC || text(w.loop.last) != allThree {
-		t.Errorf("unproved, without the label on c: %q admitted of %q, want %q", got, text(w.loop.last), withoutC)
+	if got := admitted(w.loop.known.last); got != withoutC || text(w.loop.known.last) != allThree {
+		t.Errorf("unproved, without the label on c: %q admitted of %q, want %q", got, text(w.loop.known.last), withoutC)
 	}
 	// Rubbish, which the CRD refuses, changes nothing.
 	rubbish := kubetest.PodNetwork("10.244.0.0/16")
@@ -385,7 +385,7 @@ func TestAdmitLabel(t *testing.T) {
 	w.lists["podnetworks"] = []api.Object{newer(rubbish)}
 	w.errs = nil
 	w.list(false, w.lists)
-	if got := w.loop.last.AdmitLabel; got != label+"=yes" || len(w.errs) != 1 || !strings.Contains(w.errs[0], "admitLabel: ") {
+	if got := w.loop.known.last.AdmitLabel; got != label+"=yes" || len(w.errs) != 1 || !strings.Contains(w.errs[0], "admitLabel: ") {
 		t.Errorf("after rubbish nodes need %q; errors %q", got, w.errs)
 	}
 }

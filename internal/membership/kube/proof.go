@@ -19,14 +19,6 @@ import (
 // that its uplink is down answers after 10 s.
 const requestTimeout = 25 * time.Second
 
-// proof says that, a moment ago, a request went all the way to an API server and
-// its store, and which cluster and which moment of its history that was.
-type proof struct {
-	cluster string // UID of the namespace kube-system: the cluster's identity
-	version uint64 // of the whole store; lists made later are not older
-	ownUID  string // of this node's MeshNode, "" when reading only
-}
-
 // gather is how long a caller waits for others that need a proof as well. At a start every kind's list has one before and
 // one after it: with many agents most of what starts ask of an API server.
 const gather = 50 * time.Millisecond

@@ -38,36 +38,6 @@ const (
 // watchSlack is how far from its agreed end a watch may really end.
 const watchSlack = 5 * time.Second
 
-// listed is a list as it came.
-type listed struct {
-	kind   api.Kind
-	items  []api.Object
-	rv     uint64
-	proof  *proof // nil: it may be stale, see reason
-	reason error
-	// missing: an API server said that it has no such kind, or forbade to read it.
-	missing error
-}
-
-// event is a change of one object, by the API's word or by this node's own writing.
-type event struct {
-	kind api.Kind
-	what string // added, modified or deleted
-	obj  api.Object
-}
-
-const (
-	added    = client.Added
-	modified = client.Modified
-	deleted  = client.Deleted
-)
-
-// trouble says that a kind cannot be followed now; with a nil err, that it can again.
-type trouble struct {
-	kind api.Kind
-	err  error
-}
-
 // reflector follows one kind: it lists between two proofs, then watches. What it
 // receives goes to out.
 type reflector struct {

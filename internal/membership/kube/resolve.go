@@ -10,7 +10,6 @@ import (
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/keep"
 	"edgemesh/internal/membership/kube/api"
-	"edgemesh/internal/membership/kube/claims"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -47,7 +46,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		r.relays[x.PeerID] = !known[x.PeerID]
 	}
 	counts := map[*api.PodBlock]bool{}
-	first, _ := claims.Split(o.blocks, s.PodCIDRs)
+	first, _ := SplitBlocks(o.blocks, s.PodCIDRs)
 	for _, b := range first {
 		counts[b] = true
 	}

@@ -7,39 +7,17 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"edgemesh/internal/membership/keep"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
-	"edgemesh/internal/membership/kube/confirm"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/wake"
 )
-
-// Config says how to reach the API and who we are there.
-type Config struct {
-	Kubeconfig string // path, "" for in-cluster access
-	Server     string // URL that replaces the kubeconfig's or the pod's, "" for theirs
-	ReadOnly   bool   // only read, as relays do: no own MeshNode, no NodeName
-	Keep       bool   // another network plugin has the pods of this node
-	Deputy     Deputy // writes what an edge-local cache may not; nil: nobody
-
-	Waits func(error) // nil, or called from Start's goroutine with what a first start waits for
-
-	NodeName     string
-	PeerID       mesh.PeerID
-	AgentVersion string
-	Proxy        func(*http.Request) (*url.URL, error) // to the API; nil: as HTTPS_PROXY says
-	StateDir     string                                // holds the snapshot (which the caller saves) and kube.json
-	Log          *slog.Logger
-}
 
 // Source is the membership as the API of a cluster has it. Call Start, then Watch,
 // one after the other, each from one goroutine. doc.go says who owns what.
@@ -48,27 +26,15 @@ type Source struct {
 	c       *client.Client
 	prover  *prover
 	tune    tuning
-	known   *known // of the goroutine in Start or Watch
-	confirm *confirm.Confirmation
+	known   *known  // of the goroutine in Start or Watch
+	reports reports // likewise
+	confirm *confirmation
 
 	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
 	serving     chan error                        // latest of SetServing
 	relay       chan []string                     // latest of SetRelay
 	place       chan api.Place                    // latest of SetPlace
 	warnings    chan [2]string                    // of Warn: reasons and messages
-}
-
-// tuning are the times that tests shorten.
-type tuning struct {
-	debounce  time.Duration // changes within it make one State
-	allocator time.Duration // how long the cluster's allocator has for a new Node
-	kick      time.Duration // a deleted MeshNode of our own comes back after it
-	patience  time.Duration // a first start accepts unproved lists after it
-	sustain   time.Duration // a node that stops serving says so after it
-}
-
-func defaultTuning() tuning {
-	return tuning{debounce: 50 * time.Millisecond, allocator: 3 * time.Second, kick: 5 * time.Second, patience: 15 * time.Second, sustain: 10 * time.Second}
 }
 
 // New checks the access to the API, without using it. The error wraps ErrConfig.
@@ -92,7 +58,7 @@ func New(cfg Config) (*Source, error) {
 	return &Source{
 		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), warnings: make(chan [2]string, 8),
 		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly, gather: gather},
-		known:  newKnown(cfg), confirm: confirm.New(),
+		known:  newKnown(cfg), confirm: newConfirmation(), reports: reports{troubles: map[string]error{}},
 	}, nil
 }
 
@@ -182,7 +148,7 @@ func (s *Source) Annotations() map[string]string {
 
 // Confirmed is closed once new pods may be given addresses of the blocks in force: the API has named this node's blocks, or
 // it cannot be asked now. It is of no use before Watch.
-func (s *Source) Confirmed() <-chan struct{} { return s.confirm.Done() }
+func (s *Source) Confirmed() <-chan struct{} { return s.confirm.done }
 
 // Watch calls onState with each changed membership, within a second of the API's event.
 // It calls onErr when the membership cannot be followed, once per cause; the last State
@@ -230,30 +196,14 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 			})
 		})
 	}
-	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations,
+	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations, named: s.confirm.end, reports: &s.reports,
 		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, members: members}}
-	s.known.named = s.confirm.End
 	if !s.cfg.ReadOnly {
-		wg.Go(func() { s.confirm.Ask(ctx, s.prover.review) })
+		wg.Go(func() { s.confirm.check(ctx, s.prover.review) })
 		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)
 		reg.warnings = s.warnings
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })
 	}
 	l.run(ctx, in)
-}
-
-// latest puts v into c, which holds one value, in place of a value not received yet.
-func latest[T any](c chan T, v T) {
-	for {
-		select {
-		case c <- v:
-			return
-		default:
-		}
-		select {
-		case <-c:
-		default:
-		}
-	}
 }

@@ -125,23 +125,10 @@ func statusEqual(a, b api.MeshNodeStatus) bool {
 		})
 }
 
-// clip shortens a message to what a condition may hold.
-func clip(text string) string {
-	const most = 1000 // bytes; metav1.Condition allows 32768
-	if len(text) > most {
-		return text[:most] + "…"
-	}
-	return text
-}
-
 const (
 	// readyType and blockType are the conditions of a MeshNode.
 	readyType = "Ready"
 	blockType = "BlockAllocated"
-	// networkUnavailable is the condition of a Node that cloud controllers set to
-	// True until the pod network is there; the node lifecycle controller turns it
-	// into the taint node.kubernetes.io/network-unavailable:NoSchedule.
-	networkUnavailable = "NetworkUnavailable"
 	// contest is how soon the condition is written again when another program, such
 	// as a cloud's route controller, has changed it.
 	contest = 10 * time.Second

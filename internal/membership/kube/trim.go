@@ -13,6 +13,11 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
+// networkUnavailable is the condition of a Node that cloud controllers set to
+// True until the pod network is there; the node lifecycle controller turns it
+// into the taint node.kubernetes.io/network-unavailable:NoSchedule.
+const networkUnavailable = "NetworkUnavailable"
+
 // list reads a collection without what is not used.
 func list(ctx context.Context, c *client.Client, k api.Kind) ([]api.Object, string, error) {
 	return c.List(ctx, k, trim)

@@ -77,3 +77,12 @@ func (w *writer) event(ctx context.Context, n *api.Node, reason, message string)
 	}
 	return nil
 }
+
+// clip shortens a message to what a condition may hold.
+func clip(text string) string {
+	const most = 1000 // bytes; metav1.Condition allows 32768
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}

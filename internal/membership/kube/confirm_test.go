@@ -1,4 +1,4 @@
-package confirm
+package kube
 
 import (
 	"context"
@@ -30,17 +30,17 @@ func TestConfirmation(t *testing.T) {
 		"nobody answers for long, nor a refusal": {silent, never, time.Millisecond, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New()
+			c := newConfirmation()
 			c.connect, c.answer = x.connect, x.answer
 			ended := make(chan struct{})
-			go func() { defer close(ended); c.Ask(t.Context(), x.review) }()
+			go func() { defer close(ended); c.check(t.Context(), x.review) }()
 			if x.waits {
 				select {
 				case <-c.done:
 					t.Fatal("it did not wait for the blocks")
 				case <-time.After(200 * time.Millisecond): // it would be over by then
 				}
-				c.End()
+				c.end()
 			}
 			fair.Eventually(t, 10*time.Second, "the wait ends", fair.True(func() bool {
 				select {
@@ -62,14 +62,14 @@ func TestConfirmationOfASlowServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := New()
+	c := newConfirmation()
 	c.connect, c.answer = 100*time.Millisecond, time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Ask(ctx, func(ctx context.Context) error {
+		c.check(ctx, func(ctx context.Context) error {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Addr().String(), nil)
 			if err != nil {
 				return err

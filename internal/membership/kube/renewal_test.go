@@ -1,4 +1,4 @@
-package renewal
+package kube
 
 import (
 	"testing"
@@ -15,14 +15,14 @@ func TestRenewal(t *testing.T) {
 		{"12333", true}, {"123333", false}, {"123--", true}, {"123---", false},
 		{"123333456", true}, {"12333345", true}, {"1233334", false}, {"12-3-4-5", false}, {"-----", false},
 	} {
-		var r Renewal
+		var r renewal
 		got := false
 		for _, v := range test.looks {
 			version := string(v)
 			if version == "-" {
 				version = ""
 			}
-			got = r.Look(version)
+			got = r.look(version)
 		}
 		if got != test.want {
 			t.Errorf("%s: kept %v, want %v", test.looks, got, test.want)
@@ -33,17 +33,17 @@ func TestRenewal(t *testing.T) {
 // The Lease is looked at more rarely the more agents do so, and often again as soon as it may not be renewed.
 func TestRenewalPause(t *testing.T) {
 	for _, x := range []struct {
-		r       Renewal
+		r       renewal
 		members int
 		want    time.Duration
 	}{
-		{Renewal{kept: true}, 3, lookEvery},
-		{Renewal{kept: true}, 1000, lookEvery},
-		{Renewal{kept: true}, 10_000, 100 * time.Second},
-		{Renewal{kept: true, silent: 1}, 10_000, lookEvery},
-		{Renewal{good: 1}, 10_000, lookEvery},
+		{renewal{kept: true}, 3, lookEvery},
+		{renewal{kept: true}, 1000, lookEvery},
+		{renewal{kept: true}, 10_000, 100 * time.Second},
+		{renewal{kept: true, silent: 1}, 10_000, lookEvery},
+		{renewal{good: 1}, 10_000, lookEvery},
 	} {
-		if got := x.r.Pause(x.members); got != x.want {
+		if got := x.r.pause(x.members); got != x.want {
 			t.Errorf("%+v, %d members: %v, want %v", x.r, x.members, got, x.want)
 		}
 	}

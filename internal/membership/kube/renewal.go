@@ -1,5 +1,4 @@
-// Package renewal judges whether the controller that keeps the NodeRecords is there, by its Lease.
-package renewal
+package kube
 
 import "time"
 
@@ -14,15 +13,16 @@ const (
 	silentLooks  = 3
 )
 
-// Renewal judges by looks at a Lease whether it is being renewed. No clock is compared with the controller's.
-type Renewal struct {
+// renewal judges by looks at the Lease of the NodeRecords' keeper whether a controller renews it. No clock is compared with
+// the controller's.
+type renewal struct {
 	last         string // version of the Lease
 	good, silent int    // looks in a row
 	kept         bool
 }
 
-// Look takes what a look has shown: the Lease's version, "" for none or one that nobody holds.
-func (r *Renewal) Look(version string) bool {
+// look takes what a look has shown: the Lease's version, "" for none or one that nobody holds.
+func (r *renewal) look(version string) bool {
 	if version != "" && version != r.last {
 		if r.last != "" {
 			r.good++
@@ -44,14 +44,8 @@ func (r *Renewal) Look(version string) bool {
 	return r.kept
 }
 
-// Kept says whether it is being renewed.
-func (r *Renewal) Kept() bool { return r.kept }
-
-// Last is the version that was seen last, "" before the first.
-func (r *Renewal) Last() string { return r.last }
-
-// Pause is about how long to wait for the next look in a cluster of so many members.
-func (r *Renewal) Pause(members int) time.Duration {
+// pause is about how long to wait for the next look in a cluster of so many members.
+func (r *renewal) pause(members int) time.Duration {
 	if !r.kept || r.silent > 0 {
 		return lookEvery
 	}
