@@ -7,7 +7,7 @@ set -euo pipefail
 needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping conntrack:conntrack
        tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin
        # Images are made from signed Debian packages.
-       /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring "$@")
+       /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring mmdebstrap:mmdebstrap "$@")
 
 missing=()
 look() {

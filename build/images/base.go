@@ -1,16 +1,12 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
-	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"path"
 	"slices"
 	"strings"
@@ -23,31 +19,23 @@ var tools = []string{"usr/sbin/xtables-nft-multi", "usr/sbin/xtables-legacy-mult
 
 // base is what an image holds besides our binaries.
 type base struct {
-	tools        *tree // programs, their libraries, certificates
-	certificates *tree
+	tools        tree // programs, their libraries, certificates
+	certificates tree
 }
 
-// base unpacks the packages for a; none of their scripts is run.
-func (p *pool) base(ctx context.Context, a arch) (base, error) {
-	files, err := p.packages(ctx, a.debian)
+// base takes from the extracted packages what the images hold.
+func (d debian) base() (base, error) {
+	bundle, err := d.certificates()
 	if err != nil {
 		return base{}, err
 	}
-	all := newTree()
-	for _, f := range files {
-		if err := all.unpack(ctx, f); err != nil {
-			return base{}, err
-		}
-	}
-	b := base{certificates: newTree()}
-	bundle, err := all.certificates()
-	if err != nil {
+	b := base{certificates: tree{"etc/ssl/certs/ca-certificates.crt": {data: bundle, mode: 0o644}}}
+	d.copyright(b.certificates, "ca-certificates")
+	if b.tools, err = d.closure(); err != nil {
 		return base{}, err
 	}
-	b.certificates.file("etc/ssl/certs/ca-certificates.crt", bundle, 0o644)
-	all.copyright(b.certificates, "ca-certificates")
-	if b.tools, err = all.closure(); err != nil {
-		return base{}, err
+	for _, p := range d.packages(b.tools) {
+		d.copyright(b.tools, p.name)
 	}
 	for _, v := range []string{"iptables", "ip6tables"} {
 		for _, verb := range []string{"", "-save", "-restore"} {
@@ -56,52 +44,16 @@ func (p *pool) base(ctx context.Context, a arch) (base, error) {
 			b.tools.symlink("usr/sbin/"+v+verb, "xtables-nft-multi")
 		}
 	}
-	maps.Copy(b.tools.entries, b.certificates.entries)
-	for _, name := range packageNames {
-		all.copyright(b.tools, name)
-	}
+	maps.Copy(b.tools, b.certificates)
 	return b, nil
 }
 
-// unpack adds the files of a .deb.
-func (t *tree) unpack(ctx context.Context, file string) error {
-	c := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
-	c.Stderr = os.Stderr
-	out, err := c.Output()
-	if err != nil {
-		return fmt.Errorf("unpack %s: %w", file, err)
-	}
-	r := tar.NewReader(bytes.NewReader(out))
-	for {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("unpack %s: %w", file, err)
-		}
-		name := clean(h.Name)
-		switch h.Typeflag {
-		case tar.TypeReg:
-			data, err := io.ReadAll(r)
-			if err != nil {
-				return fmt.Errorf("unpack %s: %w", file, err)
-			}
-			t.file(name, data, h.FileInfo().Mode())
-		case tar.TypeSymlink:
-			t.symlink(name, h.Linkname)
-		case tar.TypeLink:
-			t.symlink(name, "/"+clean(h.Linkname))
-		}
-	}
-}
-
 // certificates concatenates the authorities, as update-ca-certificates does.
-func (t *tree) certificates() ([]byte, error) {
+func (t tree) certificates() ([]byte, error) {
 	var b bytes.Buffer
-	for _, p := range slices.Sorted(maps.Keys(t.entries)) {
+	for _, p := range slices.Sorted(maps.Keys(t)) {
 		if strings.HasPrefix(p, "usr/share/ca-certificates/") && strings.HasSuffix(p, ".crt") {
-			b.Write(bytes.TrimSpace(t.entries[p].data))
+			b.Write(bytes.TrimSpace(t[p].data))
 			b.WriteByte('\n')
 		}
 	}
@@ -112,19 +64,19 @@ func (t *tree) certificates() ([]byte, error) {
 }
 
 // copyright copies a package's licence, which must be distributed with it.
-func (t *tree) copyright(to *tree, pkg string) {
+func (t tree) copyright(to tree, pkg string) {
 	name := "usr/share/doc/" + pkg + "/copyright"
-	if e, ok := t.entries[name]; ok && e.link == "" {
-		to.entries[name] = e
+	if e, ok := t[name]; ok && e.link == "" {
+		to[name] = e
 	}
 }
 
 // closure is the programs, iptables' extensions, and the libraries that all these
 // need, found as the dynamic loader finds them, so that none is missing in an image.
-func (t *tree) closure() (*tree, error) {
-	out := newTree()
+func (t tree) closure() (tree, error) {
+	out := tree{}
 	todo := slices.Clone(tools)
-	for p := range t.entries {
+	for p := range t {
 		if dir := path.Dir(p); path.Base(dir) == "xtables" && strings.HasSuffix(p, ".so") {
 			todo = append(todo, p)
 		}
@@ -132,14 +84,17 @@ func (t *tree) closure() (*tree, error) {
 	for len(todo) > 0 {
 		name := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if _, done := out.entries[name]; done {
+		if _, done := out[name]; done {
 			continue
 		}
-		e, ok := t.entries[name]
+		e, ok := t[name]
+		if _, merged := t["usr/"+name]; !ok && merged { // /lib and the like are links, and no package's
+			e, ok = entry{link: "/usr/" + name, mode: 0o777}, true
+		}
 		if !ok {
 			return nil, fmt.Errorf("no package has %s", name)
 		}
-		out.entries[name] = e
+		out[name] = e
 		if e.link != "" {
 			if !path.IsAbs(e.link) {
 				e.link = path.Join(path.Dir(name), e.link)
@@ -157,7 +112,7 @@ func (t *tree) closure() (*tree, error) {
 }
 
 // needs lists the loader and the libraries of an ELF file.
-func (t *tree) needs(name string, data []byte) ([]string, error) {
+func (t tree) needs(name string, data []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -189,12 +144,12 @@ func (t *tree) needs(name string, data []byte) ([]string, error) {
 
 // library finds a shared object in the directories that the loader searches:
 // [/usr]/lib/TRIPLET and /lib.
-func (t *tree) library(so string) (string, error) {
-	for p := range t.entries {
+func (t tree) library(so string) (string, error) {
+	for p := range t {
 		dir := strings.TrimPrefix(path.Dir(p), "usr/")
 		if path.Base(p) == so && (dir == "lib" || path.Dir(dir) == "lib") {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("no package has the library %s: add its package to packageNames", so)
+	return "", fmt.Errorf("no package has the library %s", so)
 }

@@ -90,7 +90,7 @@ func imported(t *testing.T, dir string, images map[string]opened) {
 			t.Fatalf("%s is unpacked in %v, %v", name, roots, err)
 		}
 		root := roots[0][:len(roots[0])-len("/"+binDir+"/"+name)]
-		for path, want := range img.files.entries {
+		for path, want := range img.files {
 			file := filepath.Join(root, path)
 			if want.link != "" {
 				if got, err := os.Readlink(file); err != nil || got != want.link {

@@ -9,6 +9,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -30,7 +31,7 @@ import (
 // options are the command line.
 type options struct {
 	out      string    // directory for the archives
-	cache    string    // directory for packages
+	cache    string    // directory for extracted packages
 	repo     string    // the module's root
 	lock     string    // packages.lock
 	registry string    // name before /edgemesh-agent
@@ -65,14 +66,14 @@ func parse(args []string) (options, error) {
 	var names string
 	fs := flag.NewFlagSet("images", flag.ContinueOnError)
 	fs.StringVar(&o.out, "out", "dist/images", "`directory` for the archives")
-	fs.StringVar(&o.cache, "cache", "", "`directory` that keeps downloaded packages (default: edgemesh/images in the user's cache)")
+	fs.StringVar(&o.cache, "cache", "", "`directory` that keeps extracted packages (default: edgemesh/images in the user's cache)")
 	fs.StringVar(&o.repo, "repo", ".", "`root` of the module")
 	fs.StringVar(&o.registry, "registry", "localhost", "`prefix` of the images' names")
 	fs.StringVar(&o.tag, "tag", "dev", "images' `tag`")
 	fs.StringVar(&o.version, "version", "dev", "`version` linked into the binaries")
 	fs.StringVar(&o.commit, "commit", "", "commit `hash` linked into the binaries")
 	fs.StringVar(&names, "arch", "amd64,arm64,arm", "comma-separated `list` of architectures")
-	fs.StringVar(&o.mirror, "mirror", "", "Debian `mirror`, with /debian and /debian-security below it (default: the one this machine's apt uses)")
+	fs.StringVar(&o.mirror, "mirror", "", "Debian `mirror`, with /debian and /debian-security below it (default: the one this machine's apt uses, else Debian's own)")
 	fs.BoolVar(&o.update, "update", false, "rewrite packages.lock from the mirror's current packages")
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -83,6 +84,9 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("find the cache directory: %w; set --cache", err)
 		}
 		o.cache = filepath.Join(dir, "edgemesh", "images")
+	}
+	if o.mirror == "" {
+		o.mirror = aptMirror("/etc/apt")
 	}
 	o.lock = filepath.Join(o.repo, "build", "images", "packages.lock")
 	for name := range strings.SplitSeq(names, ",") {
@@ -139,30 +143,34 @@ const nobody = "65532:65532"
 
 // run builds all images and prints what it wrote.
 func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) error {
-	pool, err := openPool(ctx, o, log)
+	if o.update {
+		return update(ctx, o, log)
+	}
+	data, err := os.ReadFile(o.lock)
 	if err != nil {
 		return err
 	}
-	if o.update {
-		return pool.writeLock(o.lock)
+	lock, err := parseLock(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.lock, err)
 	}
 	images := []*image{
 		{name: "edgemesh-agent", title: "EdgeMesh agent"},
 		{name: "edgemesh-relay", title: "EdgeMesh relay", user: nobody},
 	}
 	for _, a := range o.arches {
-		base, err := pool.base(ctx, a)
+		base, err := lockedBase(ctx, o, a, lock, log)
 		if err != nil {
 			return fmt.Errorf("base for %s: %w", a, err)
 		}
-		bins, err := buildBinaries(ctx, o, a)
+		bins, err := binaries(ctx, o, a)
 		if err != nil {
 			return err
 		}
 		for _, img := range images {
-			trees := []*tree{base.certificates, bins.only("edgemesh-relay")}
+			trees := []tree{base.certificates, pick(bins, "edgemesh-relay")}
 			if img.name == "edgemesh-agent" {
-				trees = []*tree{base.tools, bins.only("edgemesh-agent", "edgemesh-cni")}
+				trees = []tree{base.tools, pick(bins, "edgemesh-agent", "edgemesh-cni")}
 			}
 			if err := img.add(a, trees, o); err != nil {
 				return fmt.Errorf("%s for %s: %w", img.name, a, err)
@@ -170,6 +178,41 @@ func run(ctx context.Context, o options, stdout io.Writer, log *slog.Logger) err
 		}
 	}
 	return write(images, o, stdout)
+}
+
+// lockedBase is the base for a, of the packages that the lock has for it.
+func lockedBase(ctx context.Context, o options, a arch, lock []locked, log *slog.Logger) (base, error) {
+	lock = slices.DeleteFunc(slices.Clone(lock), func(p locked) bool { return p.arch != a.debian })
+	if len(lock) == 0 {
+		return base{}, errors.New("packages.lock has nothing for it")
+	}
+	d, err := extract(ctx, o, a, lock, log)
+	if err != nil {
+		return base{}, err
+	}
+	b, err := d.base()
+	if err != nil {
+		return base{}, err
+	}
+	return b, differ(lock, d.packages(b.tools))
+}
+
+// update writes the lock of the mirror's newest packages.
+func update(ctx context.Context, o options, log *slog.Logger) error {
+	var lock []locked
+	for _, a := range knownArches {
+		d, err := extract(ctx, o, a, nil, log)
+		if err != nil {
+			return err
+		}
+		b, err := d.base()
+		if err != nil {
+			return fmt.Errorf("base for %s: %w", a, err)
+		}
+		lock = append(lock, d.packages(b.tools)...)
+	}
+	slices.SortFunc(lock, func(a, b locked) int { return cmp.Or(cmp.Compare(a.arch, b.arch), cmp.Compare(a.name, b.name)) })
+	return writeLock(o.lock, lock)
 }
 
 // write makes one archive per image and architecture, for edges on slow links,

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/build/oci"
@@ -48,7 +54,7 @@ func (o *options) chart() error {
 	return o.put(name+".oci.tar", artefact)
 }
 
-// artefact is a chart as an OCI layout: its metadata is the configuration, its archive the one layer.
+// artefact is a chart as an OCI layout.
 func (o options) artefact(about, archive []byte) ([]byte, error) {
 	var meta struct {
 		Name        string `json:"name"`
@@ -62,22 +68,41 @@ func (o options) artefact(about, archive []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the chart's Chart.yaml: %w", err)
 	}
-	config, layer := oci.NewBlob(chartConfig, text), oci.NewBlob(chartContent, archive)
-	m, err := oci.JSON(oci.TypeManifest, oci.Manifest{
-		SchemaVersion: 2, MediaType: oci.TypeManifest, Config: config.Descriptor(), Layers: []oci.Descriptor{layer.Descriptor()},
-		Annotations: map[string]string{
-			"org.opencontainers.image.title":       meta.Name,
-			"org.opencontainers.image.version":     meta.Version,
-			"org.opencontainers.image.description": meta.Description,
-			"org.opencontainers.image.created":     o.stamp.Date.Format("2006-01-02T15:04:05Z"),
-			"org.opencontainers.image.revision":    o.stamp.Commit,
-		},
-	})
+	config, layer := static.NewLayer(text, chartConfig), static.NewLayer(archive, chartContent)
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Annotations: map[string]string{
+		"org.opencontainers.image.title":       meta.Name,
+		"org.opencontainers.image.version":     meta.Version,
+		"org.opencontainers.image.description": meta.Description,
+		"org.opencontainers.image.created":     o.stamp.Date.Format("2006-01-02T15:04:05Z"),
+		"org.opencontainers.image.revision":    o.stamp.Commit,
+	}}
+	c, errConfig := partial.Descriptor(config)
+	l, errLayer := partial.Descriptor(layer)
+	if err := errors.Join(errConfig, errLayer); err != nil {
+		return nil, err
+	}
+	m.Config, m.Layers = *c, []v1.Descriptor{*l}
+	manifest, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	return oci.Archive("localhost/charts/"+meta.Name+":"+meta.Version, m.Descriptor(), []oci.Blob{config, layer, m})
+	image, err := partial.CompressedToImage(chartImage{text, manifest, layer})
+	if err != nil {
+		return nil, err
+	}
+	return oci.Archive("localhost/charts/"+meta.Name+":"+meta.Version, image)
 }
+
+// chartImage is how registries keep a chart: its metadata is the configuration, its archive the one layer.
+type chartImage struct {
+	config, manifest []byte
+	layer            partial.CompressedLayer
+}
+
+func (c chartImage) RawConfigFile() ([]byte, error)                         { return c.config, nil }
+func (c chartImage) RawManifest() ([]byte, error)                           { return c.manifest, nil }
+func (c chartImage) MediaType() (types.MediaType, error)                    { return types.OCIManifestSchema1, nil }
+func (c chartImage) LayerByDigest(v1.Hash) (partial.CompressedLayer, error) { return c.layer, nil }
 
 // artifactHub is what the chart's annotations say of this release: the images, and the changes, which CHANGELOG.md has.
 func (o options) artifactHub() (string, error) {

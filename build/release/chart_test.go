@@ -9,12 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"sigs.k8s.io/yaml"
-
-	"edgemesh/build/oci"
 )
 
 // TestArtefact: the layout leads from its index to the metadata that Artifact Hub reads, and to the chart's archive.
@@ -41,12 +39,12 @@ func TestArtefact(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	blob := func(d oci.Descriptor) []byte { return content["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")] }
-	var list oci.Index
+	blob := func(d v1.Descriptor) []byte { return content["blobs/sha256/"+d.Digest.Hex] }
+	var list v1.IndexManifest
 	if err := json.Unmarshal(content["index.json"], &list); err != nil {
 		t.Fatal(err)
 	}
-	var m oci.Manifest
+	var m v1.Manifest
 	if err := json.Unmarshal(blob(list.Manifests[0]), &m); err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,17 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"edgemesh/build/oci"
 )
 
 // file is one file of an archive.
@@ -46,27 +48,23 @@ func (f files) addAll(dir, name string) error {
 	})
 }
 
-// tarball packs the files: sorted, owned by root, with one time, so that equal content is equal bytes.
+// tarball packs the files, sorted, owned by root and all of one time, so that equal content is equal bytes.
 func (f files) tarball(at time.Time) ([]byte, error) {
+	var all []oci.File
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		all = append(all, oci.File{Name: name, Mode: f[name].mode, Data: f[name].data})
+	}
+	plain, err := oci.Tar(all, at)
+	if err != nil {
+		return nil, err
+	}
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err != nil {
 		return nil, err
 	}
-	w := tar.NewWriter(zip)
-	for _, name := range slices.Sorted(maps.Keys(f)) {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(f[name].data)), Mode: int64(f[name].mode), ModTime: at, Format: tar.FormatPAX}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(f[name].data); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	if err := zip.Close(); err != nil {
+	_, err = zip.Write(plain)
+	if err = errors.Join(err, zip.Close()); err != nil { // writes the end
 		return nil, err
 	}
 	return out.Bytes(), nil
