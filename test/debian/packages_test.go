@@ -2,7 +2,7 @@ package debian
 
 import "strings"
 
-// removal removes the agent's package from shop-1, in the ways in which that may go wrong, and installs it again.
+// removal removes the agent's package from shop-1, in each case in which that may fail, and installs it again.
 func (h hosts) removal() {
 	h.t.Helper()
 	const remove = "apt-get remove -y edgemesh-agent 2>&1; echo exit code $?"

@@ -131,7 +131,7 @@ func (h hosts) downgrade() {
 	}
 }
 
-// pods runs the page's way to make a pod without a runtime, on shop-1.
+// pods makes a pod without a runtime, as the page does, on shop-1.
 func (h hosts) pods(dir string) {
 	h.t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/pods.md"))

@@ -79,7 +79,7 @@ func (d *demo) topology(context.Context) error {
 
 // noWay tries what plain networking offers between the nodes.
 func (d *demo) noWay(ctx context.Context) error {
-	d.show.title("Without us there is no way")
+	d.show.title("Without EdgeMesh there is no path")
 	if d.edge1.Addr != d.edge2.Addr {
 		return fmt.Errorf("edge-1 is %s and edge-2 %s: the story needs one address twice", d.edge1.Addr, d.edge2.Addr)
 	}

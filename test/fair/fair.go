@@ -82,7 +82,7 @@ func newClock(cpus int, other func() int) *Clock {
 	}
 }
 
-// Stop ends the clock's looking; what it saw can still be asked for.
+// Stop ends the clock's looking; what it saw can still be read.
 func (c *Clock) Stop() {
 	close(c.quit)
 	<-c.done

@@ -98,7 +98,7 @@ func TestSpeed(t *testing.T) {
 // load for everybody else.
 func TestWhoSpins(t *testing.T) {
 	if wanting() == 0 {
-		t.Skip("SKIPPED: /proc/loadavg does not tell how many threads want to run")
+		t.Skip("SKIPPED: /proc/loadavg does not say how many threads want to run")
 	}
 	// More than anything else on the machine: what others do then hardly counts.
 	const threads = 100
@@ -157,7 +157,7 @@ func (p *Product) runningNow() int {
 // foreign, and do not when they are the product's.
 func TestSpinningProductIsNotExcused(t *testing.T) {
 	if wanting() == 0 {
-		t.Skip("SKIPPED: /proc/loadavg does not tell how many threads want to run")
+		t.Skip("SKIPPED: /proc/loadavg does not say how many threads want to run")
 	}
 	// With so many processors, only the spinner can be more than they carry, not the other suites of a test run.
 	const cpus, threads = 64, 200

@@ -62,8 +62,8 @@ func (p *Product) otherThreads() int {
 }
 
 // countLocked counts for otherThreads. When so few threads want to run that they cannot
-// slow anybody, it does not ask whose they are. What changes while it looks is counted in
-// the product's disfavour. Where the machine does not tell, there are no others.
+// slow anybody, their owners are not looked up. What changes while it looks is counted in
+// the product's disfavour. Where the machine does not say, there are no others.
 func (p *Product) countLocked() int {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -110,7 +110,7 @@ type process struct {
 	running bool // the first thread runs or wants to
 }
 
-// wanting counts the threads of the machine that run or want to; 0 where it does not tell.
+// wanting counts the threads of the machine that run or want to; 0 where it does not say.
 func wanting() int {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

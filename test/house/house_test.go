@@ -5,7 +5,7 @@
 //	modules_test.go every check covers every module of go.work
 //	source_test.go  what the rules look at: directories, files and types
 //
-// CONTRIBUTING.md tells the rules, and the reviewer's question that takes the place of caps on sizes.
+// CONTRIBUTING.md lists the rules, and the reviewer's question that takes the place of caps on sizes.
 package house
 
 import (

@@ -76,7 +76,7 @@ var rules = []rule{
 			"edgemesh/tunnel/tun", "edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p",
 			"github.com/vishvananda",
 		},
-		why: "the packet way is joined to devices and libp2p in agent",
+		why: "the tunnel is joined to devices and libp2p in agent",
 	}, {
 		path: "edgemesh/tunnel/tun", below: true,
 		not: []string{"edgemesh/tunnel/p2p", "edgemesh/agent", "edgemesh/relay", "github.com/libp2p"},

@@ -209,7 +209,7 @@ func (r *Relay) WaitReservations(ctx context.Context, n int) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("relay %s does not tell its reservations", r.Name)
+		return fmt.Errorf("relay %s does not report its reservations", r.Name)
 	})
 }
 

@@ -13,5 +13,5 @@
 // Every lab has a tag of its own. Its namespaces are called TAG-NAME and all its
 // files lie below /tmp/TAG, so labs run side by side and nothing of the host's
 // /run, /etc/cni or network is touched. A lab is removed by Close, or, when its
-// process dies in whatever way, by a small watcher process that notices.
+// process dies, however it dies, by a small watcher process that notices.
 package lab

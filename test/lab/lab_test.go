@@ -66,7 +66,7 @@ func TestNATs(t *testing.T) {
 	for _, tc := range []struct {
 		kind     NAT
 		samePort bool   // one mapping for all destinations
-		silent   bool   // no answer to what nobody asked for
+		silent   bool   // no answer to unsolicited packets
 		open     bool   // ConePort reaches the first host
 		name     string // of the site
 	}{

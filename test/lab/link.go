@@ -26,7 +26,7 @@ type Link struct {
 
 // InsertLink puts an emulated link between a node, router, relay or host and the
 // WAN it is plugged into. The namespace keeps its interface with everything on it,
-// running connections as well; super-segments it sends are split on the way:
+// running connections as well; super-segments it sends are split in transit:
 //
 //	wan0 ── pN ─ lkN (bridge) ─ lkNa ══ emulator ══ lkNb ─ br0 (the WAN)
 //

@@ -128,7 +128,7 @@ func TestLink(t *testing.T) {
 		if d := math.Abs(float64(lost) - float64(g.Lost)); d > 10 {
 			t.Errorf("the flow lost %d, the link says %d", g.Lost, lost)
 		}
-		// Each is lost on the way there or on the way back; five deviations.
+		// Each is lost in one direction or the other; five deviations.
 		p, n := 1-(1-share)*(1-share), float64(g.Sent)
 		if d := math.Abs(float64(g.Lost) - n*p); g.Sent < 500 || d > 5*math.Sqrt(n*p*(1-p)) {
 			t.Errorf("%d of %d lost, a share of %.2f expected", g.Lost, g.Sent, p)

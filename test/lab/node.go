@@ -200,7 +200,7 @@ func (n *Node) AgentCommand(ctx context.Context, args ...string) (stdout, stderr
 // ToolPath is podtool.
 func (n *Node) ToolPath() string { return n.lab.tool("podtool") }
 
-// AgentPath is the path of the agent's binary, for unusual ways to start it.
+// AgentPath is the path of the agent's binary, for tests that start it themselves.
 func (n *Node) AgentPath() string { return n.lab.toolOf(n.Programs, "edgemesh-agent") }
 
 // WaitPods waits until the node can take pods: subnet.json is there.

@@ -217,7 +217,7 @@ type Bulk struct {
 	Seconds float64 `json:"seconds"`
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
-	// Silences are all times of more than a second in which data were on the way and none was acknowledged, in their order, if
+	// Silences are all times of more than a second in which data were in flight and none was acknowledged, in their order, if
 	// they were sent from here.
 	Silences []Silence `json:"silences"`
 	Error    string    `json:"error"`
@@ -246,8 +246,8 @@ type Gaps struct {
 	Doubled   int     `json:"doubled"`
 	Reordered int     `json:"reordered"`
 	GapMs     float64 `json:"gapMs"`
-	// GapAt is when that gap began. FairMs is how long it was by a fair clock, where who
-	// asked had one run.
+	// GapAt is when that gap began. FairMs is how long it was by a fair clock, where the
+	// caller ran one.
 	GapAt  time.Time `json:"gapAt"`
 	FairMs float64   `json:"-"`
 	// Silences are all gaps of more than a second, in their order.

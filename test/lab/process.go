@@ -109,7 +109,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop asks the program to end and waits; after 5 s of fair time it is killed, which is
+// Stop sends the program SIGTERM and waits; after 5 s of fair time it is killed, which is
 // an error.
 func (p *Process) Stop() error {
 	p.signalTerm()

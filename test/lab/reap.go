@@ -37,7 +37,7 @@ func (l *Lab) startWatcher() error {
 }
 
 // Watch waits until in ends, which happens when the lab's process closes it or
-// dies, and removes the lab then; it returns early when told to leave it alone.
+// dies, and removes the lab then; it returns early when the lab is to stay.
 func Watch(dir string, in io.Reader) error {
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err == nil && line == watcherQuit {
@@ -83,8 +83,8 @@ func Leftovers() ([]Leftover, error) {
 }
 
 // Reap removes the lab with the given tag, or, when tag is empty, those whose
-// process has died. A lab whose process still runs is refused: it would fail in ways
-// that look like faults of the program. It returns the tags of the labs removed.
+// process has died. A lab whose process still runs is refused: it would fail with
+// errors that look like faults of the program. It returns the tags of the labs removed.
 func Reap(tag string) ([]string, error) {
 	all, err := Leftovers()
 	if err != nil {

@@ -12,7 +12,7 @@ type NAT string
 
 const (
 	// EIM keeps the port (endpoint-independent mapping as long as ports do not
-	// clash) and silently drops what nobody asked for: most home routers.
+	// clash) and silently drops unsolicited packets: most home routers.
 	EIM NAT = "eim"
 	// EIMReject does the same, but answers RST and ICMP errors.
 	EIMReject NAT = "eimrej"

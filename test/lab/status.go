@@ -79,7 +79,7 @@ func (s Status) Peer(node string) PeerStatus {
 	return PeerStatus{}
 }
 
-// Status asks the node's agent.
+// Status queries the node's agent.
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	var s Status
 	out, _, err := n.AgentCommand(ctx, "status", "--json", "--runtime-dir", n.Config.RuntimeDir)

@@ -59,7 +59,7 @@ func (l *Lab) AddStranger(name string, addrs int) (n *NS, first netip.Addr, err 
 }
 
 // Cut drops everything between two public addresses inside the WAN, as a broken
-// carrier does: nobody is told, and routers remember what they sent. undo repairs
+// carrier does: nobody is notified, and routers remember what they sent. undo repairs
 // it.
 func (l *Lab) Cut(a, b netip.Addr) (undo func() error, err error) {
 	l.cuts++

@@ -167,7 +167,7 @@ func set(values ...string) (flags []string) {
 	return flags
 }
 
-// with adds to what the chart must be told.
+// with adds to the values that the chart requires.
 func with(flags ...[]string) []string { return append(must(), slices.Concat(flags...)...) }
 
 // structure is helm's flag that sets a value which is a structure.
@@ -206,7 +206,7 @@ const (
 	}`
 )
 
-// variants are ways to use the chart.
+// variants are uses of the chart.
 func variants() map[string][]string {
 	return map[string][]string{
 		"least": must(),

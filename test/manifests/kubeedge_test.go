@@ -136,7 +136,7 @@ func TestEdgesOfKubeEdge(t *testing.T) {
 	}
 }
 
-// A controller with a map reaches relays that ask for a join secret, and may read what it needs for the page.
+// A controller with a map reaches relays that require a join secret, and may read what it needs for the page.
 func TestMap(t *testing.T) {
 	for name, want := range map[string]bool{"a map": true, "KubeEdge": false} {
 		all := render(t, variants()[name]...)

@@ -145,7 +145,7 @@ var (
 	partOfMetric   = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
-// Every query of rules and dashboards asks for metrics and labels that the programs have.
+// Every query of rules and dashboards uses metrics and labels that the programs have.
 func TestQueriesHaveMetrics(t *testing.T) {
 	sources := ""
 	for _, dir := range []string{"agent/daemon", "agent/controller", "agent/cnicalls", "relay", "tunnel/p2p/relay/relayservice"} {
@@ -197,17 +197,17 @@ func TestQueriesHaveMetrics(t *testing.T) {
 		}
 		for _, p := range d.Panels {
 			if len(p.Targets) == 0 {
-				t.Errorf("%s.json: panel %s asks for nothing", name, p.Title)
+				t.Errorf("%s.json: panel %s has no query", name, p.Title)
 			}
 			for _, x := range p.Targets {
 				queries[x.Expr] = name + ".json"
 			}
 		}
 	}
-	asked := 0
+	queried := 0
 	for _, q := range slices.Sorted(maps.Keys(queries)) {
 		for _, m := range metricInQuery.FindAllString(q, -1) {
-			asked++
+			queried++
 			if !there[m] && !there[partOfMetric.ReplaceAllString(m, "")] {
 				t.Errorf("%s: no program has %s: %s", queries[q], m, q)
 			}
@@ -220,7 +220,7 @@ func TestQueriesHaveMetrics(t *testing.T) {
 			}
 		}
 	}
-	if asked < 50 {
-		t.Errorf("%d metrics in queries: this test does not understand them", asked)
+	if queried < 50 {
+		t.Errorf("%d metrics in queries: this test does not understand them", queried)
 	}
 }

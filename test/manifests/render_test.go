@@ -127,7 +127,7 @@ func TestBesideEdgeMesh(t *testing.T) {
 	}
 }
 
-// within reports whether labels have all that a selector asks for.
+// within reports whether labels have all that a selector requires.
 func within(selector, labels map[string]any) bool {
 	for k, v := range selector {
 		if labels[k] != v {
@@ -196,7 +196,7 @@ func TestAgentDaemonSet(t *testing.T) {
 	if !slices.Contains(c.Args, "--wait") || len(c.Ports) > 0 {
 		t.Errorf("args %v, ports %v: the new pod must be able to stand by beside the old one", c.Args, c.Ports)
 	}
-	// A profile of our own must be on the node before the pod, so it is only for those who ask for it.
+	// A profile of our own must be on the node before the pod, so it is only for those who choose it.
 	if got := fmt.Sprint(c.SecurityContext["seccompProfile"]); got != "map[type:RuntimeDefault]" || c.SecurityContext["readOnlyRootFilesystem"] != true {
 		t.Errorf("security context %v", c.SecurityContext)
 	}

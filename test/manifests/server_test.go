@@ -48,7 +48,7 @@ func (c cluster) left() []string {
 
 // remove deletes what these files made, the CRDs among it, and waits until that is gone.
 //
-// Where nobody ever listed a kind, the API server cannot tell whether objects of it are left ("storage is
+// Where nobody ever listed a kind, the API server does not know whether objects of it are left ("storage is
 // (re)initializing") and tries again 5 ms later. If its own note of that failure has not reached its cache by then, it
 // takes the conflict for another program's change, which would wake it, and waits for its next resync: up to 5 minutes
 // (k8s.io/apiextensions-apiserver v0.35.4, crd_finalizer.go, sync and updateCustomResourceDefinition). In a cluster with
@@ -76,7 +76,7 @@ func (c cluster) network() (spec struct {
 	return spec
 }
 
-// A user's ways to install, upgrade and remove, each on a real API server: it
+// A user's installs, upgrades and removals, each on a real API server: it
 // validates every field, compiles the policies' expressions, and warns.
 func TestOnAServer(t *testing.T) {
 	t.Parallel()
@@ -219,7 +219,7 @@ func TestOnAServer(t *testing.T) {
 			"jsonpath={.metadata.labels}"); !strings.Contains(got, `"network.edgemesh.io/relay":"true"`) {
 			t.Errorf("labels of the relay's node: %s", got)
 		}
-		// Another address of the API server: what runs already must be told.
+		// Another address of the API server: what runs already must learn it.
 		for i, x := range []struct {
 			address string
 			hint    bool
@@ -256,7 +256,7 @@ func TestOnAServer(t *testing.T) {
 		}
 		run("--namespace", "mesh", "--registry", "registry.test/edge", "--platform", "kubeedge", "--cni-bin", "/usr/lib/cni",
 			"--set", "agent.verbose=true", "--relay-node", "cloud", "--announce", "203.0.113.5")
-		run("--namespace", "mesh") // what it was told before stays
+		run("--namespace", "mesh") // the former values stay
 		for _, w := range []string{"daemonset/edgemesh-agent", "daemonset/edgemesh-agent-edge", "deployment/edgemesh-relay"} {
 			if image := c.kubectl("-n", "mesh", "get", w, "-o", "jsonpath={.spec.template.spec.containers[0].image}"); !strings.HasPrefix(image, "registry.test/edge/edgemesh-") {
 				t.Errorf("%s: image %s", w, image)

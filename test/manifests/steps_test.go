@@ -61,7 +61,7 @@ func (c cluster) afterHelm(dir string) {
 		!slices.Equal(n.PodDenyCIDRs, []string{"10.0.0.0/8"}) || n.Encryption != "always" {
 		c.t.Errorf("the pod network after helm install and first-steps.sh: %+v", n)
 	}
-	// Nor does helm delete the network when the chart is told to leave it alone, or goes.
+	// Nor does helm delete the network when a value of the chart keeps it, or the chart goes.
 	c.helm(dir, "upgrade", "edgemesh", chart, "--reset-then-reuse-values", "--set", "podNetwork.create=false")
 	c.helm(dir, "uninstall", "edgemesh")
 	if n := c.network(); len(n.Relays) != 2 {

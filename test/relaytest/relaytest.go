@@ -1,5 +1,5 @@
 // Package relaytest runs a relay inside a test: edgemesh-relay's own service on a plain
-// libp2p host, for whoever asks. What edgemesh-relay refuses, and what it listens on, is
+// libp2p host, for every client. What edgemesh-relay refuses, and what it listens on, is
 // tested in package relay.
 package relaytest
 

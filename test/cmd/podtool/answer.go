@@ -107,17 +107,17 @@ func ownCPU(last bool) error {
 	return nil
 }
 
-// startAnswers asks for the service and waits for its first byte, so that both
-// ends change to blocking calls with nothing under way.
+// startAnswers requests the service and waits for its first byte, so that both
+// ends change to blocking calls with nothing in flight.
 func startAnswers(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(answerWait)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(c, "answer\n"); err != nil {
-		return fmt.Errorf("ask for answers: %w", err)
+		return fmt.Errorf("request answers: %w", err)
 	}
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		return fmt.Errorf("ask for answers: %w", err)
+		return fmt.Errorf("request answers: %w", err)
 	}
 	return c.SetDeadline(time.Time{})
 }

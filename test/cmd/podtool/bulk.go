@@ -25,7 +25,7 @@ type bulkReport struct {
 	Seconds float64 `json:"seconds"` // from the first byte until all were confirmed
 	Mbps    float64 `json:"mbps"`
 	StallMs float64 `json:"stallMs"` // the longest time one chunk took
-	// Silences are all times of more than a second in which data were on the way and none was acknowledged, in steps of 50 ms, in
+	// Silences are all times of more than a second in which data were in flight and none was acknowledged, in steps of 50 ms, in
 	// their order. Meaningless with --pull, where this side acknowledges.
 	Silences []silence `json:"silences,omitempty"`
 	Error    string    `json:"error,omitempty"`
@@ -204,7 +204,7 @@ func pullBulk(c *stallWatch, n int64) (bulkReport, error) {
 	return bulkReport{Bytes: got, SHA256: hex.EncodeToString(mine), Match: string(mine) == string(want)}, nil
 }
 
-// watchStuck watches until the function it returns is called, which returns the times in which data were on the way and none
+// watchStuck watches until the function it returns is called, which returns the times in which data were in flight and none
 // was acknowledged. A sender with much buffer does not notice them.
 func watchStuck(c *net.TCPConn) func() []silence {
 	done, result := make(chan struct{}), make(chan []silence, 1)

@@ -99,7 +99,7 @@ func udpEcho(ctx context.Context, args []string) error {
 	return errors.Join(failure, report(r))
 }
 
-// mapped asks each host which address and port it sees, from one local port: the
+// mapped queries each host which address and port it sees, from one local port: the
 // NAT's mapping. It prints an object by host.
 func mapped(ctx context.Context, args []string) error {
 	fs := newFlags("mapped")

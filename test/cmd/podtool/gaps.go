@@ -36,7 +36,7 @@ type gapReport struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-// longSilence is the shortest that is told of, in ms.
+// longSilence is the shortest that is reported, in ms.
 const longSilence = 1000
 
 type silence struct {
@@ -125,7 +125,7 @@ func dialEcho(ctx context.Context, proto, host string) (echoer, error) {
 }
 
 // measure sends until duration is over (or ctx ends, which is not an error) and
-// waits for what is still under way.
+// waits for what is still in flight.
 func measure(ctx context.Context, e echoer, f pace) (gapReport, error) {
 	var (
 		mu   sync.Mutex

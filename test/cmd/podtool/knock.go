@@ -21,7 +21,7 @@ type knocked struct {
 }
 
 // knock is a stranger's flood: connections that never say whose they are, held for a time, or the first packets of QUIC
-// connections. A line says when all of them are under way, another one how it ended.
+// connections. A line says when all of them are open, another one how it ended.
 func knock(ctx context.Context, args []string) error {
 	fs := newFlags("knock")
 	proto := fs.String("proto", "tcp", "tcp or quic")

@@ -52,14 +52,14 @@ func emulate(ctx context.Context, args []string) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGUSR1)
+	dump := make(chan os.Signal, 1)
+	signal.Notify(dump, syscall.SIGUSR1)
 	wg.Go(func() {
-		defer signal.Stop(asked)
+		defer signal.Stop(dump)
 		for {
 			select {
-			case <-asked:
-				_ = printStats() // nobody to tell
+			case <-dump:
+				_ = printStats() // nobody reads the error
 			case <-ctx.Done():
 				return
 			}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// lookup asks the resolver of /etc/resolv.conf for the addresses of a name.
+// lookup queries the resolver of /etc/resolv.conf for the addresses of a name.
 func lookup(ctx context.Context, args []string) error {
 	fs := newFlags("lookup")
 	timeout := fs.Duration("timeout", 5*time.Second, "for the answer")

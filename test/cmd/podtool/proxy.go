@@ -41,7 +41,7 @@ func proxy(ctx context.Context, args []string) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return nil //nolint:nilerr // told to end
+			return nil //nolint:nilerr // stopped
 		}
 		go func() {
 			if err := carry(ctx, c, *life, own); err != nil {
@@ -63,7 +63,7 @@ func carry(ctx context.Context, c net.Conn, life time.Duration, own between) err
 	var d net.Dialer
 	to, err := d.DialContext(ctx, "tcp", r.Host)
 	if err != nil {
-		_, err := io.WriteString(c, "HTTP/1.1 502 No way\r\n\r\n")
+		_, err := io.WriteString(c, "HTTP/1.1 502 No route\r\n\r\n")
 		return err
 	}
 	defer to.Close()

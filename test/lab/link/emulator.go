@@ -139,7 +139,7 @@ func (e *Emulator) Stats() (s Stats, err error) {
 	return s, err
 }
 
-// lane carries frames one way.
+// lane carries frames in one direction.
 type lane struct {
 	from, to *tap
 	event    int // an eventfd that wakes carry

@@ -37,7 +37,7 @@ func (f *fifo) pop() []byte {
 	return frame
 }
 
-// flying is a frame on its way.
+// flying is a frame in flight.
 type flying struct {
 	at     time.Duration // when it comes out
 	number uint64        // keeps the order of those that come out together

@@ -7,7 +7,7 @@ import (
 
 // Queue is one direction of a link: it says which frame comes out when. It has no
 // clock, times are durations since any start; they never run backwards. How well
-// the caller keeps its times does not change the rate: whoever asks late gets
+// the caller keeps its times does not change the rate: a late caller gets
 // everything that came out meanwhile, and the line did not wait.
 //
 // A Queue is not safe for concurrent use and does not allocate once it has grown
@@ -23,9 +23,9 @@ type Queue struct {
 	backlog int64         // bytes in line
 	done    time.Duration // when the first in line, or the last that was, is through
 
-	air   frameHeap     // on their way to the other side
+	air   frameHeap     // in flight to the other side
 	last  time.Duration // when the last one in order comes out
-	count uint64        // frames that ever were on their way
+	count uint64        // frames that ever were in flight
 
 	free  [][]byte
 	size  int // of a buffer
@@ -157,7 +157,7 @@ func (q *Queue) run(now time.Duration) {
 	}
 }
 
-// launch sends a frame on its way that was through the line at the given time.
+// launch puts a frame into flight that left the line at the given time.
 func (q *Queue) launch(through time.Duration, frame []byte) {
 	if q.d.Loss > 0 && q.loss.Float64() < q.d.Loss {
 		q.stats.Loss++

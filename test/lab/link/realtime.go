@@ -16,7 +16,7 @@ import (
 // frames waits for locks of Go's scheduler that others hold. The kernel leaves 5 %
 // of the machine to the rest, whatever we do.
 //
-// Without it, or when it is not permitted, DirectionStats.Late tells the cost.
+// Without it, or when it is not permitted, DirectionStats.Late shows the cost.
 func RealTime() error {
 	// A thread that comes back from the kernel needs a processor of the runtime.
 	runtime.GOMAXPROCS(max(8, runtime.NumCPU()))

@@ -37,8 +37,8 @@ func (s *side) learn() {
 	}
 }
 
-// tell reports a node's reservations to the peers it is connected to.
-func (w *World) tell(n *node) {
+// announce reports a node's reservations to the peers it is connected to.
+func (w *World) announce(n *node) {
 	for _, s := range n.sides {
 		if best := s.m.Best(ladder.StreamLane, nil); best != 0 {
 			s.through(best, s.other.learn)

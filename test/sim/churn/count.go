@@ -13,7 +13,7 @@ const calmAfter = 5 * time.Minute
 
 // Counts are what a run measures.
 type Counts struct {
-	// Paths are the times until data flowed again both ways, and Reserved those until a node had all its reservations again,
+	// Paths are the times until data flowed again in both directions, and Reserved those until a node had all its reservations again,
 	// by what had ended that.
 	Paths, Reserved map[string][]time.Duration
 	// PathMoves and RelayMoves are changes of a path in use, and of a reservation: all, and those that nothing explains.
@@ -125,7 +125,7 @@ func (w *World) noteMoved(p *pair, lost bool) {
 	}
 }
 
-// flows reports whether data gets through both ways.
+// flows reports whether data gets through in both directions.
 func (w *World) flows(p *pair) bool {
 	for _, s := range []*side{p.a, p.b} {
 		if s.node.off || !w.alive(p.links[s.m.Best(ladder.StreamLane, nil)]) {

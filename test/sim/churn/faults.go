@@ -17,7 +17,7 @@ func RelayLost(r int, at, d time.Duration) Fault {
 	return Fault{"relay lost", at, d, func(w *World) { w.relayOff(r, noticeFirst, noticeMore) }, func(w *World) { w.relays[r].off = false }}
 }
 
-// RelayRestarted is a relay that ends in an orderly way, and is started again.
+// RelayRestarted is a relay that ends in order, and is started again.
 func RelayRestarted(r int, at, d time.Duration) Fault {
 	return Fault{"relay restarted", at, d, func(w *World) { w.relayOff(r, 0, 100*time.Millisecond) }, func(w *World) { w.relays[r].off = false }}
 }

@@ -11,7 +11,7 @@ type pair struct {
 	a, b     *side
 	constant bool
 	busy     bool
-	longer   float64 // the way between them, as a part of the shortest
+	longer   float64 // the distance between them, as a part of the shortest
 	links    map[ladder.PathID]*link
 	broken   time.Duration // since when data does not get through; -1: it does
 	calm     time.Duration // no fault has touched it since
@@ -76,7 +76,7 @@ func (w *World) forget(s *side) {
 	}
 }
 
-// talk has data flow both ways, for a while.
+// talk makes data flow in both directions, for a while.
 func (w *World) talk(p *pair) {
 	p.busy, p.broken = true, w.now
 	p.calm, p.why = w.now, "beginning"
@@ -96,13 +96,13 @@ func (w *World) begin(s *side) {
 		return
 	}
 	s.handle(ladder.Use{})
-	s.ask()
+	s.open()
 	s.look()
 	w.improve(s)
 }
 
-// ask opens a stream: on the best path, or there is none and one is wanted.
-func (s *side) ask() {
+// open opens a stream: on the best path, or there is none and one is wanted.
+func (s *side) open() {
 	best := s.m.Best(ladder.StreamLane, nil)
 	if best == 0 {
 		s.handle(ladder.Want{})
@@ -164,7 +164,7 @@ func (s *side) plan() {
 	})
 }
 
-// netChanged tells the machine that the node has another address.
+// netChanged notifies the machine that the node has another address.
 func (s *side) netChanged() { s.handle(ladder.NetChanged{}) }
 
 // look is package peers': the machine gets samples of all paths.

@@ -70,13 +70,13 @@ func (s *side) arrives(l *link, trip time.Duration) {
 	})
 }
 
-// probe asks on a path; the answer is a sign of life at both ends.
+// probe sends a probe on a path; the answer is a sign of life at both ends.
 func (s *side) probe(id ladder.PathID) {
 	l := s.pair.links[id]
 	if !s.w.alive(l) {
 		return
 	}
-	trip, asked := l.trip(s.w), s.w.now
+	trip, sent := l.trip(s.w), s.w.now
 	s.other.later(trip/2, func() {
 		if s.w.alive(l) {
 			l.heard[s.other.index()] = s.w.now
@@ -86,12 +86,12 @@ func (s *side) probe(id ladder.PathID) {
 		if s.own[id] && s.w.alive(l) {
 			l.heard[s.index()] = s.w.now
 			direct := l.relay < 0 && s.node.nat == ladder.NATNone && s.other.node.nat == ladder.NATNone
-			s.handle(ladder.Answer{Path: id, Last: s.w.now-asked < ladder.ProbeBusy, Direct: direct})
+			s.handle(ladder.Answer{Path: id, Last: s.w.now-sent < ladder.ProbeBusy, Direct: direct})
 		}
 	})
 }
 
-// close ends a connection; the other end notices where packets get through, or is told on another path.
+// close ends a connection; the other end notices where packets get through, or learns it on another path.
 func (s *side) close(a ladder.Close) {
 	l := s.pair.links[a.Path]
 	delete(s.own, a.Path)

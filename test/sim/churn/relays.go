@@ -20,18 +20,18 @@ const (
 
 // line is a node's connection to a relay.
 type line struct {
-	rtt    time.Duration
-	wanted bool // as choice.Reservations says
-	failed bool
-	up     bool // connected and reserved
-	known  bool // an attempt has ended
-	asked  bool // whether it is crowded, in this session
-	full   bool // it was, when asked last
-	life   int  // the relay's when it was made
-	conns  int  // the node's
-	since  time.Duration
-	turn   int // what was planned before does not happen then
-	pace   choice.Pace
+	rtt     time.Duration
+	wanted  bool // as choice.Reservations says
+	failed  bool
+	up      bool // connected and reserved
+	known   bool // an attempt has ended
+	queried bool // whether it is crowded, in this session
+	full    bool // it was, when queried last
+	life    int  // the relay's when it was made
+	conns   int  // the node's
+	since   time.Duration
+	turn    int // what was planned before does not happen then
+	pace    choice.Pace
 }
 
 // choose is what relays.Set does when a measurement or an outcome is new.
@@ -142,20 +142,20 @@ func (w *World) arrived(n *node, r int, rtt time.Duration) {
 	news := !l.known || l.failed || l.wanted
 	l.known, l.failed = true, false
 	l.full = w.crowded(r)
-	if l.wanted && l.full && !l.asked { // as relays.session: another one may be chosen
-		l.asked = true
+	if l.wanted && l.full && !l.queried { // as relays.session: another one may be chosen
+		l.queried = true
 		w.choose(n)
 		if !l.wanted {
-			l.asked = false
+			l.queried = false
 			w.surveyLater(n, r, surveyEvery)
 			return
 		}
 	}
 	if l.wanted {
-		l.asked = false
+		l.queried = false
 		l.up, l.life, l.conns, l.since = true, w.relays[r].life, n.conns, w.now
 		w.relays[r].held++
-		w.tell(n)
+		w.announce(n)
 		w.noteReserved(n)
 	} else {
 		w.surveyLater(n, r, surveyEvery)
@@ -208,7 +208,7 @@ func (w *World) release(n *node, r int) {
 		w.relays[r].held--
 	}
 	if !n.off {
-		w.tell(n)
+		w.announce(n)
 	}
 }
 

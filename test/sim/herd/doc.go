@@ -1,5 +1,5 @@
 // Package herd is many light members of one relay in one process. Each handshakes for real, with a key of its own, keeps a
-// TCP connection, and one over QUIC where members are few, as agents do that nobody calls, answers what the relay asks,
+// TCP connection, and one over QUIC where members are few, as agents do that nobody calls, answers what the relay requests,
 // holds a reservation and comes back with the agents' pauses when the relay is gone. What an agent does beside that is left
 // out: there is no host, no peerstore, no tunnel.
 //

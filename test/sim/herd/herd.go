@@ -42,7 +42,7 @@ type Herd struct {
 	reserved atomic.Int64
 	Attempts atomic.Int64 // to connect
 	Refused  atomic.Int64 // reservations
-	TCPFirst bool         // QUIC is left out: nobody asks for it
+	TCPFirst bool         // QUIC is left out: nobody needs it
 
 	mu      sync.Mutex // a leaf: guards what follows
 	sockets map[udpPlace]*quic.Transport
@@ -107,7 +107,7 @@ func New(n, sites int) (*Herd, error) {
 	return h, nil
 }
 
-// Go sends the members to a relay. So many at a time are on their way the first time, until they hold a reservation.
+// Go sends the members to a relay. So many at a time connect the first time, until they hold a reservation.
 func (h *Herd) Go(r Relay, atATime int) {
 	places := make(chan struct{}, atATime)
 	for _, m := range h.All {

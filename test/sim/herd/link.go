@@ -185,7 +185,7 @@ func (l *link) ping(ctx context.Context) error {
 	return nil
 }
 
-// identify asks the relay who it is, as a libp2p host does on each new connection.
+// identify requests the identity of the relay, as a libp2p host does on each new connection.
 func (l *link) identify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, relays.DialTimeout)
 	defer cancel()

@@ -25,7 +25,7 @@ import (
 // patience bounds what a member waits for on one stream.
 const patience = 30 * time.Second
 
-// protocols are what a member says that it serves, as an agent does. Asked for is only what serve answers.
+// protocols are what a member says that it serves, as an agent does. Only what serve answers is ever requested.
 func protocols() []string {
 	out := []string{identify.ID, identify.IDPush, ping.ID, proto.ProtoIDv2Stop}
 	for _, p := range []protocol.ID{identity.StreamProtocol, identity.DatagramProtocol, identity.PacketProtocol, identity.PathProtocol,
