@@ -123,7 +123,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	if err := version.MarkState(cfg.StateDir); err != nil {
-		o.Log.Warn("the state directory does not take a file", "err", err)
+		o.Log.Warn("could not note this release in the state directory: an older one would not refuse to start with newer state", "err", err)
 	}
 	key, err := identity.LoadOrCreate(cfg.StateDir)
 	if err != nil {

@@ -361,7 +361,7 @@ func (l lanPeers) openStream(ctx context.Context, to mesh.PeerID) (lan.Stream, e
 	return s, nil
 }
 
-// suspect has the tunnel's path probed immediately: the LAN path does not answer.
+// suspect probes the tunnel's path immediately: the LAN path does not answer.
 func (l lanPeers) suspect(to mesh.PeerID) { l.node.Suspect(admit.ID(to)) }
 
 func (l lanPeers) connected(to mesh.PeerID) bool {

@@ -152,7 +152,7 @@ func (f *inForce) setProblem(err error) {
 
 // membershipRemedy is what to do about a membership that is not in force; its error says more.
 func membershipRemedy(source string) string {
-	return fmt.Sprintf("fix it in %s, or on the way there; it is read again automatically", source)
+	return fmt.Sprintf("fix it in %s, or the connection to it; it is reloaded automatically", source)
 }
 
 // checkMembership reports whether the source's membership is in force.

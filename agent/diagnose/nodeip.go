@@ -23,7 +23,7 @@ func NodeIP(p mesh.Plan, stateDir string) []control.Finding {
 		here, err = nodeip.Present(slices.Concat(mesh.Addresses(p.Self.PodCIDRs), p.Self.NodeIPs, configured))
 	}
 	if err != nil {
-		return []control.Finding{control.Warningf(nodeIP, "fix the cause", "what kubelet reports was not compared: %v", err)}
+		return []control.Finding{control.Warningf(nodeIP, "fix the cause", "the addresses that kubelet reports could not be checked: %v", err)}
 	}
 	return judgeNodeIP(p, configured, here)
 }

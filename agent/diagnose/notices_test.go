@@ -14,7 +14,7 @@ import (
 func TestNotices(t *testing.T) {
 	var n Notices
 	start := time.Unix(1, 0)
-	stranger := control.Warningf("strangers", "block it", "peer x knocks")
+	stranger := control.Warningf("strangers", "block it", "peer x connects")
 	var lost []control.Finding
 	for i := range 5 {
 		lost = append(lost, control.Warningf("peers", "run doctor there", "no path to edge-%d", i))
@@ -28,11 +28,11 @@ func TestNotices(t *testing.T) {
 		{9, lost, ""}, // the stranger is gone
 		{10, append([]control.Finding{stranger}, lost...), "MeshPathMissing: no path to edge-0; run doctor there. no path to edge-1; run doctor there. " +
 			"no path to edge-2; run doctor there. and 2 more"},
-		{20, []control.Finding{stranger}, "MeshStranger: peer x knocks; block it"},
+		{20, []control.Finding{stranger}, "MeshStranger: peer x connects; block it"},
 		{21, append([]control.Finding{stranger}, lost...), ""},
 		{69, append([]control.Finding{stranger}, lost...), ""}, // lost again, but told within the hour
 		{70, append([]control.Finding{stranger}, lost[0]), "MeshPathMissing: no path to edge-0; run doctor there"},
-		{80, []control.Finding{stranger}, "MeshStranger: peer x knocks; block it"},
+		{80, []control.Finding{stranger}, "MeshStranger: peer x connects; block it"},
 		{300, nil, ""},
 		{310, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), ""},
 		{320, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), "MeshPoolExhausted: all 9 addresses of 10.1.1.0/24"},

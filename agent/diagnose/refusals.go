@@ -26,7 +26,7 @@ func Refused(all []refusals.Refusal, name func(peer.ID) string, at func(netip.Ad
 		}
 	}
 	if len(out) == 0 {
-		return []control.Finding{control.Okayf("refused", "nobody within the last %v", refusals.Kept)}
+		return []control.Finding{control.Okayf("refused", "nobody was refused within the last %v", refusals.Kept)}
 	}
 	return out
 }
@@ -43,14 +43,14 @@ func finding(r refusals.Refusal, node, seen string) control.Finding {
 		return control.Warningf("keys", key, "the key of %s does not match its entry: at %s (%d times)", who, r.From, r.Count)
 	case refusals.Stranger:
 		if seen != "" {
-			return control.Warningf("keys", key, "peer %s knocks from %s, where node %s was before, and is not a member: the key there may not match its entry (%d times)",
+			return control.Warningf("keys", key, "peer %s connects from %s, where node %s was before, and is not a member: the key there may not match its entry (%d times)",
 				who, r.From, seen, r.Count)
 		}
 		return control.Warningf("strangers", "if it is a node of this cluster, its key is not the one in the membership: run `edgemesh-agent id` there and register it; otherwise nothing, or block its address",
-			"peer %s knocks from %s and is not a member (refused %d times)", who, r.From, r.Count)
+			"peer %s connects from %s and is not a member (refused %d times)", who, r.From, r.Count)
 	case refusals.Banned:
 		return control.Warningf("banned", "nothing, if it is to stay out; otherwise remove it from `banned` in the membership",
-			"%s knocks from %s and is refused: it is banned, or was disconnected a moment ago (%d times)", who, r.From, r.Count)
+			"%s connects from %s and is refused: it is banned, or was disconnected a moment ago (%d times)", who, r.From, r.Count)
 	case refusals.Handshakes:
 		return control.Warningf("handshakes", "block that address in the firewall; members keep the places reserved for addresses where they were seen",
 			"all places for handshakes are taken by connections that do not say who they are: %d refused, the last from %s", r.Count, r.From)

@@ -299,7 +299,7 @@ func ended(f *os.File) error {
 	return err
 }
 
-// streamed has the agent write to standard output what goes to a file, which is one of this machine and not of the agent's
+// streamed makes the agent write to standard output what goes to a file, which is one of this machine and not of the agent's
 // pod; file is "" where it is standard output here, too.
 func streamed(args []string) (out []string, file string, streams bool) {
 	out = slices.Clone(args)

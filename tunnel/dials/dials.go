@@ -1,4 +1,4 @@
-// Package dials bounds what waits for a connection: what a pod sends to peers that are not connected has them dialed, and
+// Package dials bounds what waits for a connection: a pod's packets to peers that are not connected make them dialed, and
 // a pod that searches the whole cluster must neither occupy the node nor keep other pods from their peers.
 package dials
 
