@@ -4,15 +4,13 @@
 //	daemon.go      Run: which parts are made, in which order, and what runs then
 //	standby.go     waits until the agent before it ends, unless it could not start itself; lock.go: one agent per state directory
 //	backend.go     answers the control socket, with doctor.go, ping.go, explain.go and reach.go; firststart.go: before there is a membership
-//	metrics.go     what is counted, and its port; probes.go: a pod's probes; counts.go: what happens to paths
-//	notices.go     events in Kubernetes
-//	repair.go      kernel and CNI files, again whenever they differ from the plan
+//	metrics.go     what Prometheus reads, and a pod's probes; counts.go: what happens to paths
 //	membership.go  how a changed membership gets to all parts; plan.go: the plan in force, and what a new one changes
-//	kernel.go      plan ──▶ kernel and CNI files, and what blocks the pod network there
+//	kernel.go      plan ──▶ kernel and CNI files, again whenever they differ, and what blocks the pod network there
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
-//	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated
-//	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; relay.go; degraded.go
-//	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages; options.go
+//	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
+//	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go
+//	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
 //	cleanup.go     removes everything; errors.go: what callers can expect
 //
 // DESIGN.md draws which of them may use which.
@@ -361,4 +359,16 @@ func (d *daemon) visits(a *observe.Answerer) observe.Visits {
 		return d.deputy.Visit(ctx, d.force.current().Relays, by, func(id peer.ID, s enroll.Stream) { answer(mesh.PeerID(id.String()), s) })
 	}
 	return observe.Visits{Plan: d.force.current, Changed: d.force.watched, Visit: visit, Answer: a.Answer, Log: d.log}
+}
+
+// reportRelay logs whether this node is a relay, and whether others know that.
+func reportRelay(enabled, listed bool, addrs []string, log *slog.Logger) {
+	switch {
+	case enabled && listed:
+		log.Info("this node is a relay", "addresses", addrs)
+	case enabled:
+		log.Warn("this node is a relay, but the membership does not list it: add these addresses to its relays, or set memberRelays in the PodNetwork", "addresses", addrs)
+	case listed:
+		log.Warn("the membership lists this node as a relay, but it is not one: set relay.enabled in its configuration")
+	}
 }

@@ -6,17 +6,25 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
+
+	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/causes"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p"
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
@@ -167,4 +175,113 @@ func (k *kernel) findings(w mesh.Host) []control.Finding {
 		}
 	}
 	return append(out, k.inWay...)
+}
+
+const (
+	repairEvery    = 30 * time.Second       // how often kernel state is compared with the plan
+	retryEvery     = 2 * time.Second        // the same after an error
+	lookEvery      = 5 * time.Minute        // how often foreign rules are looked at, for status
+	statusEvery    = 5 * time.Second        // the same while new pods get no network
+	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
+	repairRest     = 2 * time.Second        // least time between two repairs: other programs change the firewall often
+)
+
+// repairer compares kernel state and the plugin's files with the plan whenever the kernel
+// reports a change, and periodically, so that a flushed firewall, a deleted bridge or a
+// removed runtime directory is restored. It also reports the addresses of a node that is
+// a relay, and its mesh addresses, which change with the kernel's.
+type repairer struct {
+	kernel *kernel
+	node   *p2p.Node
+	relay  config.Relay
+	source interface {
+		SetRelay(addrs []string)
+		SetPlace(api.Place)
+		SetServing(error)
+	}
+	socket     *control.Server
+	followMesh func([]netip.Addr)
+	log        *slog.Logger
+}
+
+// run repairs until ctx ends.
+func (r repairer) run(ctx context.Context) {
+	wait := repairEvery
+	rested := time.Now() // no repair before
+	looked := time.Now() // when foreign rules were looked at
+	relay := relayReporter{reporter{set: r.source.SetRelay}}
+	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
+	for {
+		addrs := r.kernel.addresses()
+		own.report(append([]string{r.node.Status().Kind.String()}, describe.Texts(addrs)...))
+		r.followMesh(addrs)
+		relay.report(r.relay.Enabled, r.node.RelayAddrs(r.relay.Announce))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		case <-r.kernel.changed:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(max(repairDebounce, time.Until(rested))):
+			}
+		}
+		err := r.kernel.apply(ctx)
+		if err != nil && ctx.Err() == nil {
+			r.log.Error("could not set kernel state; retrying", "every", retryEvery, "err", err)
+		}
+		if err := r.socket.Renew(); err != nil {
+			r.log.Error("control socket unavailable: status, ping and doctor cannot reach this agent", "err", err)
+		}
+		r.kernel.repaired(err)
+		if time.Since(looked) > lookEvery {
+			r.kernel.look(ctx)
+			looked = time.Now()
+		}
+		why := r.kernel.serving(err)
+		r.source.SetServing(why)
+		switch {
+		case err != nil:
+			wait = retryEvery
+		case why != nil:
+			wait = statusEvery
+		default:
+			wait = repairEvery
+		}
+		rested = time.Now().Add(repairRest)
+	}
+}
+
+// reporter passes a list of addresses to the membership's source when it has changed.
+type reporter struct {
+	set    func([]string)
+	begun  bool
+	latest []string
+}
+
+func (r *reporter) report(now []string) {
+	if r.begun && slices.Equal(r.latest, now) {
+		return
+	}
+	r.begun, r.latest = true, now
+	r.set(slices.Clone(now))
+}
+
+// relayReporter reports at which addresses this node is a relay.
+type relayReporter struct{ reporter }
+
+// report reports addrs when they have changed. A relay without any address only has no
+// uplink now; it stays a relay.
+func (r *relayReporter) report(enabled bool, addrs []ma.Multiaddr) {
+	var now []string
+	if enabled {
+		for _, a := range addrs {
+			now = append(now, a.String())
+		}
+	}
+	if enabled && len(now) == 0 {
+		return
+	}
+	r.reporter.report(now)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/deputy"
@@ -71,4 +73,32 @@ func deputyOf(cfg config.Config, key crypto.PrivKey, via *proxy.Way, log *slog.L
 		return nil
 	}
 	return deputy.New(deputy.Config{Key: key, Certificate: k.NodeCertificate, CertificateKey: k.NodeKey, JoinSecretFile: cfg.JoinSecretFile, Proxy: via, Log: log})
+}
+
+// Options are what the command line adds to the configuration.
+type Options struct {
+	Version     string
+	PortableTUN bool   // do not use the kernel's offloads
+	Wait        bool   // stand by while another agent runs here, instead of ErrLocked
+	Revision    string // of the DaemonSet that this agent's pod is of; "": of none
+	Log         *slog.Logger
+	Level       *slog.LevelVar // of Log; nil: it cannot be changed
+}
+
+// level is that of the log; changing it has no effect where there is none.
+func (o Options) level() *slog.LevelVar {
+	if o.Level == nil {
+		return new(slog.LevelVar)
+	}
+	return o.Level
+}
+
+// relayAddrs are the addresses others reach this node at as their relay, as the
+// membership's relays have them.
+func relayAddrs(addrs []ma.Multiaddr, id peer.ID) []string {
+	var out []string
+	for _, a := range addrs {
+		out = append(out, a.String()+"/p2p/"+id.String())
+	}
+	return out
 }
