@@ -1,21 +1,21 @@
 // Package gate carries each incoming connection from its first packet to admission, and bounds what it may use until then.
-// It wraps libp2p's resource manager, whose scope of a connection is the machine; DESIGN.md above draws the states.
+// It is a libp2p resource manager: the scope that libp2p hands through all stages of a connection drives its state. DESIGN.md
+// of the wing draws the states.
 //
-//	gate.go     the resource manager
-//	conn.go     one connection: its states
-//	listen.go   handshaking over TCP: time limits and turns
-//	turns.go    few handshakes compute at a time
-//	policy.go   who may wait, for how long, how many
-//	preauth.go  waiting and asking: slots, deadlines, admission
-//	secret.go   the relay's side of the join protocol
-//	streams.go  what peers may use before admission
+//	gate.go    the resource manager
+//	scope.go   the scope of a connection
+//	listen.go  handshakes over TCP: time limits and turns
+//	secret.go  the relay's side of the join protocol
+//	table.go   all connections: slots, deadlines, admission
+//	state.go   one connection: its states
+//	policy.go  who may wait, for how long, how many
+//	turns.go   few handshakes compute at a time
 package gate
 
 import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -29,144 +29,154 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Config is what a Gate needs; all but Policy is required. Its functions do not call the Gate.
-type Config struct {
-	Handshakes int                // how many may be under way
-	IsMember   func(peer.ID) bool // whether the membership lists a peer
-	Policy     *Policy            // for other peers; nil: the connection gater refuses them
-	// Refused counts and logs a refusal; the reasons are those of package refusals. The peer is "" before the handshake,
-	// and the address may be.
-	Refused func(reason string, p peer.ID, from string)
-}
-
 const (
-	// circuitPart: over each relay as many handshakes may be under way as that part of the direct ones, beside these.
-	circuitPart = 8
 	// verifyPart: when more than this part of the slots are taken, QUIC has each new address show that it receives (RFC
 	// 9000 section 8.1.2). That costs a round trip, and forged addresses no longer take a slot.
 	verifyPart = 8
-	// maxAddresses and maxPeers bound what is remembered of those that were admitted.
-	maxAddresses, maxPeers = 1 << 16, 1 << 14
+	// sweepEvery is how often connections are closed whose time is over.
+	sweepEvery = 250 * time.Millisecond
 )
 
 // Gate is a resource manager that admits connections.
 type Gate struct {
 	network.ResourceManager
 	cfg     Config
+	table   *table
 	turns   *turns
 	closing closers
-
-	mu         sync.Mutex // guards what follows, and the state of each conn; nothing else is locked below it but a wake.All
-	handshakes *pool.Pool[*conn]
-	circuits   map[string]int             // handshakes over circuits, by relay
-	homes      *pool.Memory[netip.Prefix] // addresses that members have come from
-	peers      map[peer.ID]*connsOf       // whose handshake is over
-	pre        preauth
-}
-
-// connsOf are a peer's connections.
-type connsOf struct {
-	conns   []*conn // the latest last
-	changed wake.All
 }
 
 // New returns a Gate in front of rm, which it closes.
 func New(rm network.ResourceManager, c Config) *Gate {
-	return &Gate{ResourceManager: rm, cfg: c, turns: newTurns(), handshakes: pool.New[*conn](c.Handshakes),
-		circuits: make(map[string]int), homes: pool.NewMemory[netip.Prefix](maxAddresses), peers: make(map[peer.ID]*connsOf), pre: newPreauth(c.Policy)}
+	return &Gate{ResourceManager: rm, cfg: c, table: newTable(c), turns: newTurns()}
 }
 
 // VerifySourceAddress implements network.ResourceManager.
 func (g *Gate) VerifySourceAddress(a net.Addr) bool {
-	return g.busy() || g.ResourceManager.VerifySourceAddress(a)
-}
-
-func (g *Gate) busy() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.handshakes.Len() > g.handshakes.Slots()/verifyPart
+	all, taken := g.table.load()
+	return taken > all/verifyPart || g.ResourceManager.VerifySourceAddress(a)
 }
 
 // Handshakes is how many may be under way, and are.
-func (g *Gate) Handshakes() (all, taken int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.handshakes.Slots(), g.handshakes.Len()
-}
+func (g *Gate) Handshakes() (all, taken int) { return g.table.load() }
 
 // Patience is how long to wait for an unauthenticated peer: calm while nobody else is here, and the shorter the more slots
 // are taken, down to pressed.
 func (g *Gate) Patience(calm, pressed time.Duration) time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return calm - time.Duration(g.handshakes.Pressure()*float64(calm-pressed))
-}
-
-// known reports whether members have come from an address.
-func (g *Gate) known(site netip.Prefix) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.homes.Has(site)
+	all, taken := g.table.load()
+	return calm - (calm-pressed)*time.Duration(taken)/time.Duration(all)
 }
 
 // OpenConnection implements network.ResourceManager.
 func (g *Gate) OpenConnection(dir network.Direction, usefd bool, remote ma.Multiaddr) (network.ConnManagementScope, error) {
-	c := &conn{gate: g, inbound: dir == network.DirInbound, addr: remote}
-	if c.inbound && remote != nil {
-		if err := g.claim(c); err != nil {
-			reason, from := refusals.Handshakes, c.address()
+	s := &scope{gate: g, conn: &conn{inbound: dir == network.DirInbound, addr: remote}}
+	if s.conn.inbound && remote != nil {
+		if err := g.table.claim(s.conn); err != nil {
+			reason, from := refusals.Handshakes, s.conn.address()
 			if errors.Is(err, pool.ErrShare) {
 				reason = refusals.Address
 			}
-			if ip, ok := endpoint.IP(remote); ok && c.direct {
+			if ip, ok := endpoint.IP(remote); ok && s.conn.direct {
 				from = ip.String()
 			}
 			g.cfg.Refused(reason, "", from)
 			return nil, err
 		}
 	}
-	scope, err := g.ResourceManager.OpenConnection(dir, usefd, remote)
-	if err != nil {
-		g.end(c)
-		g.cfg.Refused(refusals.Connections, "", c.address())
+	var err error
+	if s.ConnManagementScope, err = g.ResourceManager.OpenConnection(dir, usefd, remote); err != nil {
+		g.table.end(s.conn)
+		g.cfg.Refused(refusals.Connections, "", s.conn.address())
 		return nil, err
 	}
-	c.ConnManagementScope = scope
-	return c, nil
+	return s, nil
 }
 
-// claim takes a slot for a handshake. A circuit's address begins with its relay's, whose direct slots a flood may hold.
-func (g *Gate) claim(c *conn) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if endpoint.IsCircuit(c.addr) {
-		relay, _ := c.addr.ValueForProtocol(ma.P_P2P)
-		if g.circuits[relay] >= max(g.cfg.Handshakes/circuitPart, 1) {
-			return pool.ErrFull
-		}
-		g.circuits[relay]++
-		c.release = func() {
-			if g.circuits[relay]--; g.circuits[relay] == 0 {
-				delete(g.circuits, relay)
-			}
-		}
-		return nil
+// OpenStream implements network.ResourceManager. libp2p calls it for every stream, and SetProtocol when its protocol is known.
+func (g *Gate) OpenStream(p peer.ID, dir network.Direction) (network.StreamManagementScope, error) {
+	s, err := g.ResourceManager.OpenStream(p, dir)
+	if err != nil {
+		g.cfg.Refused(refusals.PeerStreams, p, g.table.from(p))
+		return nil, err
 	}
-	if c.site, c.direct = pool.SiteOf(c.addr); !c.direct {
-		return nil
+	if g.cfg.Policy == nil {
+		return s, nil
 	}
-	if err := g.handshakes.Share(c.site, g.homes.Has(c.site)); err != nil {
-		return err
+	if !g.serves(p) && s.PeerScope().Stat().NumStreamsInbound > g.cfg.Policy.streams {
+		s.Done()
+		return nil, errRefused
 	}
-	g.handshakes.Add(c, c.site)
-	c.release = func() { g.handshakes.Remove(c, c.site) }
-	return nil
+	return stream{s, g, p}, nil
 }
 
-// Run ends what takes too long, until ctx ends.
+// serves reports whether p may use everything.
+func (g *Gate) serves(p peer.ID) bool { return g.cfg.IsMember(p) || g.table.admits(p) }
+
+// awaits waits until p is admitted or loses its last connection, and reports whether it was admitted. Streams of one peer
+// share its proof: they have no connection where they are counted. Each connection needs its own to stay.
+func (g *Gate) awaits(p peer.ID) (yes bool) {
+	of := g.table.of(p)
+	if of == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Policy.stay+sweepEvery)
+	defer cancel()
+	_ = of.changed.Until(ctx, func() bool {
+		yes = g.serves(p)
+		return yes || g.table.empty(of)
+	})
+	return yes
+}
+
+// Decides reports whether the gate, and not the connection gater, decides about an incoming connection of p.
+func (g *Gate) Decides(p peer.ID) bool {
+	return g.cfg.Policy != nil && !g.cfg.IsMember(p) && g.cfg.Policy.judge(p) != LeftToGater
+}
+
+// Stays reports whether a connection may stay: its peer is a member, has proved a secret on it, or may still be admitted.
+func (g *Gate) Stays(nc network.Conn) bool {
+	s, ok := nc.Scope().(*scope)
+	return ok && g.table.stays(s.conn)
+}
+
+// Admits reports whether p has proved a secret on a connection that it still has.
+func (g *Gate) Admits(p peer.ID) bool { return g.table.admits(p) }
+
+// Proved is how many connected peers have proved a secret.
+func (g *Gate) Proved() int { return g.table.proved() }
+
+// Ask takes the one circuit to a controller that each of p's connections may have, and reports false if none is left.
+func (g *Gate) Ask(p peer.ID) bool { return g.table.ask(p) }
+
+// Follow has the gate notified of n's connections. It closes those that have neither a slot nor been admitted: the
+// membership may change between a handshake and the swarm's notice.
+func (g *Gate) Follow(n network.Network) {
+	n.Notify(&network.NotifyBundle{ConnectedF: func(_ network.Network, nc network.Conn) {
+		if !g.connected(nc) {
+			g.closing.close(nc)
+		}
+	}})
+}
+
+func (g *Gate) connected(nc network.Conn) bool {
+	s, ok := nc.Scope().(*scope)
+	return ok && g.table.attach(s.conn, nc)
+}
+
+// Run closes connections whose time is over, until ctx ends.
 func (g *Gate) Run(ctx context.Context) {
 	for g.cfg.Policy != nil && wake.Sleep(ctx, sweepEvery) {
 		g.sweep(time.Now())
+	}
+}
+
+func (g *Gate) sweep(now time.Time) {
+	late, unproved := g.table.sweep(now)
+	for _, c := range unproved {
+		g.cfg.Refused(g.cfg.Policy.late, c.peer, c.address())
+	}
+	for _, c := range late {
+		g.closing.close(c.conn)
 	}
 }
 

@@ -24,8 +24,8 @@ func newGate(handshakes int) *Gate {
 // left fails unless g remembers no connection.
 func left(t *testing.T, g *Gate) {
 	t.Helper()
-	if n := g.handshakes.Len(); n != 0 || len(g.peers)+len(g.circuits)+len(g.pre.conns) != 0 {
-		t.Errorf("left behind: %d handshakes, %d circuits, %d peers, %d that wait", n, len(g.circuits), len(g.peers), len(g.pre.conns))
+	if n := g.table.handshakes.Len(); n != 0 || len(g.table.peers)+len(g.table.circuits)+len(g.table.pending) != 0 {
+		t.Errorf("left behind: %d handshakes, %d circuits, %d peers, %d that wait", n, len(g.table.circuits), len(g.table.peers), len(g.table.pending))
 	}
 }
 
@@ -66,12 +66,14 @@ func TestCircuitsOfOneRelay(t *testing.T) {
 	left(t, g)
 }
 
+func busy(g *Gate) bool { return g.VerifySourceAddress(nil) }
+
 // QUIC has addresses verified as soon as an eighth of the slots are taken.
 func TestVerifySourceAddress(t *testing.T) {
 	g := newGate(64)
 	var last network.ConnManagementScope
 	for i := range 64/verifyPart + 1 {
-		if g.busy() {
+		if busy(g) {
 			t.Errorf("%d handshakes make a gate of 64 busy", i)
 		}
 		var err error
@@ -79,10 +81,10 @@ func TestVerifySourceAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !g.busy() || !g.VerifySourceAddress(nil) {
+	if !busy(g) {
 		t.Error("a busy gate does not ask for the source address's proof")
 	}
-	if last.Done(); g.busy() {
+	if last.Done(); busy(g) {
 		t.Error("it still is, after one has ended")
 	}
 }
@@ -219,7 +221,7 @@ func TestKnownAddresses(t *testing.T) {
 	}
 	for addr, want := range map[string]bool{"/ip4/5.5.5.0/tcp/9": true, "/ip6/::ffff:5.5.5.0/tcp/9": true, "/ip4/5.5.5.1/tcp/9": false, "/ip4/5.5.5.2/tcp/1": false} {
 		site, ok := siteOf(addr)
-		if !ok || g.known(site) != want {
+		if !ok || g.table.known(site) != want {
 			t.Errorf("%s is known: %t", addr, !want)
 		}
 	}

@@ -46,15 +46,15 @@ type inTime struct {
 
 // Accept implements transport.GatedMaListener.
 func (l inTime) Accept() (manet.Conn, network.ConnManagementScope, error) {
-	c, scope, err := l.GatedMaListener.Accept()
+	c, of, err := l.GatedMaListener.Accept()
 	if err != nil {
 		return nil, nil, err
 	}
-	if x, ok := scope.(*conn); ok {
-		x.late = time.AfterFunc(l.gate.Patience(calm, pressed), func() { c.Close() })
-		x.over = append(x.over, func() { x.late.Stop() })
+	if s, ok := of.(*scope); ok {
+		s.late = time.AfterFunc(l.gate.Patience(calm, pressed), func() { c.Close() })
+		s.over = append(s.over, func() { s.late.Stop() })
 	}
-	return c, scope, nil
+	return c, of, nil
 }
 
 // inTurns accepts connections that wait for their turn.
@@ -65,17 +65,17 @@ type inTurns struct {
 
 // Accept implements transport.GatedMaListener.
 func (l inTurns) Accept() (manet.Conn, network.ConnManagementScope, error) {
-	c, scope, err := l.GatedMaListener.Accept()
+	c, of, err := l.GatedMaListener.Accept()
 	if err != nil {
 		return nil, nil, err
 	}
-	x, ok := scope.(*conn)
+	s, ok := of.(*scope)
 	if _, web := c.RemoteMultiaddr().ValueForProtocol(ma.P_WS); !ok || web == nil {
-		return c, scope, nil // a WebSocket's own handshake is over, and its members do not know of turns
+		return c, of, nil // a WebSocket's own handshake is over, and its members do not know of turns
 	}
-	w := &queued{Conn: c, gate: l.gate, late: x.late, turn: newTurn()}
-	x.over = append(x.over, w.end)
-	return w, scope, nil
+	w := &queued{Conn: c, gate: l.gate, late: s.late, turn: newTurn()}
+	s.over = append(s.over, w.end)
+	return w, of, nil
 }
 
 // queued is a connection whose first bytes are read when its turn has come: until then the other end hears nothing but
@@ -107,7 +107,7 @@ func (w *queued) wait() bool {
 	}
 	at, _ := netip.ParseAddrPort(w.RemoteAddr().String())
 	site := pool.Site(at.Addr())
-	if !w.gate.turns.await(w.turn, site, w.gate.known(site)) {
+	if !w.gate.turns.await(w.turn, site, w.gate.table.known(site)) {
 		return false
 	}
 	if w.late != nil {

@@ -12,6 +12,16 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
+// Config is what a Gate needs; all but Policy is required. Its functions do not call the Gate.
+type Config struct {
+	Handshakes int                // how many may be under way
+	IsMember   func(peer.ID) bool // whether the membership lists a peer
+	Policy     *Policy            // for other peers; nil: the connection gater refuses them
+	// Refused counts and logs a refusal; the reasons are those of package refusals. The peer is "" before the handshake,
+	// and the address may be.
+	Refused func(reason string, p peer.ID, from string)
+}
+
 // Ruling is what becomes of an incoming connection whose peer the membership does not list.
 type Ruling uint8
 

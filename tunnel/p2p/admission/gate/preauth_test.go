@@ -75,12 +75,20 @@ func arrive(g *Gate, p peer.ID, ip string, port int) *swarmConn {
 	return c
 }
 
+func stateOf(c *swarmConn) *conn { return c.scope.(*scope).conn }
+
+// prove has c prove s.
+func prove(g *Gate, c *swarmConn, s join.Secret) {
+	g.table.verify(stateOf(c))
+	g.table.verified(stateOf(c), c, s)
+}
+
 // waits reports whether a connection of p waits to be admitted.
 func (g *Gate) waits(p peer.ID) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	of := g.peers[p]
-	return of != nil && slices.ContainsFunc(of.conns, func(c *conn) bool { return c.mayProve() })
+	g.table.mu.Lock()
+	defer g.table.mu.Unlock()
+	of := g.table.peers[p]
+	return of != nil && slices.ContainsFunc(of.conns, func(c *conn) bool { return c.pending() })
 }
 
 // withPolicy is a gate with a policy; members lists the others, and book counts refusals.
@@ -127,7 +135,7 @@ func TestSlotIsTheConnections(t *testing.T) {
 		t.Error("where the secret is proved nobody has a circuit to a controller")
 	}
 	unproved := arrive(g, "p", "5.5.5.5", 1)
-	g.proved(b, secretN(t, 1))
+	prove(g, b, secretN(t, 1))
 	if !g.Admits("p") || !g.Stays(b) || !g.Stays(unproved) {
 		t.Error("b has proved the secret, and the other one still may")
 	}
@@ -157,10 +165,10 @@ func TestSlotsAreShared(t *testing.T) {
 				t.Fatal("a peer at another address has no slot")
 			}
 			flood(5000, 5300) // while it proves the secret
-			if n := g.pre.elsewhere.Len(); n != policy.slots || total(book) != uint64(5301-policy.slots) || !g.waits("member") {
+			if n := g.table.elsewhere.Len(); n != policy.slots || total(book) != uint64(5301-policy.slots) || !g.waits("member") {
 				t.Fatalf("%d of %d slots are taken, %d are refused, the member waits: %v", n, policy.slots, total(book), g.waits("member"))
 			}
-			g.proved(c, secretN(t, 1))
+			prove(g, c, secretN(t, 1))
 			flood(6000, 12000)
 			for i := range policy.homeSlots {
 				if arrive(g, peer.ID(fmt.Sprint("neighbour ", i)), "5.5.5.6", 100+i) == nil {
@@ -176,7 +184,7 @@ func TestSlotsAreShared(t *testing.T) {
 			g.sweep(time.Now().Add(2 * policy.stay))
 			g.closing.wait()
 			left(t, g)
-			if n, m := g.pre.elsewhere.Len(), g.pre.home.Len(); n+m != 0 {
+			if n, m := g.table.elsewhere.Len(), g.table.home.Len(); n+m != 0 {
 				t.Errorf("left behind: %d strangers, %d at home", n, m)
 			}
 		})
@@ -203,7 +211,7 @@ func TestControllersSlotsAreShared(t *testing.T) {
 	if arrive(g, "z", "5.7.7.7", 1) == nil {
 		t.Error("a new address has no slot when all are taken")
 	}
-	if got := g.pre.elsewhere.Len(); got != 256 {
+	if got := g.table.elsewhere.Len(); got != 256 {
 		t.Errorf("%d slots are taken", got)
 	}
 }
@@ -213,7 +221,7 @@ func TestAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		listed := false
 		g, book := withPolicy(Controllers(everybodyMayWait))
-		g.cfg.IsMember = func(p peer.ID) bool { return listed && p == "edge" }
+		g.table.isMember = func(p peer.ID) bool { return listed && p == "edge" }
 		a, other := arrive(g, "edge", "5.5.5.5", 1), arrive(g, "other", "5.5.5.5", 1)
 		for i, want := range []bool{true, false} {
 			if g.Ask("edge") != want {
@@ -235,8 +243,8 @@ func TestAskOnce(t *testing.T) {
 		time.Sleep(1)
 		g.sweep(time.Now())
 		g.closing.wait()
-		if !other.IsClosed() || a.IsClosed() || len(g.pre.conns) != 0 || total(book) != 0 {
-			t.Errorf("other closed %t, listed one closed %t, %d wait, refused %v", other.IsClosed(), a.IsClosed(), len(g.pre.conns), book.Counts())
+		if !other.IsClosed() || a.IsClosed() || len(g.table.pending) != 0 || total(book) != 0 {
+			t.Errorf("other closed %t, listed one closed %t, %d wait, refused %v", other.IsClosed(), a.IsClosed(), len(g.table.pending), book.Counts())
 		}
 	})
 }
@@ -246,7 +254,7 @@ func TestRulings(t *testing.T) {
 	ruling := MayWait
 	g, book := withPolicy(Secret(nil, func(peer.ID) Ruling { return ruling }), "member")
 	in := arrive(g, "p", "5.5.5.5", 1)
-	g.proved(in, secretN(t, 1))
+	prove(g, in, secretN(t, 1))
 	if !g.Decides("p") || g.Decides("member") || !g.Stays(in) {
 		t.Error("the gate decides about strangers only")
 	}
@@ -285,10 +293,8 @@ func TestLeavesUnproved(t *testing.T) {
 			t.Errorf("%d are counted, want 1", n)
 		}
 		told := arrive(g, "told", "5.5.5.5", 3)
-		g.mu.Lock()
-		scope(told).to(asking)
-		g.mu.Unlock()
-		g.refuse(told, refusals.WrongSecret)
+		g.table.verify(stateOf(told))
+		g.table.refuse(stateOf(told))
 		time.Sleep(lastWords - 1)
 		if g.sweep(time.Now()); told.IsClosed() {
 			t.Error("closed before it could read the verdict")
@@ -296,7 +302,7 @@ func TestLeavesUnproved(t *testing.T) {
 		time.Sleep(1)
 		g.sweep(time.Now())
 		g.closing.wait()
-		if counts := book.Counts(); !told.IsClosed() || counts[refusals.WrongSecret] != 1 || counts[refusals.NoSecret] != 1 {
+		if counts := book.Counts(); !told.IsClosed() || counts[refusals.NoSecret] != 1 {
 			t.Errorf("closed %t, counted %v", told.IsClosed(), counts)
 		}
 		left(t, g)
