@@ -95,7 +95,7 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 				ctx, cancel = fair.WithTimeout(t.Context(), deadline)
 			}
 			defer cancel()
-			a, err := enroll.Ask(ctx, key, cert, enroll.Way{Relays: []peer.AddrInfo{r.info}, Controllers: []peer.ID{controller}, Greet: x.greet},
+			a, err := enroll.Do(ctx, key, cert, enroll.Via{Relays: []peer.AddrInfo{r.info}, Controllers: []peer.ID{controller}, Greet: x.greet},
 				enroll.Request{Method: http.MethodPost})
 			if x.says != "" {
 				if err == nil || !strings.Contains(err.Error(), x.says) || len(asked) > 0 {

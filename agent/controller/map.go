@@ -239,11 +239,11 @@ type guests struct{ *enroll.Controller }
 func (g guests) Here(id mesh.PeerID) bool { return g.Controller.Here(admit.ID(id)) }
 
 func (g guests) Ask(ctx context.Context, id mesh.PeerID) (observe.Stream, error) {
-	s, err := g.Controller.Ask(ctx, admit.ID(id))
+	s, err := g.Controller.Open(ctx, admit.ID(id))
 	if err != nil {
 		return nil, err // not an empty stream in the interface
 	}
 	return s, nil
 }
 
-func (g guests) SendAway(id mesh.PeerID) { g.Controller.SendAway(admit.ID(id)) }
+func (g guests) SendAway(id mesh.PeerID) { g.Controller.Disconnect(admit.ID(id)) }

@@ -165,7 +165,7 @@ func TestLiveMap(t *testing.T) {
 		})
 	})
 	f := &mapAPI{list: map[string][]api.Object{}}
-	way := enroll.Way{Relays: []peer.AddrInfo{info}, Controllers: []peer.ID{cid}}
+	way := enroll.Via{Relays: []peer.AddrInfo{info}, Controllers: []peer.ID{cid}}
 	comes := func(name string, registered bool, serve func(peer.ID, enroll.Stream)) {
 		key, id := keytest.New(t)
 		if registered {
@@ -258,7 +258,7 @@ func TestLiveMap(t *testing.T) {
 	}
 }
 
-func visits(ctx context.Context, key crypto.PrivKey, way enroll.Way, serve func(peer.ID, enroll.Stream)) {
+func visits(ctx context.Context, key crypto.PrivKey, way enroll.Via, serve func(peer.ID, enroll.Stream)) {
 	for ctx.Err() == nil {
 		_ = enroll.Visit(ctx, key, way, serve)
 	}

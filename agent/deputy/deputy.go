@@ -76,7 +76,7 @@ func (d *Deputy) Write(ctx context.Context, relays []mesh.Relay, controllers []m
 	if err != nil {
 		return 0, nil, err
 	}
-	a, err := enroll.Ask(ctx, d.key, cert, way, enroll.Request{Method: method, Path: path, Body: json.RawMessage(body)})
+	a, err := enroll.Do(ctx, d.key, cert, way, enroll.Request{Method: method, Path: path, Body: json.RawMessage(body)})
 	return a.Code, a.Body, err
 }
 
@@ -92,12 +92,12 @@ func (d *Deputy) Visit(ctx context.Context, relays []mesh.Relay, controllers []m
 }
 
 // way is how controllers are reached now.
-func (d *Deputy) way(relays []mesh.Relay, controllers []mesh.PeerID) (enroll.Way, error) {
+func (d *Deputy) way(relays []mesh.Relay, controllers []mesh.PeerID) (enroll.Via, error) {
 	m, err := admit.Membership(nil, relays, nil, admit.Decode)
 	if err != nil {
-		return enroll.Way{}, err
+		return enroll.Via{}, err
 	}
-	way := enroll.Way{Relays: m.Relays, Proxy: d.proxy}
+	way := enroll.Via{Relays: m.Relays, Proxy: d.proxy}
 	if d.secrets != "" { // read each time, since they are rotated
 		secrets, err := join.Load(d.secrets)
 		if err != nil {

@@ -23,26 +23,24 @@ import (
 )
 
 const (
-	// patience bounds one exchange, on either side; askTime all that the edge tries, which is how long a relay keeps a
-	// stranger.
+	// patience bounds one exchange, on either side; tryTime everything that the edge tries: a relay keeps a peer that is not
+	// a member no longer.
 	patience = 15 * time.Second
-	askTime  = 20 * time.Second
+	tryTime  = 20 * time.Second
 )
 
-// ErrNobody means that no controller could be asked.
+// ErrNobody means that no controller was reached.
 var ErrNobody = errors.New("no controller could be asked")
 
-// Way is how controllers are reached.
-type Way struct {
+// Via is how controllers are reached.
+type Via struct {
 	Relays      []peer.AddrInfo
 	Controllers []peer.ID
-	// Greet proves to a relay at the other end of a connection what it may ask for, a join secret; nil: nothing.
-	Greet Greet
-	// Proxy is the way out through an HTTP proxy; nil: none.
-	Proxy *proxy.Way
+	Greet       Greet      // nil: no relay requires anything
+	Proxy       *proxy.Way // egress through an HTTP proxy; nil: there is none
 }
 
-// Greet does what a relay asks for on a new connection, before it serves this host.
+// Greet does what a relay requires on a new connection before it serves this host: it proves a join secret.
 type Greet func(ctx context.Context, toRelay network.Conn) error
 
 // connect connects h to a relay, which admits it.
@@ -64,36 +62,53 @@ func connect(ctx context.Context, h host.Host, relay peer.AddrInfo, greet Greet)
 	return nil
 }
 
-// Ask has one of the controllers write r for the node that cert names, over one of the relays. It uses a libp2p host of its
-// own for that time: a node has none before it is a member. The error wraps ErrNobody.
-func Ask(ctx context.Context, key crypto.PrivKey, cert *tls.Certificate, way Way, r Request) (Answer, error) {
-	request, err := json.Marshal(r)
-	if err != nil {
-		return Answer{}, fmt.Errorf("encode %s %s: %w", r.Method, r.Path, err)
-	}
-	h, err := newHost(key, way.Proxy, edges)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer h.Close()
-	// Circuits to this node end at its agent's host, which has the same key.
-	h.RemoveStreamHandler(proto.ProtoIDv2Stop)
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
+// each calls try with every controller over every relay until it succeeds, or ctx ends. The error wraps ErrNobody.
+func (v Via) each(try func(relay peer.AddrInfo, controller peer.ID) error) error {
 	var errs []error
-	for _, relay := range way.Relays {
-		for _, controller := range way.Controllers {
-			a, err := over(ctx, h, relay, controller, way.Greet, request, cert)
+	for _, relay := range v.Relays {
+		for _, controller := range v.Controllers {
+			err := try(relay, controller)
 			if err == nil {
-				return a, nil
+				return nil
 			}
 			errs = append(errs, fmt.Errorf("controller %s by relay %s: %w", controller, relay.ID, err))
 		}
 	}
-	return Answer{}, fmt.Errorf("%w: %d relays, %d controllers: %w", ErrNobody, len(way.Relays), len(way.Controllers), causes.Join(errs...))
+	return fmt.Errorf("%w: %d relays, %d controllers: %w", ErrNobody, len(v.Relays), len(v.Controllers), causes.Join(errs...))
 }
 
-// over asks controller over relay.
+// host makes the libp2p host of an edge. Circuits to this node end at its agent's host, which has the same key.
+func (v Via) host(key crypto.PrivKey) (host.Host, error) {
+	h, err := newHost(key, v.Proxy, edges)
+	if err != nil {
+		return nil, err
+	}
+	h.RemoveStreamHandler(proto.ProtoIDv2Stop)
+	return h, nil
+}
+
+// Do has one of the controllers write r for the node that cert names, over one of the relays. It uses a libp2p host of its
+// own for that time: a node has none before it is a member. The error wraps ErrNobody.
+func Do(ctx context.Context, key crypto.PrivKey, cert *tls.Certificate, via Via, r Request) (a Answer, err error) {
+	request, err := json.Marshal(r)
+	if err != nil {
+		return a, fmt.Errorf("encode %s %s: %w", r.Method, r.Path, err)
+	}
+	h, err := via.host(key)
+	if err != nil {
+		return a, err
+	}
+	defer h.Close()
+	ctx, cancel := context.WithTimeout(ctx, tryTime)
+	defer cancel()
+	err = via.each(func(relay peer.AddrInfo, controller peer.ID) (err error) {
+		a, err = over(ctx, h, relay, controller, via.Greet, request, cert)
+		return err
+	})
+	return a, err
+}
+
+// over sends the request to controller over relay.
 func over(ctx context.Context, h host.Host, relay peer.AddrInfo, controller peer.ID, greet Greet, request []byte, cert *tls.Certificate) (Answer, error) {
 	ctx = network.WithAllowLimitedConn(ctx, "enroll")
 	if err := circuit(ctx, h, relay, controller, greet); err != nil {

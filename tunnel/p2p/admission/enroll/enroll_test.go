@@ -35,7 +35,7 @@ import (
 
 // scene is a relay, and a controller that stays there.
 type scene struct {
-	way      Way
+	way      Via
 	platform authority
 	asked    chan Edge
 	outcomes chan error
@@ -95,7 +95,7 @@ func TestAsk(t *testing.T) {
 	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
 	r := Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage(`{"a":1}`)}
 	for range 2 { // as often as it wants
-		a, err := Ask(t.Context(), key, cert, s.way, r)
+		a, err := Do(t.Context(), key, cert, s.way, r)
 		if err != nil || a.Code != http.StatusCreated || string(a.Body) != `{"a":1}` {
 			t.Fatalf("%+v, %v", a, err)
 		}
@@ -112,7 +112,7 @@ func TestAsk(t *testing.T) {
 func TestForeignCertificate(t *testing.T) {
 	s := newScene(t)
 	key, _ := keytest.New(t)
-	a, err := Ask(t.Context(), key, newAuthority(t).issue(t, subject("edge-1"), newKey(t), nil), s.way, Request{Method: http.MethodPost})
+	a, err := Do(t.Context(), key, newAuthority(t).issue(t, subject("edge-1"), newKey(t), nil), s.way, Request{Method: http.MethodPost})
 	if err != nil || a.Code != http.StatusUnauthorized {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -126,7 +126,7 @@ func TestReplay(t *testing.T) {
 	s := newScene(t)
 	key, self := keytest.New(t)
 	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
-	if _, err := Ask(t.Context(), key, cert, s.way, Request{Method: http.MethodPost}); err != nil {
+	if _, err := Do(t.Context(), key, cert, s.way, Request{Method: http.MethodPost}); err != nil {
 		t.Fatal(err)
 	}
 	<-s.asked
@@ -159,7 +159,7 @@ func TestReplay(t *testing.T) {
 }
 
 // dial opens a stream to the controller over the relay.
-func dial(t *testing.T, h host.Host, way Way) network.Stream {
+func dial(t *testing.T, h host.Host, way Via) network.Stream {
 	t.Helper()
 	ctx, cancel := fair.WithTimeout(network.WithAllowLimitedConn(t.Context(), "test"), time.Minute)
 	defer cancel()
@@ -233,9 +233,9 @@ func TestAskThroughProxy(t *testing.T) {
 		if _, err := a.ValueForProtocol(ma.P_WS); err == nil {
 			named += "/ws"
 		}
-		w := Way{Relays: []peer.AddrInfo{{ID: s.way.Relays[0].ID, Addrs: []ma.Multiaddr{ma.StringCast(named)}}}, Controllers: s.way.Controllers, Proxy: way}
+		w := Via{Relays: []peer.AddrInfo{{ID: s.way.Relays[0].ID, Addrs: []ma.Multiaddr{ma.StringCast(named)}}}, Controllers: s.way.Controllers, Proxy: way}
 		was := asked.Load()
-		got, err := Ask(t.Context(), key, cert, w, Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage("{}")})
+		got, err := Do(t.Context(), key, cert, w, Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage("{}")})
 		if err != nil || got.Code != http.StatusCreated {
 			t.Fatalf("%s: %+v, %v", named, got, err)
 		}
@@ -246,7 +246,7 @@ func TestAskThroughProxy(t *testing.T) {
 			t.Errorf("%s: the proxy was not asked", named)
 		}
 		w.Proxy = nil
-		if _, err := Ask(t.Context(), key, cert, w, Request{Method: http.MethodPost}); !errors.Is(err, ErrNobody) {
+		if _, err := Do(t.Context(), key, cert, w, Request{Method: http.MethodPost}); !errors.Is(err, ErrNobody) {
 			t.Errorf("%s: without the proxy: %v", named, err)
 		}
 	}
@@ -260,9 +260,9 @@ func TestNobody(t *testing.T) {
 	key, _ := keytest.New(t)
 	_, other := keytest.New(t)
 	_, relay := keytest.New(t)
-	way := Way{Relays: []peer.AddrInfo{{ID: relay, Addrs: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}}, Controllers: []peer.ID{other}}
-	for _, w := range []Way{{}, way} {
-		if _, err := Ask(t.Context(), key, &tls.Certificate{}, w, Request{}); !errors.Is(err, ErrNobody) {
+	way := Via{Relays: []peer.AddrInfo{{ID: relay, Addrs: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}}, Controllers: []peer.ID{other}}
+	for _, w := range []Via{{}, way} {
+		if _, err := Do(t.Context(), key, &tls.Certificate{}, w, Request{}); !errors.Is(err, ErrNobody) {
 			t.Errorf("%v: %v", w, err)
 		}
 	}

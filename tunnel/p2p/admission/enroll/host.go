@@ -19,8 +19,8 @@ import (
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-// Of how many peers there is room at a time: an edge, and a controller that is asked to write, talk to relays and to a few
-// others; a controller with a map to all members.
+// How many peers may be connected at a time: an edge, and a controller that only writes, talk to relays and a few others; a
+// controller with a map talks to all members.
 const edges, members = 128, 16384
 
 // limits are small. A circuit is a stream of its relay.
@@ -28,20 +28,20 @@ func limits(peers int) identity.Limits {
 	return identity.Limits{Handshakes: 64, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
 }
 
-// newHost makes a libp2p host that dials relays, and meets others on circuits only. way is the way out through an HTTP proxy;
-// nil: none. There is room for so many peers.
-func newHost(key crypto.PrivKey, way *proxy.Way, peers int) (*plainhost.Host, error) {
+// newHost makes a libp2p host that dials relays, and has others on circuits only. egress is through an HTTP proxy; nil: there is
+// none. So many peers may be connected.
+func newHost(key crypto.PrivKey, egress *proxy.Way, peers int) (*plainhost.Host, error) {
 	rm, err := identity.ResourceManager(limits(peers))
 	if err != nil {
 		return nil, err
 	}
 	h, err := plainhost.New(plainhost.Config{
 		Key: key, UserAgent: "edgemesh-enroll", Muxer: identity.RelayMuxer(),
-		TLSOnly: true, // Noise shows no session to bind the proof to
+		TLSOnly: true, // Noise exports nothing to bind the proof to
 		Gater:   circuitsOnly{}, Resources: rm,
 		Transports: func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
-			tcp, err1 := newTCP(way, up, rm)
-			ws, err2 := newWebSocket(way, up, rm)
+			tcp, err1 := newTCP(egress, up, rm)
+			ws, err2 := newWebSocket(egress, up, rm)
 			return []transport.Transport{tcp, ws}, errors.Join(err1, err2, client.AddTransport(h, up))
 		},
 	})
@@ -51,7 +51,7 @@ func newHost(key crypto.PrivKey, way *proxy.Way, peers int) (*plainhost.Host, er
 	return h, nil
 }
 
-// circuitsOnly lets nobody in but over a relay that this host has chosen.
+// circuitsOnly accepts connections over a relay that this host has chosen, and no others.
 type circuitsOnly struct{}
 
 var _ connmgr.ConnectionGater = circuitsOnly{}

@@ -19,18 +19,18 @@ import (
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
-// headStart is what a direct dial has before the proxy is asked (RFC 8305 section 5: 250 ms between attempts).
+// headStart is what a direct dial has before the proxy is tried (RFC 8305 section 5: 250 ms between attempts).
 const headStart = 250 * time.Millisecond
 
-func newTCP(way *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+func newTCP(egress *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
 	t, err := tcp.NewTCPTransport(up, rm, nil,
 		tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return dialer{}, nil }))
-	return &proxied{t, way}, err
+	return &proxied{t, egress}, err
 }
 
-func newWebSocket(way *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+func newWebSocket(egress *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
 	t, err := websocket.New(up, rm, nil)
-	return &proxied{t, way}, err
+	return &proxied{t, egress}, err
 }
 
 // dialer opens TCP's sockets.
@@ -44,10 +44,10 @@ func (dialer) DialContext(ctx context.Context, network, address string) (net.Con
 	return d.DialContext(ctx, network, address)
 }
 
-// proxied is a transport whose dials also go through the HTTP proxy, if there is one for their target.
+// proxied is a transport that also dials through the HTTP proxy, if there is one for the target.
 type proxied struct {
 	transport.Transport
-	way *proxy.Way
+	egress *proxy.Way
 }
 
 var (
@@ -55,19 +55,19 @@ var (
 	_ transport.SkipResolver = (*proxied)(nil)
 )
 
-// proxy returns the proxy for a, whose name need not be known here; nil: there is none.
+// proxy returns the proxy for a, whose name need not resolve here; nil: there is none.
 func (t *proxied) proxy(a ma.Multiaddr) (*url.URL, error) {
 	_, target, err := manet.DialArgs(a)
 	if err != nil {
-		return nil, nil //nolint:nilnil // no address that a proxy could be asked for
+		return nil, nil //nolint:nilnil // no proxy leads to such an address
 	}
-	return t.way.For(target) //nolint:wrapcheck // it names what is wrong
+	return t.egress.For(target) //nolint:wrapcheck // it names what is wrong
 }
 
-// CanDial implements transport.Transport: a proxy finds names, too.
+// CanDial implements transport.Transport: a proxy resolves names, too.
 func (t *proxied) CanDial(a ma.Multiaddr) bool {
 	_, isTCP := t.Transport.(*tcp.TcpTransport)
-	return t.Transport.CanDial(a) || t.way != nil && isTCP && byName(a)
+	return t.Transport.CanDial(a) || t.egress != nil && isTCP && byName(a)
 }
 
 // byName reports whether a is /dns…/NAME/tcp/PORT.
@@ -91,7 +91,7 @@ func (t *proxied) Resolve(ctx context.Context, a ma.Multiaddr) ([]ma.Multiaddr, 
 }
 
 // Dial implements transport.Transport. It dials directly, and through the proxy when that fails or takes long; the first
-// connection counts.
+// connection wins. It returns when both have ended: the loser is canceled, and closed if it got through.
 func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
 	u, wrong := t.proxy(a)
 	if u == nil {
@@ -104,7 +104,7 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan result, 2)
-	failed := make(chan struct{}) // the direct dial has
+	failed := make(chan struct{}) // closed when the direct dial has
 	go func() {
 		c, err := t.Transport.Dial(ctx, a, p)
 		if err != nil {
@@ -126,7 +126,9 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 	first := <-results
 	if first.err == nil {
 		cancel()
-		go func() { (<-results).close() }() // it has been told to end
+		if second := <-results; second.err == nil {
+			second.conn.Close()
+		}
 		return first.conn, nil
 	}
 	second := <-results
@@ -140,10 +142,4 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 type result struct {
 	conn transport.CapableConn
 	err  error
-}
-
-func (r result) close() {
-	if r.err == nil {
-		r.conn.Close()
-	}
 }

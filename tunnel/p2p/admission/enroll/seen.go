@@ -17,12 +17,12 @@ import (
 // maxPresence is the longest answer that is read.
 const maxPresence = 64
 
-// ErrNoAnswer means that a relay does not say whether it sees a member: it is not connected, or of a former release.
+// ErrNoAnswer means that a relay does not report whether it sees a member: it is not connected, or of a former release.
 var ErrNoAnswer = errors.New("the relay does not say whether it sees the member")
 
-// Sees asks a relay, which this controller is connected to, whether it sees a member.
+// Sees reports whether a relay that this controller is connected to sees a member.
 func (c *Controller) Sees(ctx context.Context, relay, member peer.ID) (bool, error) {
-	st, err := c.host.NewStream(network.WithNoDial(ctx, "asks only where it stays"), relay, identity.SeenProtocol)
+	st, err := c.host.NewStream(network.WithNoDial(ctx, "only where it has a reservation"), relay, identity.SeenProtocol)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}

@@ -22,7 +22,7 @@ import (
 // parallel bounds the requests that are written at the same time.
 const parallel = 16
 
-// Edge is who asks, as it has proved.
+// Edge is the node that sent a request, as it has proved.
 type Edge struct {
 	Node string // the name in its certificate
 	Peer peer.ID
@@ -38,8 +38,8 @@ type Server struct {
 	reported seldom.Log
 }
 
-// NewServer returns a server that has write answer the requests of nodes with a certificate of roots; outcome is told of
-// every request.
+// NewServer returns a server that has write answer the requests of nodes with a certificate of roots, and reports every
+// request to outcome.
 func NewServer(roots func(context.Context) (*x509.CertPool, error), write func(context.Context, Edge, Request) Answer, outcome func(error), log *slog.Logger) *Server {
 	return &Server{roots: roots, write: write, outcome: outcome, log: log, slots: make(chan struct{}, parallel)}
 }
@@ -48,7 +48,7 @@ func NewServer(roots func(context.Context) (*x509.CertPool, error), write func(c
 func (v *Server) Serve(s network.Stream) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	edge, request, err := v.ask(ctx, s)
+	edge, request, err := v.receive(ctx, s)
 	v.outcome(err)
 	var a Answer
 	if err == nil {
@@ -65,18 +65,18 @@ func (v *Server) Serve(s network.Stream) {
 	}
 }
 
-// writeInTurn has the request written that edge has proved.
+// writeInTurn writes the request that edge has proved, a few at a time.
 func (v *Server) writeInTurn(ctx context.Context, edge Edge, r Request) (Answer, error) {
 	select {
 	case v.slots <- struct{}{}:
 		defer func() { <-v.slots }()
 		return v.write(ctx, edge, r), nil
 	case <-ctx.Done():
-		return Answer{}, errors.New("the controller has too many requests; nodes ask again")
+		return Answer{}, errors.New("the controller has too many requests; nodes try again")
 	}
 }
 
-// refusal is err as the API would say it.
+// refusal is err as the API would answer it.
 func refusal(err error) Answer {
 	a := Answer{Code: http.StatusUnauthorized}
 	a.Body, _ = json.Marshal(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": a.Code,
@@ -84,8 +84,8 @@ func refusal(err error) Answer {
 	return a
 }
 
-// ask has the peer prove who it is, and returns what it wants.
-func (v *Server) ask(ctx context.Context, s network.Stream) (edge Edge, r Request, err error) {
+// receive has the peer prove who it is, and returns its request.
+func (v *Server) receive(ctx context.Context, s network.Stream) (edge Edge, r Request, err error) {
 	t, err := transcript.ForVerifier(s.Conn(), identity.EnrollProtocol)
 	if err != nil {
 		return edge, r, err

@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	// lookEvery is how often a controller looks whether its relays still have it; renewEvery is how long it believes that
-	// they do while it stays connected.
+	// lookEvery is how often a controller checks its reservations; renewEvery is how long it believes in one while it stays
+	// connected.
 	lookEvery  = 2 * time.Second
 	renewEvery = time.Minute
 	// reserveTime bounds one try.
 	reserveTime = 10 * time.Second
 )
 
-// Controller is a controller's place at the relays.
+// Controller is a controller's end of its connections to relays and, through them, to nodes.
 type Controller struct {
 	host     host.Host
-	greet    Greet // nil: no relay asks for anything
+	greet    Greet // nil: no relay requires anything
 	log      *slog.Logger
 	reported seldom.Log
 	held     map[peer.ID]time.Time // when a reservation was made, of the goroutine in Run
 }
 
-// NewController returns a controller with that key which answers by v; nil: nobody is answered. With watches there is room for
-// all members to visit it. greet may be nil. Close it.
+// NewController returns a controller with that key whose requests v answers; nil: it takes none. If it watches, all members may
+// visit it. greet may be nil. Close it.
 func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log *slog.Logger) (*Controller, error) {
 	room := edges
 	if watches {
@@ -54,7 +54,7 @@ func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log
 // Close ends everything.
 func (c *Controller) Close() error { return c.host.Close() }
 
-// Run keeps reservations at all of relays until ctx ends; held is told at how many.
+// Run keeps reservations at all of relays until ctx ends, and reports to held at how many it has one.
 func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, held func(int)) {
 	for ; ctx.Err() == nil; wake.Sleep(ctx, lookEvery) {
 		n := 0
@@ -67,7 +67,7 @@ func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, hel
 	}
 }
 
-// stays makes sure of a reservation at r.
+// stays keeps a reservation at r, and reports whether there is one.
 func (c *Controller) stays(ctx context.Context, r peer.AddrInfo) bool {
 	connected := c.host.Network().Connectedness(r.ID) == network.Connected
 	if at, ok := c.held[r.ID]; ok && connected && time.Since(at) < renewEvery {
@@ -82,7 +82,7 @@ func (c *Controller) stays(ctx context.Context, r peer.AddrInfo) bool {
 	if err != nil {
 		delete(c.held, r.ID)
 		if c.reported.Due(r.ID.String()) {
-			c.log.Warn("a relay does not take this controller in: edges cannot ask it there; check that the relay runs, and reads the PodNetwork's controllers, or that the join secret is its own", "relay", r.ID, "err", err)
+			c.log.Warn("a relay refuses this controller: edges cannot reach it there; check that the relay runs, and reads the PodNetwork's controllers, or that the join secret is its own", "relay", r.ID, "err", err)
 		}
 		return false
 	}
