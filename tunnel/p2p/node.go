@@ -313,6 +313,7 @@ func (n *Node) connected(c network.Conn) {
 		}
 		n.relays.Wake(p)
 	}
+	n.dialer.Taken(c)
 }
 
 func (n *Node) disconnected(c network.Conn) {

@@ -25,8 +25,9 @@ type side struct {
 	node  *node
 	other *side
 	m     *ladder.Machine
-	life  int // of the machine: what was ordered before it was made is void
-	wakes int // the last wake-up that was planned
+	opens ladder.OpenID // the last stream that was to be opened
+	life  int           // of the machine: what was ordered before it was made is void
+	wakes int           // the last wake-up that was planned
 	own   map[ladder.PathID]bool
 	circuits
 }
@@ -101,19 +102,20 @@ func (w *World) begin(s *side) {
 	w.improve(s)
 }
 
-// open opens a stream: on the best path, or there is none and one is wanted.
+// open opens a stream.
 func (s *side) open() {
-	best := s.m.Best(ladder.StreamLane, nil)
-	if best == 0 {
-		s.handle(ladder.Want{})
+	s.opens++
+	s.handle(ladder.Open{ID: s.opens})
+}
+
+// try opens the stream on a path.
+func (s *side) try(a ladder.Try) {
+	s.handle(ladder.Ask{Path: a.Path})
+	if l := s.pair.links[a.Path]; s.own[a.Path] && s.w.alive(l) {
+		s.handle(ladder.Opened{ID: a.Open})
 		return
 	}
-	s.handle(ladder.Ask{Path: best})
-	s.later(openTimeout, func() {
-		if l := s.pair.links[best]; s.own[best] && !s.w.alive(l) {
-			s.handle(ladder.Suspect{Path: best})
-		}
-	})
+	s.later(openTimeout, func() { s.handle(ladder.OpenFailed{ID: a.Open, Path: a.Path}) })
 }
 
 // later plans f for as long as the machine lives.
@@ -159,7 +161,7 @@ func (s *side) plan() {
 		}
 		s.look()
 		if s.pair.busy && s.m.State() == ladder.Idle {
-			s.handle(ladder.Want{})
+			s.open()
 		}
 	})
 }
@@ -220,13 +222,14 @@ func (s *side) index() int {
 func (s *side) do(a ladder.Action) {
 	w, p := s.w, s.pair
 	switch a := a.(type) {
+	case ladder.Try:
+		s.later(0, func() { s.try(a) })
+	case ladder.Fail:
+		if p.busy {
+			s.later(0, s.open)
+		}
 	case ladder.Connect:
-		s.connect(func(ok bool) {
-			s.handle(ladder.Connected{})
-			if !ok && p.busy && s.m.Best(ladder.StreamLane, nil) == 0 {
-				s.handle(ladder.Want{})
-			}
-		})
+		s.connect(func(bool) { s.handle(ladder.Connected{}) })
 	case ladder.Standby:
 		s.connect(func(bool) { s.handle(ladder.StandbyDone{}) })
 	case ladder.Punch:

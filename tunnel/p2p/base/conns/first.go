@@ -2,6 +2,7 @@ package conns
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"edgemesh/internal/causes"
@@ -11,9 +12,11 @@ import (
 type Tries[T any] struct {
 	N       int           // how many
 	Stagger time.Duration // how long one has before the next is tried beside it
-	Try     func(ctx context.Context, i int) (T, error)
-	Drop    func(T)             // gets what a try brings that is no longer wanted
-	Spawn   func(f func()) bool // runs f in a goroutine; false: the owner is closing
+	// Patience is how long one may take before it counts as failed; a result that comes later is used all the same. 0: any time.
+	Patience time.Duration
+	Try      func(ctx context.Context, i int) (T, error)
+	Drop     func(T)             // gets what a try brings that is no longer wanted
+	Spawn    func(f func()) bool // runs f in a goroutine; false: the owner is closing
 }
 
 // First starts one try after the other, each Stagger after the one before or as soon as that has failed, and returns
@@ -21,25 +24,35 @@ type Tries[T any] struct {
 // has all causes; without any try there is neither result nor error.
 func (t Tries[T]) First(ctx context.Context) (first T, err error) {
 	type outcome struct {
+		i     int
 		value T
 		err   error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	outcomes := make(chan outcome)
+	report := func(o outcome) (wanted bool) {
+		select {
+		case outcomes <- o:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
 	run := func(i int) {
 		value, err := t.Try(ctx, i)
-		select {
-		case outcomes <- outcome{value, err}:
-		case <-ctx.Done():
-			if err == nil {
-				t.Drop(value)
-			}
+		if !report(outcome{i, value, err}) && err == nil {
+			t.Drop(value)
 		}
 	}
 	var errs []error
+	failed := make([]bool, t.N)
 	for started := 0; len(errs) < t.N; {
 		if i := started; i < t.N {
+			if t.Patience > 0 {
+				late := time.AfterFunc(t.Patience, func() { report(outcome{i: i, err: fmt.Errorf("no answer for %v", t.Patience)}) })
+				defer late.Stop()
+			}
 			if !t.Spawn(func() { run(i) }) {
 				return first, causes.Join(append(errs, context.Canceled)...)
 			}
@@ -54,7 +67,10 @@ func (t Tries[T]) First(ctx context.Context) (first T, err error) {
 			if o.err == nil {
 				return o.value, nil
 			}
-			errs = append(errs, o.err)
+			if !failed[o.i] {
+				failed[o.i] = true
+				errs = append(errs, o.err)
+			}
 		case <-next:
 		case <-ctx.Done():
 			return first, causes.Join(append(errs, ctx.Err())...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -45,6 +46,31 @@ func TestFirstDropsWhatComesTooLate(t *testing.T) {
 	if i := <-dropped; i != 0 {
 		t.Errorf("dropped %d", i)
 	}
+}
+
+// A try that takes too long counts as failed once, and its result is used if it comes while others are tried.
+func TestFirstIsImpatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		late := func(after ...time.Duration) (int, error) {
+			return Tries[int]{N: len(after), Stagger: time.Second, Patience: 3 * time.Second, Spawn: goes, Drop: func(int) {},
+				Try: func(_ context.Context, i int) (int, error) {
+					time.Sleep(after[i])
+					if after[i] > time.Minute {
+						return 0, errors.New("timeout")
+					}
+					return i, nil
+				}}.First(t.Context())
+		}
+		if got, err := late(3500*time.Millisecond, time.Hour); got != 0 || err != nil || time.Since(start) != 3500*time.Millisecond {
+			t.Errorf("%d, %v after %v", got, err, time.Since(start))
+		}
+		start = time.Now()
+		if _, err := late(time.Hour, time.Hour); err == nil || err.Error() != "no answer for 3s; no answer for 3s" || time.Since(start) != 4*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		time.Sleep(2 * time.Hour) // until all have ended
+	})
 }
 
 func TestFirstFails(t *testing.T) {

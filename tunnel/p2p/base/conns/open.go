@@ -1,10 +1,10 @@
 // Package conns has what several packages do with libp2p's connections: open a stream on exactly one of them
-// (open.go), try several one after the other (first.go), wait for one that was dialed (arrived.go), and for a relay where
-// others come first (turn.go).
+// (open.go), try several one after the other (first.go), and wait for a relay where others come first (turn.go).
 package conns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,6 +12,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 )
+
+// ErrRefused: the far end ended a connection that had just been dialed. Dialing ends before the far end has judged who dials.
+var ErrRefused = errors.New("refused after the handshake")
 
 // Open opens and negotiates a stream on c, within ctx; the host's own NewStream would choose the connection itself.
 // The error wraps mss.ErrNotSupported when the peer does not serve proto.

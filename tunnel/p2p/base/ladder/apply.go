@@ -1,8 +1,27 @@
 package ladder
 
-func (Want) apply(m *Machine) {
-	m.dial.wanted = !m.dial.running && !m.refused
+func (e Open) apply(m *Machine) {
+	if m.openings.find(e.ID) == nil {
+		m.openings = append(m.openings, &opening{id: e.ID, lane: e.Lane})
+	}
 }
+
+func (e OpenFailed) apply(m *Machine) {
+	if o := m.openings.find(e.ID); o != nil {
+		o.failed = append(o.failed, e.Path)
+		if o.on == e.Path {
+			o.on = 0
+		}
+	}
+	Suspect{e.Path}.apply(m)
+}
+
+func (e Opened) apply(m *Machine) {
+	m.openings = m.openings.without(e.ID)
+	m.use.last = m.now
+}
+
+func (e Abandon) apply(m *Machine) { m.openings = m.openings.without(e.ID) }
 
 func (Use) apply(m *Machine) { m.use.last = m.now }
 
@@ -13,7 +32,7 @@ func (Disconnect) apply(m *Machine) {
 }
 
 func (Refuse) apply(m *Machine) {
-	m.refused, m.dial.wanted = true, false
+	m.refused = true
 	m.closeAll(Refused)
 }
 

@@ -8,5 +8,6 @@
 //	path.go     one path: proven or not, silent or not
 //	rest.go     how long an idle path is left alone
 //	choose.go   which path each lane uses
+//	open.go     on which path a stream is opened; pending while there is none
 //	punch.go    when direct paths are tried
 package ladder

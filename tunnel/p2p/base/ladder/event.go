@@ -4,9 +4,21 @@ package ladder
 type Event interface{ apply(m *Machine) }
 
 type (
-	// Want: a path is requested and there is none. A round of connecting begins, unless one is running.
-	Want struct{}
-	// Use: a stream was opened or a ping sent. The peer is in demand.
+	// Open: a stream is to be opened. Try follows, once there is a path, or Fail.
+	Open struct {
+		ID   OpenID
+		Lane Lane
+	}
+	// OpenFailed: it could not be opened on Path, which is suspected. Another Try follows, or Fail.
+	OpenFailed struct {
+		ID   OpenID
+		Path PathID
+	}
+	// Opened: it is open. The peer is in demand.
+	Opened struct{ ID OpenID }
+	// Abandon: the caller no longer wants it, which says nothing of the path.
+	Abandon struct{ ID OpenID }
+	// Use: a ping was sent. The peer is in demand.
 	Use struct{}
 	// Disconnect: the owner of the streams no longer needs the peer. Its paths are closed, unless it was used otherwise a moment
 	// ago.
@@ -80,6 +92,13 @@ type Sample struct {
 type Action interface{ action() }
 
 type (
+	// Try: open the stream on Path. A try on another path is to be cancelled: this one is better, or was suspected less.
+	Try struct {
+		Open OpenID
+		Path PathID
+	}
+	// Fail: the stream cannot be opened: a round of connecting has made no path for it, all paths failed, or the peer is refused.
+	Fail struct{ Open OpenID }
 	// Connect: dial through relays and at the addresses where the peer was last. Then Connected.
 	Connect struct{}
 	// Standby: get a relayed path beside the direct ones. Then StandbyDone.
@@ -106,6 +125,8 @@ type (
 	Nudge struct{ Via PathID }
 )
 
+func (Try) action()     {}
+func (Fail) action()    {}
 func (Connect) action() {}
 func (Standby) action() {}
 func (Punch) action()   {}

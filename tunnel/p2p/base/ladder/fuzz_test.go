@@ -35,7 +35,7 @@ func FuzzMachine(f *testing.F) {
 		w := newWorld(t, 0)
 		src := &script{b: b, after: rand.NewPCG(1, 2)}
 		w.rnd = rand.New(src)
-		w.handle(Want{})
+		w.open()
 		for len(src.b) > 0 {
 			for range 1 + w.rnd.IntN(64) {
 				w.step(true)
@@ -47,7 +47,7 @@ func FuzzMachine(f *testing.F) {
 		w.handle(NATs{})
 		for end := w.now + 90*time.Second; w.now < end; {
 			if w.m.Best(StreamLane, nil) == 0 {
-				w.handle(Want{})
+				w.open()
 			}
 			w.step(true)
 		}

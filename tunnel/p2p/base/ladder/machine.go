@@ -72,13 +72,14 @@ type Machine struct {
 	next Time // what Next returned last
 	out  []Action
 
-	paths   pathList
-	use     use
-	refused bool
-	dial    dial
-	standby standby
-	punch   punch
-	nats    NATs
+	paths    pathList
+	openings openings
+	use      use
+	refused  bool
+	dial     dial
+	standby  standby
+	punch    punch
+	nats     NATs
 }
 
 // use is which paths the peer's traffic uses, and how much it is in demand.
@@ -93,7 +94,8 @@ type use struct {
 // dial is the rounds of connecting.
 type dial struct {
 	running bool
-	wanted  bool // a round is to begin at next
+	wanted  bool // a stream is pending: a round is to begin at next
+	over    bool // a round has just ended
 	next    Time
 	failed  int // rounds in a row that made no path
 }
@@ -209,6 +211,7 @@ func (m *Machine) awake() {
 // decide orders what is due after every event.
 func (m *Machine) decide() {
 	m.choose()
+	m.serve()
 	for _, p := range m.paths {
 		if p.due(m.now) <= m.now {
 			p.request(m.now)
@@ -263,7 +266,7 @@ func (m *Machine) connected() {
 	if !m.dial.running {
 		return
 	}
-	m.dial.running = false
+	m.dial.running, m.dial.over = false, true
 	if len(m.paths) > 0 {
 		m.dial.failed = 0
 		return

@@ -57,6 +57,8 @@ func (s *scene) tell(e Event) []string {
 func name(a Action) string {
 	n := strings.TrimPrefix(fmt.Sprintf("%T", a), "ladder.")
 	switch a := a.(type) {
+	case Try:
+		return fmt.Sprintf("%s%d", n, a.Path)
 	case Probe:
 		return fmt.Sprintf("%s%d", n, a.Path)
 	case Close:
@@ -125,7 +127,7 @@ var states = []struct {
 	make func(s *scene)
 }{
 	{Idle, func(*scene) {}},
-	{Connecting, func(s *scene) { s.tell(Want{}) }},
+	{Connecting, func(s *scene) { s.tell(Open{ID: 1}) }},
 	{Trying, func(s *scene) { s.tell(Up{1, relayedTCP}); s.tell(Ready{1}) }},
 	{Relayed, func(s *scene) { s.up(1, relayedTCP); s.tell(Punched{}) }},
 	{Direct, func(s *scene) { s.up(1, relayedTCP); s.up(2, directTCP); s.up(3, directQUIC); s.tell(Punched{}) }},
@@ -138,7 +140,7 @@ var events = []struct {
 	name string
 	e    Event
 }{
-	{"want", Want{}}, {"use", Use{}}, {"disconnect", Disconnect{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
+	{"open", Open{ID: 2}}, {"use", Use{}}, {"disconnect", Disconnect{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
 	{"up relayed", Up{9, relayedTCP}}, {"up direct", Up{9, directQUIC}}, {"ready 1", Ready{1}},
 	{"down 1", Down{1}}, {"down 2", Down{2}}, {"ask 1", Ask{1}}, {"suspect 1", Suspect{1}}, {"suspect 2", Suspect{2}},
 	{"broken 1", Broken{1, "why"}}, {"broken 2", Broken{2, "why"}},
@@ -151,31 +153,31 @@ var events = []struct {
 // want has, by state, what every event leads to: the next state, and the actions.
 var want = map[State]map[string]string{
 	Idle: {
-		"want": "connecting: Connect", "refuse": "gone:", "up relayed": "trying:", "up direct": "trying:",
+		"open": "connecting: Connect", "refuse": "gone:", "up relayed": "trying:", "up direct": "trying:",
 		"": "idle:",
 	},
 	Connecting: {
-		"refuse": "gone:", "up relayed": "trying:", "up direct": "trying:", "connected": "idle:",
+		"refuse": "gone: Fail", "up relayed": "trying: Try9", "up direct": "trying: Try9", "connected": "idle: Fail",
 		"": "connecting:",
 	},
 	Trying: {
-		"want": "trying: Connect", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
+		"open": "trying: Try1", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
 		"answer 1": "relayed: Punch[tcp quic]", "silence": "idle: Close1 Lost", "": "trying:",
 	},
 	Relayed: {
-		"want": "relayed: Connect", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
+		"open": "relayed: Try1", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
 		"ask 1": "relayed: Probe1", "suspect 1": "trying: Probe1", "net changed": "relayed: Probe1",
 		"disconnect": "idle: Close1 Lost", "silence": "idle: Close1 Lost", "": "relayed:",
 	},
 	Direct: {
-		"want": "direct: Connect", "refuse": "gone: Close1 Close2 Close3 Lost",
+		"open": "direct: Try2", "refuse": "gone: Close1 Close2 Close3 Lost",
 		"down 2": "direct: Lost Probe3 Punch[tcp]", "broken 2": "relayed: Close2 Lost Probe1 Probe3 Punch[tcp]",
 		"broken 1": "direct: Close1", "suspect 2": "direct: Moved Probe2 Probe3", "suspect 1": "direct: Probe1", "ask 1": "direct: Probe1",
 		"net changed": "direct: Probe1 Probe2 Probe3", "disconnect": "idle: Close1 Close2 Close3 Lost",
 		"silence": "idle: Close1 Close2 Close3 Lost", "": "direct:",
 	},
 	Gone: {
-		"admit": "idle:", "up relayed": "gone: Close9", "up direct": "gone: Close9",
+		"open": "gone: Fail", "admit": "idle:", "up relayed": "gone: Close9", "up direct": "gone: Close9",
 		"": "gone:",
 	},
 }

@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -14,6 +15,8 @@ type world struct {
 	rnd     *rand.Rand
 	next    PathID
 	links   map[PathID]Link
+	opens   OpenID // the last stream that was to be opened
+	tries   map[OpenID]PathID
 	died    map[PathID]Time // silent since then
 	used    PathID          // and since when
 	since   Time
@@ -26,7 +29,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	return &world{scene: newScene(t, true), rnd: rand.New(rand.NewPCG(seed, 1)),
-		links: make(map[PathID]Link), died: make(map[PathID]Time)}
+		links: make(map[PathID]Link), tries: make(map[OpenID]PathID), died: make(map[PathID]Time)}
 }
 
 // do carries out actions; each may fail.
@@ -34,6 +37,16 @@ func (w *world) do(acts []Action) {
 	w.t.Helper()
 	for _, a := range acts {
 		switch a := a.(type) {
+		case Try:
+			if !w.has(a.Path) {
+				w.t.Fatalf("a stream is tried on path %d, which does not exist", a.Path)
+			}
+			w.tries[a.Open] = a.Path // see endTries
+		case Fail:
+			delete(w.tries, a.Open)
+			if v := w.m.openings.find(a.Open); v != nil {
+				w.t.Fatalf("stream %d failed, and is remembered", a.Open)
+			}
 		case Connect:
 			w.rounds++
 			if w.rnd.IntN(4) > 0 {
@@ -94,10 +107,33 @@ func (w *world) handle(e Event) {
 	w.do(acts)
 }
 
+// open begins to open a stream.
+func (w *world) open() {
+	w.opens++
+	w.handle(Open{ID: w.opens})
+}
+
+// endTries ends most tries of streams: on dead paths they fail.
+func (w *world) endTries() {
+	for _, id := range slices.Sorted(maps.Keys(w.tries)) {
+		if w.rnd.IntN(4) == 0 {
+			continue
+		}
+		on := w.tries[id]
+		delete(w.tries, id)
+		if _, dead := w.died[on]; dead || !w.has(on) {
+			w.handle(OpenFailed{id, on})
+		} else {
+			w.handle(Opened{id})
+		}
+	}
+}
+
 // step lets the next thing happen: the machine's wake-up or a quarter of a second.
 func (w *world) step(traffic bool) {
 	w.t.Helper()
 	w.now = min(w.m.Next(), w.now+250*time.Millisecond)
+	w.endTries()
 	var samples []Sample
 	best := w.m.Best(StreamLane, nil)
 	for id := range w.links {
@@ -141,7 +177,7 @@ func (w *world) check() {
 func (w *world) fault() {
 	ids := w.m.Ranked(StreamLane)
 	if len(ids) == 0 {
-		w.handle(Want{})
+		w.open()
 		return
 	}
 	id := ids[w.rnd.IntN(len(ids))]
@@ -178,7 +214,7 @@ func (w *world) fault() {
 func TestRandomWalk(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, seed)
-		w.handle(Want{})
+		w.open()
 		faults := 0
 		for w.now < epoch+time.Hour {
 			w.step(true)
@@ -198,7 +234,7 @@ func TestRandomWalk(t *testing.T) {
 		w.handle(NATs{})
 		for end := w.now + 90*time.Second; w.now < end; {
 			if w.m.Best(StreamLane, nil) == 0 {
-				w.handle(Want{})
+				w.open()
 			}
 			w.step(true)
 		}
@@ -312,7 +348,7 @@ func TestRoundsArePaced(t *testing.T) {
 	s := newScene(t, true)
 	rounds := 0
 	for end := s.now + 10*time.Second; s.now < end; s.now += time.Millisecond {
-		for _, a := range s.tell(Want{}) {
+		for _, a := range s.tell(Open{ID: 1}) {
 			if a == "Connect" {
 				rounds++
 				s.tell(Connected{}) // without a path

@@ -2,7 +2,7 @@
 // buffers that the underlay needs, and dials a peer beside the connections that are there.
 //
 //	dial.go         Dialer: listen, and dial one address of a peer
-//	inject.go       hands a connection that was dialed here to the swarm
+//	inject.go       hands a connection that was dialed here to the swarm and the node
 //	tcp.go          TCP: the port of the listener, simultaneous opens, buffers
 //	mss.go          small segments where large packets vanish
 //	sockets.go      the kernel's figures of a TCP connection
@@ -163,13 +163,13 @@ func (d *Dialer) QUIC() *quicreuse.ConnManager { return d.quic.ConnManager }
 func (d *Dialer) Sockets() *Sockets { return &d.sockets }
 
 // Dial dials p at a, which may be a circuit, from the listening port, beside whatever
-// connections there are. The swarm has the connection soon after.
+// connections there are. When it returns, the swarm and the node have the connection; conns.ErrRefused: it has ended already.
 func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 	c, err := d.dial(ctx, a, p)
 	if err != nil {
 		return err
 	}
-	return d.inj.inject(c)
+	return d.inj.inject(ctx, c)
 }
 
 func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {

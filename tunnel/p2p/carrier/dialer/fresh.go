@@ -72,7 +72,7 @@ func (d *Dialer) DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, o
 		}
 		return err
 	}
-	return d.inj.inject(&freshConn{c, socket})
+	return d.inj.inject(ctx, &freshConn{c, socket})
 }
 
 // freshConn owns its socket, which libp2p's transport leaves to the garbage

@@ -4,24 +4,36 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/base/conns"
 )
 
-// injector is a transport that never dials. Its listener hands connections that
-// this package dialed on its own to the swarm, which then treats them like any
-// other: a swarm by itself refuses to dial a peer that it is connected to, and
-// here a TCP connection lives beside a QUIC one and both beside a relayed one.
+// injector is a transport that never dials. Its listener hands connections that this package dialed on its own to the swarm,
+// which then treats them like any other: a swarm by itself refuses to dial a peer that it is connected to, and here a TCP
+// connection lives beside a QUIC one and both beside a relayed one.
 type injector struct {
 	conns  chan transport.CapableConn
 	closed chan struct{}
 }
 
+// injected is a connection on its way into the swarm.
+type injected struct {
+	transport.CapableConn
+	taken chan struct{} // closed once the node has it
+	ended chan struct{} // closed once the swarm, or somebody else, has closed it
+	once  sync.Once
+}
+
 var (
-	_ transport.Transport = (*injector)(nil)
-	_ transport.Listener  = (*injectListener)(nil)
+	_ transport.Transport   = (*injector)(nil)
+	_ transport.Listener    = (*injectListener)(nil)
+	_ transport.CapableConn = (*injected)(nil)
 )
 
 func newInjector() *injector {
@@ -31,16 +43,62 @@ func newInjector() *injector {
 // addr is the address the swarm thinks the injector listens on. It is never announced.
 func (i *injector) addr() ma.Multiaddr { return ma.StringCast("/memory/1") }
 
-// inject makes c a connection of the swarm. It owns c from then on: when the
-// swarm is closed, so is c.
-func (i *injector) inject(c transport.CapableConn) error {
+// inject makes c a connection of the swarm, which owns it from then on: when the swarm is closed, so is c. It returns once
+// the node has been notified of c (Taken), and conns.ErrRefused if c was closed before that.
+func (i *injector) inject(ctx context.Context, c transport.CapableConn) error {
+	x := &injected{CapableConn: c, taken: make(chan struct{}), ended: make(chan struct{})}
 	select {
-	case i.conns <- c:
-		return nil
+	case i.conns <- x:
 	case <-i.closed:
-		c.Close()
+		_ = c.Close()
 		return ErrClosed
 	}
+	select {
+	case <-x.taken:
+		return nil
+	case <-x.ended:
+		return conns.ErrRefused
+	case <-i.closed:
+		return ErrClosed
+	case <-ctx.Done(): // it comes nevertheless
+		return ctx.Err()
+	}
+}
+
+// Taken says that the node has been notified of c, and has made it a path if it is one: the Dial that made it returns.
+func (d *Dialer) Taken(c network.Conn) {
+	var x *injected
+	if !c.As(&x) {
+		return
+	}
+	if c.IsClosed() {
+		x.end()
+	} else {
+		close(x.taken)
+	}
+}
+
+// As implements network.Conn.
+func (x *injected) As(target any) bool {
+	if t, ok := target.(**injected); ok {
+		*t = x
+		return true
+	}
+	return x.CapableConn.As(target)
+}
+
+func (x *injected) end() { x.once.Do(func() { close(x.ended) }) }
+
+// Close implements network.Conn, as CloseWithError does.
+func (x *injected) Close() error {
+	x.end()
+	return x.CapableConn.Close() //nolint:wrapcheck // it is that connection
+}
+
+// CloseWithError implements network.Conn.
+func (x *injected) CloseWithError(code network.ConnErrorCode) error {
+	x.end()
+	return x.CapableConn.CloseWithError(code) //nolint:wrapcheck // it is that connection
 }
 
 func (i *injector) Dial(context.Context, ma.Multiaddr, peer.ID) (transport.CapableConn, error) {

@@ -78,7 +78,8 @@ type Config struct {
 
 // Dialer dials beside the connections there are, and sends from this node's sockets.
 type Dialer interface {
-	// Dial dials from the listening socket, DialFresh from a new one, and DialFrom from the one that open makes.
+	// Dial dials from the listening socket, DialFresh from a new one, and DialFrom from the one that open makes. When they
+	// return, the connection is a path.
 	Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error
 	DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) error
 	DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, open func(string, *net.UDPAddr) (net.PacketConn, error)) error

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
@@ -146,17 +145,12 @@ func (a *Attempts) dialOne(ctx context.Context, e endpoint.Endpoint, most time.D
 			err = a.dialPending(ctx, e, cmp.Or(most, dialer.PendingTimeout), client)
 		}
 		if err == nil {
-			return a.arrived(ctx, e.UDP)
+			return nil
 		}
 		if most > 0 || !errors.Is(err, unix.ECONNREFUSED) || !wake.Sleep(ctx, retryPause) {
 			return err
 		}
 	}
-}
-
-// arrived waits until a connection over a transport has become a path.
-func (a *Attempts) arrived(ctx context.Context, udp bool) error {
-	return conns.Arrived(ctx, a.p.Await, func() bool { return a.has(udp) })
 }
 
 // has reports whether there is a direct path over a transport.

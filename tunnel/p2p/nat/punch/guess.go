@@ -177,8 +177,5 @@ func (g guessed) Dial(ctx context.Context, c *net.UDPConn, to netip.AddrPort) er
 	if !used {
 		_ = c.Close()
 	}
-	if err != nil {
-		return err
-	}
-	return g.a.arrived(ctx, true)
+	return err
 }

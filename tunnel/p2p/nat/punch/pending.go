@@ -51,7 +51,7 @@ func (a *Attempts) dialOf(e endpoint.Endpoint, most time.Duration, client bool) 
 		delete(a.pending, e)
 		a.mu.Unlock()
 		close(d.done)
-		if d.err == nil && a.arrived(ctx, e.UDP) == nil {
+		if d.err == nil {
 			a.endPending()
 		}
 	})

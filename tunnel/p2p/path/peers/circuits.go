@@ -7,7 +7,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/relay/relays"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // circuits are the circuits of all peers.
@@ -43,7 +42,7 @@ func (c circuits) Conns() []network.Conn {
 	var out []network.Conn
 	for _, p := range c.t.registry.all() {
 		p.mu.Lock()
-		if x := p.state.pick(identity.StreamProtocol, nil); x != nil {
+		if x := p.state.best(); x != nil {
 			out = append(out, x.Conn)
 		}
 		p.mu.Unlock()
@@ -70,7 +69,7 @@ func (c circuits) Improve(now time.Time) {
 // relaysInUse are the relays that carry circuits of the peer; nil if it is not in use, or
 // has a direct path.
 func (s *state) relaysInUse() map[peer.ID]bool {
-	if x := s.pick(identity.StreamProtocol, nil); x == nil || !x.Relayed() || !s.m.InDemand(s.p.t.Now()) {
+	if x := s.best(); x == nil || !x.Relayed() || !s.m.InDemand(s.p.t.Now()) {
 		return nil
 	}
 	have := make(map[peer.ID]bool)

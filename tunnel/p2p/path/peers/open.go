@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -12,27 +11,24 @@ import (
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/internal/causes"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
 )
 
-const (
-	// openTimeout bounds the opening of a stream on one path; a path that takes longer is
-	// not tried again while there is another one.
-	openTimeout = 2 * time.Second
-	// maxTries bounds the paths that are tried for one stream.
-	maxTries = 8
-)
+// openTimeout bounds the opening of a stream on one path; a path that takes longer is not tried again while there is
+// another one.
+const openTimeout = 2 * time.Second
 
 // ErrUnreachable means that no path to the peer could be made.
 var ErrUnreachable = errors.New("peer is unreachable")
 
-// OpenStream opens a stream for proto on the best path to a peer that is known now. Where
-// there is none it connects first: through a relay, and directly at addresses that worked
-// before. It returns an error that wraps members.ErrNotMember, ErrUnreachable with all
-// causes, members.ErrQuarantined, dialer.ErrClosed, or ctx's error.
+// OpenStream opens a stream for proto on the best path to a peer that is known now. Where there is none it connects first:
+// through a relay, and directly at addresses that worked before. It returns an error that wraps members.ErrNotMember,
+// ErrUnreachable with all causes, members.ErrQuarantined, dialer.ErrClosed, or ctx's error.
 func (t *Table) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
 	if !t.Members.View().IsMember(to) {
 		return nil, fmt.Errorf("open stream to %s: %w", to, members.ErrNotMember)
@@ -44,115 +40,148 @@ func (t *Table) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (
 	return s, nil
 }
 
+// opening is one call of OpenStream. The peer's machine decides on which path the stream is tried; Peer.mu guards what it
+// has decided.
+type opening struct {
+	id     ladder.OpenID
+	ready  wake.One           // path or err is set
+	path   *paths.Conn        // to be tried now, instead of the one before; nil: none
+	err    error              // it cannot be opened
+	cancel context.CancelFunc // ends the try under way; nil: there is none
+}
+
 func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
-	failed := make(map[*paths.Conn]bool)
+	p := t.registry.lock(to)
+	o, err := p.state.open(lane(proto))
+	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	defer p.close(o)
 	var errs []error
-	for moves := 0; ; {
-		p, x, err := t.await(ctx, to, proto, failed)
+	for {
+		x, try, err := p.nextPath(ctx, o)
 		if err != nil {
 			return nil, causes.Join(append(errs, err)...)
 		}
-		octx, cancel := context.WithTimeout(ctx, openTimeout)
-		if moves < maxTries {
-			skip := maps.Clone(failed)
-			t.Spawn(func() {
-				if p.moves(octx, proto, x, skip) {
-					cancel()
-				}
-			})
-		}
-		s, err := x.OpenStream(octx, proto)
-		moved := errors.Is(octx.Err(), context.Canceled)
-		cancel()
+		s, err := x.OpenStream(try, proto)
+		moved := errors.Is(try.Err(), context.Canceled)
+		o.cancel()
 		if err == nil {
-			p.used()
+			p.opened(o)
+			t.Log.Debug("stream is open", "peer", p.Name(), "path", x.Path().Kind, "protocol", proto)
 			return s, nil
 		}
-		if errors.Is(ctx.Err(), context.Canceled) { // the caller gave up: that says nothing of the path
+		err = fmt.Errorf("%s path: %w", x.Path().Kind, err)
+		none := mss.ErrNotSupported[protocol.ID]{}
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled): // the caller gave up: that says nothing of the path
 			return nil, ctx.Err()
-		}
-		if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-			// The peer answers, but is still starting: no other path and no round of dialing
-			// changes that. The caller tries again sooner.
-			return nil, fmt.Errorf("%w: %s path: %w", ErrUnreachable, x.Path().Kind, err)
-		}
-		if moved { // what is better now is tried, and this one counts as before
-			moves++
+		case errors.As(err, &none):
+			// The peer answers, but is still starting: no other path and no round of dialing changes that. The caller tries
+			// again sooner.
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		case moved: // a better path is tried, and this one counts as before
 			continue
 		}
-		failed[x] = true
-		p.Apply(ladder.Suspect{Path: x.ID})
+		errs = append(errs, err)
+		p.Apply(ladder.OpenFailed{ID: o.id, Path: x.ID})
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s path: %w", x.Path().Kind, ctx.Err())
 		}
-		errs = append(errs, fmt.Errorf("%s path: %w", x.Path().Kind, err))
-		if len(failed) > maxTries {
-			return nil, fmt.Errorf("%w: %w", ErrUnreachable, causes.Join(errs...))
-		}
 	}
 }
 
-// moves waits for another path than x to be the best one, for as long as a stream is being opened on x: the one that a peer
-// is left with when its best path dies may be as dead.
-func (p *Peer) moves(ctx context.Context, proto protocol.ID, x *paths.Conn, skip map[*paths.Conn]bool) bool {
-	return p.changed.Until(ctx, func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		best := p.state.pick(proto, skip)
-		return best != nil && best != x
-	}) == nil
-}
-
-// used records that a stream was opened.
-func (p *Peer) used() {
+// nextPath waits until the machine names a path for the stream, and returns it with the context of the try.
+func (p *Peer) nextPath(ctx context.Context, o *opening) (*paths.Conn, context.Context, error) {
+	select {
+	case <-o.ready:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	case <-p.t.Ctx.Done():
+		return nil, nil, dialer.ErrClosed
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if o.err != nil {
+		return nil, nil, o.err
+	}
+	x := o.path
+	o.path = nil
+	ctx, o.cancel = context.WithTimeout(ctx, openTimeout)
+	return x, ctx, nil
+}
+
+// opened records that the stream is open.
+func (p *Peer) opened(o *opening) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.state.openings, o.id)
 	p.state.round.wanted = time.Time{}
-	p.state.apply(ladder.Use{})
+	p.state.apply(ladder.Opened{ID: o.id})
 }
 
-// await returns the best path that is not in failed, and connects where there is none.
-func (t *Table) await(ctx context.Context, to peer.ID, proto protocol.ID, failed map[*paths.Conn]bool) (*Peer, *paths.Conn, error) {
-	rounds := -1 // ended when the wait began
-	for {
-		p := t.registry.lock(to)
-		changed := p.changed.Next()
-		x, err := p.state.want(proto, failed, &rounds)
-		p.mu.Unlock()
-		if x != nil || err != nil {
-			return p, x, err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-t.Ctx.Done():
-			return nil, nil, dialer.ErrClosed
-		}
+// close ends the call: the machine forgets the stream, unless it was opened.
+func (p *Peer) close(o *opening) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state.openings[o.id] != nil {
+		delete(p.state.openings, o.id)
+		p.state.apply(ladder.Abandon{ID: o.id})
 	}
 }
 
-// want returns the best path that is not in failed. If there is none, it makes the machine
-// connect, and fails once a round has ended since the first call.
-func (s *state) want(proto protocol.ID, failed map[*paths.Conn]bool, rounds *int) (*paths.Conn, error) {
+// open has the machine open a stream.
+func (s *state) open(lane ladder.Lane) (*opening, error) {
 	s.round.wanted = time.Now()
-	if x := s.pick(proto, failed); x != nil {
-		return x, nil
-	}
 	if err := s.p.t.Members.Refusal(s.p.id); err != nil {
 		s.round.err = err
 		return nil, err
 	}
-	if *rounds < 0 {
-		*rounds = s.round.ended
-	}
-	if s.round.ended > *rounds {
-		if s.round.err == nil { // a path came and went
-			return nil, fmt.Errorf("%w: connection lost immediately", ErrUnreachable)
-		}
-		return nil, fmt.Errorf("%w: %w", ErrUnreachable, s.round.err)
-	}
 	s.admit()
-	s.apply(ladder.Want{})
-	return nil, nil
+	s.lastOpening++
+	o := &opening{id: s.lastOpening, ready: wake.NewOne()}
+	s.openings[o.id] = o
+	s.apply(ladder.Open{ID: o.id, Lane: lane})
+	return o, nil
+}
+
+// try has a stream tried on a path, and not on the one before.
+func (s *state) try(a ladder.Try) {
+	if o, x := s.openings[a.Open], s.paths[a.Path]; o != nil && x != nil {
+		o.path = x
+		o.end()
+	}
+}
+
+// fail ends a stream that cannot be opened.
+func (s *state) fail(a ladder.Fail) {
+	o := s.openings[a.Open]
+	switch {
+	case o == nil:
+		return
+	case s.m.State() == ladder.Gone:
+		o.err = s.round.err
+	case s.round.err == nil: // a path came and went
+		o.err = fmt.Errorf("%w: connection lost immediately", ErrUnreachable)
+	default:
+		o.err = fmt.Errorf("%w: %w", ErrUnreachable, s.round.err)
+	}
+	o.end()
+}
+
+// end ends the try under way.
+func (o *opening) end() {
+	if o.cancel != nil {
+		o.cancel()
+	}
+	o.ready.Wake()
+}
+
+// lane is that of a protocol's streams.
+func lane(proto protocol.ID) ladder.Lane {
+	if proto == identity.DatagramProtocol {
+		return ladder.DatagramLane
+	}
+	return ladder.StreamLane
 }

@@ -13,7 +13,6 @@ import (
 	"edgemesh/tunnel/p2p/nat/punch"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/reach"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Peer is a member as seen from here.
@@ -47,7 +46,7 @@ func (p *Peer) Admitted() bool { return p.t.Members.View().IsMember(p.id) }
 func (p *Peer) Connected() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state.pick(identity.StreamProtocol, nil) != nil
+	return p.state.best() != nil
 }
 
 // Missing returns the transports there is no live direct path over.

@@ -48,7 +48,7 @@ func (r *registry) getLocked(id peer.ID) *Peer {
 	p := r.peers[id]
 	if p == nil {
 		p = &Peer{t: r.t, id: id}
-		p.state = state{p: p, paths: make(map[ladder.PathID]*paths.Conn), watch: newWatch(),
+		p.state = state{p: p, paths: make(map[ladder.PathID]*paths.Conn), openings: make(map[ladder.OpenID]*opening), watch: newWatch(),
 			m: ladder.New(ladder.Config{Coordinator: r.t.Self < id, Seed: rand.Uint64()})}
 		p.attempts = r.t.Punch.With(p, r.t.Book.Known(id))
 		p.search = r.t.Reach.With(p, p.attempts)

@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/protocol"
-
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // maxLost is how many lost paths are remembered for an operator.
@@ -21,6 +18,10 @@ type state struct {
 	m     *ladder.Machine
 	paths map[ladder.PathID]*paths.Conn // those the machine knows
 	round round
+	// openings are the calls of OpenStream under way, lastOpening the name of the last one.
+	openings    map[ladder.OpenID]*opening
+	lastOpening ladder.OpenID
+
 	using using
 	watch watch
 	lost  []string // the last paths lost, newest last
@@ -31,7 +32,7 @@ type state struct {
 type round struct {
 	err    error     // of the last round, nil when it made a path
 	ended  int       // completed rounds
-	wanted time.Time // the last request made while no path existed
+	wanted time.Time // when the last stream was to be opened; zero once one is open
 }
 
 // using is when the best path became it.
@@ -71,7 +72,12 @@ func (s *state) apply(e ladder.Event) {
 func (s *state) do(a ladder.Action) {
 	p, t := s.p, s.p.t
 	switch a := a.(type) {
+	case ladder.Try:
+		s.try(a)
+	case ladder.Fail:
+		s.fail(a)
 	case ladder.Connect:
+		t.Log.Debug("no path: connecting", "peer", p.Name())
 		t.Spawn(p.connect)
 	case ladder.Standby:
 		t.Spawn(p.standby)
@@ -149,6 +155,7 @@ func (s *state) up(x *paths.Conn) {
 		link.Order = s.p.search.Order(x.Relay)
 	}
 	s.paths[x.ID] = x
+	s.p.t.Log.Debug("path is up", "peer", s.p.Name(), "path", x.Path().Kind, "transport", x.Path().Transport)
 	s.admit()
 	s.apply(ladder.Up{Path: x.ID, Link: link})
 	s.p.changed.Broadcast()
@@ -187,15 +194,11 @@ func (s *state) suspectDirect() {
 	}
 }
 
-// pick returns the best path for proto, nil if there is none.
-func (s *state) pick(proto protocol.ID, skip map[*paths.Conn]bool) *paths.Conn {
-	lane := ladder.StreamLane
-	if proto == identity.DatagramProtocol {
-		lane = ladder.DatagramLane
-	}
-	return s.paths[s.m.Best(lane, func(id ladder.PathID) bool {
+// best returns the best path for streams, nil if there is none.
+func (s *state) best() *paths.Conn {
+	return s.paths[s.m.Best(ladder.StreamLane, func(id ladder.PathID) bool {
 		x := s.paths[id]
-		return x == nil || x.Dead() || skip[x]
+		return x == nil || x.Dead()
 	})]
 }
 
@@ -204,7 +207,7 @@ func (s *state) path() paths.Path {
 	if id, _ := s.m.Using(ladder.StreamLane); s.paths[id] != nil {
 		return s.paths[id].Path()
 	}
-	if x := s.pick(identity.StreamProtocol, nil); x != nil {
+	if x := s.best(); x != nil {
 		return x.Path()
 	}
 	return paths.Path{Kind: paths.KindNone}

@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
@@ -50,7 +48,7 @@ func (s *Search) ByRelay(ctx context.Context) error {
 	s.Relays.AwaitAny(ctx, relayPatience)
 	ranked := choice.Rank(s.Candidates(s.peer.ID()))
 	_, err := conns.Tries[struct{}]{
-		N: len(ranked), Stagger: relayStagger, Spawn: s.Spawn, Drop: func(struct{}) {},
+		N: len(ranked), Stagger: relayStagger, Patience: circuitPatience, Spawn: s.Spawn, Drop: func(struct{}) {},
 		Try: func(ctx context.Context, i int) (none struct{}, err error) {
 			err = s.circuit(ctx, ranked[i].Relay)
 			if err != nil && s.peer.Connected() {
@@ -62,52 +60,28 @@ func (s *Search) ByRelay(ctx context.Context) error {
 	return err
 }
 
-// circuit makes a circuit to the peer through one relay, which is connected for it where it is not.
+// circuit makes a circuit to the peer through one relay, which is connected for it where it is not. A dial of a circuit obeys no
+// context and may hang on a dead connection: it is given roundTimeout, whatever becomes of the round, and its path is used if it
+// comes after all.
 func (s *Search) circuit(ctx context.Context, relay peer.ID) error {
 	at, err := s.Relays.Connect(ctx, relay)
 	if err != nil {
 		return err
 	}
+	hanging := &s.circuits.hanging
+	defer hanging.Add(-1)
+	if hanging.Add(1) > maxHanging {
+		return errors.New("earlier circuits are still pending")
+	}
 	t := time.AfterFunc(relayStagger, func() { s.Relays.Suspect(relay) }) // no answer yet: the relay may be dead
 	defer t.Stop()
-	err = s.dialCircuit(ctx, endpoint.Circuit(relay, at))
-	if err == nil {
-		err = s.arrived(ctx)
-	}
-	if err != nil {
+	s.Log.Debug("dialing a circuit", "peer", s.peer.Name(), "relay", relay)
+	dctx, cancel := context.WithTimeout(s.Ctx, roundTimeout)
+	defer cancel()
+	if err := s.Dialer.Dial(dctx, endpoint.Circuit(relay, at), s.peer.ID()); err != nil {
 		return fmt.Errorf("relay %s: %w", relay, err)
 	}
 	return nil
-}
-
-// dialCircuit dials a circuit, and waits for it no longer than circuitPatience. The
-// dial continues, and its connection is used if it succeeds after all.
-func (s *Search) dialCircuit(ctx context.Context, a ma.Multiaddr) error {
-	hanging := &s.circuits.hanging
-	if hanging.Add(1) > maxHanging {
-		hanging.Add(-1)
-		return errors.New("earlier circuits are still pending")
-	}
-	done := make(chan error, 1)
-	if !s.Spawn(func() {
-		defer hanging.Add(-1)
-		ctx, cancel := context.WithTimeout(s.Ctx, roundTimeout)
-		defer cancel()
-		done <- s.Dialer.Dial(ctx, a, s.peer.ID())
-	}) {
-		hanging.Add(-1)
-		return dialer.ErrClosed
-	}
-	patience := time.NewTimer(circuitPatience)
-	defer patience.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-patience.C:
-		return fmt.Errorf("no answer for %v", circuitPatience)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Order is the rank of relayed paths through relay: 0 for the one that is best for both ends, else its position.

@@ -14,9 +14,6 @@ const lanTimeout = 1500 * time.Millisecond
 
 // onLAN searches the peer on the local network, and dials it there.
 func (s *Search) onLAN(ctx context.Context) {
-	if s.LAN == nil {
-		return
-	}
 	fctx, cancel := context.WithTimeout(ctx, lanTimeout)
 	defer cancel()
 	id := s.peer.ID().String()

@@ -20,7 +20,6 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/causes"
-	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/nat/targets"
@@ -59,7 +58,7 @@ type Config struct {
 
 // Dialer dials beside the connections there are.
 type Dialer interface {
-	// Dial dials p at a, which may be a circuit.
+	// Dial dials p at a, which may be a circuit. When it returns, the connection is a path.
 	Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error
 }
 
@@ -93,9 +92,6 @@ type Peer interface {
 	Name() string
 	// Connected reports whether there is a path.
 	Connected() bool
-	// Await waits until done returns true; it is called after every change of the
-	// peer's paths.
-	Await(ctx context.Context, done func() bool) error
 }
 
 // Places are addresses that a peer said it may be dialed at.
@@ -180,8 +176,12 @@ func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
 			}
 		})
 	}
-	beside(func() { s.onLAN(ctx) })
-	beside(func() { s.Relays.Visit(ctx, s.peer.ID()) }) // a member may be a relay
+	if s.LAN != nil {
+		beside(func() { s.onLAN(ctx) })
+	}
+	if slices.ContainsFunc(s.Relays.Infos(), func(r peer.AddrInfo) bool { return r.ID == s.peer.ID() }) { // a member may be a relay
+		beside(func() { s.Relays.Visit(ctx, s.peer.ID()) })
+	}
 	return &wg
 }
 
@@ -193,20 +193,12 @@ func (s *Search) distance(e endpoint.Endpoint) int {
 	return 1
 }
 
-// dial dials the peer and waits for the path, no longer than most if that is not 0.
+// dial dials the peer, no longer than most if that is not 0.
 func (s *Search) dial(ctx context.Context, e endpoint.Endpoint, most time.Duration) error {
 	if most > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, most)
 		defer cancel()
 	}
-	if err := s.Dialer.Dial(ctx, e.Multiaddr(), s.peer.ID()); err != nil {
-		return err
-	}
-	return s.arrived(ctx)
-}
-
-// arrived waits until a connection that was dialed has become a path.
-func (s *Search) arrived(ctx context.Context) error {
-	return conns.Arrived(ctx, s.peer.Await, s.peer.Connected)
+	return s.Dialer.Dial(ctx, e.Multiaddr(), s.peer.ID())
 }

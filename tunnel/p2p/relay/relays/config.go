@@ -46,7 +46,7 @@ type Config struct {
 
 // Dialer makes connections to relays, beside those that there are.
 type Dialer interface {
-	// Dial dials a; the host has the connection soon after.
+	// Dial dials a; the host has the connection when it returns. The error is conns.ErrRefused if it has ended already.
 	Dial(ctx context.Context, a ma.Multiaddr, relay peer.ID) error
 	// DialElsewhere is Dial from another port than those that are listened on.
 	DialElsewhere(ctx context.Context, a ma.Multiaddr, relay peer.ID) error

@@ -256,7 +256,7 @@ func (r *round) first(connected bool) error {
 			tried = tried || d.to != nil
 			switch {
 			case !more && enough != nil:
-				return r.await(true)
+				return r.check(true)
 			case !more && connected && !tried:
 				return nil
 			case !more:
@@ -264,12 +264,12 @@ func (r *round) first(connected bool) error {
 			case d.err != nil:
 				r.failed(d)
 			case !isQUIC(d.to):
-				return r.await(false)
+				return r.check(false)
 			case enough == nil:
 				enough = time.After(tcpChance)
 			}
 		case <-enough:
-			return r.await(true)
+			return r.check(true)
 		case <-r.c.ctx.Done():
 			return r.c.ctx.Err()
 		}
@@ -307,7 +307,7 @@ func (r *round) failed(d dialed) {
 		r.errs = append(r.errs, d.err)
 		return
 	}
-	r.errs = append(r.errs, fmt.Errorf("%s: %w", short(d.to), d.err))
+	r.errs = append(r.errs, fmt.Errorf("%s: %w", short(d.to), refused(d.err)))
 	r.c.ports.heard = r.c.ports.heard || !unanswered(isQUIC(d.to), d.err)
 	if r.c.ctx.Err() == nil {
 		r.c.outcome.early(r.err())
@@ -321,13 +321,18 @@ func (r *round) err() error {
 	return fmt.Errorf("connect: %w", causes.Join(r.errs...))
 }
 
-// await waits until the host has the connection that was dialed.
-func (r *round) await(udp bool) error {
-	err := conns.Arrived(r.c.ctx, r.c.changed.Until, func() bool {
-		return slices.ContainsFunc(r.c.conns(), func(conn network.Conn) bool { return overUDP(conn) == udp })
-	})
+// check returns an error if the connection that was dialed has ended already.
+func (r *round) check(udp bool) error {
+	if slices.ContainsFunc(r.c.conns(), func(conn network.Conn) bool { return overUDP(conn) == udp }) {
+		return nil
+	}
+	return fmt.Errorf("connect: %w", refused(conns.ErrRefused))
+}
+
+// refused adds to an error what an operator may have to do about it.
+func refused(err error) error {
 	if errors.Is(err, conns.ErrRefused) {
-		return fmt.Errorf("connect: %w: does the relay's membership list this node?", err)
+		return fmt.Errorf("%w: does the relay's membership list this node?", err)
 	}
 	return err
 }

@@ -1,0 +1,58 @@
+package ladder
+
+import "slices"
+
+// maxTries bounds the paths on which one stream is tried, and how often a try is moved to a better path.
+const maxTries = 8
+
+// OpenID names a stream that is being opened.
+type OpenID uint64
+
+// opening is a stream that is being opened: pending while there is no path for it, then tried on one path.
+type opening struct {
+	id     OpenID
+	lane   Lane
+	on     PathID   // 0: pending
+	failed []PathID // paths on which it was tried in vain
+	moves  int      // to a better path, in the middle of a try
+}
+
+// openings are the streams that are being opened, the oldest first.
+type openings []*opening
+
+func (os openings) find(id OpenID) *opening {
+	for _, o := range os {
+		if o.id == id {
+			return o
+		}
+	}
+	return nil
+}
+
+func (os openings) without(id OpenID) openings {
+	return slices.DeleteFunc(os, func(o *opening) bool { return o.id == id })
+}
+
+// serve orders what each stream that is being opened does next: it is tried on the best path on which it has not failed. Where
+// there is none it is pending: a round of connecting begins, and the stream fails when a round ends without a path for it.
+func (m *Machine) serve() {
+	over := m.dial.over
+	m.dial.over, m.dial.wanted = false, false
+	for _, o := range slices.Clone(m.openings) {
+		best := m.best(o.lane, func(p PathID) bool { return slices.Contains(o.failed, p) })
+		switch {
+		case best == nil && (m.refused || over && o.on == 0), len(o.failed) > maxTries:
+			m.openings = m.openings.without(o.id)
+			m.order(Fail{Open: o.id})
+		case best == nil:
+			m.dial.wanted = m.dial.wanted || o.on == 0 && !m.dial.running
+		case best.id == o.on || o.on != 0 && o.moves == maxTries:
+		default:
+			if o.on != 0 {
+				o.moves++
+			}
+			o.on = best.id
+			m.order(Try{Open: o.id, Path: best.id})
+		}
+	}
+}
