@@ -13,7 +13,7 @@ type opening struct {
 	id     OpenID
 	lane   Lane
 	on     PathID   // 0: pending
-	failed []PathID // paths on which it was tried in vain
+	failed []PathID // paths on which it was tried without success
 	moves  int      // to a better path, in the middle of a try
 }
 

@@ -109,7 +109,7 @@ func TestOpenMovesToBetterPath(t *testing.T) {
 		step{Opened{1}, nil})
 }
 
-// Neither moves nor tries of one stream go on for ever.
+// The moves and the tries of one stream are bounded.
 func TestOpenIsBounded(t *testing.T) {
 	s := newScene(t, false)
 	s.up(1, Link{Relayed: true, Relay: "r1", Order: 99})

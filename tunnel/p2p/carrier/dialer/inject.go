@@ -26,7 +26,7 @@ type injector struct {
 type injected struct {
 	transport.CapableConn
 	taken chan struct{} // closed once the node has it
-	ended chan struct{} // closed once the swarm, or somebody else, has closed it
+	ended chan struct{} // closed once it is closed
 	once  sync.Once
 }
 
