@@ -8,6 +8,6 @@
 //	path.go     one path: proven or not, silent or not
 //	rest.go     how long an idle path is left alone
 //	choose.go   which path each lane uses
-//	open.go     on which path a stream is opened; pending while there is none
+//	open.go     the path of a stream that is being opened; pending while there is none
 //	punch.go    when direct paths are tried
 package ladder
