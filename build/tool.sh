@@ -14,8 +14,7 @@ case ${1:-} in
     done ;;
   kubeconform)
     package=github.com/yannh/kubeconform/cmd/kubeconform version=v0.7.0 ;;
-  # Packages of a release, and the check of CI's workflow.
-  nfpm)        package=github.com/goreleaser/nfpm/v2/cmd/nfpm version=v2.45.2 ;;
+  # The check of CI's workflow.
   actionlint)  package=github.com/rhysd/actionlint/cmd/actionlint version=v1.7.12 ;;
   # A registry, and what puts images into it.
   registry)    package=github.com/distribution/distribution/v3/cmd/registry version=v3.0.0 ;;
@@ -30,7 +29,7 @@ case ${1:-} in
   proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   # Its module excludes versions, which `go install` refuses, too.
   promtool)     package=github.com/prometheus/prometheus/cmd/promtool version=v0.308.0 also=github.com/prometheus/prometheus ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|nfpm|actionlint|registry|crane|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|promtool" >&2; exit 2 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|promtool" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version

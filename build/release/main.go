@@ -96,7 +96,7 @@ func parse(ctx context.Context, args []string) (options, error) {
 	fs.BoolVar(&o.draft, "draft", false, "accept changed files and a version that CHANGELOG.md calls unreleased")
 	fs.StringVar(&o.url, "url", "https://localhost/edgemesh", "`address` below which URL/VERSION has the release, for krew's manifest")
 	fs.StringVar(&o.key, "key", "", "PEM `file` with an Ed25519 or ECDSA key that signs checksums and provenance")
-	fs.StringVar(&o.pgp, "pgp-key", "", "`file` with a RSA secret key of PGP without passphrase, for Helm's provenance of the chart; needs gpg")
+	fs.StringVar(&o.pgp, "pgp-key", "", "`file` with a RSA secret key of PGP without passphrase, for Helm's provenance of the chart")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -160,11 +160,9 @@ func (o options) check(ctx context.Context) error {
 		return err
 	}
 	if o.pgp != "" {
-		home, err := o.keyring(ctx)
-		if err != nil {
+		if _, _, err := o.pgpKey(); err != nil {
 			return err
 		}
-		_ = os.RemoveAll(home)
 	}
 	if o.draft {
 		return nil

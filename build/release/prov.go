@@ -2,92 +2,79 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"crypto"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
 )
 
 // helmProvenance writes the chart's .prov file, for `helm install --verify`, and the public key as Helm wants it, if there is a
-// PGP key: what the chart says of itself and the archive's checksum, signed in clear text (helm.sh/docs/topics/provenance).
+// PGP key: the chart's metadata and the archive's checksum, signed in clear text (helm.sh/docs/topics/provenance).
 // Like other signatures these are not in SHA256SUMS.
-func (o options) helmProvenance(ctx context.Context) error {
+func (o options) helmProvenance() error {
 	if o.pgp == "" {
 		return nil
 	}
-	home, err := o.keyring(ctx)
+	owner, key, err := o.pgpKey()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		_ = exec.Command("gpgconf", "--homedir", home, "--kill", "gpg-agent").Run() // it would stay for a while
-		_ = os.RemoveAll(home)
-	}()
 	name := "edgemesh-chart-" + o.number() + ".tgz"
 	archive, err := os.ReadFile(filepath.Join(o.out, name))
 	if err != nil {
 		return err
 	}
 	message := fmt.Appendf(bytes.TrimRight(o.chartAbout, "\n"), "\n\n...\nfiles:\n  %s: sha256:%x\n", name, sha256.Sum256(archive))
-	// The commit's time in place of the day's, so that two signatures are equal. Keys made since then would not be valid
-	// yet, which only a warning needs.
-	at := fmt.Sprintf("--faked-system-time=%d!", o.stamp.Date.Unix())
-	signed, err := gpg(ctx, home, message, at, "--ignore-time-conflict", "--ignore-valid-from", "--digest-algo=SHA512", "--clear-sign")
+	var signed, public bytes.Buffer
+	// The commit's time and no salt, so that two signatures are equal.
+	noSalt := false
+	w, err := clearsign.Encode(&signed, key, &packet.Config{
+		DefaultHash: crypto.SHA512, Time: func() time.Time { return o.stamp.Date }, NonDeterministicSignaturesViaNotation: &noSalt,
+	})
 	if err != nil {
 		return err
 	}
-	if err := o.put(name+".prov", signed); err != nil {
+	if _, err := w.Write(message); err != nil {
 		return err
 	}
-	public, err := gpg(ctx, home, nil, "--export")
-	if err != nil {
+	if err := errors.Join(w.Close(), owner.Serialize(&public)); err != nil {
 		return err
 	}
-	return o.put("edgemesh_"+o.number()+".gpg", public)
+	return errors.Join(o.put(name+".prov", signed.Bytes()), o.put("edgemesh_"+o.number()+".gpg", public.Bytes()))
 }
 
-// keyring is a home of GnuPG's that has the key alone. The caller removes it.
-func (o options) keyring(ctx context.Context) (string, error) {
+// pgpKey is the key of --pgp-key that signs, and its owner with all keys.
+func (o options) pgpKey() (*openpgp.Entity, *packet.PrivateKey, error) {
 	text, err := os.ReadFile(o.pgp)
 	if err != nil {
-		return "", fmt.Errorf("--pgp-key: %w", err)
+		return nil, nil, fmt.Errorf("--pgp-key: %w", err)
 	}
-	home, err := os.MkdirTemp("", "edgemesh-gpg-") // 0700, and short: it has a socket
-	if err != nil {
-		return "", err
+	owners, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(text))
+	if err == nil && (len(owners) != 1 || owners[0].PrivateKey == nil) {
+		err = errors.New("not exactly one secret key")
 	}
-	if _, err = gpg(ctx, home, text, "--import"); err == nil {
-		var keys []byte
-		keys, err = gpg(ctx, home, nil, "--list-secret-keys", "--with-colons")
-		found := regexp.MustCompile(`(?m)^sec:[^:]*:[^:]*:([^:]*):`).FindAllSubmatch(keys, -1)
+	var key openpgp.Key
+	if err == nil {
+		var found bool
+		key, found = owners[0].SigningKey(time.Now())
 		switch {
-		case err != nil:
-		case len(found) != 1:
-			err = errors.New("not exactly one secret key")
-		case string(found[0][1]) != "1":
+		case !found || key.PrivateKey == nil:
+			err = errors.New("no secret key that signs, or an expired one")
+		case key.PrivateKey.PubKeyAlgo != packet.PubKeyAlgoRSA:
 			err = errors.New("not an RSA key: Helm 3 verifies no other kind")
+		case key.PrivateKey.Encrypted:
+			err = errors.New("the key has a passphrase")
 		}
 	}
 	if err != nil {
-		_ = os.RemoveAll(home)
-		return "", fmt.Errorf("--pgp-key: %s: %w; export one without a passphrase: gpg --export-secret-keys --armor ID", o.pgp, err)
+		return nil, nil, fmt.Errorf("--pgp-key: %s: %w; export one without a passphrase: gpg --export-secret-keys --armor ID", o.pgp, err)
 	}
-	return home, nil
-}
-
-// gpg runs GnuPG, which asks nobody.
-func gpg(ctx context.Context, home string, in []byte, args ...string) ([]byte, error) {
-	c := exec.CommandContext(ctx, "gpg", append([]string{"--homedir", home, "--batch", "--quiet", "--no-tty", "--pinentry-mode=loopback", "--passphrase="}, args...)...)
-	var said bytes.Buffer
-	c.Stdin, c.Stderr = bytes.NewReader(in), &said
-	out, err := c.Output()
-	if err != nil {
-		return nil, fmt.Errorf("gpg: %w: %s", err, strings.TrimSpace(said.String()))
-	}
-	return out, nil
+	return owners[0], key.PrivateKey, nil
 }

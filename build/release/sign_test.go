@@ -122,10 +122,10 @@ func TestHelmProvenance(t *testing.T) {
 	})
 	export := func(kind string) string {
 		t.Helper()
-		if _, err := gpg(t.Context(), home, nil, "--quick-generate-key", kind+"@edgemesh.invalid", kind, "sign", "never"); err != nil {
+		if _, err := gpg(t, home, "--quick-generate-key", kind+"@edgemesh.invalid", kind, "sign", "never"); err != nil {
 			t.Fatal(err)
 		}
-		secret, err := gpg(t.Context(), home, nil, "--armor", "--export-secret-keys", kind+"@edgemesh.invalid")
+		secret, err := gpg(t, home, "--armor", "--export-secret-keys", kind+"@edgemesh.invalid")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestHelmProvenance(t *testing.T) {
 	for i := range signed {
 		o := draft(t)
 		o.pgp = key
-		if err := errors.Join(o.check(t.Context()), o.chart(), o.helmProvenance(t.Context())); err != nil {
+		if err := errors.Join(o.check(t.Context()), o.chart(), o.helmProvenance()); err != nil {
 			t.Fatal(err)
 		}
 		chart := filepath.Join(o.out, "edgemesh-chart-"+o.number()+".tgz")
@@ -184,4 +184,10 @@ func TestHelmProvenance(t *testing.T) {
 	if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), "gpg --export-secret-keys") {
 		t.Errorf("no key: %v", err)
 	}
+}
+
+// gpg runs GnuPG without a terminal or a passphrase.
+func gpg(t *testing.T, home string, args ...string) ([]byte, error) {
+	args = append([]string{"--homedir", home, "--batch", "--quiet", "--no-tty", "--pinentry-mode=loopback", "--passphrase="}, args...)
+	return exec.CommandContext(t.Context(), "gpg", args...).Output()
 }

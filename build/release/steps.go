@@ -53,10 +53,6 @@ func (o options) build(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	nfpm, err := o.tool(ctx, "nfpm")
-	if err != nil {
-		return err
-	}
 	if err := o.help(ctx, filepath.Join(work, "help")); err != nil {
 		return err
 	}
@@ -73,7 +69,7 @@ func (o options) build(ctx context.Context) error {
 		if err := o.archive(a, dir); err != nil {
 			return fmt.Errorf("archive for %s: %w", a.name, err)
 		}
-		if err := o.packages(ctx, nfpm, a, dir); err != nil {
+		if err := o.packages(a, dir); err != nil {
 			return fmt.Errorf("packages for %s: %w", a.name, err)
 		}
 	}
@@ -100,7 +96,7 @@ func (o options) build(ctx context.Context) error {
 	if err := o.checksums(); err != nil {
 		return err
 	}
-	if err := o.helmProvenance(ctx); err != nil {
+	if err := o.helmProvenance(); err != nil {
 		return err
 	}
 	return o.sign()
