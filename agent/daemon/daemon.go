@@ -231,7 +231,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		return err
 	}
 	processors.Limit()
-	d.kernel.host = host.New(host.Config{StateDir: d.cfg.StateDir, Log: d.log.With("part", "host")})
+	d.kernel.host = host.New(host.Config{StateDir: d.cfg.StateDir, ToTUN: d.device.toKernel, Log: d.log.With("part", "host")})
 	d.lan = newLANPaths(lanConfig{
 		self: p.Self.PeerID, lan: d.cfg.LAN, keep: p.Host.Keep, host: d.kernel.host,
 		peers: lanPeers{d.node, d.force.current}, log: d.log.With("part", "lan"),

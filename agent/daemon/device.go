@@ -11,6 +11,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/tun"
+	"edgemesh/tunnel/virtio"
 )
 
 // lastingTUN is a TUN that is recreated when another program deletes it. The repair
@@ -95,6 +96,11 @@ func (l *lastingTUN) device() tun.Device {
 }
 
 func (l *lastingTUN) Write(buf []byte) error { return l.device().Write(buf) }
+
+// toKernel is Write for a packet without a header.
+func (l *lastingTUN) toKernel(packet []byte) error {
+	return l.Write(append(make([]byte, virtio.HeaderLen), packet...))
+}
 
 func (l *lastingTUN) Close() error {
 	l.mu.Lock()

@@ -180,11 +180,35 @@ func (k *kernel) findings(w mesh.Host) []control.Finding {
 const (
 	repairEvery    = 30 * time.Second       // how often kernel state is compared with the plan
 	retryEvery     = 2 * time.Second        // the same after an error
-	lookEvery      = 5 * time.Minute        // how often foreign rules are looked at, for status
+	probeEvery     = 5 * time.Minute        // how often the host's firewall is probed, for status
+	probeDebounce  = 3 * time.Second        // how long a change of it may be one of several
+	probeRest      = 10 * time.Second       // least time between two probes: some programs change it all the time
 	statusEvery    = 5 * time.Second        // the same while new pods get no network
 	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
 	repairRest     = 2 * time.Second        // least time between two repairs: other programs change the firewall often
 )
+
+// nextLook says when to probe the host's firewall again: some seconds after another program has changed it.
+type nextLook struct {
+	last    time.Time
+	changed time.Time // when a change was noticed; zero for none since last
+}
+
+// wait is how long to wait until then, or until it can be said; 0 means now. suspect reports whether another program has changed the
+// firewall since last.
+func (n *nextLook) wait(now time.Time, suspect func() bool) time.Duration {
+	if rest := n.last.Add(probeRest).Sub(now); rest > 0 {
+		return rest
+	}
+	if n.changed.IsZero() && suspect() {
+		n.changed = now
+	}
+	next := n.last.Add(probeEvery)
+	if !n.changed.IsZero() {
+		next = n.changed.Add(probeDebounce)
+	}
+	return max(next.Sub(now), 0)
+}
 
 // repairer compares kernel state and the plugin's files with the plan whenever the kernel
 // reports a change, and periodically, so that a flushed firewall, a deleted bridge or a
@@ -208,7 +232,7 @@ type repairer struct {
 func (r repairer) run(ctx context.Context) {
 	wait := repairEvery
 	rested := time.Now() // no repair before
-	looked := time.Now() // when foreign rules were looked at
+	look := nextLook{last: time.Now()}
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
@@ -235,9 +259,11 @@ func (r repairer) run(ctx context.Context) {
 			r.log.Error("control socket unavailable: status, ping and doctor cannot reach this agent", "err", err)
 		}
 		r.kernel.repaired(err)
-		if time.Since(looked) > lookEvery {
+		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
+		if untilLook == 0 {
 			r.kernel.look(ctx)
-			looked = time.Now()
+			look = nextLook{last: time.Now()}
+			untilLook = probeEvery
 		}
 		why := r.kernel.serving(err)
 		r.source.SetServing(why)
@@ -249,6 +275,7 @@ func (r repairer) run(ctx context.Context) {
 		default:
 			wait = repairEvery
 		}
+		wait = min(wait, untilLook)
 		rested = time.Now().Add(repairRest)
 	}
 }

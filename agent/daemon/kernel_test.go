@@ -3,6 +3,7 @@ package daemon
 import (
 	"slices"
 	"testing"
+	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
 )
@@ -28,4 +29,35 @@ func TestRelayTeller(t *testing.T) {
 	if len(told) != 1 || len(told[0]) != 0 {
 		t.Errorf("no relay: told %q", told)
 	}
+}
+
+// TestNextLook: the host's firewall is probed some seconds after others change it, not more often than they rest, and now and
+// then without a sign.
+func TestNextLook(t *testing.T) {
+	last := time.Unix(1000, 0)
+	n, changed := nextLook{last: last}, false
+	reads := 0
+	suspect := func() bool { reads++; return changed }
+	at := func(after, want time.Duration) {
+		t.Helper()
+		if got := n.wait(last.Add(after), suspect); got != want {
+			t.Errorf("%s after the last probe: wait %s, want %s", after, got, want)
+		}
+	}
+	changed = true
+	at(time.Second, probeRest-time.Second)
+	if reads != 0 {
+		t.Error("the firewall was read while it rests")
+	}
+	changed = false
+	at(20*time.Second, probeEvery-20*time.Second)
+	changed = true
+	at(30*time.Second, probeDebounce)
+	at(31*time.Second, probeDebounce-time.Second)
+	if reads != 2 {
+		t.Errorf("the firewall was read %d times, want 2: a change is noticed once", reads)
+	}
+	at(30*time.Second+probeDebounce, 0)
+	n, changed = nextLook{last: last}, false
+	at(probeEvery, 0)
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
@@ -95,8 +94,8 @@ func (e *examined) finding() control.Finding {
 	return finding(e.name, control.Broken, "repair needed: "+todo+" (wanted: "+e.present()+")", e.remedy)
 }
 
-// Warnings reports what on this host obstructs the pod network although Set succeeds. It
-// costs as much as reading the firewall.
+// Warnings reports what on this host obstructs the pod network although Set succeeds. It sends probes through the host's
+// firewall.
 func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,6 +103,8 @@ func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 	if err != nil {
 		return nil // Set fails, too, and says why
 	}
+	before := h.rules()
+	defer func() { h.probed = before.after(h.rules()) }()
 	return h.inTheWay(w, s)
 }
 
@@ -118,18 +119,8 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		warn("ipv6", "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only")
 	}
-	drops := func(check, detail, remedy string, sure bool) {
-		if sure {
-			out = append(out, finding(check, control.Broken, detail, remedy))
-		} else {
-			warn(check, detail, remedy)
-		}
-	}
-	detail, remedy, sure := nft.CheckForward(s)
-	drops("nftables", detail, remedy, sure)
-	detail, remedy, sure = h.fw.CheckForward(s)
-	drops("iptables", detail, remedy, sure)
-	detail, remedy = h.fw.Mixed()
+	out = append(out, h.checkForward(s)...)
+	detail, remedy := h.fw.Mixed()
 	warn("iptables", detail, remedy)
 	if detail, remedy := rtnetlink.CheckWay(s); detail != "" {
 		out = append(out, finding("way", control.Broken, detail, remedy))
@@ -138,24 +129,6 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
 		warn("lan", "LAN paths unavailable: "+why, "see the cause; packets take the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false")
 	}
 	return out
-}
-
-// CheckInput reports what on this host keeps other nodes from its mesh address. What its operator has closed stays closed.
-func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s, err := h.plan(w)
-	if err != nil {
-		return nil // Check says why
-	}
-	detail, remedy := h.fw.ClosedInput(s)
-	if detail == "" {
-		detail, remedy = nft.CheckInput(s)
-	}
-	if detail == "" {
-		return nil
-	}
-	return []control.Finding{finding("input", control.Warning, detail, remedy)}
 }
 
 // reasons returns why this host can hold no native or VXLAN paths, "" when it can.

@@ -5,11 +5,12 @@
 // nft and iptables each compare their part of it with the kernel. DESIGN.md has the
 // drawings.
 //
-//	host.go   Host, Set and Cleanup
-//	parts.go  all kernel state, in the order in which it is set
-//	paths.go  native and VXLAN paths between two calls of Set
-//	check.go  what doctor and status report
-//	watch.go  changes that the kernel announces
+//	host.go     Host, Set and Cleanup
+//	parts.go    all kernel state, in the order in which it is set
+//	paths.go    native and VXLAN paths between two calls of Set
+//	check.go    what doctor and status report
+//	foreign.go  probes through the host's own firewall, and what drops them
+//	watch.go    changes that the kernel announces
 package host
 
 import (
@@ -49,14 +50,16 @@ type Capabilities = plan.Capabilities
 type Config struct {
 	StateDir string // holds sysctls.json: values as they were before the agent
 	Log      *slog.Logger
-	Find     iptables.Find // finds programs, nil for iptables.LookPath
+	Find     iptables.Find             // finds programs, nil for iptables.LookPath
+	ToTUN    func(packet []byte) error // hands the kernel a packet as from the tunnel; nil: no such packet is probed with
 }
 
 // Host sets and removes the kernel state of one node, in the network namespace
 // of the calling thread. Its methods may be called from several goroutines.
 type Host struct {
-	log  *slog.Logger
-	find iptables.Find
+	log   *slog.Logger
+	find  iptables.Find
+	toTUN func([]byte) error
 	rooms
 
 	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
@@ -65,6 +68,7 @@ type Host struct {
 	can     Capabilities // as of the last call
 	refused string       // why the firewall cannot hold the rules of LAN paths; never reset
 	applied bool         // a Set succeeded: further changes are repairs
+	probed  rules        // the host's firewall as probed last
 }
 
 // New prepares a Host; it changes nothing.
@@ -73,7 +77,7 @@ func New(c Config) *Host {
 		c.Find = iptables.LookPath
 	}
 	memory := sysctl.NewMemory(c.StateDir)
-	return &Host{log: c.Log, find: c.Find, rooms: rooms{
+	return &Host{log: c.Log, find: c.Find, toTUN: c.ToTUN, rooms: rooms{
 		Paths: &Paths{log: c.Log, memory: memory}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
 	}}
 }

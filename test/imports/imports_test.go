@@ -43,9 +43,9 @@ var rules = []rule{
 		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
 		why:  "the plan is made purely",
 	}, {
-		path: "edgemesh/agent/host/verdict",
-		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
-		why:  "packets are followed purely",
+		path: "edgemesh/agent/host/probe",
+		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/iptables", "edgemesh/agent/control"},
+		why:  "packets are made and sent, others say what became of them",
 	}, {
 		path: "edgemesh/agent/host/sysctl",
 		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/nft", "edgemesh/agent/host/iptables"},

@@ -4,8 +4,7 @@
 //	rules.go     our chains, their rules (where a rule is added), and where the jumps to them belong
 //	access.go    rules about what pods may not reach
 //	save.go      what iptables-save prints
-//	forward.go   which of the host's own rules drop packets between pods
-//	input.go     whether the host's own rules keep other nodes out
+//	foreign.go   the host's own rules: their text, what they dropped, how to open them
 //	backend.go   one iptables binary: reads, fills and removes chains
 //	choose.go    which binaries there are, and which of them the host uses
 //	firewall.go  Firewall, which compares

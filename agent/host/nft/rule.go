@@ -1,5 +1,4 @@
-// Package nft compares and changes our tables of native nftables, and looks for foreign ones
-// that are in the way.
+// Package nft compares and changes our tables of native nftables, and traces packets through those of others.
 //
 //	rule.go       how a rule is written
 //	table.go      a table in the kernel: compare, make, remove
@@ -7,9 +6,7 @@
 //	senders.go    the elements of its sets
 //	nat.go        table inet edgemesh-nat
 //	tables.go     Tables, which compares both
-//	foreign.go    tables that drop what iptables accepts
-//	eval.go       others' rules, translated for package verdict
-//	registers.go  what their expressions make of one packet
+//	trace.go      table inet edgemesh-probe: where a packet is dropped, and by which rule
 package nft
 
 import (

@@ -117,7 +117,7 @@ func CheckNames(s plan.State) error {
 
 // Cleanup deletes our tables.
 func Cleanup() error {
-	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove())
+	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), tableOf(Mark{}, onward).remove())
 }
 
 var (

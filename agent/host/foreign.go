@@ -1,0 +1,228 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/host/iptables"
+	"edgemesh/agent/host/nft"
+	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/probe"
+	"edgemesh/internal/membership/mesh"
+)
+
+// checkForward sends packets as pods do, and reports what on this host drops them: our own rules cannot overrule it. What drops
+// some protocols alone may be meant. The caller holds mu.
+func (h *Host) checkForward(s plan.State) (out []control.Finding) {
+	var packets []probe.Packet
+	for _, f := range s.Held() {
+		packets = append(packets, probe.Forwarded(f, h.toTUN != nil)...)
+	}
+	cuts := h.send(s, packets, false)
+	for _, broken := range []bool{true, false} { // the worst of each program
+		for _, c := range merged(cuts) {
+			if c.all != broken || slices.ContainsFunc(out, func(f control.Finding) bool { return f.Check == c.program }) {
+				continue
+			}
+			grade, verb := control.Warning, "may be"
+			if broken {
+				grade, verb = control.Broken, "are"
+			}
+			out = append(out, finding(c.program, grade, c.forwarded(verb), c.openForward(s)))
+		}
+	}
+	return out
+}
+
+// CheckInput reports what on this host keeps other nodes from its mesh address. What its operator has closed stays closed.
+func (h *Host) CheckInput(_ context.Context, w mesh.Host) []control.Finding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, err := h.plan(w)
+	if err != nil || h.toTUN == nil {
+		return nil // Check says why
+	}
+	port, _ := strconv.ParseUint(plan.KubeletPort, 10, 16)
+	var packets []probe.Packet
+	for _, f := range s.Held() {
+		if p, ok := probe.ToNode(f, w.Nodes, uint16(port)); ok {
+			packets = append(packets, p)
+		}
+	}
+	for _, c := range h.send(s, packets, true) {
+		const reach = ", so other nodes may not reach %s: kubectl logs and exec, Services, scrapes"
+		detail := "nftables table " + c.table + " drops or rejects what comes to this node" + fmt.Sprintf(reach, "its mesh address")
+		remedy := opening(c.table, "let its table accept what comes from the pod ranges", s)
+		if c.program == byIPTables {
+			detail = fmt.Sprintf("the host's firewall (%s INPUT) drops what its rules do not accept"+reach, c.command, c.packet.Dst)
+			remedy = h.fw.OpenInput(s.Of(c.packet.Dst))
+		}
+		return []control.Finding{finding("input", control.Warning, detail+", by "+c.by, remedy)}
+	}
+	return nil
+}
+
+// Names of findings, by the program whose rule drops a packet.
+const byIPTables, byNFT = "iptables", "nftables"
+
+// cut is a packet that did not pass, and what dropped it.
+type cut struct {
+	packet                      probe.Packet
+	protocols                   []string
+	all                         bool // no protocol passes
+	program, command, table, by string
+}
+
+// again is after what time a packet is sent once more that was dropped: a limit on rates may have dropped it, or a firewall
+// that was just being loaded.
+const again = 200 * time.Millisecond
+
+// send sends packets through the host's firewall and returns those that did not pass, twice. They are to this node itself if
+// input.
+func (h *Host) send(s plan.State, packets []probe.Packet, input bool) []cut {
+	cuts := h.sendOnce(s, packets, input)
+	if len(cuts) == 0 {
+		return nil
+	}
+	packets = nil
+	for _, c := range cuts {
+		packets = append(packets, c.packet)
+	}
+	time.Sleep(again)
+	return h.sendOnce(s, packets, input)
+}
+
+func (h *Host) sendOnce(s plan.State, packets []probe.Packet, input bool) (out []cut) {
+	if len(packets) == 0 {
+		return nil
+	}
+	before := h.fw.Counts()
+	fates, err := nft.Trace(len(packets), input, func(m nft.Mark) error { return probe.Send(packets, m, s.MTU, h.toTUN) })
+	if err != nil {
+		h.log.Debug("the host's firewall was not probed", "err", err)
+		return nil
+	}
+	after := h.fw.Counts()
+	for i, f := range fates {
+		if c, ok := h.cutBy(f, packets[i], before, after); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// cutBy says what dropped a packet; ok is false if nothing did, a rule of our own, or routing.
+func (h *Host) cutBy(f nft.Fate, p probe.Packet, before, after iptables.Counts) (c cut, ok bool) {
+	c, v6 := cut{packet: p}, p.Src.Is6()
+	switch r := f.Rule; {
+	case f.Passed || r.Ours() || strings.HasPrefix(r.Chain, iptables.Prefix):
+		return c, false
+	case r.IPTables():
+		c.program, c.command, c.table = byIPTables, iptables.Command(v6, false), r.Table
+		c.by = h.fw.RuleText(v6, r.Table, r.Chain, r.Number, r.String())
+		return c, true
+	case r.Chain != "":
+		c.program, c.table, c.by = byNFT, r.Family+" "+r.Table, r.String()
+		return c, true
+	case f.Hook == "":
+		return c, false
+	}
+	rules, foreign := after.Since(before, v6, f.Table)
+	if len(rules) > 0 {
+		c.program, c.command, c.table, c.by = byIPTables, iptables.Command(v6, true), f.Table, strings.Join(rules, " or ")
+		return c, foreign
+	}
+	c.program, c.by = byNFT, "no rule that the kernel names: in "+f.Hook+", behind priority "+f.Behind[strings.LastIndex(f.Behind, "_")+1:]
+	return c, true
+}
+
+// merged joins the cuts of packets that differ in protocol alone.
+func merged(cuts []cut) (out []cut) {
+	const protocols = 3
+	for _, c := range cuts {
+		same := func(o cut) bool { return o.packet.In == c.packet.In && o.packet.Src == c.packet.Src }
+		i := slices.IndexFunc(out, same)
+		if i < 0 {
+			i, out = len(out), append(out, c)
+		}
+		out[i].protocols = append(out[i].protocols, c.packet.Name())
+		out[i].all = len(out[i].protocols) == protocols
+	}
+	return out
+}
+
+// forwarded says which forwarded packets are dropped, and by which rule.
+func (c cut) forwarded(verb string) string {
+	what := "forwarded packets are dropped"
+	switch {
+	case c.program == byIPTables:
+		what = fmt.Sprintf("%s -t %s drops forwarded packets", c.command, c.table)
+	case c.table != "":
+		what = "nftables table " + c.table + " drops or rejects forwarded packets that iptables has accepted"
+	}
+	out := c.packet.Out
+	if out == "" {
+		out = "any interface"
+	}
+	return fmt.Sprintf("%s: pods %s unreachable: %s from %s (%s) to %s (%s), by %s", what, verb, strings.Join(c.protocols, ", "),
+		c.packet.Src, c.packet.In, c.packet.Dst, out, c.by)
+}
+
+// openForward says how to let them pass.
+func (c cut) openForward(s plan.State) string {
+	switch {
+	case c.program == byIPTables:
+		return fmt.Sprintf("see `%s -t %s -S`: delete that rule, or accept packets from and to the pod ranges before it", c.command, c.table)
+	case c.table == "":
+		return "see `nft list hooks`: a kernel module or a BPF program there drops packets; unload it, or exclude the pod ranges from it"
+	}
+	return opening(c.table, "let its table accept forwarded packets from and to the pod ranges: `nft -a list table "+c.table+"` shows chain and rule", s)
+}
+
+// opening says how a table lets the pod ranges in; other is for tables of programs not known here.
+func opening(table, other string, s plan.State) string {
+	if !strings.HasSuffix(table, " firewalld") {
+		return other
+	}
+	remedy := "firewall-cmd --permanent --zone=trusted"
+	for _, r := range s.Ranges() {
+		remedy += " --add-source=" + r.String()
+	}
+	if s.LAN.VXLAN {
+		remedy += fmt.Sprintf("; firewall-cmd --permanent --add-port=%d/udp", s.LAN.VXLANPort)
+	}
+	return remedy + "; firewall-cmd --reload"
+}
+
+// rules identify what all firewalls of this host hold.
+type rules struct {
+	known      bool
+	generation uint32 // of nftables
+	legacy     string
+}
+
+func (h *Host) rules() rules {
+	n, _ := nft.Generation() // 0 where the kernel has no nftables
+	return rules{true, n, h.fw.LegacyRules()}
+}
+
+// after is r as it is once it was probed, once or twice, or nothing known if others have changed something meanwhile.
+func (r rules) after(now rules) rules {
+	changes := now.generation - r.generation
+	if r.legacy != now.legacy || changes != 0 && changes != nft.Transactions && changes != 2*nft.Transactions {
+		return rules{}
+	}
+	return now
+}
+
+// Suspect reports whether another program has changed the host's firewall since Warnings probed it.
+func (h *Host) Suspect() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.probed.known || h.probed != h.rules()
+}

@@ -1,0 +1,134 @@
+package host
+
+import (
+	"strings"
+	"testing"
+
+	"edgemesh/agent/control"
+)
+
+// blocked is what Check says of the host's own firewalls.
+func blocked(t *testing.T, h *Host) (out []control.Finding) {
+	t.Helper()
+	for _, f := range h.Check(t.Context(), dual()) {
+		if f.Check == byIPTables && !strings.Contains(f.Detail, "mixed") || f.Check == byNFT {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// TestNativeFilter: what native nftables of others does with packets between pods, and where.
+func TestNativeFilter(t *testing.T) {
+	const (
+		table = "nft add table inet strict\n"
+		chain = table + "nft add chain inet strict forward_all {type filter hook forward priority 10 ; policy "
+		drop  = chain + "drop ; }\n"
+		pass  = chain + "accept ; }\n"
+		add   = "nft add rule inet strict forward_all "
+	)
+	for _, c := range []struct {
+		name, script string
+		severity     control.Severity // OK: nothing is reported
+		by           string
+	}{
+		{"policy", drop, control.Broken, "chain forward_all, policy drop"},
+		{"firewalld's way", pass + add + "ct state established accept\n" + add + "counter reject with icmpx admin-prohibited", control.Broken, "chain forward_all, handle 3"},
+		{"range accepted", drop + add + "ip saddr 10.244.0.0/16 accept\n" + add + "ip6 saddr fd00::/16 accept", control.OK, ""},
+		{"one family is", drop + add + "ip saddr 10.244.0.0/16 accept", control.Broken, "fd00:"},
+		{"destination accepted", drop + add + "ip daddr { 10.0.0.0/8, 192.168.0.0/16 } accept\n" + add + "ip6 daddr fd00::/8 accept", control.OK, ""},
+		{"bridge accepted", drop + add + "iifname edgemesh-br accept\n" + add + "oifname edgemesh-br accept", control.OK, ""},
+		{"ours by a wildcard", drop + add + "iifname edgemesh-* accept", control.OK, ""},
+		{"one direction only", drop + add + "iifname edgemesh-br accept", control.Broken, "(edgemesh-tun) to"},
+		{"the other", drop + add + "iifname edgemesh-tun accept", control.Broken, "(edgemesh-br) to"},
+		{"other ports are not", drop + add + "tcp dport { 22, 80 } accept", control.Broken, "policy drop"},
+		{"rejects some", pass + add + "ip saddr 10.9.0.0/16 reject", control.OK, ""},
+		{"drops the range", pass + add + "ip daddr 10.244.0.0/16 drop", control.Broken, "handle 2"},
+		{"drops UDP", pass + add + "meta l4proto udp drop", control.Warning, "UDP from"},
+		{"drops TCP", pass + add + "ip daddr 10.244.0.0/16 meta l4proto tcp drop", control.Warning, "may be unreachable: TCP from"},
+		{"drops one pod", pass + add + "ip saddr 10.244.7.9 drop", control.OK, ""},
+		{"drops marked packets", pass + add + "meta mark 0x10 drop", control.OK, ""},
+		{"drops what is invalid", pass + add + "ct state vmap { established : accept, related : accept, invalid : drop }", control.OK, ""},
+		{"in another chain", pass + "nft add chain inet strict pods\n" + add + "oifname vmap { edgemesh-tun : jump pods }\nnft add rule inet strict pods drop", control.Broken, "chain pods, handle"},
+		{"the second table", "nft add table inet first\nnft add chain inet first f { type filter hook forward priority 0 ; policy accept ; }\n" + drop, control.Broken, "inet strict"},
+		{"before routing", table + "nft add chain inet strict p { type filter hook prerouting priority -300 ; policy accept ; }\n" +
+			"nft add rule inet strict p ip saddr 10.244.0.0/16 drop", control.Broken, "chain p, handle"},
+		{"after it", table + "nft add chain inet strict p { type filter hook postrouting priority 300 ; policy accept ; }\n" +
+			"nft add rule inet strict p ip saddr 10.244.0.0/16 drop", control.Broken, "chain p, handle"},
+		{"masqueraded", table + "nft add chain inet strict p { type nat hook postrouting priority 90 ; policy accept ; }\nnft add rule inet strict p masquerade random", control.OK, ""},
+		{"a limit", pass + add + "limit rate over 1000/second burst 10 packets drop", control.OK, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			enter(t)
+			h := newHost(t)
+			h.toTUN = writes(openTUN(t))
+			mustSet(t, h, dual())
+			run(t, c.script)
+			found := blocked(t, h)
+			if c.severity == control.OK {
+				if len(found) > 0 {
+					t.Errorf("found %+v", found)
+				}
+				return
+			}
+			if len(found) != 1 || found[0].Check != byNFT || found[0].Severity != c.severity || !strings.Contains(found[0].Detail, c.by) ||
+				!strings.Contains(found[0].Detail, "inet strict") || !strings.Contains(found[0].Remedy, "nft -a list table inet strict") {
+				t.Errorf("found %+v, want %s by %s", found, c.severity, c.by)
+			}
+		})
+	}
+}
+
+// TestProbeLeavesNothing: no probe arrives anywhere, nor stays in a table of the kernel; and what is left of one that a kill
+// interrupted goes with the next, which hears of others' changes meanwhile.
+func TestProbeLeavesNothing(t *testing.T) {
+	l := newLab(t, "nft add table inet edgemesh-probe\nnft add chain inet edgemesh-probe FORWARD_1")
+	l.host.toTUN = writes(l.tun)
+	run(t, "ip link add other9 type bridge") // another program's, which sees no packets
+	before := found(t)
+	l.host.Warnings(t.Context(), dual()) // deletes what is left
+	if w := l.host.Warnings(t.Context(), dual()); len(w) > 0 {
+		t.Errorf("a host without faults: %+v", w)
+	}
+	if l.host.Suspect() {
+		t.Error("the probe itself counts as a change")
+	}
+	if after := found(t); after != before {
+		t.Errorf("a probe changed something:\n%s", difference(before, after))
+	}
+	if tables := run(t, "nft list tables"); strings.Contains(tables, "edgemesh-probe") {
+		t.Errorf("its table is still there:\n%s", tables)
+	}
+	for _, v := range versions("nft") { // the next packet from the TUN is a pod's
+		a := l.listen(l.podA, v.podA, 0)
+		if err := send(a, "first", v.far, serverPort); err != nil {
+			t.Fatal(err)
+		}
+		l.fromTUN("first")
+	}
+	if entries := run(t, "conntrack -L -p udp --orig-port-dst 53211"); strings.Contains(entries, "53211") {
+		t.Errorf("connections of probes are tracked:\n%s", entries)
+	}
+	for _, change := range []string{"nft add table inet other", "iptables-legacy -I FORWARD -s 10.9.9.9 -j DROP"} {
+		run(t, change)
+		if !l.host.Suspect() {
+			t.Errorf("nothing noticed of %s", change)
+		}
+		l.host.Warnings(t.Context(), dual())
+		if l.host.Suspect() {
+			t.Errorf("%s was looked at, and still counts", change)
+		}
+	}
+}
+
+// TestLostUnseen: what no table names, a BPF program or a module, is placed behind the last chain that saw the packet.
+func TestLostUnseen(t *testing.T) {
+	enter(t)
+	h := newHost(t)
+	h.toTUN = writes(openTUN(t))
+	mustSet(t, h, dual())
+	run(t, "sysctl -qw net.ipv4.ip_forward=0")
+	if found := blocked(t, h); len(found) > 0 {
+		t.Errorf("routing drops them, not a firewall: %+v", found)
+	}
+}
