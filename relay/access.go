@@ -49,7 +49,7 @@ func newAccess(c config, log *slog.Logger) (access, error) {
 	return &bySecret{conf: c, secrets: secrets, log: log}, nil
 }
 
-// byController lets nodes ask one of the membership's controllers before they are members. The membership bans them.
+// byController lets nodes reach one of the membership's controllers before they are members. The membership bans them.
 type byController struct{}
 
 func (byController) policy(view func() *members.View) *gate.Policy {

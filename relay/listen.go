@@ -27,7 +27,7 @@ func bind(h *plainhost.Host, listen []ma.Multiaddr) error {
 	slices.SortStableFunc(order, func(i, j int) int { return len(listen[j]) - len(listen[i]) }) // …/ws is longer
 	var bound []ma.Multiaddr
 	for _, i := range order {
-		// libp2p's error does not wrap the kernel's: ask that one first.
+		// libp2p's error does not wrap the kernel's: try the kernel first.
 		a := listen[i]
 		var err error
 		if !sharesWith(a, bound) {

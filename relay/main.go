@@ -1,16 +1,16 @@
 // Command edgemesh-relay serves the pod network's members on a public host. The
-// commands' help says how to use it, DESIGN.md why it is done this way.
+// commands' help says how to use it, DESIGN.md why it works like that.
 //
 //	main.go      the commands
 //	run.go       from the configuration to SIGTERM; follows the membership
 //	server.go    the libp2p host and its services
 //	access.go    who is admitted beside the members: by join secret, or by a controller
 //	gater.go     refuses connections
-//	listen.go    listening addresses
+//	metrics.go   counters; serves /metrics, /healthz, /readyz
 //	tcp.go       TCP and WebSocket transports
 //	share.go     a TCP port for both
-//	addrs.go     which addresses members are given
-//	metrics.go   what is counted; serves /metrics, /healthz, /readyz
+//	listen.go    listening addresses
+//	addrs.go     addresses that members are given
 //	own.go       the state directory for a relay that is not root
 //	loglevel.go  the level of a running relay's log
 //	config.go    the configuration; one relay per state directory

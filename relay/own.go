@@ -12,7 +12,7 @@ import (
 	"edgemesh/internal/cli"
 )
 
-// newOwn is the command that a container of a moment runs as root, so that the relay itself need not.
+// newOwn is the command that an init container runs as root, so that the relay itself need not.
 func newOwn() *cobra.Command {
 	var stateDir string
 	var user int

@@ -139,7 +139,7 @@ func (v *server) start(c config) error {
 		IsMember: v.isMember,
 		Controllers: relayservice.Controllers{
 			Is:     func(p peer.ID) bool { return v.gater.View().IsController(p) },
-			MayAsk: v.gate.Ask,
+			MayAsk: v.gate.TakeCircuit,
 			Data:   gate.CircuitData,
 		},
 		IsKnown: v.known,

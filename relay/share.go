@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -15,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection to a shared port has to begin within firstByte, and within firstBytePressed when strangers hold all places
-// for handshakes: a first segment that is lost comes again after a second.
+// A connection to a shared port has to begin within firstByte, and within firstBytePressed when all slots for
+// handshakes are taken: a first segment that is lost comes again after a second.
 const (
 	firstByte        = 3 * time.Second
 	firstBytePressed = 1500 * time.Millisecond
@@ -58,11 +59,12 @@ func (s *sharedPorts) split(l transport.GatedMaListener) transport.GatedMaListen
 	if _, shared := s.left[at]; !shared {
 		return l
 	}
-	p := &port{GatedMaListener: l, patience: s.patience, closed: make(chan struct{})}
+	p := &port{GatedMaListener: l, patience: s.patience}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	web := &half{port: p, conns: make(chan accepted)}
 	left := &half{port: p, conns: make(chan accepted)}
 	s.left[at] = left
-	go p.run(web, left)
+	p.wg.Go(func() { p.run(web, left) })
 	return web
 }
 
@@ -70,19 +72,21 @@ func (s *sharedPorts) split(l transport.GatedMaListener) transport.GatedMaListen
 type port struct {
 	transport.GatedMaListener
 	patience func(calm, pressed time.Duration) time.Duration
-	close    sync.Once
-	closed   chan struct{}
+	ctx      context.Context //nolint:containedctx // the lifetime of the port's goroutines
+	cancel   func()
+	wg       sync.WaitGroup
+	once     sync.Once
 }
 
 // run accepts until the port is closed.
 func (p *port) run(web, left *half) {
-	defer p.Close()
+	defer p.shut()
 	var passing tec.TempErrCatcher // waits a little after errors such as "too many open files"
 	for {
 		c, scope, err := p.Accept()
 		switch {
 		case err == nil:
-			go p.sort(accepted{c, scope}, web, left)
+			p.wg.Go(func() { p.sort(accepted{c, scope}, web, left) })
 		case !passing.IsTemporary(err):
 			return
 		}
@@ -91,6 +95,8 @@ func (p *port) run(web, left *half) {
 
 // sort waits for the first byte of a connection and hands it to the half that it is for.
 func (p *port) sort(a accepted, web, left *half) {
+	stop := context.AfterFunc(p.ctx, func() { a.Close() })
+	defer stop()
 	until := time.Now().Add(p.patience(firstByte, firstBytePressed))
 	first, err := peekByte(a.Conn, until)
 	if err != nil {
@@ -105,17 +111,24 @@ func (p *port) sort(a accepted, web, left *half) {
 	defer late.Stop()
 	select {
 	case to.conns <- a:
+		stop()
 	case <-late.C:
 		a.drop()
-	case <-p.closed:
+	case <-p.ctx.Done():
 		a.drop()
 	}
 }
 
-// Close closes the socket for both halves.
-func (p *port) Close() (err error) {
-	p.close.Do(func() {
-		close(p.closed)
+// Close closes the socket for both halves, and waits for the connections that belong to none yet.
+func (p *port) Close() error {
+	err := p.shut()
+	p.wg.Wait()
+	return err
+}
+
+func (p *port) shut() (err error) {
+	p.once.Do(func() {
+		p.cancel()
 		err = p.GatedMaListener.Close()
 	})
 	return err
@@ -132,7 +145,7 @@ func (h *half) Accept() (manet.Conn, network.ConnManagementScope, error) {
 	select {
 	case a := <-h.conns:
 		return a.Conn, a.scope, nil
-	case <-h.closed:
+	case <-h.ctx.Done():
 		return nil, nil, transport.ErrListenerClosed
 	}
 }

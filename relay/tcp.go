@@ -36,7 +36,7 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 	return t.TcpTransport.Listen(a)
 }
 
-// A request for WebSocket takes less than maxHeader bytes; net/http would read a million from every stranger.
+// A request for WebSocket takes less than maxHeader bytes; net/http would read a million from anybody.
 const maxHeader = 4 << 10
 
 // newWebSocket is the same for WebSocket.

@@ -1,5 +1,5 @@
-// Package enroll lets a node have a controller write to the API what its own access does not let it write. The node proves
-// who it is by the certificate that the platform gave it: kubelet's, or edgecore's of KubeEdge.
+// Package enroll lets a node have a controller write to the API where its own access does not suffice. The node proves who it
+// is by the certificate that the platform gave it: kubelet's, or edgecore's of KubeEdge.
 //
 //	edge                                                   controller
 //	   │ ──── opens a stream for /edgemesh/enroll/1 ───────────▶ │
@@ -7,14 +7,9 @@
 //	   │ ──── request, certificates, signature ────────────────▶ │   each after its length
 //	   │ ◀──────────────────────────── answer, after its length ─ │
 //
-// The certificate's key signs
-//
-//	"/edgemesh/enroll/1" 00 | length of the controller's ID, ID | length of the edge's ID, ID | session: 32 |
-//	challenge: 32 | SHA-256 of the request
-//
-// The session is the connection's tls-exporter channel binding (RFC 9266). So a signature counts for these two peers, on
-// this connection, for this request, once. It is ECDSA or RSA-PSS with SHA-256, or Ed25519. Request and answer are JSON, the
-// certificates DER, the node's own first. Lengths are two bytes, big-endian.
+// The certificate's key signs the transcript (package transcript), whose verifier is the controller, followed by the SHA-256 of
+// the request: ECDSA or RSA-PSS with SHA-256, or Ed25519. Request and answer are JSON, the certificates DER, the node's own
+// first. Lengths are two bytes, big-endian.
 //
 //	doc.go      this page
 //	message.go  requests, answers, and how they are written
@@ -24,6 +19,6 @@
 //	host.go     libp2p hosts of both
 //	proxied.go  their dials through an HTTP proxy
 //	stay.go     keeps the controller reachable at relays
-//	visit.go    members visit a controller that asks them for their paths
-//	seen.go     asks a relay whether it sees a member
+//	visit.go    members visit a controller that observes their paths
+//	seen.go     whether a relay sees a member
 package enroll

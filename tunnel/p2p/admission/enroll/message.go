@@ -18,7 +18,7 @@ const (
 	maxSignature = 1 << 10
 )
 
-// errMessage means that what came is no message of this protocol.
+// errMessage means that a message is malformed.
 var errMessage = errors.New("enroll: malformed message")
 
 // Request is a write as the API would take it.
@@ -34,7 +34,7 @@ type Answer struct {
 	Body json.RawMessage `json:"body,omitempty"`
 }
 
-// message is a request with the proof of who asks.
+// message is a request with the proof of its sender.
 type message struct {
 	request   []byte // JSON
 	chain     []byte // DER, one certificate after the other

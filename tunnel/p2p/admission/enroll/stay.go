@@ -37,11 +37,11 @@ type Controller struct {
 // NewController returns a controller with that key whose requests v answers; nil: it takes none. If it watches, all members may
 // visit it. greet may be nil. Close it.
 func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log *slog.Logger) (*Controller, error) {
-	room := edges
+	most := edges
 	if watches {
-		room = members
+		most = members
 	}
-	h, err := newHost(key, nil, room)
+	h, err := newHost(key, nil, most)
 	if err != nil {
 		return nil, err
 	}

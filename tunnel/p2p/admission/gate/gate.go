@@ -57,7 +57,7 @@ func (g *Gate) VerifySourceAddress(a net.Addr) bool {
 	return taken > all/verifyPart || g.ResourceManager.VerifySourceAddress(a)
 }
 
-// Handshakes is how many may be under way, and are.
+// Handshakes returns the number of slots for handshakes, and how many are taken.
 func (g *Gate) Handshakes() (all, taken int) { return g.table.load() }
 
 // Patience is how long to wait for an unauthenticated peer: calm while nobody else is here, and the shorter the more slots
@@ -145,8 +145,8 @@ func (g *Gate) Admits(p peer.ID) bool { return g.table.admits(p) }
 // Proved is how many connected peers have proved a secret.
 func (g *Gate) Proved() int { return g.table.proved() }
 
-// Ask takes the one circuit to a controller that each of p's connections may have, and reports false if none is left.
-func (g *Gate) Ask(p peer.ID) bool { return g.table.ask(p) }
+// TakeCircuit takes the one circuit to a controller that each of p's connections may have, and reports false if none is left.
+func (g *Gate) TakeCircuit(p peer.ID) bool { return g.table.takeCircuit(p) }
 
 // Follow has the gate notified of n's connections. It closes those that have neither a slot nor been admitted: the
 // membership may change between a handshake and the swarm's notice.

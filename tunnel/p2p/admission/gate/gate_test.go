@@ -220,11 +220,11 @@ func TestKnownAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for addr, want := range map[string]bool{"/ip4/5.5.5.0/tcp/9": true, "/ip6/::ffff:5.5.5.0/tcp/9": true, "/ip4/5.5.5.1/tcp/9": false, "/ip4/5.5.5.2/tcp/1": false} {
-		site, ok := siteOf(addr)
-		if !ok || g.table.known(site) != want {
+		prefix, ok := prefixOf(addr)
+		if !ok || g.table.known(prefix) != want {
 			t.Errorf("%s is known: %t", addr, !want)
 		}
 	}
 }
 
-func siteOf(addr string) (netip.Prefix, bool) { return pool.SiteOf(ma.StringCast(addr)) }
+func prefixOf(addr string) (netip.Prefix, bool) { return pool.PrefixOf(ma.StringCast(addr)) }

@@ -106,8 +106,8 @@ func (w *queued) wait() bool {
 		return false
 	}
 	at, _ := netip.ParseAddrPort(w.RemoteAddr().String())
-	site := pool.Site(at.Addr())
-	if !w.gate.turns.await(w.turn, site, w.gate.table.known(site)) {
+	prefix := pool.Prefix(at.Addr())
+	if !w.gate.turns.await(w.turn, prefix, w.gate.table.known(prefix)) {
 		return false
 	}
 	if w.late != nil {

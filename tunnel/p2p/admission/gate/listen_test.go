@@ -56,9 +56,9 @@ func TestLateHandshakes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
 				g := newGate(64)
-				g.table.homes.Add(pool.Site(netip.MustParseAddr("5.5.5.5")))
+				g.table.homes.Add(pool.Prefix(netip.MustParseAddr("5.5.5.5")))
 				for i := range c.taken - 1 { // and this one
-					g.table.handshakes.Add(&conn{}, pool.Site(netip.AddrFrom4([4]byte{5, 6, 0, byte(i)})))
+					g.table.handshakes.Add(&conn{}, pool.Prefix(netip.AddrFrom4([4]byte{5, 6, 0, byte(i)})))
 				}
 				conn, scope, err := g.Upgrader(one{gate: g, conn: near}).GateMaListener(nil).Accept()
 				if err != nil {

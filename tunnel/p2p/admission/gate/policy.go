@@ -37,10 +37,10 @@ type Policy struct {
 	secrets []join.Secret // that admit; the gate's copy may change
 
 	stay      time.Duration // from the handshake to admission
-	slots     int           // connections that wait or ask, from addresses that no member has come from
-	homeSlots int           // likewise, from the others; 0: they share slots
-	perSite   int           // of these, from one site; 0: no limit of its own
-	perPeer   int           // and of one peer; 0: likewise
+	slots     int           // pending connections from addresses that no member has come from
+	homeSlots int           // pending connections from the others; 0: they share slots
+	perPrefix int           // pending connections from one prefix; 0: no limit of its own
+	perPeer   int           // and of one peer; 0: no limit of its own
 	protocol  protocol.ID   // the only one that they may use
 	streams   int           // of one peer at a time
 	circuit   bool          // each connection may have one, to a controller
@@ -53,17 +53,16 @@ type Policy struct {
 // exists, and a node that it fails for never learns where the relay sees it, which hole punching needs.
 func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
 	return &Policy{judge: judge, secrets: secrets, stay: join.Patience, slots: 384, homeSlots: 256, perPeer: 8,
-		protocol: identity.JoinProtocol, streams: 16, hold: true, full: refusals.Waiting, late: refusals.NoSecret}
+		protocol: identity.JoinProtocol, streams: 16, hold: true, full: refusals.Unproved, late: refusals.NoSecret}
 }
 
-// CircuitData is what the circuit of a peer carries at most that asks a controller, in bytes each way: two handshakes, a
-// request and its answer.
+// CircuitData bounds a pending peer's circuit to a controller, in bytes each way: two handshakes, a request and its answer.
 const CircuitData = 128 << 10
 
 // Controllers lets each connection open one circuit to a controller, which may have the membership list its peer. The stay
 // is long: over a slow link two handshakes and the request take some seconds. The nodes of a site are behind one address,
 // and try again when they find no slot.
 func Controllers(judge func(peer.ID) Ruling) *Policy {
-	return &Policy{judge: judge, stay: 20 * time.Second, slots: 256, perSite: 32,
-		protocol: proto.ProtoIDv2Hop, streams: 8, circuit: true, full: refusals.Lobby}
+	return &Policy{judge: judge, stay: 20 * time.Second, slots: 256, perPrefix: 32,
+		protocol: proto.ProtoIDv2Hop, streams: 8, circuit: true, full: refusals.TooMany}
 }

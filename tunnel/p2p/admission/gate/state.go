@@ -38,8 +38,8 @@ var next = [...][]state{ //nolint:gochecknoglobals // a constant
 type conn struct {
 	inbound bool
 	addr    ma.Multiaddr // nil: not known
-	site    netip.Prefix // of addr
-	direct  bool         // it has a site: it is no circuit
+	prefix  netip.Prefix // of addr
+	direct  bool         // it has a prefix: it is no circuit
 
 	// The table's lock guards what follows.
 	state    state

@@ -81,14 +81,14 @@ func (t *table) claim(c *conn) error {
 		}
 		return nil
 	}
-	if c.site, c.direct = pool.SiteOf(c.addr); !c.direct {
+	if c.prefix, c.direct = pool.PrefixOf(c.addr); !c.direct {
 		return nil
 	}
-	if err := t.handshakes.Share(c.site, t.homes.Has(c.site)); err != nil {
+	if err := t.handshakes.Share(c.prefix, t.homes.Has(c.prefix)); err != nil {
 		return err
 	}
-	t.handshakes.Add(c, c.site)
-	c.release = func() { t.handshakes.Remove(c, c.site) }
+	t.handshakes.Add(c, c.prefix)
+	c.release = func() { t.handshakes.Remove(c, c.prefix) }
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (t *table) enter(c *conn, p peer.ID) (victim *conn, reason string) {
 		c.to(admitted)
 	}
 	if c.direct && (listed || t.admitsLocked(p)) {
-		t.homes.Add(c.site)
+		t.homes.Add(c.prefix)
 	}
 	c.peer = p
 	of := t.peers[p]
@@ -141,14 +141,14 @@ func (t *table) wait(c *conn, p peer.ID) (victim *conn, reason string) {
 	}
 	var from *pool.Pool[*conn]
 	if !t.remembered.Has(p) {
-		if from = t.elsewhere; t.homes.Has(c.site) {
+		if from = t.elsewhere; t.homes.Has(c.prefix) {
 			from = t.home
 		}
-		if t.policy.perSite > 0 && from.At(c.site) >= t.policy.perSite {
+		if t.policy.perPrefix > 0 && from.At(c.prefix) >= t.policy.perPrefix {
 			return nil, t.policy.full
 		}
 		var ok bool
-		if victim, ok = from.Displace(c.site); !ok {
+		if victim, ok = from.Displace(c.prefix); !ok {
 			return nil, t.policy.full
 		}
 		if victim != nil {
@@ -157,8 +157,8 @@ func (t *table) wait(c *conn, p peer.ID) (victim *conn, reason string) {
 	}
 	c.to(waiting)
 	if from != nil {
-		from.Add(c, c.site)
-		c.release = func() { from.Remove(c, c.site) }
+		from.Add(c, c.prefix)
+		c.release = func() { from.Remove(c, c.prefix) }
 	}
 	c.deadline = time.Now().Add(t.policy.stay)
 	t.pending[c] = struct{}{}
@@ -261,8 +261,8 @@ func (t *table) proved() (n int) {
 	return n
 }
 
-// ask takes the one circuit that each of p's connections may have.
-func (t *table) ask(p peer.ID) bool {
+// takeCircuit takes the one circuit that each of p's connections may have.
+func (t *table) takeCircuit(p peer.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	of := t.peers[p]
@@ -288,7 +288,7 @@ func (t *table) verified(c *conn, nc network.Conn, s join.Secret) {
 	t.admit(c)
 	t.remembered.Add(c.peer)
 	if c.direct {
-		t.homes.Add(c.site)
+		t.homes.Add(c.prefix)
 	}
 }
 
@@ -342,13 +342,13 @@ func (t *table) from(p peer.ID) string {
 }
 
 // known reports whether members have come from an address.
-func (t *table) known(site netip.Prefix) bool {
+func (t *table) known(prefix netip.Prefix) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.homes.Has(site)
+	return t.homes.Has(prefix)
 }
 
-// load is how many handshakes may be under way, and are.
+// load returns the number of slots for handshakes, and how many are taken.
 func (t *table) load() (all, taken int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,7 +18,7 @@ const (
 	longestTurn = time.Second
 	// longestWait is how long one waits for its turn: go-libp2p ends it after 15 s, and the other end waits for 16.
 	longestWait = 12 * time.Second
-	// A site from which no member has come gets one strangersPart of the turns at most, another one membersPart: a silent
+	// A prefix from which no member has come gets one strangersPart of the turns at most, another one membersPart: a silent
 	// peer keeps its turn for longestTurn.
 	strangersPart, membersPart = 8, 2
 )
@@ -26,13 +26,13 @@ const (
 var errTurn = errors.New("too many handshakes are ahead of this one")
 
 // turns lets few handshakes compute at a time. When thousands return to a restarted relay, all of them side by side would
-// take so long that each gives up before it is done. The next turn goes to a site that members have come from, then to
+// take so long that each gives up before it is done. The next turn goes to a prefix that members have come from, then to
 // whoever has waited least: an attacker's many connections wait, and a member overtakes them.
 type turns struct {
 	mu              sync.Mutex // a leaf: guards what follows, and each turn
 	all, free       int
 	longest         time.Duration        // of one
-	held            map[netip.Prefix]int // by site
+	held            map[netip.Prefix]int // by prefix
 	members, others []*turn              // those that wait, in the order of their arrival
 }
 
@@ -43,7 +43,7 @@ func newTurns() *turns {
 
 // turn is that of one handshake.
 type turn struct {
-	site   netip.Prefix
+	prefix netip.Prefix
 	member bool
 	begun  bool
 	over   bool          // the handshake does not need it, or has had it
@@ -54,9 +54,9 @@ type turn struct {
 func newTurn() *turn { return &turn{change: make(chan struct{})} }
 
 // await waits for x's turn, at most for longestWait and until it is over, and reports whether it came.
-func (t *turns) await(x *turn, site netip.Prefix, member bool) bool {
+func (t *turns) await(x *turn, prefix netip.Prefix, member bool) bool {
 	t.mu.Lock()
-	x.site, x.member = site, member
+	x.prefix, x.member = prefix, member
 	switch {
 	case x.over:
 	case t.free > 0 && t.may(x):
@@ -87,19 +87,19 @@ func (t *turns) queue(x *turn) *[]*turn {
 	return &t.others
 }
 
-// may reports whether x's site may have one more turn. The caller holds mu.
+// may reports whether x's prefix may have one more turn. The caller holds mu.
 func (t *turns) may(x *turn) bool {
 	part := strangersPart
 	if x.member {
 		part = membersPart
 	}
-	return t.held[x.site] < max(t.all/part, 1)
+	return t.held[x.prefix] < max(t.all/part, 1)
 }
 
 // begin gives x its turn. The caller holds mu.
 func (t *turns) begin(x *turn) {
 	t.free--
-	t.held[x.site]++
+	t.held[x.prefix]++
 	x.begun = true
 	x.late = time.AfterFunc(t.longest, func() { t.end(x) })
 	close(x.change)
@@ -125,8 +125,8 @@ func (t *turns) endLocked(x *turn) {
 	}
 	x.late.Stop()
 	t.free++
-	if t.held[x.site]--; t.held[x.site] == 0 {
-		delete(t.held, x.site)
+	if t.held[x.prefix]--; t.held[x.prefix] == 0 {
+		delete(t.held, x.prefix)
 	}
 	for t.free > 0 && (t.next(&t.members, slices.All(t.members)) || t.next(&t.others, slices.Backward(t.others))) {
 	}

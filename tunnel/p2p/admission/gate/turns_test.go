@@ -17,9 +17,9 @@ import (
 	"edgemesh/tunnel/p2p/admission/pool"
 )
 
-// from is a site.
+// from is a prefix.
 func from(i int) netip.Prefix {
-	return pool.Site(netip.AddrFrom4([4]byte{5, 5, byte(i >> 8), byte(i)}))
+	return pool.Prefix(netip.AddrFrom4([4]byte{5, 5, byte(i >> 8), byte(i)}))
 }
 
 // turnsOf is turns of which n are free, of many.
@@ -41,7 +41,7 @@ func (t *turns) take(at netip.Prefix, member bool, closed <-chan struct{}) (pass
 	return func() { t.end(x) }, t.await(x, at, member)
 }
 
-// Members' sites have the next turns in the order in which they came, then the newest of the others; who waits too long, or
+// Members' prefixes have the next turns in the order in which they came, then the newest of the others; who waits too long, or
 // goes away, has none.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -54,10 +54,10 @@ func TestTurns(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
 		var wg sync.WaitGroup
-		sites := 0
+		prefixes := 0
 		wait := func(name string, member bool, closed <-chan struct{}) {
-			sites++
-			at := from(sites)
+			prefixes++
+			at := from(prefixes)
 			wg.Go(func() {
 				pass, got := ts.take(at, member, closed)
 				mu.Lock()
@@ -93,7 +93,7 @@ func TestTurns(t *testing.T) {
 func (t *turns) check(tb testing.TB, free int) {
 	tb.Helper()
 	if t.free != free || len(t.members)+len(t.others)+len(t.held) != 0 {
-		tb.Errorf("%d turns are free, want %d; %d wait, sites have %v", t.free, free, len(t.members)+len(t.others), t.held)
+		tb.Errorf("%d turns are free, want %d; %d wait, prefixes have %v", t.free, free, len(t.members)+len(t.others), t.held)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestTurnsStay(t *testing.T) {
 	})
 }
 
-// A stranger that takes turns again and again, and keeps them, leaves seven of eight to others, at a member's site half.
+// A stranger that takes turns again and again, and keeps them, leaves seven of eight to others, at a member's prefix half.
 func TestTurnsAreShared(t *testing.T) {
 	for _, c := range []struct {
 		known bool

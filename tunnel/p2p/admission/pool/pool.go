@@ -36,7 +36,7 @@ const (
 type Pool[H comparable] struct {
 	slots, taken int
 	clock        uint64                       // numbers the holders
-	near         map[netip.Prefix][]holder[H] // by site, oldest first
+	near         map[netip.Prefix][]holder[H] // by prefix, oldest first
 	wide         map[netip.Prefix]int         // slots taken by each IPv6 /48
 }
 
@@ -50,23 +50,23 @@ func New[H comparable](slots int) *Pool[H] {
 	return &Pool[H]{slots: slots, near: make(map[netip.Prefix][]holder[H]), wide: make(map[netip.Prefix]int)}
 }
 
-// Slots is how many there are, Len how many are taken, At how many of them by one site.
+// Slots is how many there are, Len how many are taken, At how many of them by one prefix.
 func (p *Pool[H]) Slots() int { return p.slots }
 
 // Len is how many slots are taken.
 func (p *Pool[H]) Len() int { return p.taken }
 
-// At is how many slots a site has taken.
-func (p *Pool[H]) At(site netip.Prefix) int { return len(p.near[site]) }
+// At is how many slots a prefix has taken.
+func (p *Pool[H]) At(prefix netip.Prefix) int { return len(p.near[prefix]) }
 
 // Pressure is which part of the slots is taken, from 0 to 1.
 func (p *Pool[H]) Pressure() float64 { return float64(p.taken) / float64(p.slots) }
 
-// Share is the rule for holders that nobody can displace: it reports whether site's share has a slot left; members have come
+// Share is the rule for holders that nobody can displace: it reports whether prefix's share has a slot left; members have come
 // from known ones. The error is ErrFull or ErrShare.
-func (p *Pool[H]) Share(site netip.Prefix, known bool) error {
-	block, isWide := wide(site)
-	held := len(p.near[site])
+func (p *Pool[H]) Share(prefix netip.Prefix, known bool) error {
+	block, isWide := wide(prefix)
+	held := len(p.near[prefix])
 	if isWide {
 		held = p.wide[block]
 	}
@@ -81,16 +81,16 @@ func (p *Pool[H]) Share(site netip.Prefix, known bool) error {
 	switch {
 	case left <= 0:
 		return ErrFull
-	case len(p.near[site]) >= max(minShare, left/part), isWide && held >= max(minShare<<2, left/part<<1): // a /48: four sites' least, two sites' part
+	case len(p.near[prefix]) >= max(minShare, left/part), isWide && held >= max(minShare<<2, left/part<<1): // a /48: four prefixes' least, two prefixes' part
 		return ErrShare
 	}
 	return nil
 }
 
-// Displace is the rule for holders that can be displaced: it reports whether one more of site may have a slot, and who has to
-// give up its own, the zero value if nobody. The site with most slots gives up its oldest, so each site gets a first slot
+// Displace is the rule for holders that can be displaced: it reports whether one more of prefix may have a slot, and who has to
+// give up its own, the zero value if nobody. The prefix with most slots gives up its oldest, so each prefix gets a first slot
 // immediately, and keeps it while another has more.
-func (p *Pool[H]) Displace(site netip.Prefix) (victim H, ok bool) {
+func (p *Pool[H]) Displace(prefix netip.Prefix) (victim H, ok bool) {
 	if p.taken < p.slots {
 		return victim, true
 	}
@@ -100,33 +100,33 @@ func (p *Pool[H]) Displace(site netip.Prefix) (victim H, ok bool) {
 			most = some
 		}
 	}
-	if own := len(p.near[site]); own > 0 && len(most) <= own+1 {
+	if own := len(p.near[prefix]); own > 0 && len(most) <= own+1 {
 		return victim, false
 	}
 	return most[0].h, true
 }
 
 // Add gives h a slot, which one of the rules has found.
-func (p *Pool[H]) Add(h H, site netip.Prefix) {
+func (p *Pool[H]) Add(h H, prefix netip.Prefix) {
 	p.taken++
 	p.clock++
-	p.near[site] = append(p.near[site], holder[H]{h, p.clock})
-	if block, ok := wide(site); ok {
+	p.near[prefix] = append(p.near[prefix], holder[H]{h, p.clock})
+	if block, ok := wide(prefix); ok {
 		p.wide[block]++
 	}
 }
 
 // Remove takes h's slot back.
-func (p *Pool[H]) Remove(h H, site netip.Prefix) {
-	i := slices.IndexFunc(p.near[site], func(x holder[H]) bool { return x.h == h })
+func (p *Pool[H]) Remove(h H, prefix netip.Prefix) {
+	i := slices.IndexFunc(p.near[prefix], func(x holder[H]) bool { return x.h == h })
 	if i < 0 {
 		return
 	}
 	p.taken--
-	if p.near[site] = slices.Delete(p.near[site], i, i+1); len(p.near[site]) == 0 {
-		delete(p.near, site)
+	if p.near[prefix] = slices.Delete(p.near[prefix], i, i+1); len(p.near[prefix]) == 0 {
+		delete(p.near, prefix)
 	}
-	if block, ok := wide(site); ok {
+	if block, ok := wide(prefix); ok {
 		if p.wide[block]--; p.wide[block] == 0 {
 			delete(p.wide, block)
 		}

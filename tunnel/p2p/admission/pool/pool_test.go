@@ -12,7 +12,7 @@ import (
 func host(i int) netip.Prefix {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], 0x05000000+uint32(i))
-	return Site(netip.AddrFrom4(b))
+	return Prefix(netip.AddrFrom4(b))
 }
 
 // shared is a pool of handshakes.
@@ -36,7 +36,7 @@ func (s *shared) take(at netip.Prefix) error {
 	return nil
 }
 
-// leave gives up a slot of that site.
+// leave gives up a slot of that prefix.
 func (s *shared) leave(at netip.Prefix) { s.Remove(s.near[at][0].h, at) }
 
 // fill has each of n hosts take what it gets, in turns.
@@ -83,14 +83,14 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// A stranger with a /48 has as many sites as a hundred hosts, and gets two hosts' part.
+// A stranger with a /48 has as many prefixes as a hundred hosts, and gets two hosts' part.
 func TestPrefixOf48(t *testing.T) {
 	p := newShared(1024)
 	held := 0
 	for more := true; more; {
 		more = false
 		for i := range 256 {
-			if p.take(Site(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, 0, byte(i)}))) == nil {
+			if p.take(Prefix(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, 0, byte(i)}))) == nil {
 				held++
 				more = true
 			}
@@ -99,12 +99,12 @@ func TestPrefixOf48(t *testing.T) {
 	if held > 1024/4 {
 		t.Errorf("a /48 holds %d of 1024 slots", held)
 	}
-	if err := p.take(Site(netip.MustParseAddr("2001:db8:1::1"))); err != nil {
+	if err := p.take(Prefix(netip.MustParseAddr("2001:db8:1::1"))); err != nil {
 		t.Error("another /48:", err)
 	}
-	for site := range p.near {
-		for len(p.near[site]) > 0 {
-			p.leave(site)
+	for prefix := range p.near {
+		for len(p.near[prefix]) > 0 {
+			p.leave(prefix)
 		}
 	}
 	if p.Len()+len(p.wide)+len(p.near) != 0 {
@@ -129,8 +129,8 @@ func TestRefusals(t *testing.T) {
 // beyond an equal share.
 func TestDisplace(t *testing.T) {
 	p, n := New[int](4), 0
-	enter := func(site netip.Prefix) (h, victim int) {
-		victim, ok := p.Displace(site)
+	enter := func(prefix netip.Prefix) (h, victim int) {
+		victim, ok := p.Displace(prefix)
 		if !ok {
 			return 0, 0
 		}
@@ -138,7 +138,7 @@ func TestDisplace(t *testing.T) {
 			p.Remove(victim, host(1))
 		}
 		n++
-		p.Add(n, site)
+		p.Add(n, prefix)
 		return n, victim
 	}
 	first, _ := enter(host(1))
@@ -158,9 +158,9 @@ func TestDisplace(t *testing.T) {
 	if h, _ := enter(host(2)); h != 0 {
 		t.Error("a third slot beside two of another address")
 	}
-	for site := range p.near {
-		for len(p.near[site]) > 0 {
-			p.Remove(p.near[site][0].h, site)
+	for prefix := range p.near {
+		for len(p.near[prefix]) > 0 {
+			p.Remove(p.near[prefix][0].h, prefix)
 		}
 	}
 	p.Remove(first, host(1)) // again
@@ -180,30 +180,30 @@ func TestDisplaceTheOldest(t *testing.T) {
 	}
 }
 
-func TestOneSite(t *testing.T) {
+func TestOnePrefix(t *testing.T) {
 	addr := netip.MustParseAddr
 	for a, b := range map[string]string{"2001:db8:0:ff::2": "2001:db8:0:1::3", "::ffff:5.5.5.5": "5.5.5.5", "fe80::1%eth0": "fe80::2"} {
-		if Site(addr(a)) != Site(addr(b)) {
-			t.Errorf("%s and %s are two sites", a, b)
+		if Prefix(addr(a)) != Prefix(addr(b)) {
+			t.Errorf("%s and %s are two prefixes", a, b)
 		}
 	}
-	if Site(addr("2001:db8:0:100::1")) == Site(addr("2001:db8:0:1::1")) || host(1) == host(2) {
-		t.Error("two sites count as one")
+	if Prefix(addr("2001:db8:0:100::1")) == Prefix(addr("2001:db8:0:1::1")) || host(1) == host(2) {
+		t.Error("two prefixes count as one")
 	}
 	p := newShared(4000)
-	if err := errors.Join(p.take(Site(netip.Addr{})), p.take(Site(netip.Addr{}))); err != nil {
+	if err := errors.Join(p.take(Prefix(netip.Addr{})), p.take(Prefix(netip.Addr{}))); err != nil {
 		t.Errorf("no address at all: %v", err)
 	}
 }
 
-func TestSiteOf(t *testing.T) {
+func TestPrefixOf(t *testing.T) {
 	for addr, want := range map[string]string{
 		"/ip4/5.5.5.5/tcp/1":                   "5.5.5.5/32",
 		"/ip6/2001:db8:1:234::1/udp/1/quic-v1": "2001:db8:1:200::/56",
 		"/ip6/::ffff:5.5.5.5/tcp/1":            "5.5.5.5/32",
 		"/dns/example.org/tcp/1":               "::/56",
 	} {
-		if got, has := SiteOf(ma.StringCast(addr)); got.String() != want || has != (addr[:4] != "/dns") {
+		if got, has := PrefixOf(ma.StringCast(addr)); got.String() != want || has != (addr[:4] != "/dns") {
 			t.Errorf("%s: %v, %t, want %s", addr, got, has, want)
 		}
 	}
@@ -241,10 +241,10 @@ func FuzzPool(f *testing.F) {
 				p.known.Add(a)
 			case op&0xc0 == 0xc0:
 				if victim, ok := p.Displace(a); ok {
-					for site, some := range p.near {
+					for prefix, some := range p.near {
 						if victim != 0 && some[0].h == victim {
-							p.Remove(victim, site)
-							held[site]--
+							p.Remove(victim, prefix)
+							held[prefix]--
 							break
 						}
 					}

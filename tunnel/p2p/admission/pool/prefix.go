@@ -7,8 +7,8 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 )
 
-// Site is the prefix that counts as one address: an IPv4 address, or an IPv6 /56, which a site gets from its provider.
-func Site(a netip.Addr) netip.Prefix {
+// Prefix is the prefix that counts as one address: an IPv4 address, or an IPv6 /56, which a site gets from its provider.
+func Prefix(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 56
 	switch {
@@ -20,20 +20,20 @@ func Site(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// SiteOf is the Site of a's IP address. The second result is false if it has none.
-func SiteOf(a ma.Multiaddr) (netip.Prefix, bool) {
+// PrefixOf is the Prefix of a's IP address. The second result is false if it has none.
+func PrefixOf(a ma.Multiaddr) (netip.Prefix, bool) {
 	raw, err := manet.ToIP(a)
 	if err != nil {
-		return Site(netip.Addr{}), false
+		return Prefix(netip.Addr{}), false
 	}
 	ip, ok := netip.AddrFromSlice(raw)
-	return Site(ip), ok
+	return Prefix(ip), ok
 }
 
-// wide is the IPv6 /48 around a site: it has 256 sites, and may be one customer's.
-func wide(site netip.Prefix) (netip.Prefix, bool) {
-	if !site.Addr().Is6() {
+// wide is the IPv6 /48 around a prefix: it has 256 prefixes, and may be one customer's.
+func wide(prefix netip.Prefix) (netip.Prefix, bool) {
+	if !prefix.Addr().Is6() {
 		return netip.Prefix{}, false
 	}
-	return netip.PrefixFrom(site.Addr(), 48).Masked(), true
+	return netip.PrefixFrom(prefix.Addr(), 48).Masked(), true
 }

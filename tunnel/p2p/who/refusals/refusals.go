@@ -1,5 +1,5 @@
-// Package refusals knows who was refused what: it counts by reason, has a line in the log for each peer and minute, and
-// remembers the latest ones for doctor.
+// Package refusals records refused connections and streams: it counts them by reason, logs one line for each peer and
+// minute, and remembers the latest for doctor.
 package refusals
 
 import (
@@ -20,21 +20,21 @@ const (
 	Stranger    = "stranger"          // the peer is not a member
 	Banned      = "banned"            // it is banned, or refused for a time
 	Inside      = "inside the tunnel" // the connection comes from the cluster's own addresses
-	Handshakes  = "handshakes"        // all places for handshakes are taken
+	Handshakes  = "handshakes"        // all slots for handshakes are taken
 	Address     = "address"           // this address has taken its share of them
 	Key         = "key"               // at a member's address another key answers
-	Connections = "connections"       // the process has no room for another connection
+	Connections = "connections"       // the process is at its limit of connections or open files
 	PeerConns   = "peer connections"  // this peer has as many as one may have
 	PeerStreams = "peer streams"      // likewise
-	Memory      = "memory"            // it has us hold too much that nobody reads
+	Memory      = "memory"            // too much data for it waits to be read
 
-	// At a relay that lets nodes ask a controller before they are members:
-	Lobby = "too many strangers" // others have their turn to ask
-	// At a relay that asks for the join secret:
+	// At a relay that lets nodes reach a controller before they are members:
+	TooMany = "too many strangers" // all slots are taken
+	// At a relay that requires the join secret:
 	NoSecret    = "no join secret"                   // the peer has proved nothing in time
 	WrongSecret = "wrong join secret"                // it proved another one
-	BrokenProof = "broken proof of the join secret"  // what it sent is none
-	Waiting     = "too many without the join secret" // others have their turn to prove it
+	BrokenProof = "broken proof of the join secret"  // its message is malformed
+	Unproved    = "too many without the join secret" // all slots are taken
 )
 
 // meaning is what an operator reads.
@@ -42,18 +42,18 @@ var meaning = map[string]string{
 	Stranger:    "connection refused: its peer is not a member; if it is a node of this cluster, its key is not the one in the membership",
 	Banned:      "connection refused: its peer is banned, or refused for a time",
 	Inside:      "connection refused: it comes from an address of the pod network, so it would be a tunnel inside the tunnel",
-	Handshakes:  "connections refused before their handshake: all places are taken by those who do not say who they are; members have places of their own",
-	Address:     "connections refused before their handshake: this address opens many and does not say who it is; members have places of their own",
+	Handshakes:  "connections refused before their handshake: all slots are taken by connections that never complete one; members have slots of their own",
+	Address:     "connections refused before their handshake: this address opens many and completes none; members have slots of their own",
 	Key:         "not connected: another key than the member's answers at its address; if the node was installed again, register its peer ID",
-	Connections: "connection refused: this process has no room for more connections or open files",
+	Connections: "connection refused: this process is at its limit of connections or open files",
 	PeerConns:   "connection refused: this peer has as many as one may have",
 	PeerStreams: "stream refused: this peer has as many as one may have",
-	Memory:      "stream reset: this peer has more waiting to be read than one may have",
-	Lobby:       "connection refused: too many strangers ask for a controller, and this address has its share; nodes try again by themselves; block strangers in the firewall",
+	Memory:      "stream reset: more data for this peer waits to be read than one peer may have",
+	TooMany:     "connection refused: too many peers that are not members want a controller, and this address has its share; nodes retry automatically; block unknown addresses in the firewall",
 	NoSecret:    "peer refused: it has not proved the join secret in time; if it is a node, set joinSecretFile there",
 	WrongSecret: "peer refused: it has proved another join secret; if it is a node, compare the files that joinSecretFile names here and there",
 	BrokenProof: "peer refused: it has not proved the join secret; if it is a node, compare its version, and the files that joinSecretFile names here and there",
-	Waiting:     "connection refused: too many wait to prove the join secret, and this address or peer has its share; nodes try again by themselves; block strangers in the firewall",
+	Unproved:    "connection refused: too many peers have not proved the join secret yet, and this address or peer has its share; nodes retry automatically; block unknown addresses in the firewall",
 }
 
 const (
@@ -61,12 +61,12 @@ const (
 	Kept = 10 * time.Minute
 	// most bounds the refusals that are remembered for each reason.
 	most = 64
-	// maxLines bounds the lines of one minute in the log for each reason: peer IDs cost a stranger nothing, and many of
+	// maxLines bounds the log lines of one minute for each reason: peer IDs cost an attacker nothing, and many of
 	// one reason do not hide another.
 	maxLines = 20
 )
 
-// Refusal is what one peer, or one address before its handshake, was refused.
+// Refusal is the refusals of one peer, or of addresses before their handshake, for one reason.
 type Refusal struct {
 	Reason string
 	Peer   peer.ID // "" before the handshake
@@ -75,13 +75,13 @@ type Refusal struct {
 	Count  uint64 // since it is remembered
 }
 
-// id is what counts as the same.
+// id is a Refusal's key.
 type id struct {
 	reason string
 	peer   peer.ID
 }
 
-// Book counts, tells and remembers.
+// Book counts, logs and remembers refusals.
 type Book struct {
 	log      *slog.Logger
 	name     func(peer.ID) string // the member's; nil: names are not known
@@ -104,7 +104,7 @@ func New(log *slog.Logger, name func(peer.ID) string) *Book {
 	}
 }
 
-// Refuse notes a refusal; p is "" before the handshake, from may be.
+// Refuse records a refusal; p is "" before the handshake, from may be.
 func (b *Book) Refuse(reason string, p peer.ID, from string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +136,7 @@ func (b *Book) Refuse(reason string, p peer.ID, from string) {
 	b.log.Warn(cmp.Or(meaning[reason], "refused: "+reason), append(args, "from", from)...)
 }
 
-// note returns what is remembered of it, expecting mu held.
+// note returns the remembered refusal with that key, or begins one. The caller holds mu.
 func (b *Book) note(i id, now time.Time) *Refusal {
 	if r := b.recent[i]; r != nil && now.Sub(r.At) < Kept {
 		return r
@@ -158,7 +158,7 @@ func (b *Book) note(i id, now time.Time) *Refusal {
 	return r
 }
 
-// Counts is how often each reason was one.
+// Counts are the refusals so far, by reason.
 func (b *Book) Counts() map[string]uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

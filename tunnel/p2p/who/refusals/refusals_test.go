@@ -72,7 +72,7 @@ func TestManyPeers(t *testing.T) {
 // Every reason has a meaning for the log.
 func TestMeanings(t *testing.T) {
 	for _, r := range []string{Stranger, Banned, Inside, Handshakes, Address, Key, Connections, PeerConns, PeerStreams, Memory,
-		NoSecret, WrongSecret, BrokenProof, Waiting} {
+		NoSecret, WrongSecret, BrokenProof, Unproved} {
 		if meaning[r] == "" {
 			t.Errorf("%q says nothing", r)
 		}

@@ -131,7 +131,7 @@ func TestSlotIsTheConnections(t *testing.T) {
 	if !g.waits("p") || !g.Stays(b) || g.Stays(stray) || g.Stays(late) || g.connected(stray) || g.connected(late) {
 		t.Error("want that b waits, and that the others do not stay")
 	}
-	if g.Ask("p") {
+	if g.TakeCircuit("p") {
 		t.Error("where the secret is proved nobody has a circuit to a controller")
 	}
 	unproved := arrive(g, "p", "5.5.5.5", 1)
@@ -224,14 +224,14 @@ func TestAskOnce(t *testing.T) {
 		g.table.isMember = func(p peer.ID) bool { return listed && p == "edge" }
 		a, other := arrive(g, "edge", "5.5.5.5", 1), arrive(g, "other", "5.5.5.5", 1)
 		for i, want := range []bool{true, false} {
-			if g.Ask("edge") != want {
+			if g.TakeCircuit("edge") != want {
 				t.Errorf("circuit %d: %t", i, !want)
 			}
 		}
-		if b := arrive(g, "edge", "5.5.5.5", 2); b == nil || !g.Ask("edge") || g.Ask("edge") {
+		if b := arrive(g, "edge", "5.5.5.5", 2); b == nil || !g.TakeCircuit("edge") || g.TakeCircuit("edge") {
 			t.Error("a second connection has no circuit of its own, or two")
 		}
-		if g.Ask("nobody") {
+		if g.TakeCircuit("nobody") {
 			t.Error("a circuit of nobody")
 		}
 		listed = true
@@ -320,7 +320,7 @@ func TestDisplacedBeforeTheSwarm(t *testing.T) {
 		t.Fatal("no slot", err)
 	}
 	second := arrive(g, "second", "5.5.5.6", 1)
-	if second == nil || g.connected(first) || book.Counts()[refusals.Waiting] != 1 {
+	if second == nil || g.connected(first) || book.Counts()[refusals.Unproved] != 1 {
 		t.Errorf("second %v, refused %v", second, book.Counts())
 	}
 	first.Close()
