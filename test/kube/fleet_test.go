@@ -43,7 +43,7 @@ func TestPlugin(t *testing.T) {
 			}
 		}
 	}
-	has(run("status", "--all"), "nodes     4: 4 ready, 4 asked", "edge-a1", "cloud")
+	has(run("status", "--all"), "nodes     4: 4 ready, 4 reached", "edge-a1", "cloud")
 	has(run("doctor"), "4 nodes: 4 checked, something is broken on 0")
 	has(run("status", "edge-a1"), "edge-a1")
 	has(run("ping", "edge-a1", "edge-b1", "--count", "1"), "1 sent, 1 received")
