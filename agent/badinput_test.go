@@ -21,8 +21,8 @@ import (
 	"edgemesh/internal/cli"
 )
 
-// asking are the commands that ask the running agent, each with what else it needs.
-var asking = [][]string{
+// querying are the commands that query the running agent, each with what else it needs.
+var querying = [][]string{
 	{"status"}, {"status", "edge-2"}, {"status", "--json"}, {"ping", "edge-2"}, {"ping", "edge-2", "--json"}, {"ping", "edge-2", "--count", "0"},
 	{"ping", "edge-2", "--until-direct"}, {"doctor"}, {"doctor", "10.244.2.7"}, {"doctor", "--json"}, {"capture", "--duration", "1s"}, {"capture", "--write", "-", "--duration", "1s"},
 	{"map", "--listen", "127.0.0.1:0"}, {"log-level"}, {"log-level", "debug"},
@@ -36,7 +36,7 @@ func plainly(t *testing.T, what, text string) {
 	}
 }
 
-// Without an agent every command that asks it says so, and how to start one; doctor says it as a finding.
+// Without an agent every command that queries it says so, and how to start one; doctor says it as a finding.
 func TestAgentNotRunning(t *testing.T) {
 	dir := t.TempDir()
 	left := filepath.Join(t.TempDir(), "left") // by a dead agent
@@ -50,7 +50,7 @@ func TestAgentNotRunning(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for _, at := range []string{dir, filepath.Join(dir, "none"), left} {
-		for _, args := range asking {
+		for _, args := range querying {
 			code, out, errOut := command(t, append(slices.Clone(args), "--runtime-dir", at)...)
 			for _, want := range []string{"no agent is running here", "systemctl start edgemesh-agent", "edgemesh-agent run", "--runtime-dir"} {
 				if code != cli.ExitFailed || !strings.Contains(out+errOut, want) {
@@ -152,7 +152,7 @@ func TestRubbishOnTheSocket(t *testing.T) {
 		},
 	} {
 		dir := serving(t, h)
-		for _, args := range asking {
+		for _, args := range querying {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			var out, errOut strings.Builder
 			code := cli.Execute(ctx, newRoot(), append(slices.Clone(args), "--runtime-dir", dir), &out, &errOut)
@@ -245,7 +245,7 @@ func TestUnknownNames(t *testing.T) {
 // lockedDir is set for the part of TestNoPermission that is another user.
 const lockedDir = "EDGEMESH_TEST_LOCKED"
 
-// A user who may not ask the agent, nor write where a command writes, hears so and what to do; nothing is left half done.
+// A user who may not query the agent, nor write where a command writes, learns so and what to do; nothing is left half done.
 func TestNoPermission(t *testing.T) {
 	locked := os.Getenv(lockedDir)
 	if locked == "" && os.Geteuid() == 0 {
@@ -258,7 +258,7 @@ func TestNoPermission(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, args := range asking {
+	for _, args := range querying {
 		code, out, errOut := command(t, append(slices.Clone(args), "--runtime-dir", locked)...)
 		if code != cli.ExitFailed || out != "" || !strings.Contains(errOut, "agent.sock: permission denied (run as root)") {
 			t.Errorf("%v: %d %q %q", args, code, out, errOut)

@@ -141,7 +141,7 @@ func TestChainedThatCannotBeCalled(t *testing.T) {
 	if err := i.Write(subnet("10.244.1.0/24")); err != nil || types(installed(t, c)) != "edgemesh-cni bandwidth" {
 		t.Errorf("right version: %v", err)
 	}
-	// What works stays, and the error says that it is not what was asked for.
+	// What works stays, and the error says that it is not what was configured.
 	c.CNI.Chained = append(c.CNI.Chained, map[string]any{"type": "firewall"})
 	i = New(c)
 	if err := i.Write(subnet("10.244.1.0/24")); !errors.Is(err, ErrFormer) || types(installed(t, c)) != "edgemesh-cni bandwidth" {
@@ -177,7 +177,7 @@ func TestPluginsOfTheOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l := installed(t, c); types(l) != "edgemesh-cni bandwidth" || l.CNIVersion != "1.0.0" {
-		t.Errorf("nobody could ask bandwidth: conflist is %s", l.Bytes)
+		t.Errorf("bandwidth could not be queried: conflist is %s", l.Bytes)
 	}
 	fakePlugin(t, usual, "portmap", "0.4.0")
 	c.CNI.Chained = nil
@@ -192,11 +192,11 @@ func TestPluginsOfTheOperator(t *testing.T) {
 func TestConflistWaitsForStatus(t *testing.T) {
 	c := testConfig(t)
 	bad := errors.New("docker0 has the pods' addresses")
-	asked := 0
+	calls := 0
 	c.Status = func(n *conf.NetConf) error {
-		asked++
+		calls++
 		if _, err := conf.LoadSubnet(n.RuntimeDir); err != nil {
-			t.Errorf("STATUS was asked before the subnet file was there: %v", err)
+			t.Errorf("STATUS was called before the subnet file was there: %v", err)
 		}
 		return bad
 	}
@@ -213,10 +213,10 @@ func TestConflistWaitsForStatus(t *testing.T) {
 	if err := i.Write(subnet("10.244.1.0/24")); err != nil || len(installed(t, c).Plugins) != 1 {
 		t.Errorf("STATUS is good: %v", err)
 	}
-	// Later it stays, so that pods can be deleted, and the runtime asks by itself.
-	bad, asked = errors.New("later"), 0
-	if err := i.Write(subnet("10.244.1.0/24")); err != nil || asked != 0 {
-		t.Errorf("with a conflist in place: %v, asked %d times", err, asked)
+	// Later it stays, so that pods can be deleted, and the runtime calls STATUS by itself.
+	bad, calls = errors.New("later"), 0
+	if err := i.Write(subnet("10.244.1.0/24")); err != nil || calls != 0 {
+		t.Errorf("with a conflist in place: %v, called %d times", err, calls)
 	}
 	if !slices.Equal([]string{ConflistName}, names(t, c.ConfDir)) {
 		t.Errorf("the runtime sees %v", names(t, c.ConfDir))

@@ -157,7 +157,7 @@ func TestVersions(t *testing.T) {
 			t.Errorf("portmap says %s: version %s, %v, want %s", x.says, list.CNIVersion, err, x.want)
 		}
 		if calls, err := os.ReadFile(path + ".calls"); err != nil || len(calls) != 2*(n+1) {
-			t.Errorf("portmap was asked %d times, want once per file (%v)", len(calls)/2, err)
+			t.Errorf("portmap was queried %d times, want once per file (%v)", len(calls)/2, err)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestReadOnlyBinDir(t *testing.T) {
 		}
 	}
 	if n := strings.Count(log.String(), "another release's CNI plugin stays"); n != 1 {
-		t.Errorf("told %d times:\n%s", n, log.String())
+		t.Errorf("logged %d times:\n%s", n, log.String())
 	}
 	if l := installed(t, c); types(l) != PluginName {
 		t.Errorf("the conflist is %s", l.Bytes)

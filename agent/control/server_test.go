@@ -56,7 +56,7 @@ func (e echo) Observe(ctx context.Context, each func(any) error) error {
 }
 func (echo) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }
 
-// What status shows on one screen is asked for without the idle peers, which are a number.
+// What status shows on one screen is requested without the idle peers, which are a number.
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Serve(dir, echo{}, slog.New(slog.DiscardHandler))
@@ -157,7 +157,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// What members tell comes as it is said; the client may end it.
+// What members report comes at once; the client may end it.
 func TestObserve(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -183,7 +183,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// An agent that listens and does not answer, or not to the end, is told from one that does not run; an answer has an end.
+// An agent that listens and does not answer, or not to the end, is distinguished from one that does not run; an answer has an end.
 func TestSilent(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := t.TempDir()
@@ -194,14 +194,14 @@ func TestSilent(t *testing.T) {
 	defer l.Close()
 	c := newClient(dir, 50*time.Millisecond, maxAnswer)
 	defer c.http.CloseIdleConnections()
-	asks := map[string]func() error{
+	queries := map[string]func() error{
 		"status": func() error { _, err := c.Status(t.Context()); return err },
 		"doctor": func() error { _, err := c.Doctor(t.Context()); return err },
 		"ping":   func() error { _, err := c.Pings(t.Context(), PingRequest{Target: "a"}, nil); return err },
 		"map":    func() error { return c.Observe(t.Context(), nil) },
 	}
-	for name, ask := range asks { // nobody accepts
-		if err := ask(); !errors.Is(err, ErrSilent) || errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "restart") {
+	for name, query := range queries { // nobody accepts
+		if err := query(); !errors.Is(err, ErrSilent) || errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "restart") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// What a node does not forward, though its configuration says so, is told with the field's name.
+// What a node does not forward, though its configuration says so, is reported with the field's name.
 func TestForwardFinding(t *testing.T) {
 	for name, x := range map[string]struct {
 		from, ranges string

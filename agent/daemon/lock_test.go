@@ -159,17 +159,17 @@ func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
 }
 
 // What stands by leaves the agent that works in place while upgraded agents of its revision crash: from the start, and when
-// it hears so later. Whoever cannot be asked stops nothing, nor does another revision.
+// it learns so later. An API that cannot be reached stops nothing, nor does another revision.
 func TestStoppedRollout(t *testing.T) {
 	failing := func(revision string) string {
 		return kubetest.JSON(t, api.PodNetwork{Status: api.PodNetworkStatus{Failing: []api.FailingAgents{{Revision: revision, Node: "edge-7", Message: "exit code 1: no"}}}})
 	}
 	var answer atomic.Pointer[string]
 	say := func(s string) { answer.Store(&s) }
-	asked := make(chan struct{}, 100)
+	checked := make(chan struct{}, 100)
 	server := kubetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kubetest.Answers{"GET " + api.PodNetworks().Path(api.NetworkName): *answer.Load()}.ServeHTTP(w, r)
-		asked <- struct{}{}
+		checked <- struct{}{}
 	}))
 	dir := t.TempDir()
 	first, err := LockStateDir(dir)
@@ -183,14 +183,14 @@ func TestStoppedRollout(t *testing.T) {
 	if _, err := standBy(t.Context(), cfg, fit, o); !errors.Is(err, kube.ErrRolloutStopped) || !strings.Contains(err.Error(), "edge-7") {
 		t.Fatalf("at the start: %v", err)
 	}
-	<-asked
+	<-checked
 	for name, text := range map[string]string{"another revision": failing("a"), "no API": "{"} {
 		say(text)
 		ctx, end := context.WithCancel(t.Context())
 		got := make(chan error, 1)
 		go func() { _, err := standBy(ctx, cfg, fit, o); got <- err }()
-		<-asked // at the start
-		<-asked // while it stands by
+		<-checked // at the start
+		<-checked // while it stands by
 		end()
 		if err := <-got; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
@@ -199,7 +199,7 @@ func TestStoppedRollout(t *testing.T) {
 	say(failing("a"))
 	got := make(chan error, 1)
 	go func() { _, err := standBy(t.Context(), cfg, fit, o); got <- err }()
-	<-asked
+	<-checked
 	say(failing("b"))
 	if err := <-got; !errors.Is(err, kube.ErrRolloutStopped) {
 		t.Errorf("later: %v", err)

@@ -18,14 +18,14 @@ import (
 	"edgemesh/tunnel/p2p/who/members"
 )
 
-// told is what p2p and the tunnel have after some news.
-type told struct {
+// parts is what p2p and the tunnel have after some news.
+type parts struct {
 	view   *members.View
 	routes map[netip.Prefix]tunnel.Route
 }
 
-// hear is tell, with a table of routes that is as simple as what tunnel.Change promises.
-func (x *told) hear(n news) {
+// take is distribute, with a table of routes that is as simple as what tunnel.Change promises.
+func (x *parts) take(n news) {
 	x.view = x.view.With(n.members)
 	if n.all {
 		x.routes = map[netip.Prefix]tunnel.Route{}
@@ -37,7 +37,7 @@ func (x *told) hear(n news) {
 	}
 }
 
-// TestNewsAddUp: what p2p and the tunnel are told step by step is what they would be told now. Blocks, keys and names go
+// TestNewsAddUp: what p2p and the tunnel get step by step is what they would get now. Blocks, keys and names go
 // from node to node, and this node changes, too.
 func TestNewsAddUp(t *testing.T) {
 	const nodes, names = 12, 16
@@ -55,7 +55,7 @@ func TestNewsAddUp(t *testing.T) {
 		Access: mesh.Access{HostAccess: mesh.HostAll}, Nodes: []mesh.Node{member("self", self, 0)}}
 	cfg := config.Config{NodeName: "self"}
 	var was plan
-	x := told{view: members.NewView(self, members.Membership{}), routes: map[netip.Prefix]tunnel.Route{}}
+	x := parts{view: members.NewView(self, members.Membership{}), routes: map[netip.Prefix]tunnel.Route{}}
 	own, swapped := 0, 0
 	for step := range 400 {
 		s.Nodes = slices.Clone(s.Nodes)
@@ -106,9 +106,9 @@ func TestNewsAddUp(t *testing.T) {
 		if news.all && step > 0 {
 			own++
 		}
-		x.hear(news)
-		want := told{view: members.NewView(self, members.Membership{})}
-		want.hear(all)
+		x.take(news)
+		want := parts{view: members.NewView(self, members.Membership{})}
+		want.take(all)
 		if !maps.Equal(x.routes, want.routes) {
 			t.Fatalf("step %d: routes %v\nwant %v", step, x.routes, want.routes)
 		}

@@ -48,7 +48,7 @@ func TestOverlapFinding(t *testing.T) {
 	}
 }
 
-// TestLANConflicts: a LAN is refused, what leads to containers or to one pod is told only.
+// TestLANConflicts: a LAN is refused, what leads to containers or to one pod is only reported.
 func TestLANConflicts(t *testing.T) {
 	link := func(kind, name string, index, master int, mac string) netlink.Link {
 		a := netlink.LinkAttrs{Name: name, Index: index, MasterIndex: master, Flags: net.FlagUp}

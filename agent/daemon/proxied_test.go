@@ -26,14 +26,14 @@ import (
 type connectProxy struct {
 	name, to, user string
 
-	mu    sync.Mutex
-	asked []string
+	mu        sync.Mutex
+	requested []string
 }
 
 func (p *connectProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(r.Header.Get("Proxy-Authorization"), "Basic "))
 	p.mu.Lock()
-	p.asked = append(p.asked, r.Method+" "+r.Host)
+	p.requested = append(p.requested, r.Method+" "+r.Host)
 	p.mu.Unlock()
 	switch {
 	case string(user) != p.user:
@@ -124,14 +124,14 @@ func TestAPIOnlyThroughProxy(t *testing.T) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, asked := range p.asked {
-		if asked != "CONNECT "+p.name {
-			t.Errorf("the proxy was asked to %s", asked)
+	for _, requested := range p.requested {
+		if requested != "CONNECT "+p.name {
+			t.Errorf("the proxy was requested to %s", requested)
 		}
 	}
 }
 
-// An API server in the mesh's own ranges is not asked for through the proxy, from when these are known.
+// An API server in the mesh's own ranges is not reached through the proxy, from when these are known.
 func TestAPIInsideTheMesh(t *testing.T) {
 	f := &inForce{}
 	way, err := proxyOf(config.Config{Proxy: "http://10.1.1.1:3128"}, f.inside)

@@ -34,8 +34,8 @@ func TestReconcileTellsOnlyWhatItDid(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	dir := t.TempDir()
-	if told := reconcileOnce(netConf(t, filepath.Join(dir, "none"), dir), "", log); told != "" || out.Len() > 0 {
-		t.Errorf("no store: %q, log %q", told, out.String())
+	if reported := reconcileOnce(netConf(t, filepath.Join(dir, "none"), dir), "", log); reported != "" || out.Len() > 0 {
+		t.Errorf("no store: %q, log %q", reported, out.String())
 	}
 	// A pod of an earlier boot.
 	gone := ipam.Record{IP: netip.MustParseAddr("10.1.1.5"), Boot: "earlier", Allocated: time.Now(), Owner: ipam.Owner{
@@ -43,22 +43,22 @@ func TestReconcileTellsOnlyWhatItDid(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, gone.FileName()), gone.Encode(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if told := reconcileOnce(netConf(t, dir, dir), "", log); told != "" || !strings.Contains(out.String(), "freed=1 restored=0") {
-		t.Errorf("told %q, log %q", told, out.String())
+	if reported := reconcileOnce(netConf(t, dir, dir), "", log); reported != "" || !strings.Contains(out.String(), "freed=1 restored=0") {
+		t.Errorf("reported %q, log %q", reported, out.String())
 	}
 	out.Reset()
-	if told := reconcileOnce(netConf(t, dir, dir), "", log); told != "" || out.Len() > 0 {
-		t.Errorf("nothing left to do: told %q, log %q", told, out.String())
+	if reported := reconcileOnce(netConf(t, dir, dir), "", log); reported != "" || out.Len() > 0 {
+		t.Errorf("nothing left to do: reported %q, log %q", reported, out.String())
 	}
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	told := reconcileOnce(netConf(t, file, dir), "", log)
-	if told == "" || strings.Count(out.String(), "level=WARN") != 1 {
-		t.Errorf("store is a file: told %q, log %q", told, out.String())
+	reported := reconcileOnce(netConf(t, file, dir), "", log)
+	if reported == "" || strings.Count(out.String(), "level=WARN") != 1 {
+		t.Errorf("store is a file: reported %q, log %q", reported, out.String())
 	}
-	if reconcileOnce(netConf(t, file, dir), told, log) != told || strings.Count(out.String(), "level=WARN") != 1 {
+	if reconcileOnce(netConf(t, file, dir), reported, log) != reported || strings.Count(out.String(), "level=WARN") != 1 {
 		t.Errorf("the same error again: log %q", out.String())
 	}
 }

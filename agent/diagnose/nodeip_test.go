@@ -13,12 +13,12 @@ import (
 func TestNodeIP(t *testing.T) {
 	one, two := cidrs("10.244.1.0/24"), cidrs("10.244.1.0/24", "fd00:0:0:1::/64")
 	for _, c := range []struct {
-		name           string
-		reported, told []netip.Addr
-		blocks         []netip.Prefix
-		here           []netip.Addr
-		grade          control.Severity
-		says           []string
+		name                 string
+		reported, configured []netip.Addr
+		blocks               []netip.Prefix
+		here                 []netip.Addr
+		grade                control.Severity
+		says                 []string
 	}{
 		{"the mesh address", addrs("10.244.1.1"), addrs("10.244.1.1"), one, addrs("10.244.1.1"), control.OK, []string{"10.244.1.1"}},
 		{"set by hand", addrs("10.244.1.1"), nil, one, addrs("10.244.1.1"), control.OK, nil},
@@ -26,9 +26,9 @@ func TestNodeIP(t *testing.T) {
 		{"the LAN's", addrs("192.168.1.10"), nil, one, addrs("10.244.1.1", "192.168.1.10"), control.OK, []string{"192.168.1.10", "install --node-ip", "10.244.1.1"}},
 		{"the LAN's, where another plugin gives the host no mesh address", addrs("192.168.1.10"), nil, one, addrs("192.168.1.10"), control.OK, []string{"no mesh address that it could report"}},
 		{"the LAN's before the mesh address", addrs("192.168.1.10", "fd00:0:0:1::1"), nil, two, addrs("10.244.1.1", "192.168.1.10", "fd00:0:0:1::1"), control.Warning, []string{"the first is", "install --node-ip"}},
-		{"the LAN's, told another", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"configured to report 10.244.1.1", "the Node has 192.168.1.10", "restart kubelet"}},
-		{"the LAN's, told what the host lacks", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("192.168.1.10"), control.Warning, []string{"does not have", "the Node keeps 192.168.1.10", "bridge"}},
-		{"the LAN's, told a former address that the host lacks", addrs("192.168.1.10"), addrs("10.244.7.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"no longer this node's", "the Node keeps 192.168.1.10", "install --node-ip"}},
+		{"the LAN's, configured another", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"configured to report 10.244.1.1", "the Node has 192.168.1.10", "restart kubelet"}},
+		{"the LAN's, configured what the host lacks", addrs("192.168.1.10"), addrs("10.244.1.1"), one, addrs("192.168.1.10"), control.Warning, []string{"does not have", "the Node keeps 192.168.1.10", "bridge"}},
+		{"the LAN's, configured a former address that the host lacks", addrs("192.168.1.10"), addrs("10.244.7.1"), one, addrs("10.244.1.1", "192.168.1.10"), control.Warning, []string{"no longer this node's", "the Node keeps 192.168.1.10", "install --node-ip"}},
 		{"one of no host", addrs("192.168.1.99"), nil, one, addrs("10.244.1.1"), control.Warning, []string{"192.168.1.99", "this host does not have", "--node-ip"}},
 		{"none yet", nil, nil, one, addrs("10.244.1.1"), control.Warning, []string{"reports no address", "--node-ip"}},
 		{"of another block", addrs("10.244.9.1"), nil, cidrs("10.244.1.0/24", "10.244.9.0/24"), addrs("10.244.1.1", "10.244.9.1"), control.Warning, []string{"not the first address", "10.244.1.1"}},
@@ -46,7 +46,7 @@ func TestNodeIP(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := judgeNodeIP(p, c.told, c.here)
+			found := judgeNodeIP(p, c.configured, c.here)
 			if len(found) != 1 || found[0].Severity != c.grade || c.grade != control.OK && found[0].Remedy == "" {
 				t.Fatalf("found %+v, want %s", found, c.grade)
 			}

@@ -30,7 +30,7 @@ func TestNotices(t *testing.T) {
 			"no path to edge-2; run doctor there. and 2 more"},
 		{20, []control.Finding{stranger}, "MeshStranger: peer x connects; block it"},
 		{21, append([]control.Finding{stranger}, lost...), ""},
-		{69, append([]control.Finding{stranger}, lost...), ""}, // lost again, but told within the hour
+		{69, append([]control.Finding{stranger}, lost...), ""}, // lost again, but reported within the hour
 		{70, append([]control.Finding{stranger}, lost[0]), "MeshPathMissing: no path to edge-0; run doctor there"},
 		{80, []control.Finding{stranger}, "MeshStranger: peer x connects; block it"},
 		{300, nil, ""},
@@ -52,17 +52,17 @@ func TestRelayed(t *testing.T) {
 	start := time.Unix(1, 0)
 	peers := []control.PeerStatus{{Node: "a", Path: "relayed", Since: &start, Reason: "both NATs are random"}, {Node: "b", Path: "punched", Since: &start}, {Node: "c", Path: "relayed"}}
 	var n Notices
-	told := 0
+	sent := 0
 	for minute := range 60 * 50 {
 		now := start.Add(time.Duration(minute) * time.Minute)
 		for _, x := range n.Due(now, Relayed(now, peers)) {
-			told++
+			sent++
 			if x.Reason != "MeshPathRelayed" || !strings.Contains(x.Message, "packets to a have been relayed for") || !strings.Contains(x.Message, "both NATs are random") {
 				t.Errorf("%+v", x)
 			}
 		}
 	}
-	if told != 3 { // after 70 minutes, and 24 and 48 hours later
-		t.Errorf("told %d times in 50 hours", told)
+	if sent != 3 { // after 70 minutes, and 24 and 48 hours later
+		t.Errorf("sent %d times in 50 hours", sent)
 	}
 }

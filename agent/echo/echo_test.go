@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A request has the size that was asked for, headers included, and one of full size is answered.
+// A request has the requested size, headers included, and one of full size is answered.
 func TestSize(t *testing.T) {
 	for ip, header := range map[string]int{"127.0.0.1": 28, "::1": 48} {
 		to := netip.MustParseAddr(ip)

@@ -49,8 +49,8 @@ func member(name, block string) mesh.Node {
 	return mesh.Node{Name: name, PeerID: mesh.PeerID("id-" + name), PodCIDRs: []netip.Prefix{netip.MustParsePrefix(block)}}
 }
 
-// asked has "a" ask "b", whose agent is far, and returns one line per finding.
-func asked(t *testing.T, answers *Answers, q query) string {
+// queried makes "a" query "b", whose agent is far, and returns one line per finding.
+func queried(t *testing.T, answers *Answers, q query) string {
 	t.Helper()
 	near := &fake{open: func() (Stream, error) {
 		ours, theirs := net.Pipe()
@@ -74,16 +74,16 @@ func contains(t *testing.T, name, text string, parts ...string) {
 	}
 }
 
-// The far end tells the asking member about their pair, and nothing else.
+// The far end reports to the querying member about their pair, and nothing else.
 func TestFarSide(t *testing.T) {
 	far := &fake{self: member("b", "10.244.2.0/24"), members: []mesh.Node{member("a", "10.244.1.0/24"), member("c", "10.244.3.0/24")}}
 	pair := query{From: "10.244.1.1", To: "10.244.2.7"}
-	contains(t, "well", asked(t, NewAnswers(far), pair), "ok owner: 10.244.2.7 is this node's, 10.244.1.1 is a's", "ok policy", "ok path: relayed over quic; not better: why",
+	contains(t, "well", queried(t, NewAnswers(far), pair), "ok owner: 10.244.2.7 is this node's, 10.244.1.1 is a's", "ok policy", "ok path: relayed over quic; not better: why",
 		"broken pod: no pod of this node has the address 10.244.2.7")
 
 	far.kernel = []control.Finding{control.Okayf("tun", "up"), control.Warningf("nftables", "let it pass", "dropped: pods may be unreachable")}
 	far.deny = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	contains(t, "in the way", asked(t, NewAnswers(far), pair), "warning nftables: dropped", "warning policy: podDenyCIDRs has 10.244.1.0/24")
+	contains(t, "in the way", queried(t, NewAnswers(far), pair), "warning nftables: dropped", "warning policy: podDenyCIDRs has 10.244.1.0/24")
 
 	for q, says := range map[query]string{
 		{From: "10.244.1.1", To: "10.244.3.7"}:   "broken owner: 10.244.3.7 is not in this node's blocks",
@@ -92,22 +92,22 @@ func TestFarSide(t *testing.T) {
 		{From: "10.244.1.1", To: "rubbish"}:      errOther.Error(),
 		{From: "fe80::1%eth0", To: "10.244.2.7"}: errOther.Error(),
 	} {
-		got := asked(t, NewAnswers(far), q)
+		got := queried(t, NewAnswers(far), q)
 		contains(t, fmt.Sprint(q), got, says)
 		if strings.Contains(got, "counters") {
-			t.Errorf("%v: told more than that the memberships differ:\n%s", q, got)
+			t.Errorf("%v: reported more than that the memberships differ:\n%s", q, got)
 		}
 	}
 }
 
-// A member that asks again and again is told to wait; others are answered.
+// A member that queries again and again has to wait; others are answered.
 func TestQuestionsAreBounded(t *testing.T) {
 	far := &fake{self: member("b", "10.244.2.0/24"), members: []mesh.Node{member("a", "10.244.1.0/24"), member("c", "10.244.3.0/24")}}
 	answers := NewAnswers(far)
 	q := query{From: "10.244.1.1", To: "10.244.2.1"}
 	var refused bool
 	for range 4 * queryBurst {
-		refused = refused || strings.Contains(asked(t, answers, q), errOften.Error())
+		refused = refused || strings.Contains(queried(t, answers, q), errOften.Error())
 	}
 	if !refused {
 		t.Error("nothing is refused")
@@ -173,11 +173,11 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// A path that is not there is broken once a packet has asked for it, with the reason; before that it is none's fault.
+// A path that is not there is broken once a packet needed it, with the reason; before that it is nobody's fault.
 func TestNoPath(t *testing.T) {
 	e := end{agent: without{&fake{}}, node: member("b", "10.244.2.0/24")}
 	if f := e.path(false); f.Severity != control.OK {
-		t.Errorf("nobody asked: %+v", f)
+		t.Errorf("unused: %+v", f)
 	}
 	if f := e.path(true); f.Severity != control.Broken || f.Detail != "no path: no relay has it" || f.Remedy == "" {
 		t.Errorf("the agent there does not answer: %+v", f)

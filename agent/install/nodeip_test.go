@@ -27,8 +27,8 @@ func (b *box) joined() {
 
 func (b *box) put(path, text string) { write(b.t, filepath.Join(b.o.Root, path), text) }
 
-// told wants the record to say which --node-ip kubelet was given: doctor compares that with what it reports.
-func (b *box) told(want ...string) {
+// recorded wants the record to say which --node-ip kubelet was given: doctor compares that with what it reports.
+func (b *box) recorded(want ...string) {
 	b.t.Helper()
 	got, err := nodeip.Recorded(filepath.Join(b.o.Root, b.o.StateDir))
 	if err != nil || !slices.EqualFunc(got, want, func(a netip.Addr, s string) bool { return a.String() == s }) {
@@ -61,7 +61,7 @@ ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_EXTRA_ARGS --node-ip=10
 	if at := slices.Index(b.calls, "restart kubelet.service"); at < slices.Index(b.calls, "restart "+UnitName) || b.calls[at-1] != "daemon-reload" {
 		t.Errorf("calls are %q: kubelet is restarted after the agent", b.calls)
 	}
-	b.told("10.244.1.1", "fd00:1::1")
+	b.recorded("10.244.1.1", "fd00:1::1")
 	b.install()     // nothing new
 	b.o.NodeIP = "" // an upgrade leaves it
 	b.install()     //
@@ -74,10 +74,10 @@ ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_EXTRA_ARGS --node-ip=10
 	if text := b.tree()[conf]; !strings.Contains(text, "--node-ip=10.244.7.1,fd00:1::1\n") || strings.Contains(text, "10.244.1.1") || b.restarts("kubelet.service") != 2 {
 		t.Errorf("another block: %s, calls %q", text, b.calls)
 	}
-	b.told("10.244.7.1", "fd00:1::1")
+	b.recorded("10.244.7.1", "fd00:1::1")
 	b.o.NodeIP = NodeIPOff
 	b.install()
-	b.told()
+	b.recorded()
 	b.install()
 	if text, left := b.tree()[conf]; left || b.restarts("kubelet.service") != 3 {
 		t.Errorf("left %q, calls %q", text, b.calls)
@@ -117,7 +117,7 @@ func TestNodeIPOfOthers(t *testing.T) {
 	b.o.NodeIP = NodeIPMesh
 	b.install()
 	b.said("set modules.edged.nodeIP: 10.244.1.1 in "+edgeCore, "systemctl restart edgecore.service")
-	b.told() // whether it was done by hand is not known
+	b.recorded() // whether it was done by hand is not known
 }
 
 // TestNodeIPOfStaticPod: kubelet starts the agent, so it must not wait for it.
@@ -163,7 +163,7 @@ func TestNodeIPWithDaemonSet(t *testing.T) {
 	b.o.KeepNetwork = true
 	b.uninstall()
 	b.said("kept     kubelet's --node-ip")
-	b.told("10.244.1.1", "fd00:1::1")
+	b.recorded("10.244.1.1", "fd00:1::1")
 	files(conf)
 	b.o.Form, b.o.NodeIP, b.o.KeepNetwork = DaemonSet, NodeIPOff, false
 	b.install()

@@ -157,7 +157,7 @@ func TestStaticPodMountsWhatIsNamed(t *testing.T) {
 	}
 }
 
-// k3s gives containerd directories of its own only with its own flannel; what its containerd reads is asked.
+// k3s gives containerd directories of its own only with its own flannel; what its containerd reads counts.
 func TestStaticPodOnK3s(t *testing.T) {
 	const dir = "/var/lib/rancher/k3s/agent"
 	for flannel, x := range map[string]struct{ recorded, conf, bin string }{
@@ -222,7 +222,7 @@ func TestRuntimesDirectories(t *testing.T) {
 	}
 }
 
-// A cluster that is too old is refused before anything is written; one that cannot be asked is not.
+// A cluster that is too old is refused before anything is written; one that cannot be reached is not.
 func TestOldCluster(t *testing.T) {
 	for version, refused := range map[string]bool{"v1.29.6": true, "v1.35.4": false, "": false} {
 		t.Run(version, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestOldCluster(t *testing.T) {
 			before := b.tree()
 			b.o.Version = func(_ context.Context, kubeconfig, server string) (string, error) {
 				if kubeconfig != kubeadm.kubeconfig || server != "" {
-					t.Errorf("asked %q %q", kubeconfig, server)
+					t.Errorf("queried %q %q", kubeconfig, server)
 				}
 				if version == "" {
 					return "", errors.New("no uplink")
@@ -280,7 +280,7 @@ func TestEdgeOfKubeEdge(t *testing.T) {
 	}
 }
 
-// With requireAuthorization MetaServer refuses an agent without a token: so does install, unless the agent asks another API or none.
+// With requireAuthorization MetaServer refuses an agent without a token: so does install, unless the agent uses another API or none.
 func TestEdgeThatWantsTokens(t *testing.T) {
 	const meta, want = "membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "requireAuthorization is on in /etc/kubeedge/config/edgecore.yaml"
 	for name, x := range map[string]struct {
@@ -315,7 +315,7 @@ func TestEdgeThatWantsTokens(t *testing.T) {
 					t.Error(err)
 				case !x.fails:
 					if b.o.Form != DaemonSet && strings.Contains(b.out.String(), "metaServer.enable") {
-						t.Errorf("MetaServer is not asked:\n%s", b.out.String())
+						t.Errorf("MetaServer is not used:\n%s", b.out.String())
 					}
 				case !errors.Is(err, ErrUnfit) || !strings.Contains(err.Error(), want):
 					t.Errorf("not refused: %v", err)
@@ -360,7 +360,7 @@ func TestStaticPodProbes(t *testing.T) {
 			got = fmt.Sprintf("%s:%d", c.StartupProbe.HTTPGet.Host, c.StartupProbe.HTTPGet.Port)
 		}
 		if got != want {
-			t.Errorf("metricsAddress %s: probes ask %s, want %s", address, got, want)
+			t.Errorf("metricsAddress %s: probes query %s, want %s", address, got, want)
 		}
 	}
 }

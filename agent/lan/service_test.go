@@ -80,7 +80,7 @@ func TestPathsFollowTheNetwork(t *testing.T) {
 		all.Store(true)
 		becomes(t, n[0], n[1], "", 2*time.Second)
 		if s := n[0].Suspects(); len(s) == 0 || s[0] != n[1].Member.PeerID {
-			t.Errorf("the tunnel is told to suspect %v", s)
+			t.Errorf("the tunnel was notified to suspect %v", s)
 		}
 		native.Store(false)
 		all.Store(false)
@@ -109,7 +109,7 @@ func TestUplinksAsBeforeButSuspect(t *testing.T) {
 }
 
 // Many members find a node at the same time, whose kernel takes a while for each change.
-// It is told in few calls what all of them change, or those in use would be lost meanwhile.
+// The kernel gets in few calls what all of them change, or those in use would be lost meanwhile.
 func TestManyPeersTogether(t *testing.T) {
 	const peers = 200
 	onLAN(t, peers+1, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
@@ -129,7 +129,7 @@ func TestManyPeersTogether(t *testing.T) {
 		node.Kernel.Slow(0)
 		time.Sleep(time.Second)
 		if sets := node.Kernel.Sets() - before; sets > 20 || node.Kernel.LetIn() != peers {
-			t.Errorf("the kernel was told %d times; %d peers are let in, want %d", sets, node.Kernel.LetIn(), peers)
+			t.Errorf("the kernel was set %d times; %d peers are let in, want %d", sets, node.Kernel.LetIn(), peers)
 		}
 		for _, m := range n[1:] {
 			becomes(t, node, m, mesh.Native, 0)
@@ -208,7 +208,7 @@ func TestPathsEndWithThePlan(t *testing.T) {
 	}
 }
 
-// When VXLAN's outer packets get another IP version, its paths end and every peer is told.
+// When VXLAN's outer packets get another IP version, its paths end and every peer is informed.
 func TestOtherUnderlayOfVXLAN(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
 		off := decide.Off{Native: "lan.native is false"}

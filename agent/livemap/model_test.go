@@ -88,7 +88,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// A pair that was made only to ask is not shown.
+// A pair that was made only to observe is not shown.
 func TestUnused(t *testing.T) {
 	m, now := newModel(), time.Now()
 	m.apply(observe.Event{Node: "b", PeerID: "B"}, now)

@@ -68,7 +68,7 @@ func request(t *testing.T, url string, head map[string]string) (int, string, htt
 	return resp.StatusCode, string(b), resp.Header
 }
 
-// Nothing is shown without the token, whichever page is asked for; with it the page and everything it needs are there.
+// Nothing is shown without the token, whichever page is requested; with it the page and everything it needs are there.
 func TestToken(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	p, base, stop := serve(t, make(chan observe.Event))
@@ -142,7 +142,7 @@ func unpack(t *testing.T, packed string) string {
 	return string(plain)
 }
 
-// The page is asked for nothing that it has not: no other host is in it.
+// The page requests nothing that it does not contain: no other host is in it.
 func TestOffline(t *testing.T) {
 	for _, name := range []string{"index.html", "style.css", "page.js", "draw.js"} {
 		b, err := os.ReadFile("web/" + name)

@@ -81,7 +81,7 @@ func TestNotReached(t *testing.T) {
 // Through a proxy TCP and WebSocket are measured; UDP takes its own way. A proxy that refuses is named.
 func TestProxy(t *testing.T) {
 	r := relay(t)
-	for i, a := range r.Addrs { // no proxy is asked for loopback addresses
+	for i, a := range r.Addrs { // no proxy is used for loopback addresses
 		if !strings.Contains(a, "/udp/") {
 			r.Addrs[i] = strings.Replace(a, "/ip4/127.0.0.1/", "/dns4/relay.test/", 1)
 		}
@@ -144,7 +144,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// Without a relay nothing is said about UDP and NAT, but that nobody was asked.
+// Without a relay nothing is said about UDP and NAT, but that there was nobody to query.
 func TestNobodyAsked(t *testing.T) {
 	r := Run(t.Context(), Config{})
 	if r.NAT.Kind != "unknown" || !strings.Contains(r.NAT.Detail, "not measured") || r.UDPAsked() ||

@@ -135,8 +135,8 @@ func newMember(ctx context.Context, r Report, observers ...mesh.PeerID) *member 
 	return m
 }
 
-// ask opens a stream as id.
-func (m *member) ask(wg *sync.WaitGroup, id mesh.PeerID, s Scope) pipe {
+// observe opens a stream as id.
+func (m *member) observe(wg *sync.WaitGroup, id mesh.PeerID, s Scope) pipe {
 	near, far := net.Pipe()
 	wg.Go(func() { m.a.Answer(id, pipe{far}) })
 	wg.Go(func() { _, _ = near.Write([]byte{byte(s)}) })
@@ -158,11 +158,11 @@ func TestAnswer(t *testing.T) {
 			}
 			return r
 		}
-		own := m.ask(&wg, "a", Own)
+		own := m.observe(&wg, "a", Own)
 		if r := hear(own); len(r.Pairs) != 1 || r.Pairs[0].Peer != "a" || r.NAT != "" || r.Problems != nil || r.Refused != "" {
 			t.Errorf("a's own: %+v", r)
 		}
-		boss := m.ask(&wg, "boss", All)
+		boss := m.observe(&wg, "boss", All)
 		if r := hear(boss); len(r.Pairs) != 2 || r.NAT != "stable" || len(r.Problems) != 1 {
 			t.Errorf("an observer: %+v", r)
 		}
@@ -178,26 +178,26 @@ func TestAnswer(t *testing.T) {
 			s    Scope
 			want error
 		}{{"a", All, errNoRight}, {"boss", 'x', errScope}} {
-			if r := hear(m.ask(&wg, c.id, c.s)); r.Refused != c.want.Error() || len(r.Pairs) != 0 || r.Version != "" {
-				t.Errorf("%s asks for %c: %+v", c.id, c.s, r)
+			if r := hear(m.observe(&wg, c.id, c.s)); r.Refused != c.want.Error() || len(r.Pairs) != 0 || r.Version != "" {
+				t.Errorf("%s requests %c: %+v", c.id, c.s, r)
 			}
 		}
-		m.ask(&wg, "c", Own) // never read: ends by itself
+		m.observe(&wg, "c", Own) // never read: ends by itself
 		for range perMinute + 1 {
-			m.ask(&wg, "flood", Own)
+			m.observe(&wg, "flood", Own)
 		}
 		time.Sleep(3 * patience) // all of them have given up
-		if r := hear(m.ask(&wg, "flood", Own)); r.Refused != errTooFast.Error() && r.Refused != errTooMany.Error() {
+		if r := hear(m.observe(&wg, "flood", Own)); r.Refused != errTooFast.Error() && r.Refused != errTooMany.Error() {
 			t.Errorf("after a flood: %+v", r)
 		}
 		for i := range maxStreams {
-			m.ask(&wg, mesh.PeerID(fmt.Sprint(i)), Own)
+			m.observe(&wg, mesh.PeerID(fmt.Sprint(i)), Own)
 		}
 		synctest.Wait()
-		if r := hear(m.ask(&wg, "late", Own)); r.Refused != errTooMany.Error() {
+		if r := hear(m.observe(&wg, "late", Own)); r.Refused != errTooMany.Error() {
 			t.Errorf("beyond the places: %+v", r)
 		}
-		if r := hear(m.ask(&wg, "boss", All)); r.Refused != "" || len(r.Pairs) != 2 {
+		if r := hear(m.observe(&wg, "boss", All)); r.Refused != "" || len(r.Pairs) != 2 {
 			t.Errorf("an observer, while members have taken all places: %+v", r)
 		}
 		stop()
@@ -208,7 +208,7 @@ func TestAnswer(t *testing.T) {
 	})
 }
 
-// An observer hears of all members, whatever some of them send; another node asks only those it talks to.
+// An observer hears of all members, whatever some of them send; another node observes only those it talks to.
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -267,7 +267,7 @@ func TestAsk(t *testing.T) {
 			t.Errorf("self: %+v", e)
 		}
 		if e := last["away"]; e.Report != nil || e.Error != "" || count["away"] != 1 {
-			t.Errorf("away, which cannot be asked: %+v", e)
+			t.Errorf("away, which cannot be observed: %+v", e)
 		}
 		if e := last["off"]; e.Report != nil || e.Error != "unreachable?[31m" {
 			t.Errorf("off: %+v", e)

@@ -127,7 +127,7 @@ func (k *Packet) resealed(w *two) {
 	k.Payload = k.seal(w.a.peers["B"].sess.in, len(k.Payload))
 }
 
-// An answer to what was never asked counts for nothing.
+// An answer to what was never probed counts for nothing.
 func TestUnaskedAnswer(t *testing.T) {
 	w := newTwo(t)
 	for i := range 100 {
