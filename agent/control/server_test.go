@@ -157,7 +157,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// What members report comes at once; the client may end it.
+// What members report comes immediately; the client may end it.
 func TestObserve(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := filepath.Join(t.TempDir(), "run")
