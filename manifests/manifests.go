@@ -108,8 +108,8 @@ func scalar(path string) string {
 	return strconv.Quote(path)
 }
 
-// probes has kubelet ask where the agent answers. An address of all interfaces is
-// asked on loopback.
+// probes makes kubelet probe where the agent answers. An address of all interfaces is
+// probed on loopback.
 func probes(pod, health string) string {
 	host, port, err := net.SplitHostPort(health)
 	if err != nil {

@@ -21,7 +21,7 @@ only_token=''
 if [ "${1:-}" = --token ]; then only_token=1; shift; fi
 case ${1:-} in
   ''|https://*) ;;
-  http://*) say "$1: without TLS everybody on the way could change who the members are: give the API server's https address"; exit 2 ;;
+  http://*) say "$1: without TLS everybody on the path could change who the members are: give the API server's https address"; exit 2 ;;
   -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
   *) say "$1 is not a URL like https://203.0.113.10:6443"; exit 2 ;;
 esac
@@ -33,7 +33,7 @@ if [ -z "${1:-}" ]; then
       say "the kubeconfig has $server, which a relay on another machine cannot reach: give the API server's public address, such as https://203.0.113.10:6443"
       exit 1 ;;
     http://*)
-      say "the kubeconfig has $server: without TLS everybody on the way could change who the members are: give the API server's https address"
+      say "the kubeconfig has $server: without TLS everybody on the path could change who the members are: give the API server's https address"
       exit 1 ;;
   esac
 fi

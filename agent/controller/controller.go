@@ -7,7 +7,7 @@
 //	surplus.go      deletes the PodBlocks that nodes claim beyond those that count
 //	rollout.go      stops an update of the agents that crash after they took over
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
-//	enroll.go       edges ask it over relays
+//	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
@@ -41,9 +41,9 @@ type Config struct {
 	Identity   string // of this process among the controllers
 
 	Map    string   // where the leader serves a map, on the loopback; "": nowhere
-	Enroll bool     // edges may ask it, over relays
+	Enroll bool     // edges reach it, over relays
 	CAs    []string // files with CAs of nodes' certificates, besides the API server's for its clients
-	// JoinSecretFile has what relays outside of the cluster ask for; "": none does.
+	// JoinSecretFile has what relays outside of the cluster require; "": none does.
 	JoinSecretFile string
 	Sight          Sight // zero: DefaultSight
 

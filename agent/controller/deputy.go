@@ -21,7 +21,7 @@ import (
 	"edgemesh/tunnel/p2p/admission/enroll"
 )
 
-// writes is what a deputy asks of the API.
+// writes are the requests of a deputy to the API.
 type writes interface {
 	Get(ctx context.Context, path string, out any) error
 	Create(ctx context.Context, path string, in, out any) error
@@ -103,7 +103,7 @@ func (d *deputy) owner(ctx context.Context, e enroll.Edge) ([]api.OwnerReference
 	return []api.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: n.Meta.UID}}, nil
 }
 
-// registered reads the node's MeshNode, which has the peer ID of who asks: whoever else has the node's certificate changes
+// registered reads the node's MeshNode, which has the peer ID of the requester: whoever else has the node's certificate changes
 // nothing of it.
 func (d *deputy) registered(ctx context.Context, e enroll.Edge) (*api.MeshNode, error) {
 	var m api.MeshNode
@@ -111,7 +111,7 @@ func (d *deputy) registered(ctx context.Context, e enroll.Edge) (*api.MeshNode, 
 		return nil, err
 	}
 	if m.Spec.PeerID != e.Peer.String() {
-		return nil, fmt.Errorf("%w: MeshNode %s has peer ID %s, who asks has %s", errNotOwn, e.Node, m.Spec.PeerID, e.Peer)
+		return nil, fmt.Errorf("%w: MeshNode %s has peer ID %s, the requester has %s", errNotOwn, e.Node, m.Spec.PeerID, e.Peer)
 	}
 	return &m, nil
 }

@@ -39,14 +39,14 @@ const (
 	tryAgain  = 5 * time.Second
 )
 
-// registry serves the edges that ask this controller while it leads.
+// registry serves the edges that reach this controller while it leads.
 type registry struct {
 	api       *client.Client
 	namespace string
 	caFiles   []string
-	secrets   string // file with the join secrets that relays ask for; "": none does
+	secrets   string // file with the join secrets that relays require; "": none does
 	sight     Sight
-	answers   bool   // edges may ask it to write
+	answers   bool   // it writes for edges
 	mapAt     string // where its map is; "": none
 	metrics   *metrics
 	log       *slog.Logger
@@ -60,7 +60,7 @@ func (g *registry) run(ctx context.Context) {
 	for ; ctx.Err() == nil; wake.Sleep(ctx, tryAgain) {
 		if err := g.serve(ctx); err != nil && ctx.Err() == nil {
 			g.metrics.failures.Inc()
-			g.log.Warn("edges cannot ask this controller; retrying", "err", err)
+			g.log.Warn("edges cannot reach this controller; retrying", "err", err)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func (g *registry) serve(ctx context.Context) error {
 	d := &deputy{api: g.api, log: g.log}
 	var v *enroll.Server
 	if g.answers {
-		v = enroll.NewServer(g.trusted, d.write, g.metrics.asked, g.log)
+		v = enroll.NewServer(g.trusted, d.write, g.metrics.request, g.log)
 	}
 	prover, err := g.prover()
 	if err != nil {
@@ -123,7 +123,7 @@ func (g *registry) serve(ctx context.Context) error {
 	return nil
 }
 
-// prover proves to relays what they ask for, if that is anything.
+// prover proves to relays what they require, if anything.
 func (g *registry) prover() (*join.Prover, error) {
 	if g.secrets == "" {
 		return join.NewProver(nil, g.log), nil

@@ -50,7 +50,7 @@ type news struct {
 // follow lists and watches a kind, again and again, until ctx ends. What it hears goes to out.
 func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), out chan<- news) {
 	wait := minBackoff
-	tell := func(n news) bool {
+	send := func(n news) bool {
 		n.kind = k
 		select {
 		case out <- n:
@@ -61,7 +61,7 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 	}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := watch(ctx, c, k, trim, tell)
+		err := watch(ctx, c, k, trim, send)
 		if ctx.Err() != nil {
 			return
 		}
@@ -69,7 +69,7 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 			wait = minBackoff
 		}
 		if err != nil {
-			tell(news{err: err})
+			send(news{err: err})
 			pause(ctx, wait)
 			wait = min(2*wait, maxBackoff)
 		}
@@ -77,14 +77,14 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 }
 
 // watch lists, and watches until the server ends that; nil if that was as agreed.
-func watch(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), tell func(news) bool) error {
+func watch(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), send func(news) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	items, rv, err := c.List(ctx, k, trim)
 	if err != nil {
 		return err
 	}
-	if !tell(news{all: true, list: items}) {
+	if !send(news{all: true, list: items}) {
 		return ctx.Err()
 	}
 	stream, err := c.Watch(ctx, k, rv, watchSeconds, trim)
@@ -100,7 +100,7 @@ func watch(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), te
 		if err != nil {
 			return fmt.Errorf("watch %s: %w", k.Name, err)
 		}
-		if e.What != client.Bookmark && !tell(news{event: e}) {
+		if e.What != client.Bookmark && !send(news{event: e}) {
 			return ctx.Err()
 		}
 	}

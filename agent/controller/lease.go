@@ -51,13 +51,13 @@ type election struct {
 	store    store
 	identity string
 	log      *slog.Logger
-	leads    func(bool) // is told whether this process leads
-	heard    func()     // is told that the API has answered
+	leads    func(bool) // called when this process begins or ends to lead
+	heard    func()     // called when the API has answered
 
 	seen    record    // as last read or written
 	since   time.Time // when it was first seen like that
 	renewed time.Time // when the step began that got or renewed the Lease last
-	told    string    // what was logged last: the leader, or why there is none
+	logged  string    // what was logged last: the leader, or why there is none
 }
 
 // run calls lead whenever this process is the leader, until ctx ends. lead returns when
@@ -67,9 +67,9 @@ func (e *election) run(ctx context.Context, lead func(context.Context)) {
 		if held, err := e.step(ctx, renewTime); held {
 			e.reign(ctx, lead)
 		} else if err != nil {
-			e.tell(slog.LevelWarn, "unreachable", "cannot take part in the election of a leader: nothing is done if no other controller leads; retrying", "err", err)
+			e.logOnce(slog.LevelWarn, "unreachable", "cannot take part in the election of a leader: nothing is done if no other controller leads; retrying", "err", err)
 		} else if e.seen.holder != "" {
-			e.tell(slog.LevelInfo, e.seen.holder, "another controller leads: waiting", "leader", e.seen.holder)
+			e.logOnce(slog.LevelInfo, e.seen.holder, "another controller leads: waiting", "leader", e.seen.holder)
 		}
 		pause(ctx, retryTime+rand.N(retryTime/10))
 	}
@@ -83,7 +83,7 @@ func (e *election) reign(ctx context.Context, lead func(context.Context)) {
 		defer close(done)
 		lead(reign)
 	}()
-	e.tell(slog.LevelInfo, e.identity, "leading", "identity", e.identity)
+	e.logOnce(slog.LevelInfo, e.identity, "leading", "identity", e.identity)
 	e.leads(true)
 	why := e.keep(ctx)
 	end()
@@ -93,7 +93,7 @@ func (e *election) reign(ctx context.Context, lead func(context.Context)) {
 		e.release(context.WithoutCancel(ctx))
 		return
 	}
-	e.tell(slog.LevelWarn, "lost", "no longer leading", "reason", why)
+	e.logOnce(slog.LevelWarn, "lost", "no longer leading", "reason", why)
 }
 
 // keep renews the Lease until that fails for too long, another process has it, or ctx ends.
@@ -169,10 +169,10 @@ func (e *election) release(ctx context.Context) {
 	}
 }
 
-// tell logs once what is the case now.
-func (e *election) tell(level slog.Level, what, message string, args ...any) {
-	if what != e.told {
-		e.told = what
+// logOnce logs the state when it changes.
+func (e *election) logOnce(level slog.Level, what, message string, args ...any) {
+	if what != e.logged {
+		e.logged = what
 		e.log.Log(context.Background(), level, message, args...)
 	}
 }

@@ -29,8 +29,8 @@ const (
 	// mapSecret is the Secret with the token of the map's page, which the first leader makes.
 	mapSecret  = "edgemesh-map"
 	tokenEntry = "token"
-	// watchAhead is for how long members are told that a map is open, watchRenew when they are told again. Every agent hears of
-	// it, so not often.
+	// watchAhead is how far ahead a map is announced as open, watchRenew when that is renewed. Every agent receives it,
+	// so not often.
 	watchAhead = 4 * time.Minute
 	watchRenew = 2 * time.Minute
 	// watchOn is how long members stay after the last page was closed: a page that is loaded again finds them there.
@@ -49,11 +49,11 @@ func CheckMap(address string) error {
 // visitors are the members that visit this controller.
 type visitors interface {
 	Here(mesh.PeerID) bool
-	Ask(context.Context, mesh.PeerID) (observe.Stream, error)
+	Open(context.Context, mesh.PeerID) (observe.Stream, error)
 	SendAway(mesh.PeerID)
 }
 
-// liveMap is the map in this controller's pod. Members are asked while a page is open.
+// liveMap is the map in this controller's pod. Members are queried while a page is open.
 type liveMap struct {
 	api       cluster
 	address   string // where the page is
@@ -117,7 +117,7 @@ func (w *liveMap) source(ctx context.Context, each func(observe.Event) error) er
 	return nil
 }
 
-// look asks members until no page is open.
+// look queries members until no page is open.
 func (w *liveMap) look(ctx context.Context, each func(observe.Event) error) {
 	w.known.Store(&map[mesh.PeerID]*mesh.Node{})
 	ctx, end := context.WithCancel(ctx)
@@ -130,7 +130,7 @@ func (w *liveMap) look(ctx context.Context, each func(observe.Event) error) {
 	_ = observe.Observer{
 		Self: func() mesh.Node { return mesh.Node{} }, Own: func() observe.Report { return observe.Report{} }, All: func() bool { return true },
 		Members: func() iter.Seq[*mesh.Node] { return maps.Values(*w.known.Load()) },
-		Reached: w.members.Here, Open: w.members.Ask, Leave: func(mesh.PeerID) {},
+		Reached: w.members.Here, Open: w.members.Open, Leave: func(mesh.PeerID) {},
 	}.Run(ctx, func(e observe.Event) error {
 		shown[e.Node] = e
 		if e.Gone {
@@ -139,7 +139,7 @@ func (w *liveMap) look(ctx context.Context, each func(observe.Event) error) {
 		}
 		return each(e)
 	})
-	for name, e := range shown { // what they told is no longer so
+	for name, e := range shown { // what they reported no longer holds
 		if name != "" {
 			_ = each(observe.Event{Node: name, PeerID: e.PeerID, Gone: true})
 			w.members.SendAway(mesh.PeerID(e.PeerID))
@@ -156,22 +156,22 @@ func (w *liveMap) announce(ctx context.Context) {
 		}
 		if time.Until(until) < watchAhead-watchRenew {
 			next := time.Now().Add(watchAhead).UTC().Truncate(time.Second)
-			if err := w.tell(ctx, &next); err == nil {
+			if err := w.state(ctx, &next); err == nil {
 				until = next
 			} else if ctx.Err() == nil {
-				w.log.Warn("cannot tell members that a map is open; retrying", "err", err)
+				w.log.Warn("cannot announce to members that a map is open; retrying", "err", err)
 			}
 		}
 		if !wake.Sleep(ctx, time.Second) {
 			break
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTime)
 	defer cancel()
-	_ = w.tell(ctx, nil) // else it ends by itself
+	_ = w.state(ctx, nil) // else it ends by itself
 }
 
-func (w *liveMap) tell(ctx context.Context, until *time.Time) error {
+func (w *liveMap) state(ctx context.Context, until *time.Time) error {
 	var n api.PodNetwork
 	patch := map[string]any{"status": map[string]any{"watched": until}}
 	return w.api.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, patch, &n)
@@ -238,7 +238,7 @@ type guests struct{ *enroll.Controller }
 
 func (g guests) Here(id mesh.PeerID) bool { return g.Controller.Here(admit.ID(id)) }
 
-func (g guests) Ask(ctx context.Context, id mesh.PeerID) (observe.Stream, error) {
+func (g guests) Open(ctx context.Context, id mesh.PeerID) (observe.Stream, error) {
 	s, err := g.Controller.Open(ctx, admit.ID(id))
 	if err != nil {
 		return nil, err // not an empty stream in the interface

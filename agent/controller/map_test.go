@@ -86,7 +86,7 @@ func (f *mapAPI) told() []string {
 type nobody struct{}
 
 func (nobody) Here(mesh.PeerID) bool { return false }
-func (nobody) Ask(context.Context, mesh.PeerID) (observe.Stream, error) {
+func (nobody) Open(context.Context, mesh.PeerID) (observe.Stream, error) {
 	return nil, errors.New("not here")
 }
 func (nobody) SendAway(mesh.PeerID) {}

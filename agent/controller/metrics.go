@@ -62,8 +62,8 @@ func (m *metrics) lead(now bool) {
 	}
 }
 
-// asked counts a request; err says why it proved nothing.
-func (m *metrics) asked(err error) {
+// request counts a request; err says why it proved nothing.
+func (m *metrics) request(err error) {
 	m.requests.WithLabelValues(strconv.FormatBool(err == nil)).Inc()
 }
 

@@ -21,7 +21,7 @@ import (
 const (
 	// sayEvery is how often the PodNetwork is looked at: it may have been made again.
 	sayEvery = 30 * time.Second
-	// deaf is how long Nodes may not be heard of before agents are told to follow these themselves.
+	// deaf is how long Nodes may be silent before agents are to follow these themselves.
 	deaf = 10 * time.Second
 )
 
@@ -80,7 +80,7 @@ func (r *records) run(ctx context.Context) {
 		}
 		if want != "-" && (want != said || speak) {
 			err := r.say(ctx, want)
-			r.note("tell agents of them", err)
+			r.note("announce them", err)
 			if err == nil {
 				said = want
 			}
@@ -245,7 +245,7 @@ type result struct {
 }
 
 // agree makes the record of one Node what it should be. Whatever it does is safe to do late: a deletion names the record,
-// a change the version that was read, and before a record is made the Node is asked for.
+// a change the version that was read, and before a record is made the Node is read.
 func (r *records) agree(ctx context.Context, name string, node *api.Node, made *api.NodeRecord) result {
 	path := api.NodeRecords().Path(name)
 	if made != nil && (node == nil || node.Meta.UID != made.Spec.NodeUID) {
@@ -301,13 +301,13 @@ func change(was, is api.NodeRecordSpec) map[string]any {
 	return map[string]any{"podCIDRs": is.PodCIDRs, "labels": labels}
 }
 
-// say tells agents whose Lease says that the records are kept; "" has them follow Nodes.
+// say announces the Lease whose renewal means that the records are kept; "" makes agents follow Nodes.
 func (r *records) say(ctx context.Context, lease string) error {
 	var n api.PodNetwork
 	path := api.PodNetworks().Path(api.NetworkName)
 	if err := r.api.Get(ctx, path, &n); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil // nobody asks yet
+			return nil // nobody reads it yet
 		}
 		return fmt.Errorf("read the PodNetwork: %w", err)
 	}
@@ -320,7 +320,7 @@ func (r *records) say(ctx context.Context, lease string) error {
 	}
 	patch := map[string]any{"status": status}
 	if err := r.api.Patch(ctx, path+"/status", client.Merge, nil, patch, &n); err != nil {
-		return fmt.Errorf("tell agents of the NodeRecords, in the PodNetwork's status: %w", err)
+		return fmt.Errorf("announce the NodeRecords in the PodNetwork's status: %w", err)
 	}
 	r.log.Info("agents may follow NodeRecords while this Lease is renewed, and follow Nodes if there is none", "lease", lease)
 	return nil

@@ -36,10 +36,10 @@ type rollouts struct {
 	metrics   *metrics
 	reported  seldom.Log
 
-	pods map[string]*api.Pod // by UID, as runs; nil: not listed yet
-	runs map[string]*runs
-	told []api.FailingAgents // what the PodNetwork's status has
-	read bool                // told was read
+	pods   map[string]*api.Pod // by UID, as runs; nil: not listed yet
+	runs   map[string]*runs
+	stated []api.FailingAgents // in the PodNetwork's status
+	read   bool                // stated was read
 }
 
 // runs is what this leader has seen of a pod.
@@ -183,7 +183,7 @@ func (r *rollouts) failing(now time.Time) (out []api.FailingAgents, again time.D
 	again = calm
 	for uid, p := range r.pods {
 		end, x := crash(p), r.runs[uid]
-		was := slices.IndexFunc(r.told, func(f api.FailingAgents) bool { return f.Revision == p.Revision() && f.Node == p.Spec.NodeName })
+		was := slices.IndexFunc(r.stated, func(f api.FailingAgents) bool { return f.Revision == p.Revision() && f.Node == p.Spec.NodeName })
 		if end == nil || !x.after && was < 0 || r.beside(p) != nil || !r.spreads(p) {
 			continue
 		}
@@ -196,15 +196,15 @@ func (r *rollouts) failing(now time.Time) (out []api.FailingAgents, again time.D
 		}
 		f := api.FailingAgents{Revision: p.Revision(), Node: p.Spec.NodeName, Message: lastWords(end)}
 		if was >= 0 {
-			f = r.told[was] // its words differ each time
+			f = r.stated[was] // its words differ each time
 		}
 		out = append(out, f)
 	}
 	slices.SortFunc(out, func(a, b api.FailingAgents) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Node, b.Node))
 	})
-	// One node is enough of each, the one that was told if it still fails.
-	kept := slices.DeleteFunc(slices.Clone(out), func(f api.FailingAgents) bool { return !slices.Contains(r.told, f) })
+	// One node is enough of each, the one that was stated if it still fails.
+	kept := slices.DeleteFunc(slices.Clone(out), func(f api.FailingAgents) bool { return !slices.Contains(r.stated, f) })
 	for _, f := range out {
 		if !slices.ContainsFunc(kept, func(k api.FailingAgents) bool { return k.Revision == f.Revision }) {
 			kept = append(kept, f)
@@ -248,14 +248,14 @@ func (r *rollouts) round(ctx context.Context, now time.Time) (time.Duration, err
 	if !r.read {
 		if err := r.api.Get(ctx, path, &n); err != nil {
 			if apierrors.IsNotFound(err) {
-				return calm, nil // nobody asks yet
+				return calm, nil // nobody reads it yet
 			}
 			return 0, fmt.Errorf("read the PodNetwork: %w", err)
 		}
-		r.told, r.read = n.Status.Failing, true
+		r.stated, r.read = n.Status.Failing, true
 	}
 	want, again := r.failing(now)
-	if slices.Equal(want, r.told) {
+	if slices.Equal(want, r.stated) {
 		return again, nil
 	}
 	var value any
@@ -264,13 +264,13 @@ func (r *rollouts) round(ctx context.Context, now time.Time) (time.Duration, err
 	}
 	err := r.api.Patch(ctx, path+"/status", client.Merge, nil, map[string]any{"status": map[string]any{"failing": value}}, &n)
 	if err != nil {
-		return 0, fmt.Errorf("tell agents which revisions fail, in the PodNetwork's status: %w", err)
+		return 0, fmt.Errorf("write which revisions fail into the PodNetwork's status: %w", err)
 	}
 	if !slices.Equal(n.Status.Failing, want) {
 		return 0, errors.New("the PodNetwork has no status.failing: apply the CRDs of this release")
 	}
 	for _, f := range want {
-		if !slices.Contains(r.told, f) {
+		if !slices.Contains(r.stated, f) {
 			r.log.Warn("an agent crashes after it took over: the rollout of its revision stops until it runs for a minute; fix the cause, or roll back",
 				"revision", f.Revision, "node", f.Node, "ended", f.Message)
 		}
@@ -278,6 +278,6 @@ func (r *rollouts) round(ctx context.Context, now time.Time) (time.Duration, err
 	if len(want) == 0 {
 		r.log.Info("no agent crashes after it took over: rollouts continue")
 	}
-	r.told = want
+	r.stated = want
 	return again, nil
 }

@@ -15,9 +15,9 @@ import (
 	"edgemesh/internal/seldom"
 )
 
-// Sight is how the leader asks relays for the nodes.
+// Sight is how the leader queries relays about nodes.
 type Sight struct {
-	Every  time.Duration // between two questions
+	Every  time.Duration // between two queries
 	Unseen time.Duration // how long no relay may see a node before its MeshNode says so
 }
 
@@ -25,8 +25,8 @@ type Sight struct {
 func DefaultSight() Sight { return Sight{Every: 15 * time.Second, Unseen: 2 * time.Minute} }
 
 const (
-	// askTime bounds one question.
-	askTime = 5 * time.Second
+	// queryTime bounds one query.
+	queryTime = 5 * time.Second
 	// mostUnseen is how long a node may be unseen at most that contradicts.
 	mostUnseen = time.Hour
 	// readyType is the condition of a MeshNode that its agent writes, and unseen this controller's reason.
@@ -88,7 +88,7 @@ func (s *sighting) look(now time.Time, says map[peer.ID]answer, version string, 
 	return now.Sub(s.since) >= max(s.patience, limit)
 }
 
-// kubelet stands for a relay where the Nodes are asked instead: their lease ends without kubelet.
+// kubelet stands for a relay where Nodes are read instead: their lease ends without kubelet.
 const kubelet = peer.ID("kubelet")
 
 // trimReady leaves of a Node what its platform says of kubelet.
@@ -105,25 +105,25 @@ func trimReady(o api.Object) {
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{Conditions: ready}
 }
 
-// sight has MeshNodes say Ready=Unknown whose nodes no relay sees, or, without relays to ask, whose kubelet is not heard.
-// All of it belongs to the goroutine in run, and while relays are asked to those that it waits for.
+// sight has MeshNodes say Ready=Unknown whose nodes no relay sees, or, without relays to query, whose kubelet is not heard.
+// All of it belongs to the goroutine in run, and while relays are queried to those that it waits for.
 type sight struct {
 	Sight
 	api      cluster
 	log      *slog.Logger
 	reported seldom.Log
 	sees     func(ctx context.Context, relay, member peer.ID) (bool, error)
-	relays   func() []peer.AddrInfo // nil: the Nodes are asked
+	relays   func() []peer.AddrInfo // nil: Nodes are read
 
 	platform map[string]answer        // what Nodes say, by name
 	nodes    map[string]*api.MeshNode // by UID, as all that follows
 	known    map[string]*sighting
-	told     map[string]bool // those that were said to be unseen
+	stated   map[string]bool // those that were reported as unseen
 }
 
 // run looks until ctx ends.
 func (s *sight) run(ctx context.Context) {
-	s.known, s.told = map[string]*sighting{}, map[string]bool{}
+	s.known, s.stated = map[string]*sighting{}, map[string]bool{}
 	in := make(chan news)
 	var reader sync.WaitGroup
 	defer reader.Wait()
@@ -198,21 +198,21 @@ func (s *sight) take(what string, o api.Object) {
 	case what == client.Deleted:
 		delete(s.nodes, m.Meta.UID)
 		delete(s.known, m.Meta.UID)
-		delete(s.told, m.Meta.UID)
+		delete(s.stated, m.Meta.UID)
 	default:
 		s.nodes[m.Meta.UID] = m
 	}
 }
 
-// round asks once for every MeshNode.
+// round queries every MeshNode once.
 func (s *sight) round(ctx context.Context) error {
 	var says map[string]map[peer.ID]answer
 	if s.relays == nil {
-		says = s.askPlatform()
+		says = s.queryPlatform()
 	} else if relays := s.relays(); len(relays) > 0 {
-		says = s.ask(ctx, relays)
+		says = s.query(ctx, relays)
 	} else {
-		return nil // nobody to ask
+		return nil // no relay to query
 	}
 	var failed error
 	for uid, m := range s.nodes {
@@ -221,25 +221,25 @@ func (s *sight) round(ctx context.Context) error {
 		if s.known[uid] == nil {
 			s.known[uid] = &sighting{}
 		}
-		late := s.known[uid].look(time.Now(), says[uid], m.Meta.ResourceVersion, s.told[uid] && !unknown, s.Unseen)
+		late := s.known[uid].look(time.Now(), says[uid], m.Meta.ResourceVersion, s.stated[uid] && !unknown, s.Unseen)
 		if !unknown {
-			delete(s.told, uid)
+			delete(s.stated, uid)
 		}
 		if !late || unknown || ready == nil || ctx.Err() != nil {
 			continue
 		}
-		if err := s.tell(ctx, m, s.known[uid].since); err != nil {
+		if err := s.report(ctx, m, s.known[uid].since); err != nil {
 			failed = fmt.Errorf("MeshNode %s: %w", m.Meta.Name, err)
 			continue
 		}
-		s.told[uid] = true
+		s.stated[uid] = true
 		s.log.Info("a node is not seen: Ready is Unknown", "node", m.Meta.Name)
 	}
 	return failed
 }
 
-// askPlatform is ask for the Nodes.
-func (s *sight) askPlatform() map[string]map[peer.ID]answer {
+// queryPlatform is query for Nodes.
+func (s *sight) queryPlatform() map[string]map[peer.ID]answer {
 	out := map[string]map[peer.ID]answer{}
 	for uid, m := range s.nodes {
 		out[uid] = map[peer.ID]answer{kubelet: s.platform[m.Meta.Name]} // silent without a Node
@@ -247,8 +247,8 @@ func (s *sight) askPlatform() map[string]map[peer.ID]answer {
 	return out
 }
 
-// ask asks every relay for every node.
-func (s *sight) ask(ctx context.Context, relays []peer.AddrInfo) map[string]map[peer.ID]answer {
+// query queries every relay about every node.
+func (s *sight) query(ctx context.Context, relays []peer.AddrInfo) map[string]map[peer.ID]answer {
 	var mu sync.Mutex // a leaf: guards the answers
 	out := map[string]map[peer.ID]answer{}
 	var all sync.WaitGroup
@@ -263,7 +263,7 @@ func (s *sight) ask(ctx context.Context, relays []peer.AddrInfo) map[string]map[
 				defer func() { <-slots }()
 				says := silent
 				if err == nil {
-					ctx, cancel := context.WithTimeout(ctx, askTime)
+					ctx, cancel := context.WithTimeout(ctx, queryTime)
 					defer cancel()
 					if sees, err := s.sees(ctx, r.ID, id); err == nil && sees {
 						says = here
@@ -281,8 +281,8 @@ func (s *sight) ask(ctx context.Context, relays []peer.AddrInfo) map[string]map[
 	return out
 }
 
-// tell writes Ready=Unknown since a moment, that when the node was seen last, unless the MeshNode has changed since it was read.
-func (s *sight) tell(ctx context.Context, m *api.MeshNode, since time.Time) error {
+// report writes Ready=Unknown since a moment, that when the node was seen last, unless the MeshNode has changed since it was read.
+func (s *sight) report(ctx context.Context, m *api.MeshNode, since time.Time) error {
 	since = since.UTC().Truncate(time.Second)
 	message := "no relay of the PodNetwork sees this node: it is off, or without uplink"
 	if s.relays == nil {

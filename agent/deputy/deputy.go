@@ -36,11 +36,11 @@ func usual() []files {
 	}
 }
 
-// Deputy asks controllers.
+// Deputy sends requests to controllers.
 type Deputy struct {
 	key     crypto.PrivKey
 	files   []files
-	secrets string // file with the join secrets that relays ask for; "": none does
+	secrets string // file with the join secrets that relays require; "": none does
 	proxy   *proxy.Way
 	log     *slog.Logger
 }
@@ -52,7 +52,7 @@ type Config struct {
 	Key crypto.PrivKey // of the node
 	// Certificate and CertificateKey are the files of its platform's certificate, "" for the usual ones.
 	Certificate, CertificateKey string
-	JoinSecretFile              string     // "": no relay asks for a secret
+	JoinSecretFile              string     // "": no relay requires a secret
 	Proxy                       *proxy.Way // to the relays; nil: none
 	Log                         *slog.Logger
 }
@@ -80,8 +80,8 @@ func (d *Deputy) Write(ctx context.Context, relays []mesh.Relay, controllers []m
 	return a.Code, a.Body, err
 }
 
-// Visit connects to one of the controllers and lets it ask, until ctx ends or the connection does. The relays are tried in
-// another order by each node: one relay may not have room for all.
+// Visit connects to one of the controllers, which may then query this node, until ctx ends or the connection does. The relays are tried in
+// another order by each node: one relay may not have capacity for all.
 func (d *Deputy) Visit(ctx context.Context, relays []mesh.Relay, controllers []mesh.PeerID, serve func(peer.ID, enroll.Stream)) error {
 	way, err := d.way(relays, controllers)
 	if err != nil {

@@ -38,7 +38,7 @@ func (d relayDocument) check(bad *mesh.Invalid, listen []ma.Multiaddr) Relay {
 	return r
 }
 
-// RelayLimits bound what members may use of a relay. Strangers may use nothing.
+// RelayLimits bound what members may use of a relay. Other peers may use nothing.
 type RelayLimits struct {
 	MaxReservations      int // members waiting to be reached through this relay
 	MaxReservationsPerIP int // of them from one address: a whole site may share one

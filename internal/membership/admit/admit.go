@@ -19,7 +19,7 @@ func Decode(id mesh.PeerID) (mesh.RawID, error) {
 	return mesh.RawID(p), err
 }
 
-// ID is a peer ID of the membership, which its source has checked, as connections have it; "" for what is none.
+// ID is a peer ID of the membership, which its source has checked, as connections have it; "" for an invalid one.
 func ID(of mesh.PeerID) peer.ID {
 	id, err := peer.Decode(string(of))
 	if err != nil {

@@ -77,7 +77,7 @@ func parseLines(r io.Reader) (doc document, nodes []mesh.Node, err error) {
 func plain(line []byte) bool {
 	said, comment, _ := bytes.Cut(line, []byte("#"))
 	if !bytes.HasSuffix(said, []byte(" ")) && bytes.ContainsAny(comment, "[]") {
-		return false // perhaps it is none
+		return false // perhaps not
 	}
 	return !bytes.ContainsAny(line, "\"'|>&*!%@`\\\t\r?") && !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) &&
 		bytes.Count(said, []byte("[")) == bytes.Count(said, []byte("]")) && !bytes.ContainsAny(line, "{}") && ascii(line)

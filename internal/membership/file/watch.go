@@ -118,7 +118,7 @@ func (w *watcher) pause() time.Duration {
 	return restInterval
 }
 
-// reports says whether inotify tells of all changes of a file: those of a network file system are made elsewhere.
+// reports says whether inotify reports all changes of a file: those of a network file system are made elsewhere.
 func reports(path string) bool {
 	var fs unix.Statfs_t
 	if unix.Statfs(path, &fs) != nil {

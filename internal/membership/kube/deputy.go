@@ -64,7 +64,7 @@ func (w *writer) instead(ctx context.Context, why error, method, path string, in
 	code, answer, failed := w.cfg.Deputy.Write(ctx, w.relays, w.controllers, method, path, body)
 	if failed != nil {
 		// Without %w for the reason: it is no answer to what the controller was to write.
-		return fmt.Errorf("%w; asked because %s does not write it itself: %s", failed, w.client.URL(), why.Error()) //nolint:errorlint // see above
+		return fmt.Errorf("%w; a controller is needed because %s does not write it itself: %s", failed, w.client.URL(), why.Error()) //nolint:errorlint // see above
 	}
 	if code/100 == 2 {
 		if err := json.Unmarshal(answer, out); err != nil {

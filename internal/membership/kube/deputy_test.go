@@ -48,7 +48,7 @@ func TestDeputyIsAsked(t *testing.T) {
 			good: func(err error) bool { return err != nil && !apierrors.IsForbidden(err) }},
 		"nobody answers": {api: 403, body: forbidden, controllers: 1, deputy: fakeDeputy{err: errors.New("no relay")}, asked: true,
 			good: func(err error) bool {
-				return err != nil && strings.Contains(err.Error(), "no relay; asked because") && !apierrors.IsForbidden(err)
+				return err != nil && strings.Contains(err.Error(), "no relay; a controller is needed because") && !apierrors.IsForbidden(err)
 			}},
 		"there is no controller": {api: 403, body: forbidden, good: apierrors.IsForbidden},
 		"the cache is offline":   {api: 500, body: `{"kind":"Status","code":500}`, controllers: 1, good: apierrors.IsInternalError},

@@ -178,7 +178,7 @@ func every(stores map[string]*store, is func(*store) bool) bool {
 	return !slices.ContainsFunc(slices.Collect(maps.Values(stores)), func(s *store) bool { return !is(s) })
 }
 
-// relistUnproved asks for new lists of the kinds that are unproved so far.
+// relistUnproved requests new lists of the kinds that are unproved so far.
 func (k *known) relistUnproved() {
 	for name, st := range k.stores {
 		if !st.proved {
@@ -274,7 +274,7 @@ func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
 		return fmt.Errorf("MeshNode %s has peer ID %s, this node's key is %s: %w", n.Name, n.PeerID, k.cfg.PeerID, ErrPeerID)
 	}
 	if !state.Carries(n) {
-		return fmt.Errorf("node %s: %w %s, which admitLabel of the PodNetwork asks for: all others refuse this node until an administrator admits it: kubectl label node %s %s",
+		return fmt.Errorf("node %s: %w %s, which admitLabel of the PodNetwork requires: all others refuse this node until an administrator admits it: kubectl label node %s %s",
 			n.Name, ErrNotAdmitted, state.AdmitLabel, n.Name, mesh.LabelArgument(state.AdmitLabel))
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 const (
 	// selfEvery is how often this node's own Node is read while Nodes are not followed.
 	selfEvery = time.Minute
-	// selfKey is what asks for it earlier, among the kinds that can be listed again.
+	// selfKey requests it earlier, among the kinds that can be listed again.
 	selfKey = "self"
 )
 
@@ -31,7 +31,7 @@ type lessor struct {
 	members *atomic.Int64 // in the cluster
 }
 
-// run tells of each change whether the NodeRecords are kept, until ctx ends.
+// run reports each change of whether the NodeRecords are kept, until ctx ends.
 func (l *lessor) run(ctx context.Context) {
 	var r renewal
 	name := ""

@@ -28,13 +28,13 @@ type loop struct {
 	want        chan want // to the registrar, latest; nil without one
 	annotations *atomic.Pointer[map[string]string]
 
-	began   time.Time
-	problem error  // of the registrar
-	named   func() // called when the API has named this node's blocks
-	reports *reports
-	asked   bool                 // for new lists, since this node's MeshNode is there
-	follows bool                 // other plugins' kinds
-	hoards  map[string]time.Time // nodes that claimed too many blocks, and when they last had them
+	began    time.Time
+	problem  error  // of the registrar
+	named    func() // called when the API has named this node's blocks
+	reports  *reports
+	relisted bool                 // since this node's MeshNode is there
+	follows  bool                 // other plugins' kinds
+	hoards   map[string]time.Time // nodes that claimed too many blocks, and when they last had them
 }
 
 // reports is what callers know of what is wrong. It outlives a run: what Start reported, Watch does not repeat.
@@ -259,8 +259,8 @@ func (l *loop) informRegistrar(o objects, state mesh.State, self mesh.Node) {
 	w := l.known.registration(o, state, self)
 	latest(l.want, w)
 	// Before this node's MeshNode was there, nothing could be proved.
-	if there := w.mesh != nil; there != l.asked {
-		l.asked = there
+	if there := w.mesh != nil; there != l.relisted {
+		l.relisted = there
 		if there {
 			l.known.relistUnproved()
 		}

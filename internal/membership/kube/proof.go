@@ -20,7 +20,7 @@ import (
 const requestTimeout = 25 * time.Second
 
 // gather is how long a caller waits for others that need a proof as well. At a start every kind's list has one before and
-// one after it: with many agents most of what starts ask of an API server.
+// one after it: with many agents most requests of a start.
 const gather = 50 * time.Millisecond
 
 // prover obtains proofs, one at a time; callers that wait share the next one.
@@ -50,7 +50,7 @@ func (p *prover) prove(ctx context.Context) (proof, error) {
 		return proof{}, ctx.Err()
 	}
 	began := time.Now()
-	last, err := p.ask(ctx)
+	last, err := p.request(ctx)
 	if ctx.Err() != nil {
 		return last, ctx.Err() // another caller's context may still be good
 	}
@@ -58,7 +58,7 @@ func (p *prover) prove(ctx context.Context) (proof, error) {
 	return last, err
 }
 
-func (p *prover) ask(ctx context.Context) (proof, error) {
+func (p *prover) request(ctx context.Context) (proof, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var out proof
@@ -139,8 +139,8 @@ func (p *prover) reviewed(ctx context.Context) (uid string, err error) {
 	return m.Meta.UID, nil
 }
 
-// review asks the API server who we are: for a reader, the one question that only an API
-// server answers.
+// review requests our own identity: for a reader, the one request that only an API server
+// answers.
 func (p *prover) review(ctx context.Context) error {
 	type review struct {
 		api.Type
@@ -161,7 +161,7 @@ func (p *prover) review(ctx context.Context) error {
 	return nil
 }
 
-// pulseEvery is how often the API is asked for a proof through an edge-local cache. Its watches
+// pulseEvery is how often a proof is requested through an edge-local cache. Its watches
 // continue when the uplink is down, and never report what was deleted meanwhile.
 const pulseEvery = 30 * time.Second
 

@@ -48,7 +48,7 @@ type reflector struct {
 	out    chan<- any // listed, event, trouble
 	relist wake.One   // list again now
 
-	rv      string // to watch from; "" asks for a list
+	rv      string // to watch from; "" requires a list
 	proof   *proof // of the list that rv continues
 	count   int    // objects in the last list
 	replays bool   // the server is a cache: it repeats objects at every watch
@@ -149,7 +149,7 @@ func (r *reflector) step(ctx context.Context) error {
 
 // resume decides how to continue after a watch that broke off: from where it was, if
 // the API still has the same history. A server that lost it would stay silent for a
-// long time: it has yet to reach the version asked for.
+// long time: it has yet to reach the requested version.
 func (r *reflector) resume(ctx context.Context) error {
 	p, err := r.prover.prove(ctx)
 	if err != nil && !answered(err) {
@@ -267,13 +267,13 @@ func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 	late := make(chan struct{})
 	stop := time.AfterFunc(length+watchSlack, func() { close(late); cancel() })
 	defer stop.Stop()
-	asked := make(chan struct{})
+	relist := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		select {
 		case <-r.relist:
-			close(asked)
+			close(relist)
 			cancel()
 		case <-ctx.Done():
 		}
@@ -282,7 +282,7 @@ func (r *reflector) watch(ctx context.Context, length time.Duration) error {
 	cancel()
 	<-ended
 	select {
-	case <-asked:
+	case <-relist:
 		return errGone
 	case <-late:
 		return nil
@@ -310,7 +310,7 @@ func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 		if v := version(rv); v > version(r.rv) {
 			r.rv = rv
 		} else if v <= from && e.What != client.Bookmark {
-			r.replays = true // an API server would only tell what is newer
+			r.replays = true // an API server would only report what is newer
 		}
 		if e.What != client.Bookmark && !r.send(ctx, event{r.kind, e.What, e.Object}) {
 			return ctx.Err()

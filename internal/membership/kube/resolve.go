@@ -141,7 +141,7 @@ func (r *resolver) listed(n *api.PodNetwork, field string, written []string) []s
 	return list
 }
 
-// controllers reads whom nodes may ask before they are members: those that the PodNetwork's author names, else those that
+// controllers reads whom nodes may reach before they are members: those that the PodNetwork's author names, else those that
 // say so themselves, which takes the controllers' own right to write the status.
 func (r *resolver) controllers(n *api.PodNetwork) []mesh.PeerID {
 	list, err := file.ParseControllers(n.Controllers())
@@ -151,7 +151,7 @@ func (r *resolver) controllers(n *api.PodNetwork) []mesh.PeerID {
 	return list
 }
 
-// admitLabel reads which label the PodNetwork asks of nodes. What cannot be read admits those that were admitted before.
+// admitLabel reads which label nodes must carry. One that cannot be read leaves those admitted that were.
 func (r *resolver) admitLabel(n *api.PodNetwork, base mesh.State) string {
 	if err := mesh.CheckAdmitLabel(n.Spec.AdmitLabel); err != nil {
 		r.problem("PodNetwork %s: admitLabel: %v; the previous one stays in force", n.Meta.Name, err)
@@ -299,7 +299,7 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 	return n, len(n.PodCIDRs) > 0
 }
 
-// carry notes at which site s's nodes are and which of them carry the label that it asks for, as the API says now; of those that it does not
+// carry notes at which site s's nodes are and which of them carry the label that it requires, as the API says now; of those that it does not
 // list, what is known stays. It writes s.Nodes.
 func carry(s mesh.State, nodes func(name string) *api.Node) {
 	key, _, _ := strings.Cut(s.AdmitLabel, "=")

@@ -53,7 +53,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	if cfg.ReadOnly && c.Plain() && !c.Local() {
-		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the way could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
+		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the path could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
 	}
 	return &Source{
 		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), warnings: make(chan [2]string, 8),
@@ -77,7 +77,7 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 		return snap, nil, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		warning = fmt.Errorf("%w\nasking the API instead", err)
+		warning = fmt.Errorf("%w\nthe API is read instead", err)
 	}
 	if err := (memory{}).save(s.cfg.StateDir); err != nil {
 		return mesh.State{}, warning, err
@@ -122,9 +122,9 @@ func (s *Source) Warn(reason, message string) {
 	}
 }
 
-// SetServing tells the API whether this node's pod network works: nil for yes,
+// SetServing reports to the API whether this node's pod network works: nil for yes,
 // or why not; a failure is passed on once it has lasted for 10 s. Before the first
-// call the API is told nothing.
+// call nothing is reported.
 func (s *Source) SetServing(err error) { latest(s.serving, err) }
 
 // SetRelay says where others reach this node as their relay, as multiaddrs without
@@ -147,7 +147,7 @@ func (s *Source) Annotations() map[string]string {
 }
 
 // Confirmed is closed once new pods may be given addresses of the blocks in force: the API has named this node's blocks, or
-// it cannot be asked now. It is of no use before Watch.
+// it does not answer now. It is of no use before Watch.
 func (s *Source) Confirmed() <-chan struct{} { return s.confirm.done }
 
 // Watch calls onState with each changed membership, within a second of the API's event.

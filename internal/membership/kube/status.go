@@ -170,11 +170,11 @@ func (r *reporter) condition(ctx context.Context, w want) error {
 	return nil
 }
 
-// health is whether this node serves its pods, and what the API is told of it.
+// health is whether this node serves its pods, and what is reported of it.
 type health struct {
-	sustain  time.Duration // a failure is told when it has lasted for so long
+	sustain  time.Duration // a failure is reported when it has lasted for so long
 	known    bool          // anything was said so far
-	unserved error         // why the node does not serve, as the API is told
+	unserved error         // why the node does not serve, as reported to the API
 	failing  time.Time     // since when it does not, zero: it does
 	cause    error         // why it does not
 }

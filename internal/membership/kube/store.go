@@ -93,7 +93,7 @@ func (s *store) apply(e event) bool {
 func (s *store) put(o api.Object) bool {
 	m := o.Metadata()
 	if s.kind.Name == "nodes" && !s.own(o) {
-		m.Annotations = nil // only the own Node's are asked for
+		m.Annotations = nil // only the own Node's are used
 	}
 	if s.buried(o) {
 		return false

@@ -26,7 +26,7 @@ type want struct {
 	used     *blockSet      // everybody else's blocks
 	orphans  []string       // PodBlocks of nodes that do not exist
 	relays   []mesh.Relay   // the cluster's
-	// controllers may be asked to write what the API does not take from this node.
+	// controllers write what the API does not take from this node.
 	controllers []mesh.PeerID
 	// allocator: some Node has podCIDRs that count, so the cluster gives out blocks itself.
 	allocator bool
@@ -82,12 +82,12 @@ func (k *known) registration(o objects, state mesh.State, self mesh.Node) want {
 	return w
 }
 
-// again asks for another round after a while; nothing failed.
+// again requests another round after a while; nothing failed.
 type again struct{ after time.Duration }
 
 func (a again) Error() string { return fmt.Sprintf("in %v", a.after) }
 
-// sift joins the failures among errs; without any, it asks for another round as soon as
+// sift joins the failures among errs; without any, it requests another round as soon as
 // the first of errs wants one.
 func sift(errs ...error) error {
 	var failed []error

@@ -21,7 +21,7 @@ type writer struct {
 	cfg    Config
 	out    chan<- any // event, registered: what the loop hears
 
-	relays      []mesh.Relay // by which the deputy asks, as last known
+	relays      []mesh.Relay // over which the deputy reaches controllers, as last known
 	controllers []mesh.PeerID
 	swallowed   bool // the API's cache acknowledged a write that never arrived
 	// refused is the UID of a Node that the API server did not let this identity make an owner: a certificate names no UID.

@@ -37,7 +37,7 @@ func (s State) BannedPeers() []PeerID {
 	return out
 }
 
-// Carries reports whether n carries the label that s asks for; without one every node does.
+// Carries reports whether n carries the label that s requires; if s requires none, every node does.
 func (s State) Carries(n Node) bool {
 	key, value, exact := strings.Cut(s.AdmitLabel, "=")
 	has, ok := n.Labels[key]
@@ -47,7 +47,7 @@ func (s State) Carries(n Node) bool {
 // Admits reports whether n may take part.
 func (s State) Admits(n Node) bool { return !s.Bans(n.Name, n.PeerID) && s.Carries(n) }
 
-// Admitted is s without those that it bans, and without nodes that lack the label it asks for. Whatever a source says
+// Admitted is s without those that it bans, and without nodes that lack the label it requires. Whatever a source says
 // of them, nobody lets them in.
 func (s State) Admitted() State {
 	if len(s.Banned) == 0 && s.AdmitLabel == "" {
@@ -73,7 +73,7 @@ func (s State) Admitted() State {
 // labelForm is the name and, optionally, the value of a label, by Kubernetes' rules.
 var labelForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?(=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?)?$`)
 
-// CheckAdmitLabel reports what is wrong with a label to ask of nodes, nil if it may be one; "" asks for none.
+// CheckAdmitLabel reports what is wrong with a label that nodes are to carry; "" requires none.
 func CheckAdmitLabel(label string) error {
 	name, restricted := strings.CutPrefix(label, RestrictedPrefix)
 	switch {
@@ -87,14 +87,14 @@ func CheckAdmitLabel(label string) error {
 	return nil
 }
 
-// Observes reports whether the member of that peer ID, which may be this node, may ask others for their whole status.
+// Observes reports whether the member of that peer ID, which may be this node, may query the whole status of others.
 func (p Plan) Observes(id PeerID) bool {
 	return len(p.Observers) > 0 && slices.ContainsFunc(p.Nodes, func(n Node) bool {
 		return n.PeerID == id && (slices.Contains(p.Observers, string(id)) || slices.Contains(p.Observers, n.Name))
 	})
 }
 
-// LabelArgument is how `kubectl label` is told to give a node the label.
+// LabelArgument is the argument of `kubectl label` that gives a node the label.
 func LabelArgument(label string) string {
 	if strings.Contains(label, "=") {
 		return label

@@ -235,7 +235,7 @@ func (p Plan) BlockBits() (out [2][]int) {
 }
 
 // PrivateUnderlay reports whether unencrypted packets may go to a: only RFC 1918 and RFC
-// 4193 addresses. Carrier NAT's 100.64.0.0/10 is shared with strangers.
+// 4193 addresses. Carrier NAT's 100.64.0.0/10 is shared with other customers.
 func PrivateUnderlay(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.IsPrivate() }
 
 // Uplink is an address of this node on a link to other hosts.

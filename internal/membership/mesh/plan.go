@@ -44,7 +44,7 @@ func (p Plan) Members() iter.Seq[*Node] {
 	}
 }
 
-// Equal reports whether p and q ask for the same. The order of nodes has no meaning; that of relays, ranges and a node's
+// Equal reports whether p and q are the same plan. The order of nodes has no meaning; that of relays, ranges and a node's
 // own blocks has.
 func (p Plan) Equal(q Plan) bool {
 	if !p.Since(q).Empty() {

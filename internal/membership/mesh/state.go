@@ -35,9 +35,9 @@ type State struct {
 	WANCIDRs   []netip.Prefix `json:"wanCIDRs,omitempty"` // private ranges to treat as public
 	Encryption Encryption     `json:"encryption"`
 	Banned     []string       `json:"banned,omitempty"` // peer IDs and names of nodes that are refused whatever else is said
-	// Observers are nodes, by name or peer ID, that may ask all others for their status; any member may ask about its own pair.
+	// Observers are nodes, by name or peer ID, that may query the status of all others; any member may query its own pair.
 	Observers []string `json:"observers,omitempty"`
-	// Controllers are whom nodes may ask, over relays, before they are members.
+	// Controllers are whom nodes may reach, over relays, before they are members.
 	Controllers []PeerID `json:"controllers,omitempty"`
 	Watched     Watched  `json:"-"` // of now: not in a snapshot
 	// AdmitLabel is the label, KEY or KEY=VALUE, that a node must carry to be admitted; "" admits all that are not banned.
@@ -89,7 +89,7 @@ type Node struct {
 	PodCIDRs []netip.Prefix `json:"podCIDRs"`
 	// Site is where it stands, for people only: nothing is decided by it.
 	Site string `json:"site,omitempty"`
-	// Labels are those that administrators alone can give it (RestrictedPrefix), as far as the membership asks for them.
+	// Labels are those that administrators alone can give it (RestrictedPrefix), as far as the membership uses them.
 	Labels map[string]string `json:"labels,omitempty"`
 	// NodeIPs are the addresses that this node's own kubelet reports; no source says those of other nodes.
 	NodeIPs []netip.Addr `json:"nodeIPs,omitempty"`

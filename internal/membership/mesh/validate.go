@@ -12,7 +12,7 @@ const (
 	// minRangeBits is the shortest prefix accepted as a cluster range: 10.0.0.0/8 and
 	// fd00::/8 are the largest private ranges in use.
 	minRangeBits = 8
-	// minHostBits leaves a block room for the network address, the gateway, one
+	// minHostBits leaves space in a block for the network address, the gateway, one
 	// pod and, for IPv4, the broadcast address.
 	minHostBits = 2
 )

@@ -27,7 +27,7 @@ type change struct {
 	Nodes mesh.Change
 }
 
-// removes reports whether a key that was a member's is none's now.
+// removes reports whether a key that was a member's is nobody's now.
 func (c change) removes() bool {
 	stays := make(map[mesh.PeerID]bool, len(c.Nodes.Come))
 	for i := range c.Nodes.Come {

@@ -28,7 +28,7 @@ type Source interface {
 	// while there is no usable one. It returns when ctx ends.
 	Watch(ctx context.Context, onState func(mesh.State), onErr func(error))
 	// Confirmed is closed, some time after Watch was called, once new pods may be given addresses of the blocks in
-	// force: the source has named them, or cannot be asked now.
+	// force: the source has named them, or does not answer now.
 	Confirmed() <-chan struct{}
 	// Annotations are those of this node's Node that other network plugins set.
 	Annotations() map[string]string
@@ -41,7 +41,7 @@ type Source interface {
 	SetPlace(api.Place)
 	// Warn records an event about this node where the cluster shows it; one that cannot be recorded is forgotten.
 	Warn(reason, message string)
-	// Contact is what came of the requests to the API; nil: there is none.
+	// Contact is what came of the requests to the API; nil: no API is in use.
 	Contact() *client.Contact
 	// String names the source in messages.
 	String() string
@@ -75,7 +75,7 @@ func (None) SetPlace(api.Place) {}
 
 func (None) Warn(string, string) {}
 
-// Contact is nil: nobody is asked.
+// Contact is nil: no API is in use.
 func (None) Contact() *client.Contact { return nil }
 
 func (None) String() string { return "no membership" }
@@ -96,7 +96,7 @@ func New(m config.Membership, c kube.Config) (Source, error) {
 
 // fromFile is the membership in one YAML file.
 type fromFile struct {
-	None           // nobody is told anything: the file is the operator's
+	None           // nothing is written back: the file is the operator's
 	path, stateDir string
 }
 

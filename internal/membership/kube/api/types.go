@@ -128,7 +128,7 @@ type PodNetwork struct {
 	Status PodNetworkStatus `json:"status,omitzero"`
 }
 
-// Controllers are the peer IDs of those whom nodes may ask before they are members.
+// Controllers are the peer IDs of those whom nodes may reach before they are members.
 func (n *PodNetwork) Controllers() []string {
 	if len(n.Spec.Controllers) > 0 {
 		return n.Spec.Controllers
@@ -160,7 +160,7 @@ type PodNetworkSpec struct {
 	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
 	// Banned are peer IDs and names of nodes that are refused, whatever else the API says.
 	Banned []string `json:"banned,omitempty"`
-	// Observers are peer IDs and names of nodes that may ask all members for their status.
+	// Observers are peer IDs and names of nodes that may query the status of all members.
 	Observers []string `json:"observers,omitempty"`
 	// AdmitLabel is the label that a Node must carry to be admitted, KEY or KEY=VALUE; only administrators can give it.
 	AdmitLabel string `json:"admitLabel,omitempty"`

@@ -15,14 +15,14 @@ const (
 	// serviceAccount is where a pod finds its token and the API's CA.
 	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// apiServer is where the optional ConfigMap edgemesh-apiserver is mounted, with the
-	// files host and port. An environment variable would not do: kubelet would have to ask
-	// the API for it at every restart, and start no container while the API is unreachable.
+	// files host and port. An environment variable would not do: kubelet would have to read
+	// it from the API at every restart, and start no container while the API is unreachable.
 	apiServer = "/etc/edgemesh-apiserver"
 )
 
 const (
 	// MetaServer is KubeEdge's local API on an edge, without requireAuthorization. With it, that is https with a token,
-	// and pods are told the address of its own device.
+	// and pods are given the address of its own device.
 	MetaServer     = "http://127.0.0.1:" + metaServerPort
 	metaServerPort = "10550"
 	metaServerIP   = "169.254.30.10"
@@ -50,7 +50,7 @@ func processEnvironment() environment {
 	return environment{mounted(apiServer, os.Getenv), serviceAccount, onEdge, besideHub}
 }
 
-// besideHub reports whether YurtHub is on this host. Pods of the pod network, which do not see its device, ask it with
+// besideHub reports whether YurtHub is on this host. Pods of the pod network, which do not see its device, reach it with
 // their tokens, at the address that they find in place of the API server's.
 func besideHub() bool {
 	_, err := net.InterfaceByName(yurtHubLink)
@@ -58,7 +58,7 @@ func besideHub() bool {
 }
 
 // onEdge reports whether edgecore runs on this host: its pods have the variables of the API server, empty ones, unless
-// MetaServer asks for tokens, and its configuration is where a unit sees it.
+// MetaServer requires tokens, and its configuration is where a unit sees it.
 func onEdge() bool {
 	host, set := os.LookupEnv("KUBERNETES_SERVICE_HOST")
 	return set && host == "" || exists("/etc/kubeedge/config/edgecore.yaml")

@@ -108,7 +108,7 @@ func (c *Client) URL() string { return c.base.String() }
 // Plain says that the API is reached without TLS: an edge-local cache.
 func (c *Client) Plain() bool { return c.base.Scheme == "http" }
 
-// Cache says that the API is a cache on this node, as far as its address tells.
+// Cache says that the API is a cache on this node, as far as its address shows.
 func (c *Client) Cache() bool {
 	return c.Plain() || c.ListNodes() || strings.HasPrefix(c.base.Hostname(), "169.254.")
 }
@@ -155,7 +155,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	}
 	req.Header.Set("Accept", contentJSON)
 	if !c.brief {
-		req.Header.Set("Edge-Cache", "true") // asks YurtHub to keep the answers
+		req.Header.Set("Edge-Cache", "true") // YurtHub then keeps the answers
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", contentType)

@@ -20,8 +20,8 @@ import (
 	"edgemesh/internal/membership/kube/api"
 )
 
-// Explain adds to the error of a request about k what it means and what to do. It may ask the
-// API for its version.
+// Explain adds to the error of a request about k what it means and what to do. It may query
+// the API's version.
 func (c *Client) Explain(ctx context.Context, k api.Kind, err error) error {
 	var refused *apierrors.StatusError
 	why := ""

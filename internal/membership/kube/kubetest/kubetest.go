@@ -1,4 +1,4 @@
-// Package kubetest has an API server that answers as it was told, and makers of the
+// Package kubetest has an API server that answers as a test sets it up, and makers of the
 // objects that tests of the package kube are about.
 package kubetest
 
