@@ -9,7 +9,7 @@ COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE     ?= $(shell TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || echo unknown)
 STAMP    := edgemesh/internal/version
 LDFLAGS  := -s -w -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X $(STAMP).date=$(DATE)
-# Tags, as in build/programs: net/http has no HTTP/2, 0.5 MB. The API is asked by that of golang.org/x/net, which from Go
+# Tags, as in build/programs: net/http has no HTTP/2, 0.5 MB. Requests to the API use that of golang.org/x/net, which from Go
 # 1.27 on would call net/http's, were it not for the second tag. Tests have them too, so that nothing is compiled twice.
 TAGS     := nethttpomithttp2,http2legacy
 # VERSION is set above, so that a clone which git considers another user's builds as well.

@@ -50,7 +50,7 @@ func containerd(t *testing.T) (dir string, ctr func(args ...string) ([]byte, err
 		select {
 		case <-ended:
 		case <-time.After(10 * time.Second):
-			t.Error("containerd does not end when asked")
+			t.Error("containerd does not end on SIGTERM")
 			_ = c.Process.Kill()
 			<-ended
 		}

@@ -38,6 +38,9 @@ func Tar(files []File, at time.Time) ([]byte, error) {
 		case f.Name[len(f.Name)-1] == '/':
 			h.Typeflag = tar.TypeDir
 		}
+		if f.Mode&fs.ModeSticky != 0 {
+			h.Mode |= 0o1000
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@
 //	prov.go      Helm's provenance of the chart, where a PGP key is given
 //	performance.go  refuses figures in docs/performance.md that are older than the release
 //
-// DESIGN.md says why it is done this way.
+// DESIGN.md has the decisions and their reasons.
 package main
 
 import (
@@ -50,14 +50,15 @@ type options struct {
 // arch is a platform, as Go, archives, and packages name it.
 type arch struct {
 	programs.Platform
-	name string // of archives
-	nfpm string
+	name   string // of archives
+	nfpm   string
+	debian string
 }
 
 var arches = []arch{
-	{programs.Platform{GOARCH: "amd64"}, "amd64", "amd64"},
-	{programs.Platform{GOARCH: "arm64"}, "arm64", "arm64"},
-	{programs.Platform{GOARCH: "arm", GOARM: "7"}, "armv7", "arm7"},
+	{programs.Platform{GOARCH: "amd64"}, "amd64", "amd64", "amd64"},
+	{programs.Platform{GOARCH: "arm64"}, "arm64", "arm64", "arm64"},
+	{programs.Platform{GOARCH: "arm", GOARM: "7"}, "armv7", "arm7", "armhf"},
 }
 
 func main() {

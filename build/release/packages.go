@@ -128,21 +128,11 @@ func (o options) script(name, dir string) (string, error) {
 	return file, os.WriteFile(file, bytes.ReplaceAll(text, []byte("@VERSION@"), []byte(o.number())), 0o644)
 }
 
-// packageFile is the name that the packagers themselves would choose.
-func (o options) packageFile(kind, name, nfpm string) string {
-	if kind == "deb" {
-		return fmt.Sprintf("%s_%s_%s.deb", name, o.number(), debianArch(nfpm))
+// packageFile is the name that packagers choose.
+func (o options) packageFile(kind, name, arch string) string {
+	p, err := nfpm.Get(kind)
+	if err != nil {
+		panic(err) // deb and rpm are linked in
 	}
-	return fmt.Sprintf("%s-%s-1.%s.rpm", name, o.number(), rpmArch(nfpm))
-}
-
-func debianArch(nfpm string) string {
-	if nfpm == "arm7" {
-		return "armhf"
-	}
-	return nfpm
-}
-
-func rpmArch(nfpm string) string {
-	return map[string]string{"amd64": "x86_64", "arm64": "aarch64", "arm7": "armv7hl"}[nfpm]
+	return p.ConventionalFileName(nfpm.WithDefaults(&nfpm.Info{Name: name, Arch: arch, Version: o.stamp.Version, Release: map[string]string{"rpm": "1"}[kind]}))
 }

@@ -61,7 +61,7 @@ func TestTarball(t *testing.T) {
 	}
 	two, err := files{"a/a": {[]byte("y"), 0o644}, "a/b": {[]byte("x"), 0o755}}.tarball(at)
 	if err != nil || !bytes.Equal(one, two) {
-		t.Errorf("the same content is packed in two ways (%v)", err)
+		t.Errorf("the same content has two packings (%v)", err)
 	}
 	other, err := files{"a/a": {[]byte("y"), 0o644}, "a/b": {[]byte("x"), 0o644}}.tarball(at)
 	if err != nil || bytes.Equal(one, other) {

@@ -161,7 +161,7 @@ func (o options) document(x artefact, work string) (*spdx.Document, error) {
 		for line := range strings.Lines(string(lock)) {
 			// ARCH NAME VERSION SHA256
 			f := strings.Fields(line)
-			if x.image == "" || len(f) != 4 || f[0] != debianArch(a.nfpm) || x.image == "edgemesh-relay" && f[1] != "ca-certificates" {
+			if x.image == "" || len(f) != 4 || f[0] != a.debian || x.image == "edgemesh-relay" && f[1] != "ca-certificates" {
 				continue
 			}
 			d := v.part("Debian-"+f[0], f[1], f[2], fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", f[1], f[2], f[0]))

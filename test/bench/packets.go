@@ -178,7 +178,7 @@ func (c *carrier) udp(ctx context.Context, args ...string) (stream, error) {
 }
 
 // socketBuffer is packetBuffer, or less: iperf3 fails when the kernel grants less
-// than it asks for.
+// than it requests.
 func socketBuffer() (int, error) {
 	size := packetBuffer
 	for _, name := range []string{"rmem_max", "wmem_max"} {

@@ -17,7 +17,7 @@ type plan struct {
 	linkFlow               time.Duration // the same over the link
 	carriers, linkCarriers []string
 	pings                  int           // on the idle path
-	answers                time.Duration // of 1-byte requests, each way of asking
+	answers                time.Duration // of 1-byte requests, in each form
 	turns                  int           // of short requests on one LAN, in each round
 	packetSteps            int           // rates tried in the first round
 	packetTime             time.Duration // of one step

@@ -135,10 +135,10 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 			want(report.Egress, w.name, float64(n), report.FlowGbps, report.AnswerTCP, report.ApplyMs)
 		}
 	}
-	for _, way := range []string{
+	for _, name := range []string{
 		"tunnel Send/1500", "tunnel Receive/1500", "tunnel/tun Read/fast", "tunnel/tun Write/packet/fast",
 	} {
-		want(report.Code, way, 0, report.CodeNs, report.CodeAllocs)
+		want(report.Code, name, 0, report.CodeNs, report.CodeAllocs)
 	}
 	for _, part := range []string{report.Clean, report.LAN} {
 		for c, path := range ourPaths() {

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/containernetworking/plugins v1.9.1
+	github.com/google/go-containerregistry v0.22.1
 	github.com/libp2p/go-libp2p v0.51.0
 	golang.org/x/sys v0.48.0
 	k8s.io/api v0.35.4
@@ -17,12 +18,19 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/gaissmai/bart v0.30.0 // indirect
 	github.com/jbenet/go-temp-err-catcher v0.1.0 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
 	github.com/libp2p/go-libp2p-kad-dht v0.42.0 // indirect
 	github.com/libp2p/go-yamux/v5 v5.1.0 // indirect
 	github.com/mr-tron/base58 v1.3.0 // indirect
 	github.com/multiformats/go-multiaddr v0.16.1 // indirect
 	github.com/multiformats/go-multiaddr-dns v0.6.0 // indirect
 	github.com/multiformats/go-multistream v0.6.1 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
+	github.com/pion/dtls/v3 v3.1.2 // indirect
+	github.com/pion/logging v0.2.4 // indirect
+	github.com/pion/stun/v3 v3.1.1 // indirect
+	github.com/pion/transport/v4 v4.0.1 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/quic-go/quic-go v0.64.1 // indirect
@@ -31,6 +39,7 @@ require (
 	github.com/stretchr/objx v0.5.3 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
+	github.com/wlynxg/anet v0.0.5 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/net v0.59.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
@@ -40,6 +49,7 @@ require (
 
 require (
 	edgemesh v0.0.0
+	edgemesh/build v0.0.0
 	github.com/benbjohnson/clock v1.3.5 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
@@ -127,3 +137,5 @@ require (
 )
 
 replace edgemesh => ../..
+
+replace edgemesh/build => ../../build

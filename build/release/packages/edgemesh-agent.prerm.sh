@@ -16,7 +16,7 @@ if [ "$code" = 2 ]; then
   echo "edgemesh-agent: nothing was changed, and the package stays: fix this, then remove it again" >&2
   exit 1
 fi
-# Of the form daemonset it is an address that kubelet was told to report, and which goes with the bridge.
+# In the daemonset form kubelet reports an address that disappears with the bridge.
 [ ! -e $record ] || /usr/bin/edgemesh-agent uninstall
 again=
 if [ -d /run/systemd/system ]; then
