@@ -18,6 +18,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -tags=$
 BUILD    := GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 VULN     := golang.org/x/vuln/cmd/govulncheck@v1.1.4
+STATIC   := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
 FUZZTIME ?= 20s
 # Images: the prefix of their names, their tag (the chart's appVersion, so that chart and images match), their platforms.
@@ -26,7 +27,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -156,6 +157,9 @@ fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 
 vuln: ## compare the dependencies that are called with the Go vulnerability database
 	@build/vuln.sh $(GO) $(VULN)
+
+staticcheck: ## run staticcheck alone, as make test does
+	@$(GO) run $(STATIC) work
 
 lint: ## run golangci-lint with the house rules, import direction among them
 	@$(GO) run $(LINT) run $$($(GO) list -m -f '{{.Dir}}/...')

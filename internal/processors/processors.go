@@ -4,6 +4,7 @@ package processors
 import (
 	"os"
 	"runtime"
+	"sync/atomic"
 )
 
 // few is the number of processors below which only one is used. A packet passes through
@@ -21,12 +22,19 @@ func wanted(usable int, given string) int {
 	return 1
 }
 
-// Limit applies the limit; call it after everything that counts processors. A runtime
+// unlimited is the number of usable processors that the last Limit found; 0 before it.
+var unlimited atomic.Int64
+
+// Usable returns how many processors this process could use without Limit.
+func Usable() int { return max(runtime.GOMAXPROCS(0), int(unlimited.Load())) }
+
+// Limit applies the limit; what counts processors from then on calls Usable. A runtime
 // that was limited no longer follows the process's cgroup. That matters only if the
 // cgroup's limit rises to few or more while the process runs, and takes effect at the
 // next start. With few or more processors nothing changes and the runtime keeps following.
 func Limit() {
-	usable := runtime.GOMAXPROCS(0)
+	usable := Usable()
+	unlimited.Store(int64(usable))
 	if n := wanted(usable, os.Getenv("GOMAXPROCS")); n != usable {
 		runtime.GOMAXPROCS(n)
 	}

@@ -114,32 +114,54 @@ func random(n int) []byte {
 	return b
 }
 
-// Every combination of devices carries TCP whole, and super-segments unsplit from a
-// fast one. The receiving kernel judges the checksums.
+// TCP arrives whole, and super-segments unsplit. The receiving kernel judges the checksums.
 func TestTCP(t *testing.T) {
 	data := random(16 << 20)
-	for _, kinds := range [][2]string{{"fast", "fast"}, {"fast", "portable"}, {"portable", "fast"}, {"portable", "portable"}} {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			t.Run(kinds[0]+"-"+kinds[1]+"/"+family, func(t *testing.T) {
-				left, right, toRight, _ := newPair(t, kinds[0], kinds[1])
-				bulk(left, right, family, t, data)
+	for family, gsoType := range map[string]byte{"ipv4": unix.VIRTIO_NET_HDR_GSO_TCPV4, "ipv6": unix.VIRTIO_NET_HDR_GSO_TCPV6} {
+		t.Run(family, func(t *testing.T) {
+			left, right, toRight, _ := newPair(t, "fast", "fast")
+			bulk(left, right, family, t, data)
+			if supers, longest := toRight.count(gsoType), toRight.longestFrame(); supers == 0 || longest <= virtio.HeaderLen+8*pairMTU {
+				t.Errorf("%d super-segments, longest frame %d bytes: offloads do not work", supers, longest)
+			}
+			right.noBadChecksums(t)
+		})
+	}
+}
 
-				gsoType := byte(unix.VIRTIO_NET_HDR_GSO_TCPV4)
-				if family == "ipv6" {
-					gsoType = unix.VIRTIO_NET_HDR_GSO_TCPV6
+// TestFallback holds that a device without offloads exchanges TCP, bursts of UDP and fragments with a fast one: its writer
+// cuts super-segments and completes checksums.
+func TestFallback(t *testing.T) {
+	data := random(16 << 20)
+	for _, family := range []string{"ipv4", "ipv6"} {
+		t.Run(family, func(t *testing.T) {
+			fast, portable, _, toFast := newPair(t, "fast", "portable")
+			bulk(fast, portable, family, t, data)
+			bulk(portable, fast, family, t, data)
+			for gsoType, name := range map[byte]string{unix.VIRTIO_NET_HDR_GSO_TCPV4: "IPv4", unix.VIRTIO_NET_HDR_GSO_TCPV6: "IPv6"} {
+				if n := toFast.count(gsoType); n != 0 {
+					t.Errorf("%d super-segments of %s from a portable device", n, name)
 				}
-				supers, longest := toRight.count(gsoType), toRight.longestFrame()
-				t.Logf("%d super-segments, longest frame %d bytes", supers, longest)
-				if kinds[0] == "fast" && (supers == 0 || longest <= virtio.HeaderLen+8*pairMTU) {
-					t.Errorf("%d super-segments, longest frame %d bytes: offloads do not work", supers, longest)
-				}
-				if kinds[0] == "portable" && (supers != 0 || longest > virtio.HeaderLen+pairMTU) {
-					t.Errorf("%d super-segments, longest frame %d bytes from a portable device", supers, longest)
-				}
-				if n := right.counter(t, "Tcp", "InCsumErrors"); n != 0 {
-					t.Errorf("%d segments arrived with a bad checksum", n)
-				}
-			})
+			}
+			if longest := toFast.longestFrame(); longest > virtio.HeaderLen+pairMTU {
+				t.Errorf("longest frame %d bytes from a portable device", longest)
+			}
+			segments(t, fast, portable, family)
+			segments(t, portable, fast, family)
+			fragments(t, fast, portable, family)
+			fragments(t, portable, fast, family)
+			fast.noBadChecksums(t)
+			portable.noBadChecksums(t)
+		})
+	}
+}
+
+// noBadChecksums wants the kernel to have found no wrong checksum in what arrived.
+func (s side) noBadChecksums(tb testing.TB) {
+	tb.Helper()
+	for _, protocol := range []string{"Tcp", "Udp"} {
+		if n := s.counter(tb, protocol, "InCsumErrors"); n != 0 {
+			tb.Errorf("%d %s packets arrived with a bad checksum", n, protocol)
 		}
 	}
 }
@@ -190,69 +212,75 @@ func (ns namespace) received(tb testing.TB) (packets uint64) {
 	return packets
 }
 
-// A burst of UDP datagrams passes as one frame where the kernels know USO, and
-// arrives as the datagrams it stands for everywhere.
-func TestUDPSegments(t *testing.T) {
+// segments sends a burst of UDP datagrams in one system call and compares those that arrive.
+func segments(t *testing.T, from, to side, family string) {
+	t.Helper()
 	const size, total = 1200, 40*1200 + 7
 	data := random(total)
-	for _, kinds := range [][2]string{{"fast", "fast"}, {"fast", "no-uso"}, {"fast", "portable"}, {"portable", "fast"}} {
+	l := to.listenUDP(t, family)
+	if err := sendSegmented(from.dial(t, l.LocalAddr()), size, data); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 65536)
+	for at := 0; at < total; at += size {
+		n, err := l.Read(buf)
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", at, err)
+		}
+		if want := data[at:min(at+size, total)]; !bytes.Equal(buf[:n], want) {
+			t.Fatalf("datagram at %d: %d bytes that differ from the %d sent", at, n, len(want))
+		}
+	}
+}
+
+// A burst of UDP datagrams passes as one frame where the kernels know USO, and is written as one packet where the receiving
+// one does; elsewhere it arrives as the datagrams it stands for.
+func TestUDPSegments(t *testing.T) {
+	for _, kind := range []string{"fast", "no-uso"} {
 		for _, family := range []string{"ipv4", "ipv6"} {
-			t.Run(kinds[0]+"-"+kinds[1]+"/"+family, func(t *testing.T) {
-				left, right, toRight, _ := newPair(t, kinds[0], kinds[1])
-				l := right.listenUDP(t, family)
-				c := left.dial(t, l.LocalAddr())
+			t.Run(kind+"/"+family, func(t *testing.T) {
+				left, right, toRight, _ := newPair(t, "fast", kind)
 				before := right.received(t)
-				if err := sendSegmented(c, size, data); err != nil {
-					t.Fatal(err)
-				}
-				buf := make([]byte, 65536)
-				for at := 0; at < total; at += size {
-					n, err := l.Read(buf)
-					if err != nil {
-						t.Fatalf("after %d bytes: %v", at, err)
-					}
-					if want := data[at:min(at+size, total)]; !bytes.Equal(buf[:n], want) {
-						t.Fatalf("datagram at %d: %d bytes that differ from the %d sent", at, n, len(want))
-					}
-				}
+				segments(t, left, right, family)
 				supers := toRight.count(unix.VIRTIO_NET_HDR_GSO_UDP_L4)
 				if uso := left.dev.Offloads()&USO4 != 0; uso != (supers == 1) {
 					t.Errorf("%d super-segments, offloads %s", supers, left.dev.Offloads())
 				}
-				if n, whole := right.received(t)-before, supers == 1 && kinds[1] == "fast"; whole != (n == 1) {
+				if n, whole := right.received(t)-before, supers == 1 && kind == "fast"; whole != (n == 1) {
 					t.Errorf("%d packets written for %d super-segments", n, supers)
 				}
-				if n := right.counter(t, "Udp", "InCsumErrors"); n != 0 {
-					t.Errorf("%d datagrams arrived with a bad checksum", n)
-				}
+				right.noBadChecksums(t)
 			})
 		}
 	}
 }
 
-// 60000 bytes are 41 fragments that arrive together, more than a short queue holds.
-func TestUDPFragments(t *testing.T) {
+// fragments sends datagrams of 60000 bytes: 41 fragments that arrive together, more than a short queue holds.
+func fragments(t *testing.T, from, to side, family string) {
+	t.Helper()
 	data := random(60000)
-	for _, kind := range []string{"fast", "portable"} {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			t.Run(kind+"/"+family, func(t *testing.T) {
-				left, right, _, _ := newPair(t, kind, kind)
-				l := right.listenUDP(t, family)
-				c := left.dial(t, l.LocalAddr())
-				buf := make([]byte, 65536)
-				for range 10 {
-					if _, err := c.Write(data); err != nil {
-						t.Fatal(err)
-					}
-					n, err := l.Read(buf)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if !bytes.Equal(buf[:n], data) {
-						t.Fatalf("%d bytes arrived that differ from the %d sent", n, len(data))
-					}
-				}
-			})
+	l := to.listenUDP(t, family)
+	c := from.dial(t, l.LocalAddr())
+	buf := make([]byte, 65536)
+	for range 10 {
+		if _, err := c.Write(data); err != nil {
+			t.Fatal(err)
 		}
+		n, err := l.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(buf[:n], data) {
+			t.Fatalf("%d bytes arrived that differ from the %d sent", n, len(data))
+		}
+	}
+}
+
+func TestUDPFragments(t *testing.T) {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		t.Run(family, func(t *testing.T) {
+			left, right, _, _ := newPair(t, "fast", "fast")
+			fragments(t, left, right, family)
+		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	"golang.org/x/net/http2"
 	"k8s.io/client-go/rest"
 )
 
@@ -18,9 +17,7 @@ func TestCloseEndsAllConnections(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done() // the connection's end
 	}))
-	if err := http2.ConfigureServer(server.Config, nil); err != nil { //nolint:staticcheck // net/http is built without HTTP/2
-		t.Fatal(err)
-	}
+	configureHTTP2(t, server)
 	server.TLS = server.Config.TLSConfig
 	server.StartTLS()
 	defer server.Close()

@@ -52,15 +52,22 @@ func whoAsks(t *testing.T, refuse *atomic.Bool) *httptest.Server {
 		}
 		fmt.Fprintf(w, `{"name": %q, "proto": %q}`, r.TLS.PeerCertificates[0].Subject.CommonName, r.Proto)
 	}))
-	// Programs are built without net/http's copy of HTTP/2 (build tag nethttpomithttp2): both ends use x/net's.
 	server.Config.TLSConfig = &tls.Config{ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
-	if err := http2.ConfigureServer(server.Config, nil); err != nil { //nolint:staticcheck // net/http is built without HTTP/2
-		t.Fatal(err)
-	}
+	configureHTTP2(t, server)
 	server.TLS = server.Config.TLSConfig
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server
+}
+
+// configureHTTP2 has a server speak it. Programs are built without net/http's copy (build tag nethttpomithttp2): both ends
+// use x/net's.
+func configureHTTP2(t *testing.T, server *httptest.Server) {
+	t.Helper()
+	//lint:ignore SA1019 net/http cannot do it without its copy
+	if err := http2.ConfigureServer(server.Config, nil); err != nil { //nolint:staticcheck // likewise
+		t.Fatal(err)
+	}
 }
 
 type asker struct{ Name, Proto string }

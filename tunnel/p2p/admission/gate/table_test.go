@@ -240,7 +240,7 @@ func TestAskOnce(t *testing.T) {
 		if other.IsClosed() {
 			t.Error("closed before its time")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		g.sweep(time.Now())
 		g.closing.wait()
 		if !other.IsClosed() || a.IsClosed() || len(g.table.pending) != 0 || total(book) != 0 {
@@ -299,7 +299,7 @@ func TestLeavesUnproved(t *testing.T) {
 		if g.sweep(time.Now()); told.IsClosed() {
 			t.Error("closed before it could read the verdict")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		g.sweep(time.Now())
 		g.closing.wait()
 		if counts := book.Counts(); !told.IsClosed() || counts[refusals.NoSecret] != 1 {

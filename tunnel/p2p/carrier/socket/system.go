@@ -2,9 +2,10 @@ package socket
 
 import (
 	"fmt"
-	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/processors"
 )
 
 // Fallback is something that the system does not provide, and what is done instead.
@@ -28,7 +29,7 @@ type system struct {
 
 // Fallbacks returns what this system does not provide for connections. Agent and relay work without it.
 func Fallbacks() []Fallback {
-	return system{congestions, udpBuffer, true, runtime.GOMAXPROCS(0)}.fallbacks()
+	return system{congestions, udpBuffer, true, processors.Usable()}.fallbacks()
 }
 
 func (s system) fallbacks() []Fallback {
