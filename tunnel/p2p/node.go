@@ -15,7 +15,7 @@
 //	nat/           what the NAT does, router ports, punching and guessing ports, own and foreign addresses
 //	relay/         relays that this node uses; relayservice, being one
 //	admission/     unauthenticated peers until they are admitted
-//	path/          peers, each with its machine and paths; reach, a first path; book, mdns
+//	path/          peers, each with its machine and paths; reach, a first path; book, mdns; pathtest, a scripted world
 //
 // DESIGN.md draws the wings; a package imports its own wing and those below.
 package p2p
@@ -245,7 +245,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 		AwaitSeen: n.relays.Seen.AwaitUDP, Targets: n.targets, Ended: cfg.Punched,
 		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
-		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Book: n.book,
+		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Carried: n.relays.Carried, Book: n.book,
 		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.addrs.Owns, Packets: n.packets, TCP: n.dialer.Sockets(),
 			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, SuspectRelay: n.relays.Suspect, Log: n.log},
 		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,

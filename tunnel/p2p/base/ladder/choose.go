@@ -61,7 +61,7 @@ func (p *path) beats(q *path, now Time, lane Lane) bool {
 	if rp != rq {
 		return rp < rq
 	}
-	return p.opened < q.opened
+	return p.opened < q.opened || p.opened == q.opened && p.id < q.id
 }
 
 // best returns the best path for lane that skip does not exclude; nil if there is none.

@@ -22,12 +22,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/nat/punch"
 	"edgemesh/tunnel/p2p/path/book"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/reach"
-	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/who/members"
 )
 
@@ -38,7 +38,9 @@ type Config struct {
 	Paths   paths.Config
 	Punch   *punch.Puncher
 	Reach   *reach.Config
-	Relays  *relays.Set
+	Relays  Relays
+	// Carried is woken when a path that is new, or was quiet, carries data.
+	Carried wake.One
 	Book    *book.Book
 	// Serves reports whether this node is a peer's relay.
 	Serves func(peer.ID) bool
@@ -46,6 +48,15 @@ type Config struct {
 	Spawn  func(func()) bool
 	Now    func() ladder.Time
 	Log    *slog.Logger
+}
+
+// Relays are those that this node uses.
+type Relays interface {
+	// Wants reports whether p is a relay that this node wants to be connected to, OverTCP returns those with a TCP connection.
+	Wants(p peer.ID) bool
+	OverTCP() map[peer.ID]bool
+	// SuspectAll has all of them pinged immediately.
+	SuspectAll()
 }
 
 // Table has all peers.
@@ -75,7 +86,7 @@ func (t *Table) SetNotify(f func(Event)) { t.events.set(f) }
 // Add makes c a path. It does not wait.
 func (t *Table) Add(c network.Conn) {
 	t.registry.add(c)
-	t.Relays.Carried.Wake()
+	t.Carried.Wake()
 }
 
 // Remove takes the path of a connection that has ended.

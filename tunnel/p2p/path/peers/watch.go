@@ -70,7 +70,7 @@ func (p *Peer) runWatch() {
 // Wake makes the machine look now: a quiet path carries data. It takes no lock.
 func (p *Peer) Wake() {
 	p.state.watch.now.Wake()
-	p.t.Relays.Carried.Wake()
+	p.t.Carried.Wake()
 }
 
 // look passes what is known of the paths to the machine.

@@ -1,0 +1,394 @@
+package peers_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/pathtest"
+	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/who/members"
+)
+
+// scene is a world with two relays and two nodes.
+type scene struct {
+	*testing.T
+	w             *pathtest.World
+	first, second *pathtest.Relay
+	a, b          *pathtest.Node
+}
+
+// play runs f in a bubble, which fails the test if a goroutine is left.
+func play(t *testing.T, f func(s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{T: t, w: pathtest.New(t)}
+		s.first, s.second = s.w.Relay(), s.w.Relay()
+		nodes := s.w.Nodes("a", "b")
+		s.a, s.b = nodes[0], nodes[1]
+		defer s.w.Close()
+		f(s)
+	})
+}
+
+// stream opens a stream that has to be there in time.
+func (s *scene) stream(from, to *pathtest.Node, most time.Duration) *pathtest.Flow {
+	s.Helper()
+	start := time.Now()
+	f, err := from.Stream(s.Context(), to)
+	if err != nil {
+		s.Fatalf("%s to %s: %v", from.Name, to.Name, err)
+	}
+	if took := time.Since(start); took > most {
+		s.Errorf("%s to %s: a stream after %v, want at most %v", from.Name, to.Name, took, most)
+	}
+	return f
+}
+
+// becomes waits for a kind of path, under traffic.
+func (s *scene) becomes(want paths.Kind, most time.Duration) {
+	s.Helper()
+	for start := time.Now(); s.a.Path(s.b).Kind != want; {
+		if time.Since(start) > most {
+			st, _ := s.a.Table.StatusOf(s.b.ID)
+			s.Fatalf("%s after %v, want %s; reason: %s", s.a.Path(s.b).Kind, most, want, st.Reason)
+		}
+		f, err := s.a.Stream(s.Context(), s.b)
+		if err != nil {
+			s.Fatal(err)
+		}
+		_, _ = f.Talk(200 * time.Millisecond)
+		f.Reset()
+	}
+}
+
+// replaced keeps a stream busy until it fails, and opens another one.
+func (s *scene) replaced(f *pathtest.Flow, lost, opened time.Duration) *pathtest.Flow {
+	s.Helper()
+	took, err := f.Talk(time.Minute)
+	if err == nil || took > lost {
+		s.Errorf("the stream failed after %v with %v, want within %v", took, err, lost)
+	}
+	return s.stream(s.a, s.b, opened)
+}
+
+// The first stream takes a relay, immediately; then there is a direct path, and the node's owner is notified.
+func TestRelayedThenDirect(t *testing.T) {
+	play(t, func(s *scene) {
+		f := s.stream(s.a, s.b, 200*time.Millisecond)
+		if p := f.Path(); p.Kind != paths.KindRelayed || p.Relay != s.first.ID.String() {
+			s.Errorf("%+v, want a path through the first relay", p)
+		}
+		s.becomes(paths.KindDirect, 3*time.Second)
+		if p := s.b.Path(s.a); p.Kind != paths.KindDirect {
+			s.Errorf("the other side is on %+v", p)
+		}
+		if !slices.ContainsFunc(s.a.Events(), func(e peers.Event) bool {
+			return e.Kind == peers.PathChanged && e.Peer == s.b.ID && e.Path.Kind == paths.KindDirect
+		}) {
+			s.Error("the change was not reported")
+		}
+		if err := f.Ping(); err != nil {
+			s.Errorf("the first stream did not survive: %v", err)
+		}
+		st, _ := s.a.Table.StatusOf(s.b.ID)
+		if st.Reason != "" || st.Wanted || st.Path.RTT != 2*s.w.Latency {
+			s.Errorf("%+v: want no reason, and a round trip of %v", st, 2*s.w.Latency)
+		}
+	})
+}
+
+// Where an address is translated the path counts as punched, on both sides.
+func TestPunchedPath(t *testing.T) {
+	play(t, func(s *scene) {
+		s.b.Translated.Store(true)
+		s.stream(s.a, s.b, time.Second)
+		s.becomes(paths.KindPunched, 3*time.Second)
+		if p := s.b.Path(s.a); p.Kind != paths.KindPunched {
+			s.Errorf("the other side is on %+v", p)
+		}
+	})
+}
+
+// A direct path that falls silent is left for the relay; once direct dials get through again there is another one.
+func TestSilentDirectPathIsReplaced(t *testing.T) {
+	play(t, func(s *scene) {
+		s.stream(s.a, s.b, time.Second)
+		s.becomes(paths.KindDirect, 3*time.Second)
+		f := s.stream(s.a, s.b, time.Second)
+		s.w.Block(true)
+		s.w.Silence()
+		f = s.replaced(f, 2*time.Second, 200*time.Millisecond)
+		if p := f.Path(); p.Kind != paths.KindRelayed {
+			s.Errorf("the next stream took %+v", p)
+		}
+		if !slices.ContainsFunc(s.a.Events(), func(e peers.Event) bool { return e.Kind == peers.PathLost }) {
+			s.Error("the loss was not reported")
+		}
+		st, _ := s.a.Table.StatusOf(s.b.ID)
+		if !strings.Contains(st.Reason, "lost before: ") || !strings.Contains(st.Reason, "silent for 1.2") {
+			s.Errorf("the reason is %q", st.Reason)
+		}
+		time.Sleep(10 * time.Second)
+		s.w.Block(false)
+		s.becomes(paths.KindDirect, time.Minute)
+	})
+}
+
+// One of two relays hangs: its circuits are left for the other one.
+func TestHungRelayIsLeft(t *testing.T) {
+	play(t, func(s *scene) {
+		s.w.Block(true)
+		f := s.stream(s.a, s.b, time.Second)
+		_, _ = f.Talk(time.Second)
+		s.first.Set(pathtest.Hung)
+		f = s.replaced(f, 2*time.Second, 500*time.Millisecond)
+		if p := f.Path(); p.Relay != s.second.ID.String() {
+			s.Errorf("the next stream took %+v", p)
+		}
+	})
+}
+
+// A first packet does not wait for a relay that hangs.
+func TestFirstPacketPassesHungRelay(t *testing.T) {
+	play(t, func(s *scene) {
+		s.w.Block(true)
+		s.first.Set(pathtest.Hung)
+		f := s.stream(s.a, s.b, 400*time.Millisecond)
+		if p := f.Path(); p.Relay != s.second.ID.String() {
+			s.Errorf("the stream took %+v", p)
+		}
+	})
+}
+
+// Without any relay a stream fails with the causes, and those that wait fail together; nothing is dialed after that. Once a
+// relay is there the next stream is open immediately.
+func TestUnreachable(t *testing.T) {
+	play(t, func(s *scene) {
+		s.first.Set(pathtest.Down)
+		s.second.Set(pathtest.Down)
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				if _, err := s.a.Stream(s.Context(), s.b); !errors.Is(err, peers.ErrUnreachable) || !strings.Contains(err.Error(), "is not connected") {
+					s.Errorf("%v", err)
+				}
+			})
+		}
+		wg.Wait()
+		st, _ := s.a.Table.StatusOf(s.b.ID)
+		if st.Rounds != 1 || !st.Wanted || !strings.Contains(st.Reason, "is not connected") {
+			s.Errorf("%+v after five streams failed", st)
+		}
+		before := s.a.Dials.Load()
+		time.Sleep(time.Hour)
+		if n := s.a.Dials.Load() - before; n > 0 {
+			s.Errorf("%d dials although nobody waits", n)
+		}
+		s.second.Set(pathtest.Up)
+		s.stream(s.a, s.b, time.Second)
+		if st, _ := s.a.Table.StatusOf(s.b.ID); st.Wanted {
+			s.Error("a peer that is reached still counts as wanted")
+		}
+	})
+}
+
+// A caller that gives up gets its own error, and the others get their stream.
+func TestAbandonedStream(t *testing.T) {
+	play(t, func(s *scene) {
+		s.first.Set(pathtest.Hung)
+		s.second.Set(pathtest.Hung)
+		ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := s.a.Stream(ctx, s.b); !errors.Is(err, context.DeadlineExceeded) {
+				s.Errorf("%v", err)
+			}
+		})
+		wg.Go(func() {
+			time.Sleep(100 * time.Millisecond)
+			s.first.Set(pathtest.Up)
+			s.second.Set(pathtest.Up)
+		})
+		s.stream(s.a, s.b, 5*time.Second)
+		wg.Wait()
+	})
+}
+
+// A caller that gives up before its round begins has nobody dialed.
+func TestAbandonedBeforeTheRound(t *testing.T) {
+	play(t, func(s *scene) {
+		s.first.Set(pathtest.Down)
+		s.second.Set(pathtest.Down)
+		if _, err := s.a.Stream(s.Context(), s.b); !errors.Is(err, peers.ErrUnreachable) {
+			s.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(s.Context(), 5*time.Millisecond) // the next round is some 50 ms away
+		defer cancel()
+		if _, err := s.a.Stream(ctx, s.b); !errors.Is(err, context.DeadlineExceeded) {
+			s.Errorf("%v", err)
+		}
+		time.Sleep(time.Minute)
+		if st, _ := s.a.Table.StatusOf(s.b.ID); st.Rounds != 1 {
+			s.Errorf("%d rounds, want 1", st.Rounds)
+		}
+	})
+}
+
+// Where no direct dial gets through, attempts follow each other in growing pauses, and the status says so; once one gets
+// through there is a direct path within a minute.
+func TestPunchFails(t *testing.T) {
+	play(t, func(s *scene) {
+		s.w.Block(true)
+		f := s.stream(s.a, s.b, time.Second)
+		begun := s.a.Dials.Load() + s.b.Dials.Load()
+		if _, err := f.Talk(20 * time.Second); err != nil {
+			s.Fatal(err)
+		}
+		early := s.a.Dials.Load() + s.b.Dials.Load() - begun
+		if _, err := f.Talk(100 * time.Second); err != nil {
+			s.Fatal(err)
+		}
+		late := (s.a.Dials.Load() + s.b.Dials.Load() - begun - early) / 5
+		if early == 0 || late >= early {
+			s.Errorf("%d dials in the first 20 s, %d per 20 s later", early, late)
+		}
+		st, _ := s.a.Table.StatusOf(s.b.ID)
+		if st.Punch == nil || st.Punch.Failed < 3 || !strings.Contains(st.Reason, "attempts failed") {
+			s.Errorf("%+v, reason %q", st.Punch, st.Reason)
+		}
+		s.w.Block(false)
+		s.becomes(paths.KindDirect, time.Minute)
+	})
+}
+
+// A peer that nobody uses is disconnected after some minutes, or when the owner of the streams says so; the next stream connects.
+func TestDisconnect(t *testing.T) {
+	play(t, func(s *scene) {
+		for name, end := range map[string]func(){
+			"idle":     func() { time.Sleep(10 * time.Minute) },
+			"asked":    func() { time.Sleep(4 * time.Second); s.a.Table.Disconnect(s.b.ID); time.Sleep(time.Second) },
+			"the peer": func() { time.Sleep(4 * time.Second); s.b.Table.Disconnect(s.a.ID); time.Sleep(time.Second) },
+		} {
+			s.stream(s.a, s.b, time.Second).Reset()
+			end()
+			if n := s.w.Live(true) + s.w.Live(false); n > 0 || s.a.Path(s.b).Kind != paths.KindNone || s.b.Path(s.a).Kind != paths.KindNone {
+				s.Errorf("%s: %d connections are left, %+v", name, n, s.a.Path(s.b))
+			}
+		}
+		f := s.stream(s.a, s.b, time.Second)
+		_, _ = f.Talk(time.Second)
+		s.a.Table.Disconnect(s.b.ID) // it is in use
+		if _, err := f.Talk(time.Second); err != nil {
+			s.Errorf("a peer in use was disconnected: %v", err)
+		}
+	})
+}
+
+// A peer that is no longer a member, or in quarantine, is cut off, and pending streams fail; later it is reached again.
+func TestReadmission(t *testing.T) {
+	play(t, func(s *scene) {
+		f := s.stream(s.a, s.b, time.Second)
+		s.a.Use(s.a)
+		if took, err := f.Talk(time.Minute); err == nil || took > time.Second {
+			s.Errorf("the stream of a removed member ended after %v: %v", took, err)
+		}
+		if _, err := s.a.Stream(s.Context(), s.b); !errors.Is(err, members.ErrNotMember) {
+			s.Errorf("%v", err)
+		}
+		if n := s.w.Live(true) + s.w.Live(false); n > 0 {
+			s.Errorf("%d connections to a removed member", n)
+		}
+		s.a.Use(s.a, s.b)
+		s.stream(s.a, s.b, time.Second)
+
+		s.a.Gater.Quarantine(s.b.ID, time.Minute, "it floods")
+		s.a.Table.Refuse(s.b.ID)
+		if _, err := s.a.Stream(s.Context(), s.b); !errors.Is(err, members.ErrQuarantined) {
+			s.Errorf("%v", err)
+		}
+		time.Sleep(time.Minute)
+		s.stream(s.a, s.b, time.Second)
+	})
+}
+
+// A membership that ends while a stream waits for a path ends the wait.
+func TestRefusedWhilePending(t *testing.T) {
+	play(t, func(s *scene) {
+		s.first.Set(pathtest.Hung)
+		s.second.Set(pathtest.Hung)
+		time.AfterFunc(300*time.Millisecond, func() { s.a.Use(s.a) })
+		start := time.Now()
+		if _, err := s.a.Stream(s.Context(), s.b); !errors.Is(err, members.ErrNotMember) || time.Since(start) != 300*time.Millisecond {
+			s.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// Both sides open many streams at the same time: all of them work, and what is made twice is closed.
+func TestSimultaneousOpens(t *testing.T) {
+	play(t, func(s *scene) {
+		var wg sync.WaitGroup
+		for range 20 {
+			for _, x := range [][2]*pathtest.Node{{s.a, s.b}, {s.b, s.a}} {
+				wg.Go(func() {
+					f := s.stream(x[0], x[1], time.Second)
+					if _, err := f.Talk(5 * time.Second); err != nil {
+						s.Errorf("%s to %s: %v", x[0].Name, x[1].Name, err)
+					}
+					f.Reset()
+				})
+			}
+		}
+		wg.Wait()
+		time.Sleep(30 * time.Second)
+		if relayed, direct := s.w.Live(true), s.w.Live(false); relayed != 1 || direct != 2 {
+			s.Errorf("%d relayed and %d direct connections are left", relayed, direct)
+		}
+		if p, q := s.a.Path(s.b), s.b.Path(s.a); p.Kind != paths.KindDirect || p.Transport != q.Transport {
+			s.Errorf("%+v and %+v", p, q)
+		}
+	})
+}
+
+// The pauses after failed attempts do not outlast a change of addresses.
+func TestAddressChangeEndsPauses(t *testing.T) {
+	play(t, func(s *scene) {
+		s.w.Block(true)
+		f := s.stream(s.a, s.b, time.Second)
+		if _, err := f.Talk(2 * time.Minute); err != nil {
+			s.Fatal(err)
+		}
+		s.w.Block(false)
+		s.b.Table.NetChanged()
+		s.a.Table.NetChanged()
+		s.becomes(paths.KindDirect, 2*time.Second)
+	})
+}
+
+// A node whose address changes is reached again in seconds, and directly within a minute.
+func TestAddressChange(t *testing.T) {
+	play(t, func(s *scene) {
+		s.stream(s.a, s.b, time.Second)
+		s.becomes(paths.KindDirect, 3*time.Second)
+		f := s.stream(s.a, s.b, time.Second)
+		to := netip.MustParseAddr("203.0.113.7")
+		s.b.Move(to)
+		start := time.Now()
+		s.replaced(f, 2*time.Second, time.Second).Reset()
+		s.becomes(paths.KindDirect, time.Minute)
+		s.Logf("direct again after %v", time.Since(start))
+		s.becomes(paths.KindDirect, time.Minute)
+		if at := s.a.Path(s.b).Addr; !strings.Contains(at, to.String()) {
+			s.Errorf("the path leads to %s, want %s", at, to)
+		}
+	})
+}
