@@ -224,6 +224,9 @@ func (t *table) admit(c *conn) {
 func (t *table) attach(c *conn, nc network.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if c.state == closed {
+		return false // who closed it has read conn
+	}
 	c.conn = nc
 	return t.staysLocked(c)
 }
@@ -281,7 +284,8 @@ func (t *table) verify(c *conn) []join.Secret {
 func (t *table) verified(c *conn, nc network.Conn, s join.Secret) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if nc.IsClosed() || t.policy.judge(c.peer) != MayWait || !c.pending() && !c.proved() {
+	mayProve := c.pending() || c.state == admitted && c.proved()
+	if !mayProve || nc.IsClosed() || t.policy.judge(c.peer) != MayWait {
 		return
 	}
 	c.conn, c.secret = nc, s

@@ -15,31 +15,28 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
+	"edgemesh/internal/seldom"
 	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-const (
-	// Patience bounds one exchange, on either side.
-	Patience = 5 * time.Second
-	// repeatAfter is the least time between two log lines about one peer.
-	repeatAfter = time.Minute
-)
+// Patience bounds one exchange, on either side.
+const Patience = 5 * time.Second
 
 // Prover proves this node's secrets to relays.
 type Prover struct {
-	log *slog.Logger
+	log      *slog.Logger
+	reported seldom.Log
 
-	mu      sync.Mutex // a leaf
+	mu      sync.Mutex // guards what follows; only reported's lock is taken below it
 	secrets []Secret
 	failed  map[peer.ID]error // by relay that accepts none of them
-	logged  map[peer.ID]time.Time
 }
 
 // NewProver returns a prover of secrets, of which there may be none.
 func NewProver(secrets []Secret, log *slog.Logger) *Prover {
-	return &Prover{log: log, secrets: secrets, failed: make(map[peer.ID]error), logged: make(map[peer.ID]time.Time)}
+	return &Prover{log: log, secrets: secrets, failed: make(map[peer.ID]error)}
 }
 
 // Set replaces the secrets: the next connections are proved with them.
@@ -93,8 +90,7 @@ func (p *Prover) note(relay peer.ID, err error) {
 		return
 	}
 	p.failed[relay] = err
-	if now := time.Now(); now.Sub(p.logged[relay]) >= repeatAfter {
-		p.logged[relay] = now
+	if p.reported.Due(string(relay)) {
 		p.log.Warn("relay does not admit this node: peers cannot reach it through that relay; compare the files that joinSecretFile names here and at the relay",
 			"relay", relay, "err", err)
 	}
