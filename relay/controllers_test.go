@@ -37,7 +37,7 @@ func withController(t *testing.T) (v *server, member, controller node) {
 }
 
 // A stranger reaches a controller on one circuit, and nothing else: no reservation, no member, no second circuit, and
-// learns no protocol that it did not ask for.
+// learns no protocol but the one that it proposed.
 func TestStrangerAsksController(t *testing.T) {
 	v, member, controller := withController(t)
 	stranger := newNode(t)
@@ -57,7 +57,7 @@ func TestStrangerAsksController(t *testing.T) {
 	if _, err := io.ReadFull(s, make([]byte, 3)); err != nil {
 		t.Fatal(err)
 	}
-	if protos, _ := stranger.Peerstore().GetProtocols(v.host.ID()); len(protos) > 1 { // the one that it asked for
+	if protos, _ := stranger.Peerstore().GetProtocols(v.host.ID()); len(protos) > 1 { // the one that it proposed
 		t.Errorf("the stranger learned %v", protos)
 	}
 	if err := stranger.Network().ClosePeer(controller.ID()); err != nil {
@@ -66,7 +66,7 @@ func TestStrangerAsksController(t *testing.T) {
 	if _, err := stranger.dialThrough(v, controller.ID()); err == nil {
 		t.Error("a second circuit on one connection")
 	}
-	// A member asks as often as it wants.
+	// A member has as many as it wants.
 	for range 2 {
 		if _, err := member.dialThrough(v, controller.ID()); err != nil {
 			t.Errorf("the member: %v", err)
@@ -137,7 +137,7 @@ func TestStrangerLeaves(t *testing.T) {
 // A controller learns whether a member is connected, and nothing more; a stranger learns nothing.
 func TestControllerAsksWhoIsHere(t *testing.T) {
 	v, member, controller := withController(t)
-	ask := func(who node, of peer.ID) string {
+	query := func(who node, of peer.ID) string {
 		t.Helper()
 		st, err := who.NewStream(who.ctx(), v.host.ID(), identity.SeenProtocol)
 		if err != nil {
@@ -154,24 +154,24 @@ func TestControllerAsksWhoIsHere(t *testing.T) {
 		}
 		return strings.TrimSuffix(line, "\n")
 	}
-	if got := ask(controller, member.ID()); got != identity.Here {
+	if got := query(controller, member.ID()); got != identity.Here {
 		t.Errorf("of a member that is here: %q", got)
 	}
-	if got := ask(member, member.ID()); !strings.Contains(got, "/ip4/") {
+	if got := query(member, member.ID()); !strings.Contains(got, "/ip4/") {
 		t.Errorf("a member asks: %q", got)
 	}
 	if err := member.Close(); err != nil {
 		t.Fatal(err)
 	}
-	fair.Eventually(t, deadline, "the relay says that the member is not here", fair.True(func() bool { return ask(controller, member.ID()) == identity.Away }))
-	if got := ask(controller, newNode(t).ID()); got == identity.Here || got == identity.Away {
+	fair.Eventually(t, deadline, "the relay says that the member is not here", fair.True(func() bool { return query(controller, member.ID()) == identity.Away }))
+	if got := query(controller, newNode(t).ID()); got == identity.Here || got == identity.Away {
 		t.Errorf("of a stranger: %q", got)
 	}
 	stranger := newNode(t)
 	if err := stranger.Connect(stranger.ctx(), v.info("tcp")); err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(stranger, member.ID()); got == identity.Here || got == identity.Away {
+	if got := query(stranger, member.ID()); got == identity.Here || got == identity.Away {
 		t.Errorf("a stranger asks: %q", got)
 	}
 }

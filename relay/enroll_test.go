@@ -46,7 +46,7 @@ func nodeCertificate(t *testing.T, node string) (*tls.Certificate, *x509.CertPoo
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, pool
 }
 
-// A relay that knows no members, but a join secret, is a way to a controller: for an edge that proves the secret as the
+// A relay that knows no members, but a join secret, leads to a controller: for an edge that proves the secret as the
 // controller does, and for nobody else.
 func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 	dir := t.TempDir()
@@ -55,10 +55,10 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 	r := runRelayWith(t, dir, "joinSecretFile: "+path+"\n")
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	cert, pool := nodeCertificate(t, "edge-1")
-	asked := make(chan enroll.Edge, 4)
+	requests := make(chan enroll.Edge, 4)
 	server := enroll.NewServer(func(context.Context) (*x509.CertPool, error) { return pool, nil },
 		func(_ context.Context, e enroll.Edge, _ enroll.Request) enroll.Answer {
-			asked <- e
+			requests <- e
 			return enroll.Answer{Code: http.StatusCreated}
 		}, func(error) {}, log)
 	ckey, controller := keytest.New(t)
@@ -98,16 +98,16 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 			a, err := enroll.Do(ctx, key, cert, enroll.Via{Relays: []peer.AddrInfo{r.info}, Controllers: []peer.ID{controller}, Greet: x.greet},
 				enroll.Request{Method: http.MethodPost})
 			if x.says != "" {
-				if err == nil || !strings.Contains(err.Error(), x.says) || len(asked) > 0 {
-					t.Errorf("%+v, %v, %d requests; want %q", a, err, len(asked), x.says)
+				if err == nil || !strings.Contains(err.Error(), x.says) || len(requests) > 0 {
+					t.Errorf("%+v, %v, %d requests; want %q", a, err, len(requests), x.says)
 				}
 				return
 			}
 			if err != nil || a.Code != http.StatusCreated {
 				t.Fatalf("%+v, %v", a, err)
 			}
-			if e := <-asked; e != (enroll.Edge{Node: "edge-1", Peer: self}) {
-				t.Errorf("asked by %+v", e)
+			if e := <-requests; e != (enroll.Edge{Node: "edge-1", Peer: self}) {
+				t.Errorf("request of %+v", e)
 			}
 		})
 	}

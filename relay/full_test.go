@@ -9,7 +9,7 @@ import (
 	"edgemesh/test/fair"
 )
 
-// A relay that holds as many reservations as its limits allow says so to the next node, which asks again, and has its
+// A relay that holds as many reservations as its limits allow refuses the next node, which tries again, and has its
 // turn when another one has left.
 func TestFullRelay(t *testing.T) {
 	for _, limit := range []string{"maxReservations", "maxReservationsPerIP"} {

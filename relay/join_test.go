@@ -152,7 +152,7 @@ func TestJoinSecretBanned(t *testing.T) {
 	fair.Eventually(t, cutOff, "it is cut off", fair.True(func() bool { return reserved(stolen)() != nil }))
 	t.Logf("cut off %v after the file was written", time.Since(start).Round(time.Millisecond))
 	r.logs("knows no node of that name")
-	fair.Eventually(t, deadline, "it knocks without success", fair.True(func() bool {
+	fair.Eventually(t, deadline, "its attempts are refused", fair.True(func() bool {
 		_, text := r.get("/metrics")
 		return strings.Contains(text, `edgemesh_relay_refused_total{reason="banned"}`) && strings.Contains(text, "edgemesh_relay_joined_peers 1\n")
 	}))
@@ -230,7 +230,7 @@ func throng(t *testing.T, r *running, n, hosts int) {
 	}
 }
 
-// Strangers whose handshakes are over take the places of those who have not proved the secret yet, at a relay that has seen
+// Strangers whose handshakes are over take the slots of those who have not proved the secret yet, at a relay that has seen
 // nobody before. A member is let in all the same.
 func TestStrangersShutNoNewMemberOut(t *testing.T) {
 	const many = 800
@@ -242,7 +242,7 @@ func TestStrangersShutNoNewMemberOut(t *testing.T) {
 			r := runRelayWith(t, dir, "joinSecretFile: "+path+"\n")
 			throng(t, r, many, hosts)
 			// No promise of the relay's: hundreds of handshakes of this process, at both ends.
-			fair.Eventually(t, 3*deadline, "strangers have all the places that they get", fair.True(func() bool {
+			fair.Eventually(t, 3*deadline, "strangers have all the slots that they get", fair.True(func() bool {
 				_, text := r.get("/metrics")
 				return strings.Contains(text, `edgemesh_relay_refused_total{reason="too_many_without_the_join_secret"}`) &&
 					strings.Contains(r.log.String(), `reason="too many without the join secret" peer=12D3`)

@@ -31,7 +31,7 @@ const cutOff = 2 * time.Second
 
 const protoEcho = "/test/echo/1"
 
-// node is a member's libp2p host, as far as a relay can tell.
+// node is a member's libp2p host, as a relay sees it.
 type node struct {
 	host.Host
 	t testing.TB

@@ -47,7 +47,7 @@ func TestMembersRelayWithoutDataCap(t *testing.T) {
 	}
 }
 
-// BBR and what identify tells members, on a connection a member opened.
+// BBR and what members learn by identify, on a connection a member opened.
 func TestMembersConnection(t *testing.T) {
 	a := newNode(t)
 	v := newTestServer(t, testConfig(), state(a))
@@ -167,7 +167,7 @@ func TestRemovedMemberIsCutOff(t *testing.T) {
 	}))
 }
 
-// A relay serves nodes that carry the label which the membership asks for.
+// A relay serves nodes that carry the label which the membership requires.
 func TestUnlabelledMemberIsCutOff(t *testing.T) {
 	a, b := newNode(t), newNode(t)
 	const label = mesh.RestrictedPrefix + "mesh"
@@ -251,7 +251,7 @@ func TestReservationLimits(t *testing.T) {
 }
 
 // Many nodes behind one address reserve at the same time: libp2p's own limits, 8 per
-// address and 0.2 new connections a second, are out of the way.
+// address and 0.2 new connections a second, do not apply.
 func TestManyMembersFromOneAddress(t *testing.T) {
 	var nodes []node
 	for range 24 {

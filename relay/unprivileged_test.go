@@ -13,7 +13,7 @@ import (
 	"edgemesh/test/fair"
 )
 
-// bareRelay is the relay as Kubernetes runs it: another user, no capability, no way to get one, in a network namespace whose
+// bareRelay is the relay as Kubernetes runs it: another user, no capability, none to be gained, in a network namespace whose
 // default is reno. It returns what the relay logs until it is ready; before is put before its command.
 func bareRelay(t *testing.T, before ...string) string {
 	t.Helper()

@@ -35,9 +35,9 @@ import (
 
 // scene is a relay, and a controller that stays there.
 type scene struct {
-	way      Via
+	via      Via
 	platform authority
-	asked    chan Edge
+	requests chan Edge
 	outcomes chan error
 }
 
@@ -51,16 +51,16 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { relay.Close() })
-	s := &scene{platform: newAuthority(t), asked: make(chan Edge, 16), outcomes: make(chan error, 16)}
-	s.way.Relays = []peer.AddrInfo{{ID: self, Addrs: relay.Addrs()}}
+	s := &scene{platform: newAuthority(t), requests: make(chan Edge, 16), outcomes: make(chan error, 16)}
+	s.via.Relays = []peer.AddrInfo{{ID: self, Addrs: relay.Addrs()}}
 	roots := func(context.Context) (*x509.CertPool, error) { return s.platform.pool(), nil }
 	write := func(_ context.Context, e Edge, r Request) Answer {
-		s.asked <- e
+		s.requests <- e
 		return Answer{Code: http.StatusCreated, Body: r.Body}
 	}
 	log := slog.New(slog.DiscardHandler)
 	ckey, cself := keytest.New(t)
-	s.way.Controllers = []peer.ID{cself}
+	s.via.Controllers = []peer.ID{cself}
 	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), true, nil, log)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func newScene(t *testing.T) *scene {
 	go func() {
 		defer close(done)
 		first := true
-		c.Run(ctx, func() []peer.AddrInfo { return s.way.Relays }, func(n int) {
+		c.Run(ctx, func() []peer.AddrInfo { return s.via.Relays }, func(n int) {
 			if n == 1 && first {
 				first = false
 				close(held)
@@ -88,19 +88,19 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// An edge asks over a relay; the controller learns its name and its peer ID, and the edge what the controller says.
-func TestAsk(t *testing.T) {
+// An edge sends requests over a relay; the controller learns its name and its peer ID, and the edge the controller's answer.
+func TestDo(t *testing.T) {
 	s := newScene(t)
 	key, self := keytest.New(t)
 	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
 	r := Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage(`{"a":1}`)}
 	for range 2 { // as often as it wants
-		a, err := Do(t.Context(), key, cert, s.way, r)
+		a, err := Do(t.Context(), key, cert, s.via, r)
 		if err != nil || a.Code != http.StatusCreated || string(a.Body) != `{"a":1}` {
 			t.Fatalf("%+v, %v", a, err)
 		}
-		if e := <-s.asked; e != (Edge{"edge-1", self}) {
-			t.Errorf("asked by %v", e)
+		if e := <-s.requests; e != (Edge{"edge-1", self}) {
+			t.Errorf("request of %v", e)
 		}
 		if err := <-s.outcomes; err != nil {
 			t.Error(err)
@@ -108,16 +108,16 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Without a certificate of the platform nothing is written, and the edge is told why.
+// Without a certificate of the platform nothing is written, and the edge learns why.
 func TestForeignCertificate(t *testing.T) {
 	s := newScene(t)
 	key, _ := keytest.New(t)
-	a, err := Do(t.Context(), key, newAuthority(t).issue(t, subject("edge-1"), newKey(t), nil), s.way, Request{Method: http.MethodPost})
+	a, err := Do(t.Context(), key, newAuthority(t).issue(t, subject("edge-1"), newKey(t), nil), s.via, Request{Method: http.MethodPost})
 	if err != nil || a.Code != http.StatusUnauthorized {
 		t.Errorf("%+v, %v", a, err)
 	}
-	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.asked) > 0 {
-		t.Errorf("outcome %v, %d writes", err, len(s.asked))
+	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.requests) > 0 {
+		t.Errorf("outcome %v, %d writes", err, len(s.requests))
 	}
 }
 
@@ -126,13 +126,13 @@ func TestReplay(t *testing.T) {
 	s := newScene(t)
 	key, self := keytest.New(t)
 	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
-	if _, err := Do(t.Context(), key, cert, s.way, Request{Method: http.MethodPost}); err != nil {
+	if _, err := Do(t.Context(), key, cert, s.via, Request{Method: http.MethodPost}); err != nil {
 		t.Fatal(err)
 	}
-	<-s.asked
+	<-s.requests
 	<-s.outcomes
 	// The message of another session, with everything else right but the challenge.
-	x := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: s.way.Controllers[0], Prover: self}
+	x := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: s.via.Controllers[0], Prover: self}
 	m, err := sign(x, []byte(`{"method":"POST"}`), cert)
 	if err != nil {
 		t.Fatal(err)
@@ -146,49 +146,49 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	str := dial(t, h, s.way)
+	str := dial(t, h, s.via)
 	if err := x.ReadChallenge(str); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := str.Write(old); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.asked) > 0 {
-		t.Errorf("outcome %v, %d writes", err, len(s.asked))
+	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.requests) > 0 {
+		t.Errorf("outcome %v, %d writes", err, len(s.requests))
 	}
 }
 
 // dial opens a stream to the controller over the relay.
-func dial(t *testing.T, h host.Host, way Via) network.Stream {
+func dial(t *testing.T, h host.Host, via Via) network.Stream {
 	t.Helper()
 	ctx, cancel := fair.WithTimeout(network.WithAllowLimitedConn(t.Context(), "test"), time.Minute)
 	defer cancel()
-	if err := h.Connect(ctx, way.Relays[0]); err != nil {
+	if err := h.Connect(ctx, via.Relays[0]); err != nil {
 		t.Fatal(err)
 	}
-	circuit := ma.StringCast("/p2p/" + way.Relays[0].ID.String() + "/p2p-circuit")
-	if err := h.Connect(ctx, peer.AddrInfo{ID: way.Controllers[0], Addrs: []ma.Multiaddr{circuit}}); err != nil {
+	circuit := ma.StringCast("/p2p/" + via.Relays[0].ID.String() + "/p2p-circuit")
+	if err := h.Connect(ctx, peer.AddrInfo{ID: via.Controllers[0], Addrs: []ma.Multiaddr{circuit}}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := h.NewStream(ctx, way.Controllers[0], identity.EnrollProtocol)
+	s, err := h.NewStream(ctx, via.Controllers[0], identity.EnrollProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// tunneling is an HTTP proxy on loopback that leads to 127.0.0.1 whatever name it is asked for. It counts who asked with the
+// tunneling is an HTTP proxy on loopback that leads to 127.0.0.1 whatever the name. It counts tunnels with the
 // credentials u:p.
 func tunneling(t *testing.T) (*proxy.Way, *atomic.Int64) {
 	t.Helper()
-	var asked atomic.Int64
+	var tunnels atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, port, err := net.SplitHostPort(r.Host)
 		if r.Method != http.MethodConnect || r.Header.Get("Proxy-Authorization") != "Basic dTpw" || err != nil {
 			w.WriteHeader(http.StatusProxyAuthRequired)
 			return
 		}
-		asked.Add(1)
+		tunnels.Add(1)
 		to, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
 		if err != nil {
 			w.WriteHeader(http.StatusBadGateway)
@@ -211,20 +211,20 @@ func tunneling(t *testing.T) (*proxy.Way, *atomic.Int64) {
 	if err := os.WriteFile(secret, []byte("u:p\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	way, err := proxy.New(proxy.Config{URL: s.URL, Credentials: secret, Getenv: func(string) string { return "" }})
+	egress, err := proxy.New(proxy.Config{URL: s.URL, Credentials: secret, Getenv: func(string) string { return "" }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return way, &asked
+	return egress, &tunnels
 }
 
-// Where nothing gets out but through an HTTP proxy, and no name can be looked up, an edge asks through the proxy.
-func TestAskThroughProxy(t *testing.T) {
+// Where nothing gets out but through an HTTP proxy, and no name can be looked up, an edge uses the proxy.
+func TestDoThroughProxy(t *testing.T) {
 	s := newScene(t)
-	way, asked := tunneling(t)
+	egress, tunnels := tunneling(t)
 	key, self := keytest.New(t)
 	cert := s.platform.issue(t, subject("edge-1"), newKey(t), nil)
-	for _, a := range s.way.Relays[0].Addrs {
+	for _, a := range s.via.Relays[0].Addrs {
 		port, err := a.ValueForProtocol(ma.P_TCP)
 		if err != nil {
 			continue
@@ -233,35 +233,35 @@ func TestAskThroughProxy(t *testing.T) {
 		if _, err := a.ValueForProtocol(ma.P_WS); err == nil {
 			named += "/ws"
 		}
-		w := Via{Relays: []peer.AddrInfo{{ID: s.way.Relays[0].ID, Addrs: []ma.Multiaddr{ma.StringCast(named)}}}, Controllers: s.way.Controllers, Proxy: way}
-		was := asked.Load()
+		w := Via{Relays: []peer.AddrInfo{{ID: s.via.Relays[0].ID, Addrs: []ma.Multiaddr{ma.StringCast(named)}}}, Controllers: s.via.Controllers, Proxy: egress}
+		was := tunnels.Load()
 		got, err := Do(t.Context(), key, cert, w, Request{Method: http.MethodPost, Path: "/x", Body: json.RawMessage("{}")})
 		if err != nil || got.Code != http.StatusCreated {
 			t.Fatalf("%s: %+v, %v", named, got, err)
 		}
-		if e := <-s.asked; e != (Edge{"edge-1", self}) {
-			t.Errorf("%s: asked by %v", named, e)
+		if e := <-s.requests; e != (Edge{"edge-1", self}) {
+			t.Errorf("%s: request of %v", named, e)
 		}
-		if asked.Load() == was {
-			t.Errorf("%s: the proxy was not asked", named)
+		if tunnels.Load() == was {
+			t.Errorf("%s: the proxy was not used", named)
 		}
 		w.Proxy = nil
 		if _, err := Do(t.Context(), key, cert, w, Request{Method: http.MethodPost}); !errors.Is(err, ErrNobody) {
 			t.Errorf("%s: without the proxy: %v", named, err)
 		}
 	}
-	if asked.Load() < 2 {
-		t.Errorf("%d requests to the proxy, want one over TCP and one over WebSocket", asked.Load())
+	if tunnels.Load() < 2 {
+		t.Errorf("%d requests to the proxy, want one over TCP and one over WebSocket", tunnels.Load())
 	}
 }
 
-// Nobody to ask: the error says what was tried.
+// Without a controller the error says what was tried.
 func TestNobody(t *testing.T) {
 	key, _ := keytest.New(t)
 	_, other := keytest.New(t)
 	_, relay := keytest.New(t)
-	way := Via{Relays: []peer.AddrInfo{{ID: relay, Addrs: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}}, Controllers: []peer.ID{other}}
-	for _, w := range []Via{{}, way} {
+	via := Via{Relays: []peer.AddrInfo{{ID: relay, Addrs: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}}, Controllers: []peer.ID{other}}
+	for _, w := range []Via{{}, via} {
 		if _, err := Do(t.Context(), key, &tls.Certificate{}, w, Request{}); !errors.Is(err, ErrNobody) {
 			t.Errorf("%v: %v", w, err)
 		}
