@@ -25,8 +25,8 @@ done
 
 agents='app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent, edge-agent)'
 
-# A kubelet that is told to report an address which its host lacks is reached by nobody.
-told() {
+# A kubelet that is set to report an address which its host lacks is reached by nobody.
+reporting() {
   {
     kubectl get meshnodes.network.edgemesh.io -o 'jsonpath={range .items[*]}mesh {.metadata.name} {.status.addresses}{"\n"}{end}'
     kubectl -n "$ns" get pods -l "$agents" -o 'jsonpath={range .items[*]}pod {.spec.nodeName}{"\n"}{end}'
@@ -35,7 +35,7 @@ told() {
     $1 == "node" && $2 in pod {for (i = 3; i <= NF; i++) if (index(mesh[$2], "\"" $i "\"")) {print $2; next}}'
 }
 if [ $force = 0 ]; then
-  nodes=$(told)
+  nodes=$(reporting)
   if [ -n "$nodes" ]; then
     echo "kubelet reports its mesh address, which goes with the network, on: ${nodes//$'\n'/ }" >&2
     echo "run edgemesh-agent install --form daemonset --node-ip=off there first, or use --force" >&2

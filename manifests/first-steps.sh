@@ -107,11 +107,11 @@ fi
 
 # Two pod networks on the same nodes: half of the pods would be in each.
 kept() {
-  local told
+  local config
   case "${values[*]}" in *cniMode=keep*) return 0 ;; *cniMode=own*) return 1 ;; esac
-  # An earlier run may have been told so.
-  told=$(kubectl -n "$ns" get configmap edgemesh-agent --ignore-not-found -o 'jsonpath={.data.agent\.yaml}')
-  grep -qE '^cniMode: keep|"cniMode":"keep"' <<<"$told"
+  # An earlier run may have set that.
+  config=$(kubectl -n "$ns" get configmap edgemesh-agent --ignore-not-found -o 'jsonpath={.data.agent\.yaml}')
+  grep -qE '^cniMode: keep|"cniMode":"keep"' <<<"$config"
 }
 if [ -n "$others" ] && ! kept; then
   refuse "this cluster has another pod network:$others. To replace it, drain the nodes and uninstall it first;" \
@@ -200,7 +200,7 @@ apply() {
   [ -z "$registry" ] || text=${text//localhost\/edgemesh-/$registry/edgemesh-}
   kubectl apply -f - <<<"$text"
 }
-# established: kubectl wait fails where a CRD has no conditions yet, so it is asked again; also while the API server cannot be
+# established: kubectl wait fails where a CRD has no conditions yet, so it is repeated; also while the API server cannot be
 # reached. Nothing else passes by waiting, such as a missing right.
 established() {
   local end=$((SECONDS + 60)) why
