@@ -1,4 +1,4 @@
-// Package diagnose judges what an agent has measured: it turns numbers into findings with a cause and a remedy. It asks
+// Package diagnose judges what an agent has measured: it turns numbers into findings with a cause and a remedy. It queries
 // nobody and keeps nothing.
 //
 //	diagnose.go  the order of findings, and what they come to

@@ -1,5 +1,5 @@
 // Package netcheck measures what this host's network lets through to the relays, before the node joins or beside a running
-// agent. It needs no key: it goes no further with a relay than a stranger may.
+// agent. It needs no key: it goes no further with a relay than an unauthenticated peer may.
 //
 //	netcheck.go  the report, and all checks together
 //	target.go    where a relay's multiaddrs lead
@@ -141,8 +141,8 @@ func (r Report) Reached() bool {
 	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.TCP.Answered() || x.UDP.Answered() || x.WS.Answered() })
 }
 
-// UDPAsked reports whether any relay has a UDP address.
-func (r Report) UDPAsked() bool {
+// UDPTried reports whether any relay has a UDP address to try.
+func (r Report) UDPTried() bool {
 	return slices.ContainsFunc(r.Relays, func(x Relay) bool { return x.UDP != nil })
 }
 
@@ -155,7 +155,7 @@ func problems(r Report) []control.Finding {
 	case !r.Reached():
 		out = append(out, control.Brokenf("relays", "check the addresses, that edgemesh-relay runs there, and the firewalls in between: TCP and UDP to its port, outgoing",
 			"no relay answers: this node reaches only nodes that it can dial directly"))
-	case !r.UDPAsked():
+	case !r.UDPTried():
 		out = append(out, control.Warningf("udp", "add the relays' UDP addresses (…/udp/PORT/quic-v1)",
 			"no UDP address of a relay is known, so neither UDP nor the kind of NAT was measured"))
 	case !r.UDP:

@@ -145,9 +145,9 @@ func TestTargets(t *testing.T) {
 }
 
 // Without a relay nothing is said about UDP and NAT, but that there was nobody to query.
-func TestNobodyAsked(t *testing.T) {
+func TestNoRelay(t *testing.T) {
 	r := Run(t.Context(), Config{})
-	if r.NAT.Kind != "unknown" || !strings.Contains(r.NAT.Detail, "not measured") || r.UDPAsked() ||
+	if r.NAT.Kind != "unknown" || !strings.Contains(r.NAT.Detail, "not measured") || r.UDPTried() ||
 		len(r.Problems) == 0 || !strings.Contains(r.Problems[0].Remedy, "--membership") {
 		t.Errorf("%+v", r)
 	}

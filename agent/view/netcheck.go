@@ -21,7 +21,7 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 	switch {
 	case r.UDP:
 		t.add(green, "UDP", "passes")
-	case r.UDPAsked():
+	case r.UDPTried():
 		t.add(yellow, "UDP", "no relay answers")
 	default:
 		t.add(plain, "UDP", "not measured: no UDP address of a relay is known")
