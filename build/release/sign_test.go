@@ -108,7 +108,7 @@ func TestHelmProvenance(t *testing.T) {
 	if _, err := exec.LookPath("gpg"); err != nil {
 		t.Skip("NOT TESTED: no gpg")
 	}
-	helm, err := draft(t).tool(t.Context(), "helm")
+	helm, err := helmTool(t)
 	if err != nil {
 		t.Skip("NOT TESTED: helm does not build here: ", err)
 	}

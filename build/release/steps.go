@@ -136,17 +136,6 @@ func (o options) help(ctx context.Context, dir string) error {
 	return nil
 }
 
-// tool is the path of a tool that build/tool.sh builds.
-func (o options) tool(ctx context.Context, name string) (string, error) {
-	c := exec.CommandContext(ctx, "build/tool.sh", name)
-	c.Dir, c.Stderr = o.repo, os.Stderr
-	out, err := c.Output()
-	if err != nil {
-		return "", fmt.Errorf("build/tool.sh %s: %w", name, err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
 func (o options) put(name string, data []byte) error {
 	fmt.Printf("%-56s %7.1f MB\n", name, float64(len(data))/1e6)
 	return os.WriteFile(filepath.Join(o.out, name), data, 0o644)
