@@ -13,9 +13,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
 	"edgemesh/internal/cli"
-	"edgemesh/internal/closest"
-	"edgemesh/internal/printable"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 )
 
 // watchEvery is how often status --watch refreshes.
@@ -92,7 +91,7 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 			return err
 		}
 		if err != nil && ctx.Err() == nil {
-			fmt.Fprintln(w, printable.Lines(err.Error()))
+			fmt.Fprintln(w, wording.PrintableLines(err.Error()))
 		}
 		if !wake.Sleep(ctx, watchEvery) {
 			return nil // interrupted: that is how it ends
@@ -130,7 +129,7 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 		st.Peers = []control.PeerStatus{p}
 	}
 	if sites := view.Sites(st); s.filter.Site != "" && !slices.Contains(sites, s.filter.Site) {
-		return fmt.Errorf("--site %s: no peer is at this site%s", s.filter.Site, closest.Offer(s.filter.Site, sites))
+		return fmt.Errorf("--site %s: no peer is at this site%s", s.filter.Site, wording.Offer(s.filter.Site, sites))
 	}
 	if s.json {
 		st.Peers = s.filter.Peers(st.Peers)

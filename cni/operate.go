@@ -19,8 +19,8 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
-	"edgemesh/internal/closest"
 	"edgemesh/internal/version"
+	"edgemesh/internal/wording"
 )
 
 const usage = `Usage:
@@ -105,7 +105,7 @@ func operate(args []string, out, errOut io.Writer) int {
 		op := operator{out: out, errOut: errOut}
 		return op.run(args[1], args[2:])
 	}
-	fmt.Fprintf(errOut, "edgemesh-cni: unknown command %q%s\n%s", args[0], closest.Offer(args[0], []string{"ipam", "version", "man", "help"}), usage)
+	fmt.Fprintf(errOut, "edgemesh-cni: unknown command %q%s\n%s", args[0], wording.Offer(args[0], []string{"ipam", "version", "man", "help"}), usage)
 	return exitUsage
 }
 
@@ -123,7 +123,7 @@ func (op *operator) run(verb string, args []string) int {
 		fmt.Fprint(op.out, usage)
 		return exitOK
 	default:
-		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam: unknown command %q%s\n%s", verb, closest.Offer(verb, []string{"list", "release", "fsck", "import", "help"}), usage)
+		fmt.Fprintf(op.errOut, "edgemesh-cni: ipam: unknown command %q%s\n%s", verb, wording.Offer(verb, []string{"list", "release", "fsck", "import", "help"}), usage)
 		return exitUsage
 	}
 	err := op.parse(verb, operand, args)

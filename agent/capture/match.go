@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"edgemesh/agent/control"
-	"edgemesh/internal/printable"
+	"edgemesh/internal/wording"
 )
 
 // Filter selects packets to and from other nodes' pods.
@@ -66,7 +66,7 @@ func Comment(p *control.PeerStatus) string {
 	if p.Relay != "" {
 		text += " via " + p.Relay
 	}
-	return printable.Text(text)
+	return wording.Printable(text)
 }
 
 // addresses are an IP packet's.

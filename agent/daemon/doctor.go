@@ -21,10 +21,10 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/netcheck"
 	"edgemesh/cni/conf"
-	"edgemesh/internal/causes"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -278,7 +278,7 @@ func (d *doctor) checkOwnRelay(p plan) []control.Finding {
 // oneLined has each finding's detail on one line.
 func oneLined(all []control.Finding) []control.Finding {
 	for i := range all {
-		all[i].Detail = causes.OneLine(all[i].Detail)
+		all[i].Detail = wording.OneLine(all[i].Detail)
 	}
 	return all
 }

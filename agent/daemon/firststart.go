@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"edgemesh/agent/control"
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 )
 
 // firstStart answers the operator while the agent has no membership to start with: a first
@@ -80,5 +80,5 @@ func (w *firstStart) findings() []control.Finding {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return []control.Finding{control.Brokenf("membership", membershipRemedy(w.source),
-		"the agent waits for its first membership, and pods of this node have no network until then: %s", causes.OneLine(w.problem.Error()))}
+		"the agent waits for its first membership, and pods of this node have no network until then: %s", wording.OneLine(w.problem.Error()))}
 }

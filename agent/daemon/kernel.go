@@ -18,12 +18,12 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
-	"edgemesh/internal/causes"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 )
 
@@ -151,7 +151,7 @@ func (k *kernel) look(ctx context.Context) []control.Finding {
 func (k *kernel) warn(ctx context.Context) {
 	for _, f := range k.look(ctx) {
 		if f.Check != "ipv6" && f.Check != "lan" { // logged by the host itself
-			k.log.Warn("something on this host blocks the pod network", "check", f.Check, "found", causes.OneLine(f.Detail), "remedy", f.Remedy)
+			k.log.Warn("something on this host blocks the pod network", "check", f.Check, "found", wording.OneLine(f.Detail), "remedy", f.Remedy)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
 	"edgemesh/agent/echo"
-	"edgemesh/internal/closest"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -157,7 +157,7 @@ func target(plan mesh.Plan, text string) (mesh.Node, netip.Addr, error) {
 			}
 			names = append(names, n.Name)
 		}
-		return mesh.Node{}, ip, fmt.Errorf("%s: %w%s; `edgemesh-agent status --all` lists the nodes", text, ErrNoTarget, closest.Offer(text, names))
+		return mesh.Node{}, ip, fmt.Errorf("%s: %w%s; `edgemesh-agent status --all` lists the nodes", text, ErrNoTarget, wording.Offer(text, names))
 	}
 	if n, ok := plan.Owner(ip); ok {
 		return n, ip, nil

@@ -17,9 +17,9 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/agent/describe"
-	"edgemesh/internal/causes"
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
 	"edgemesh/tunnel"
@@ -245,7 +245,7 @@ func TestPeerStatusWithoutPath(t *testing.T) {
 }
 
 func TestOneLine(t *testing.T) {
-	if got := causes.OneLine("a\n\n  b\r\nc\n"); got != "a; b; c" {
+	if got := wording.OneLine("a\n\n  b\r\nc\n"); got != "a; b; c" {
 		t.Errorf("%q", got)
 	}
 }

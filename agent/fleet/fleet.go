@@ -22,10 +22,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/internal/closest"
 	"edgemesh/internal/manpage"
-	"edgemesh/internal/printable"
 	"edgemesh/internal/version"
+	"edgemesh/internal/wording"
 )
 
 // Name is the program's, by which kubectl finds it; CompleteName is that by which kubectl's completion does.
@@ -67,7 +66,7 @@ func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	case errors.As(err, &passed):
 		return int(passed)
 	case !errors.Is(err, errReported):
-		fmt.Fprintf(stderr, "kubectl edgemesh: %s\n", printable.Lines(err.Error())) // it may quote what others said
+		fmt.Fprintf(stderr, "kubectl edgemesh: %s\n", wording.PrintableLines(err.Error())) // it may quote what others said
 	}
 	if errors.As(err, new(usageError)) {
 		return usageCode
@@ -111,7 +110,7 @@ are shown as the others see them.`,
 			for _, sub := range c.Commands() {
 				names = append(names, sub.Name())
 			}
-			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], closest.Offer(args[0], names)))
+			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names)))
 		}
 		return nil
 	}

@@ -17,9 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/internal/closest"
-	"edgemesh/internal/printable"
 	"edgemesh/internal/version"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -244,7 +243,7 @@ func find(all []member, node string) (member, error) {
 		}
 		names = append(names, m.Node)
 	}
-	return member{}, fmt.Errorf("%s: no such MeshNode%s; `kubectl get meshnodes` lists them", node, closest.Offer(node, names))
+	return member{}, fmt.Errorf("%s: no such MeshNode%s; `kubectl get meshnodes` lists them", node, wording.Offer(node, names))
 }
 
 // pass runs a command of one node's agent, whose exit code becomes this program's, and whose output does, as far as a terminal
@@ -263,7 +262,7 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 	}
 	args, file, streams := streamed(args)
 	run := k.command(c.Context(), k.inPod(m.Pod, args...)...)
-	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), &printable.Writer{To: c.OutOrStdout()}, &printable.Writer{To: c.ErrOrStderr()}
+	run.Stdin, run.Stdout, run.Stderr = c.InOrStdin(), &wording.Writer{To: c.OutOrStdout()}, &wording.Writer{To: c.ErrOrStderr()}
 	if streams {
 		run.Stdout = c.OutOrStdout() // packets, an archive
 	}
@@ -329,4 +328,4 @@ func said(complaint string) string {
 }
 
 // clean makes text of other machines safe to print, on one line.
-func clean(text string) string { return printable.Text(text) }
+func clean(text string) string { return wording.Printable(text) }

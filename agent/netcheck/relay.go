@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/socket"
@@ -87,7 +87,7 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 			var at *Clock
 			rtt, err := k.try(ctx, t, &at)
 			if err != nil {
-				a.Error = causes.OneLine(err.Error())
+				a.Error = wording.OneLine(err.Error())
 			} else {
 				ms := float64(rtt.Microseconds()) / 1000
 				a.RTTMs = &ms

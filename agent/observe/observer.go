@@ -11,9 +11,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -202,7 +202,7 @@ func (o Observer) keep(ctx context.Context, m mesh.Node, s Scope, slots chan str
 			return
 		}
 		e := about(m)
-		e.Error = cut(causes.OneLine(err.Error()), maxText)
+		e.Error = cut(wording.OneLine(err.Error()), maxText)
 		if !put(ctx, out, e) {
 			return
 		}

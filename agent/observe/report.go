@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"edgemesh/internal/printable"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -166,7 +166,7 @@ func cut(text string, most int) string {
 	if len(text) > 4*most {
 		text = text[:4*most]
 	}
-	text = printable.Text(text)
+	text = wording.Printable(text)
 	if len(text) <= most {
 		return text
 	}

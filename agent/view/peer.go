@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
-	"edgemesh/internal/closest"
+	"edgemesh/internal/wording"
 )
 
 // ErrNoNode means that the cluster has no node of that name.
@@ -30,7 +30,7 @@ func Find(s control.Status, name string) (control.PeerStatus, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return control.PeerStatus{}, fmt.Errorf("%s: %w: it is %s", name, ErrNoNode, owner(s.Peers, a))
 	}
-	return control.PeerStatus{}, fmt.Errorf("%s: %w%s", name, ErrNoNode, closest.Offer(name, names))
+	return control.PeerStatus{}, fmt.Errorf("%s: %w%s", name, ErrNoNode, wording.Offer(name, names))
 }
 
 // owner says whose an address is.

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/term"
 
-	"edgemesh/internal/printable"
+	"edgemesh/internal/wording"
 )
 
 // Screen is where output goes.
@@ -91,7 +91,7 @@ func (s Screen) rows(text string) int {
 var sgr = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // clean makes text of other machines safe to print: no control characters, no second line.
-func clean(text string) string { return printable.Text(text) }
+func clean(text string) string { return wording.Printable(text) }
 
 // Clear begins the next picture of --watch: on a terminal in place of the last one, else below it.
 func (s Screen) Clear() string {

@@ -14,8 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/internal/closest"
-	"edgemesh/internal/printable"
+	"edgemesh/internal/wording"
 )
 
 // Exit codes: init systems, scripts and tests rely on them.
@@ -56,7 +55,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		return 0
 	}
 	if !errors.Is(err, ErrReported) {
-		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), printable.Lines(err.Error())) // it may quote what others said
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), wording.PrintableLines(err.Error())) // it may quote what others said
 	}
 	if errors.As(err, new(usageError)) {
 		return ExitUsage
@@ -76,7 +75,7 @@ func prepare(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return badUsage(c, err) })
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], closest.Offer(args[0], names(c))))
+			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names(c))))
 		}
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 // neither the congestion control nor large UDP buffers, says so, once in its log and in
 // status, and works.
 func TestFallbacks(t *testing.T) {
+	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	whole, lacking := cloud(t, l, "edge-1", lab.NodeOptions{}), cloud(t, l, "edge-2", lab.NodeOptions{})

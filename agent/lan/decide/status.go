@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // Off says why this node takes no part in native and in VXLAN paths; "" when it does.
@@ -107,7 +107,7 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	case ours != "":
 		return ours
 	case theirs != "":
-		return "the peer says: " + causes.OneLine(theirs) // it must not look like lines of ours
+		return "the peer says: " + wording.OneLine(theirs) // it must not look like lines of ours
 	}
 	var out string
 	for slot := range mesh.ProbeSlots {

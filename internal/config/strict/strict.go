@@ -17,8 +17,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // Unmarshal decodes the one YAML document in data into out, a pointer to a
@@ -76,7 +76,7 @@ func readable(err error) string {
 	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "yaml: ", "unmarshal errors:"} {
 		s = strings.TrimPrefix(s, prefix)
 	}
-	return "not valid YAML: " + causes.OneLine(s)
+	return "not valid YAML: " + wording.OneLine(s)
 }
 
 // check compares a decoded value with the type it is meant for. Null means absent.

@@ -16,7 +16,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -74,7 +74,7 @@ func (v Via) each(try func(relay peer.AddrInfo, controller peer.ID) error) error
 			errs = append(errs, fmt.Errorf("controller %s by relay %s: %w", controller, relay.ID, err))
 		}
 	}
-	return fmt.Errorf("%w: %d relays, %d controllers: %w", ErrNobody, len(v.Relays), len(v.Controllers), causes.Join(errs...))
+	return fmt.Errorf("%w: %d relays, %d controllers: %w", ErrNobody, len(v.Relays), len(v.Controllers), wording.Join(errs...))
 }
 
 // host makes the libp2p host of an edge. Circuits to this node end at its agent's host, which has the same key.

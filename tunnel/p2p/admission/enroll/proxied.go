@@ -15,7 +15,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
@@ -97,7 +97,7 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 	if u == nil {
 		c, err := t.Transport.Dial(ctx, a, p)
 		if err != nil {
-			err = causes.Join(err, wrong)
+			err = wording.Join(err, wrong)
 		}
 		return c, err
 	}
@@ -135,7 +135,7 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 	if second.err == nil {
 		return second.conn, nil
 	}
-	return nil, causes.Join(first.err, second.err)
+	return nil, wording.Join(first.err, second.err)
 }
 
 // result is the outcome of a dial.

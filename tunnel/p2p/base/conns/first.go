@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 )
 
 // Tries are several ways to the same thing, the most promising first.
@@ -54,7 +54,7 @@ func (t Tries[T]) First(ctx context.Context) (first T, err error) {
 				defer late.Stop()
 			}
 			if !t.Spawn(func() { run(i) }) {
-				return first, causes.Join(append(errs, context.Canceled)...)
+				return first, wording.Join(append(errs, context.Canceled)...)
 			}
 			started++
 		}
@@ -73,8 +73,8 @@ func (t Tries[T]) First(ctx context.Context) (first T, err error) {
 			}
 		case <-next:
 		case <-ctx.Done():
-			return first, causes.Join(append(errs, ctx.Err())...)
+			return first, wording.Join(append(errs, ctx.Err())...)
 		}
 	}
-	return first, causes.Join(errs...)
+	return first, wording.Join(errs...)
 }

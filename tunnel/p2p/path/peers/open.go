@@ -10,8 +10,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/path/paths"
@@ -35,7 +35,7 @@ func (t *Table) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (
 	}
 	s, err := t.open(ctx, to, proto)
 	if err != nil {
-		return nil, fmt.Errorf("open stream to %s: %w", to, causes.Join(err))
+		return nil, fmt.Errorf("open stream to %s: %w", to, wording.Join(err))
 	}
 	return s, nil
 }
@@ -62,7 +62,7 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 	for {
 		x, try, err := p.nextPath(ctx, o)
 		if err != nil {
-			return nil, causes.Join(append(errs, err)...)
+			return nil, wording.Join(append(errs, err)...)
 		}
 		s, err := x.OpenStream(try, proto)
 		moved := errors.Is(try.Err(), context.Canceled)

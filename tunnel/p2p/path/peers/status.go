@@ -6,7 +6,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
 )
@@ -74,7 +74,7 @@ func (s *state) reason(best paths.Kind, tried *Punch) string {
 		return ""
 	case paths.KindNone:
 		if s.round.err != nil {
-			why = append(why, causes.OneLine(s.round.err.Error()))
+			why = append(why, wording.OneLine(s.round.err.Error()))
 		}
 	case paths.KindRelayed:
 		why = s.p.attempts.WhyRelayed()

@@ -12,7 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/nat/targets"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -81,5 +81,5 @@ func (s *Search) byDHT(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %w", e, err))
 		}
 	}
-	return causes.Join(errs...)
+	return wording.Join(errs...)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/nat/targets"
@@ -139,7 +139,7 @@ func (s *Search) Connect(ctx context.Context) error {
 			if derr == nil || s.peer.Connected() {
 				return nil
 			}
-			return causes.Join(err, derr)
+			return wording.Join(err, derr)
 		case <-time.After(relayAgain):
 		}
 		if err = s.ByRelay(ctx); err == nil || s.peer.Connected() {

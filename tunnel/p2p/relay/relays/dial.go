@@ -14,8 +14,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -318,7 +318,7 @@ func (r *round) err() error {
 	if len(r.errs) == 0 {
 		return errors.New("no usable address")
 	}
-	return fmt.Errorf("connect: %w", causes.Join(r.errs...))
+	return fmt.Errorf("connect: %w", wording.Join(r.errs...))
 }
 
 // check returns an error if the connection that was dialed has ended already.
@@ -360,7 +360,7 @@ func (r *round) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
 			}
 		}
 	}
-	return out, causes.Join(errs...)
+	return out, wording.Join(errs...)
 }
 
 func isQUIC(a ma.Multiaddr) bool {

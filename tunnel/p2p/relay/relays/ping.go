@@ -13,8 +13,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 
-	"edgemesh/internal/causes"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
 )
 
@@ -134,7 +134,7 @@ func (c *client) measure() error {
 		}
 		errs = append(errs, fmt.Errorf("no answer over %s: %w", short(conn.RemoteMultiaddr()), err))
 	}
-	return causes.Join(errs...)
+	return wording.Join(errs...)
 }
 
 // measureOn measures the relay's round-trip time over conn.

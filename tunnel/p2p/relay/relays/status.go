@@ -8,7 +8,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/causes"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
@@ -42,7 +42,7 @@ func (c *client) status() Status {
 	switch {
 	case st.Reserved:
 	case known.err != nil:
-		st.Error = causes.OneLine(known.err.Error())
+		st.Error = wording.OneLine(known.err.Error())
 		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
 			st.Refusal = e.Cause
 		}

@@ -1,5 +1,10 @@
-// Package causes puts several errors, and errors of several lines, on one line, for tables and logs.
-package causes
+// Package wording prepares text for operators.
+//
+//	oneline.go    several errors, or an error of several lines, on one line
+//	printable.go  text of other machines, safe to print
+//	writer.go     a stream of it
+//	closest.go    names that a mistyped one may have meant
+package wording
 
 import (
 	"slices"

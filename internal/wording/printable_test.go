@@ -1,11 +1,11 @@
-package printable
+package wording
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestText(t *testing.T) {
+func TestPrintable(t *testing.T) {
 	for in, want := range map[string][2]string{
 		"edge-1, ünïcode → fine":   {"edge-1, ünïcode → fine", "edge-1, ünïcode → fine"},
 		"a\x1b[2J\x1b]0;x\x07\x9b": {"a?[2J?]0;x??", "a?[2J?]0;x??"},
@@ -14,7 +14,7 @@ func TestText(t *testing.T) {
 		"\xff\xfe":                 {"??", "??"},
 		"":                         {"", ""},
 	} {
-		if got := [2]string{Text(in), Lines(in)}; got != want {
+		if got := [2]string{Printable(in), PrintableLines(in)}; got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
@@ -32,7 +32,7 @@ func TestWriter(t *testing.T) {
 				t.Fatal(n, err)
 			}
 		}
-		if got := out.String(); got != Lines(text) {
+		if got := out.String(); got != PrintableLines(text) {
 			t.Errorf("in pieces of %d: %q", size, got)
 		}
 	}

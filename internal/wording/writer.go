@@ -1,11 +1,11 @@
-package printable
+package wording
 
 import (
 	"io"
 	"unicode/utf8"
 )
 
-// Writer hands on what is written as Lines has it. Nothing is kept back but a character that is not complete.
+// Writer passes on what is written, made safe by PrintableLines. It keeps back an incomplete character only.
 type Writer struct {
 	To   io.Writer
 	rest []byte // the beginning of a character
@@ -21,7 +21,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 		}
 	}
 	w.rest = append([]byte(nil), b[end:]...)
-	if _, err := io.WriteString(w.To, Lines(string(b[:end]))); err != nil {
+	if _, err := io.WriteString(w.To, PrintableLines(string(b[:end]))); err != nil {
 		return 0, err
 	}
 	return len(p), nil

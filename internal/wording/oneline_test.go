@@ -1,4 +1,4 @@
-package causes
+package wording
 
 import (
 	"errors"

@@ -1,5 +1,4 @@
-// Package closest finds the names that a mistyped one may have meant.
-package closest
+package wording
 
 import (
 	"cmp"
@@ -10,8 +9,8 @@ import (
 // most is how many names are offered.
 const most = 3
 
-// Names returns up to three of all that are most like want, the closest first; none where all differ too much.
-func Names(want string, all []string) []string {
+// Closest returns up to three of all that are most like want, the closest first; none where all differ too much.
+func Closest(want string, all []string) []string {
 	type near struct {
 		name string
 		off  int
@@ -38,7 +37,7 @@ func Names(want string, all []string) []string {
 
 // Offer is a sentence that names them, " (did you mean …?)", or "".
 func Offer(want string, all []string) string {
-	names := Names(want, all)
+	names := Closest(want, all)
 	if len(names) == 0 {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package closest
+package wording
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func TestNames(t *testing.T) {
 		{"", nil},
 		{"x", nil},
 	} {
-		if got := Names(c.want, all); !slices.Equal(got, c.out) {
+		if got := Closest(c.want, all); !slices.Equal(got, c.out) {
 			t.Errorf("%q: %v, want %v", c.want, got, c.out)
 		}
 	}

@@ -1,0 +1,31 @@
+package wording
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Printable returns text of another machine on one line, without control characters and without those that only format, such
+// as the ones that reverse what follows: it cannot move the cursor, begin a line of its own, or hide what is beside it.
+func Printable(text string) string { return strings.Map(harmless, text) }
+
+// PrintableLines is Printable that keeps the ends of lines.
+func PrintableLines(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' {
+			return r
+		}
+		return harmless(r)
+	}, text)
+}
+
+func harmless(r rune) rune {
+	switch {
+	case r == '\n', r == '\t', r == '\u2028', r == '\u2029':
+		return ' '
+	case r == utf8.RuneError, unicode.IsControl(r), unicode.Is(unicode.Cf, r):
+		return '?'
+	}
+	return r
+}
