@@ -24,7 +24,7 @@ import (
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/version"
-	"edgemesh/tunnel/p2p/base/wan"
+	underlay "edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -74,7 +74,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err := fits(c, state, self); err != nil {
 		return cli.Usage(withFile(c, err))
 	}
-	for _, p := range wan.TreatAsPublic(state.WANCIDRs) {
+	for _, p := range underlay.TreatAsPublic(state.WANCIDRs) {
 		logger.Warn("wanCIDRs: IPv6 ranges have no effect; remove this one", "prefix", p)
 	}
 	v, err := newServer(c, key, self, state, others, logger)

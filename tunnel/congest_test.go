@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"edgemesh/tunnel/codel"
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/inet/inettest"
 	"edgemesh/tunnel/virtio"
@@ -158,7 +157,7 @@ func TestCut(t *testing.T) {
 
 // A flow on a slow path is slowed down by its pieces, not once per super-segment; others get their turn between them.
 func TestPieces(t *testing.T) {
-	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 30 * ms, Interval: 150 * ms}, pieces: pieces{2000, newPools()}}
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 30 * ms, Interval: 150 * ms}, pieces: pieces{2000, newPools()}}
 	var late chain
 	for range 10 {
 		q.push(super(4, 30000, 1000, 0x10))
@@ -216,7 +215,7 @@ func TestMarkCE(t *testing.T) {
 // A standing queue of a flow costs segments, or marks, and no whole super-segment.
 func TestDelayTrimsAndMarks(t *testing.T) {
 	for _, ect := range []byte{0, 2} {
-		q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 30 * ms, Interval: 150 * ms}}
+		q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 30 * ms, Interval: 150 * ms}}
 		var late chain
 		for range 200 {
 			p := super(4, 30000, 1000, 0x10)

@@ -9,7 +9,7 @@
 //	4  lane      send.go         TCP: stream lane; everything else, and some ACKs, thinned (acks/): datagram lane
 //	5  queue     lane.go         the lane's side that never blocks
 //	             queue.go        per flow, fair by bytes, bounded in bytes and time
-//	             codel/          which packets report a standing queue to their sender,
+//	             codel.go        which packets report a standing queue to their sender,
 //	             congest.go      by a mark, or the loss of one segment
 //	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
 //	7  batch     write.go        many frames to one Write of the carrier
@@ -37,7 +37,7 @@
 //	peer.go         what is kept for each peer
 //	quarantine.go   incoming streams, and the peers that none are taken from
 //	buffer.go       packets and their pools
-//	dials/          how many peers a pod can have dialed
+//	dials.go        how many peers a pod can have dialed
 //	limits.go       every bound, with its default
 //	stats.go        the numbers
 //	device.go       what a TUN has to do (tun/)

@@ -49,7 +49,7 @@ const (
 	// only the last segment (fill in write.go counts); or it waited longer than any packet may (writer.go).
 	DropDelay
 	// DropDials: its peer is not connected, and too many others wait for that because of the same pod (lane.go;
-	// dials/ decides).
+	// dials.go decides).
 	DropDials
 	// DropExpired: it waited too long for a path to the peer (writer.go).
 	DropExpired

@@ -7,8 +7,6 @@ import (
 
 	"edgemesh/internal/drain"
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/codel"
-	"edgemesh/tunnel/dials"
 	"edgemesh/tunnel/epoch"
 )
 
@@ -47,9 +45,9 @@ type links struct {
 }
 
 // dialed ends the dialer's part in the limit, if there is one: there is a carrier, or nothing to send.
-func (k *links) dialed(l *dials.Limit) {
+func (k *links) dialed(l *dialLimit) {
 	if k.dialer.IsValid() {
-		l.End(k.dialer)
+		l.end(k.dialer)
 		k.dialer = netip.Addr{}
 	}
 }
@@ -81,7 +79,7 @@ func newLane(p *peer, id Lane) *lane {
 	l := &lane{p: p, id: id, out: batch{p: p, lane: id, drain: drain.New(startPiece, minPiece, batchLen)}}
 	l.carriers = epoch.NewSender(epoch.Config{Nonce: p.t.nonce, RetryMin: lim.RetryMin, RetryMax: lim.RetryMax})
 	l.q.held, l.q.pools = &p.t.held, p.t.pools
-	l.q.target = codel.Target{Delay: int64(lim.DelayTarget), Interval: int64(lim.DelayInterval)}
+	l.q.target = codelTarget{Delay: int64(lim.DelayTarget), Interval: int64(lim.DelayInterval)}
 	l.q.longest = int64(lim.WaitTime)
 	return l
 }
@@ -97,7 +95,7 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 		return
 	}
 	if l.writer == writerOff {
-		if !l.p.t.dials.Begin(pod) {
+		if !l.p.t.dials.begin(pod) {
 			l.mu.Unlock()
 			l.p.counters.drop(DropDials)
 			l.p.t.pools.put(p)

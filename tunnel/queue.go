@@ -3,8 +3,6 @@ package tunnel
 import (
 	"iter"
 	"sync/atomic"
-
-	"edgemesh/tunnel/codel"
 )
 
 const (
@@ -31,7 +29,7 @@ type queue struct {
 	pieces
 
 	held    *atomic.Int64 // memory held by all queues of the tunnel, bytes
-	target  codel.Target
+	target  codelTarget
 	longest int64 // how long any packet may wait, nanoseconds; 0: without a bound
 }
 
@@ -49,7 +47,7 @@ type bucket struct {
 	deficit int
 	queued  bool // in one of the rings
 	next    *bucket
-	delay   codel.Flow
+	delay   codelFlow
 	flow    uint32 // whose data came last
 	newest  uint32 // the sequence number behind its newest byte
 }
@@ -174,7 +172,7 @@ func (q *queue) pop(now int64, late *chain) *packet {
 				late.push(p)
 				continue
 			}
-			if !spared && b.delay.Drop(q.target, now, now-p.at, b.bytes < minQuantum) {
+			if !spared && b.delay.drop(q.target, now, now-p.at, b.bytes < minQuantum) {
 				switch {
 				case markCE(p.ip()):
 					q.marked++

@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"edgemesh/tunnel/codel"
 )
 
 const ms = int64(time.Millisecond)
@@ -20,7 +18,7 @@ func pkt(flow uint32, n int) *packet {
 
 // TestQueueFair: three flows of different packet sizes get the same bytes, each in order.
 func TestQueueFair(t *testing.T) {
-	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 1, Interval: ms}}
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 1, Interval: ms}}
 	var late chain
 	sizes := map[uint32]int{1: 60000, 2: 1500, 3: 100}
 	for flow, n := range sizes {
@@ -50,7 +48,7 @@ func TestQueueFair(t *testing.T) {
 
 // TestQueueOldest: the oldest of all flows, whatever their order.
 func TestQueueOldest(t *testing.T) {
-	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 1, Interval: ms}}
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 1, Interval: ms}}
 	if at, ok := q.oldest(); ok {
 		t.Errorf("an empty queue has a packet of %d", at)
 	}
@@ -66,7 +64,7 @@ func TestQueueOldest(t *testing.T) {
 
 // TestQueueSparseFirst: a packet of a flow that was silent goes before a standing one.
 func TestQueueSparseFirst(t *testing.T) {
-	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 1, Interval: ms}}
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 1, Interval: ms}}
 	var late chain
 	for range 40 {
 		q.push(pkt(1, 60000))
@@ -148,7 +146,7 @@ func TestQueueExpires(t *testing.T) {
 // now and then, one whose delay is short, or stood for a moment only, none.
 func TestDelayIsBounded(t *testing.T) {
 	run := func(delay func(now int64) int64) (drops int) {
-		q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 30 * ms, Interval: 150 * ms}}
+		q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 30 * ms, Interval: 150 * ms}}
 		for now := int64(0); now < 2000*ms; now += 5 * ms {
 			var late chain
 			for range 2 {
@@ -185,7 +183,7 @@ func TestDelayIsBounded(t *testing.T) {
 // above the target for longer than the interval.
 func TestSlowPathServesSparse(t *testing.T) {
 	const rate, every = 125, 20 * ms // bytes per ms
-	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 5 * ms, Interval: 10 * ms}, pieces: pieces{piece: 1024}}
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 5 * ms, Interval: 10 * ms}, pieces: pieces{piece: 1024}}
 	var late chain
 	add := func(flow uint32, n int, at int64) {
 		p := pkt(flow, n)
@@ -226,7 +224,7 @@ func TestSlowPathServesSparse(t *testing.T) {
 // TestQueueIsBoundedByTime: a path takes one packet in 10 ms, and a flow sends ten, whatever is dropped. No packet is
 // delivered that waited longer than the bound.
 func TestQueueIsBoundedByTime(t *testing.T) {
-	q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 30 * ms, Interval: 150 * ms}, longest: 1000 * ms}
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 30 * ms, Interval: 150 * ms}, longest: 1000 * ms}
 	var late chain
 	dropped, oldest := 0, int64(0)
 	for now := int64(0); now < 20000*ms; now += ms {
@@ -289,7 +287,7 @@ func TestQueueResent(t *testing.T) {
 		{"without data", 1, -1400, 0, 900 * ms, true},
 	} {
 		for longest, at := range map[int64]int64{500 * ms: c.at, 0: min(c.at, 900*ms)} { // without the bound CoDel acts
-			q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 10 * ms, Interval: 50 * ms}, longest: longest}
+			q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 10 * ms, Interval: 50 * ms}, longest: longest}
 			var late chain
 			newest := ^uint32(700) // sequence numbers wrap
 			push := func(flow, seq uint32, data int) {
@@ -327,7 +325,7 @@ func TestQueueKeepsSmallFlows(t *testing.T) {
 		"a transfer":         {40, 1500, 1400, 3100 * ms, false},
 		"datagrams":          {200, 120, 0, 3100 * ms, false},
 	} {
-		q := queue{held: new(atomic.Int64), target: codel.Target{Delay: 100 * ms, Interval: 150 * ms}, longest: 3000 * ms}
+		q := queue{held: new(atomic.Int64), target: codelTarget{Delay: 100 * ms, Interval: 150 * ms}, longest: 3000 * ms}
 		var late chain
 		for n := range c.packets {
 			p := pkt(1, c.size)

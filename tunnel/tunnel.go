@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"edgemesh/tunnel/dials"
 )
 
 // Config is what a Tunnel needs. Device and Underlay are required.
@@ -33,14 +31,14 @@ type Config struct {
 // Tunnel moves packets between one device and all peers. Its methods may be called concurrently.
 //
 // Locks, in order: Tunnel.mu; lane.mu or streams.mu; the underlay's, in Lost, RTT, CloseWrite and Reset, which must not
-// call the tunnel. acks.Thinner, acks.Passer, halves.mu, order.mu and dials.Limit's are leaves. Device and carriers are
+// call the tunnel. acks.Thinner, acks.Passer, halves.mu, order.mu and dialLimit's are leaves. Device and carriers are
 // written under none.
 type Tunnel struct {
 	cfg    Config
 	lim    Limits
 	log    *slog.Logger
 	pools  *pools
-	dials  *dials.Limit
+	dials  *dialLimit
 	nonce  uint64 // names this process in HELLO frames
 	seed   uint64 // of the flow hash
 	start  time.Time
@@ -76,7 +74,7 @@ func New(cfg Config) *Tunnel {
 		icmp:  rate.NewLimiter(100, 100),
 		peers: map[PeerID]*peer{}, members: map[PeerID]*member{},
 	}
-	t.dials = dials.New(t.lim.DialsPerPod, t.lim.Dials)
+	t.dials = newDialLimit(t.lim.DialsPerPod, t.lim.Dials)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.table.Store(newTable())
 	return t

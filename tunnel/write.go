@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"edgemesh/internal/drain"
-	"edgemesh/tunnel/codel"
 	"edgemesh/tunnel/epoch"
 )
 
@@ -124,7 +123,7 @@ func (l *lane) adapt(cur *link, now int64) {
 	if rtt > 0 {
 		target = min(max(rtt*3/5, leastTarget), target)
 	}
-	l.q.target = codel.Target{Delay: int64(target), Interval: int64(min(max(2*rtt, l.p.t.lim.DelayInterval), time.Second))}
+	l.q.target = codelTarget{Delay: int64(target), Interval: int64(min(max(2*rtt, l.p.t.lim.DelayInterval), time.Second))}
 	if l.id == StreamLane {
 		l.p.acks.SetRTT(rtt)
 	}

@@ -59,7 +59,7 @@ import (
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/admission/enroll"
-	"edgemesh/tunnel/p2p/base/wan"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -202,7 +202,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if err := d.cfg.ResolveListen(); err != nil {
 		return err
 	}
-	if ignored := wan.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
+	if ignored := endpoint.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)
 	}
 	all, err := p.since(plan{})

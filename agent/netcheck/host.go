@@ -15,8 +15,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/stun"
-	"edgemesh/tunnel/p2p/nat/nat"
 	"edgemesh/tunnel/p2p/nat/portmap"
+	"edgemesh/tunnel/p2p/nat/sense"
 	"edgemesh/tunnel/p2p/nat/uplinks"
 	"edgemesh/tunnel/p2p/who/members"
 )
@@ -104,7 +104,7 @@ func (k *checker) nat(ctx context.Context, servers []netip.AddrPort) control.NAT
 	if len(of) == 0 {
 		return control.NAT{Kind: "unknown", Detail: "not measured: no UDP address of a relay is known"}
 	}
-	v, _ := nat.Look(ctx, nat.Config{
+	v, _ := sense.Look(ctx, sense.Config{
 		Servers: func() []netip.AddrPort { return of },
 		Listen: func(network string) (net.PacketConn, error) {
 			if network == "udp4" {
@@ -114,7 +114,7 @@ func (k *checker) nat(ctx context.Context, servers []netip.AddrPort) control.NAT
 		},
 		Owns: k.addrs().Owns, Log: k.Log,
 	})
-	return control.NAT{Kind: v.Kind.String(), Detail: nat.Text(v.Kind)}
+	return control.NAT{Kind: v.Kind.String(), Detail: sense.Text(v.Kind)}
 }
 
 // addrs reads this host's addresses.

@@ -17,28 +17,6 @@ import (
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-// A peer nobody talks to is disconnected, and reached again when it is wanted.
-func TestIdlePeerIsDisconnected(t *testing.T) {
-	_, relay := relaytest.Loopback(t)
-	a, b, _ := reservedPair(t, relay)
-	if _, err := call(a, b.ID()); err != nil {
-		t.Fatal(err)
-	}
-	fair.Eventually(t, 10*time.Second, "direct", onPath(a, b.ID(), paths.KindDirect, "tcp"))
-	fair.Eventually(t, 10*time.Second, "disconnected", func() error {
-		hop(a, b.ID(), time.Minute)
-		// A dial of b's that began before arrives after the first disconnection, and is a connection that nobody uses, too.
-		st, _ := a.PeerStatus(b.ID())
-		if n := len(a.h.Network().ConnsToPeer(b.ID())); n > 0 || st.Path.Kind != paths.KindNone || st.Wanted {
-			return fmt.Errorf("%d connections, status %+v, want no path and not wanted", n, st)
-		}
-		return nil
-	})
-	if _, err := call(a, b.ID()); err != nil {
-		t.Error(err)
-	}
-}
-
 // The owner of the streams says when to disconnect: all paths end as one event, and
 // the peer is not reached again before it is wanted.
 func TestDisconnect(t *testing.T) {

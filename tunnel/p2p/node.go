@@ -9,7 +9,7 @@
 //	status.go      what an operator is shown
 //	tasks.go       goroutines and the clock
 //	errors.go      errors of the rooms that the owner of a node may see
-//	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun, wan
+//	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun
 //	who/           members (who may connect), identity (keys, TLS), refusals
 //	carrier/       dialer and socket, packet and sealed (datagrams), plainhost (libp2p's host)
 //	nat/           what the NAT does, router ports, punching and guessing ports, own and foreign addresses
@@ -46,9 +46,9 @@ import (
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/carrier/socket"
-	"edgemesh/tunnel/p2p/nat/nat"
 	"edgemesh/tunnel/p2p/nat/portmap"
 	"edgemesh/tunnel/p2p/nat/punch"
+	"edgemesh/tunnel/p2p/nat/sense"
 	"edgemesh/tunnel/p2p/nat/targets"
 	"edgemesh/tunnel/p2p/nat/uplinks"
 	"edgemesh/tunnel/p2p/path/book"
@@ -113,7 +113,7 @@ type Node struct {
 	addrs   *uplinks.Addrs
 	targets *targets.Guard
 	relays  *relays.Set
-	sense   *nat.Sense
+	sense   *sense.Sense
 	h       host.Host
 	dht     reach.Finder
 	service *relayservice.Service // nil: this node is not a relay
@@ -191,7 +191,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		},
 		NewAddress: n.mapper.Again, Refusal: n.join.Refusal, Carried: wake.NewOne(),
 	})
-	n.sense = nat.New(nat.Config{
+	n.sense = sense.New(sense.Config{
 		Servers:    func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
 		Listen:     func(network string) (net.PacketConn, error) { return n.packets.Open(network, &net.UDPAddr{}) },
 		Owns:       n.addrs.Owns,

@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
-	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
-	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/sense"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 )
@@ -107,23 +106,6 @@ func TestHalfMadePunch(t *testing.T) {
 	t.Logf("TCP %v after packets pass", d)
 }
 
-// A ping over an idle path that died unseen finds that out, and goes another way,
-// long before the next probe of an idle path is due.
-func TestPingLeavesDeadIdlePath(t *testing.T) {
-	w, a, b := twoSites(t, natKeep, natKeep)
-	a.call(b)
-	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
-	time.Sleep(ladder.BusyFor + ladder.ProbeBusy) // idle from here on
-	w.in("n1", "iptables -I FORWARD -s 5.5.2.1 -j DROP", "iptables -I FORWARD -d 5.5.2.1 -j DROP")
-	d := fair.Eventually(t, 4*time.Second, "a ping is answered through the relay", func() error {
-		if r := a.ask(request{Cmd: "ping", Peer: b.id.String(), Time: 2 * time.Second}); r.Err != "" || r.Path.Kind != paths.KindRelayed {
-			return fmt.Errorf("%s %+v", r.Err, r.Path)
-		}
-		return nil
-	})
-	t.Logf("answered after %v", d)
-}
-
 // A slow path under full load answers late and is not taken for a dead one,
 // neither the direct path nor the relay's connection.
 func TestSlowPathUnderLoad(t *testing.T) {
@@ -205,9 +187,9 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(nat.WatchEvery + time.Second) // asked for the first time, and idle
+	time.Sleep(sense.WatchEvery + time.Second) // asked for the first time, and idle
 	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
-	d := fair.Eventually(t, nat.WatchEvery+9*time.Second, "its relay sees it at the new address", func() error {
+	d := fair.Eventually(t, sense.WatchEvery+9*time.Second, "its relay sees it at the new address", func() error {
 		if strings.Count(a.log.String(), "reserved at relay") < 2 {
 			return errors.New("not yet")
 		}

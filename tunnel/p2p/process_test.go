@@ -25,7 +25,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/base/wan"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -108,7 +108,7 @@ func serveRole(role string) error {
 		if err != nil {
 			return err
 		}
-		wan.TreatAsPublic([]netip.Prefix{prefix})
+		endpoint.TreatAsPublic([]netip.Prefix{prefix})
 	}
 	handle := func(request) reply { return reply{} }
 	if role == "relay" {

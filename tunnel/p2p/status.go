@@ -13,7 +13,7 @@ import (
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/packet"
-	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/sense"
 	"edgemesh/tunnel/p2p/nat/targets"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
@@ -40,7 +40,7 @@ func (n *Node) Status() Status {
 	var st Status
 	st.Relays = n.relays.Status()
 	st.Kind = n.puncher.NAT()
-	st.NAT = nat.Text(st.Kind)
+	st.NAT = sense.Text(st.Kind)
 	st.Router = n.mapper.String()
 	if n.service != nil {
 		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()

@@ -154,7 +154,7 @@ func Circuit(relay peer.ID, a ma.Multiaddr) ma.Multiaddr {
 }
 
 // IsPublic reports whether ip belongs to the internet, or to a range that the operator
-// treats the same way (package wan).
+// treats the same way (TreatAsPublic).
 func IsPublic(ip netip.Addr) bool {
 	return manet.IsPublicAddr(Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
 }

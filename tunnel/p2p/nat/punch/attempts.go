@@ -31,8 +31,8 @@ import (
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
-	"edgemesh/tunnel/p2p/nat/nat"
 	"edgemesh/tunnel/p2p/nat/portguess"
+	"edgemesh/tunnel/p2p/nat/sense"
 	"edgemesh/tunnel/p2p/nat/targets"
 )
 
@@ -104,7 +104,7 @@ type Addrs interface {
 
 // Sense knows what this node's NAT does.
 type Sense interface {
-	View() nat.View
+	View() sense.View
 	// Predict returns where the next UDP mappings will be, if that can be foreseen.
 	Predict(ctx context.Context) []netip.AddrPort
 }
@@ -128,7 +128,7 @@ func (u *Puncher) NAT() ladder.NAT {
 	k := u.Sense.View().Kind
 	if k == ladder.NATUnknown {
 		seen, perDest := u.Seen()
-		k = nat.Judge(seen, u.Addrs.Local(), perDest)
+		k = sense.Judge(seen, u.Addrs.Local(), perDest)
 	}
 	if k != ladder.NATNone && len(u.Mapped()) > 0 {
 		return ladder.NATStable // one port is open to all

@@ -13,7 +13,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
-	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/sense"
 )
 
 const (
@@ -116,7 +116,7 @@ func endpoints(addrs []string, limit int) []endpoint.Endpoint {
 // guessed returns the predicted endpoints of an offer. They are ports of a host that is
 // offered anyway: a peer cannot direct this node's packets elsewhere.
 func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
-	return slices.DeleteFunc(endpoints(o.Guess, nat.MaxPredictions), func(g endpoint.Endpoint) bool {
+	return slices.DeleteFunc(endpoints(o.Guess, sense.MaxPredictions), func(g endpoint.Endpoint) bool {
 		return !g.UDP || !slices.ContainsFunc(eps, func(e endpoint.Endpoint) bool { return e.Addr.Addr() == g.Addr.Addr() })
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
-	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/sense"
 )
 
 func TestOffer(t *testing.T) {
@@ -78,8 +78,8 @@ func TestOffersAreBounded(t *testing.T) {
 		t.Errorf("%d of 300 addresses are tried, want %d", len(eps), maxOffer)
 	}
 	guessed := o.guessed(eps)
-	if len(guessed) > nat.MaxPredictions {
-		t.Errorf("%d guesses, want at most %d", len(guessed), nat.MaxPredictions)
+	if len(guessed) > sense.MaxPredictions {
+		t.Errorf("%d guesses, want at most %d", len(guessed), sense.MaxPredictions)
 	}
 	for _, g := range guessed {
 		if !g.UDP || !strings.HasPrefix(g.Addr.String(), "9.9.0.") {

@@ -12,7 +12,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
-	"edgemesh/tunnel/p2p/nat/nat"
+	"edgemesh/tunnel/p2p/nat/sense"
 )
 
 // outcome is the result of an attempt to get direct connections.
@@ -130,7 +130,7 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
 		return "the peer's NAT maps per destination, and the one here accepts only addresses it has sent to"
 	}
-	return fmt.Sprintf("here: %s; there: %s", nat.Text(mine), nat.Text(theirs))
+	return fmt.Sprintf("here: %s; there: %s", sense.Text(mine), sense.Text(theirs))
 }
 
 // brief shortens the error of a dial to its cause.

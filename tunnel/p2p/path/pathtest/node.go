@@ -20,8 +20,8 @@ import (
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/packet"
-	"edgemesh/tunnel/p2p/nat/nat"
 	"edgemesh/tunnel/p2p/nat/punch"
+	"edgemesh/tunnel/p2p/nat/sense"
 	"edgemesh/tunnel/p2p/nat/targets"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
@@ -261,11 +261,11 @@ func (n *Node) Near(netip.Addr) bool               { return false }
 func (n *Node) ReachesIPv6(endpoint.Endpoint) bool { return false }
 
 // View says that there is no NAT, or one that keeps ports.
-func (n *Node) View() nat.View {
+func (n *Node) View() sense.View {
 	if n.Translated.Load() {
-		return nat.View{Kind: ladder.NATStable}
+		return sense.View{Kind: ladder.NATStable}
 	}
-	return nat.View{Kind: ladder.NATNone}
+	return sense.View{Kind: ladder.NATNone}
 }
 
 // Predict foresees nothing.

@@ -142,6 +142,25 @@ func TestSilentDirectPathIsReplaced(t *testing.T) {
 	})
 }
 
+// A stream on an idle path that died unseen finds that out, long before the next probe of that path is due.
+func TestDeadIdlePathIsLeft(t *testing.T) {
+	play(t, func(s *scene) {
+		s.stream(s.a, s.b, time.Second)
+		s.becomes(paths.KindDirect, 3*time.Second)
+		time.Sleep(20 * time.Second)
+		s.w.Block(true)
+		s.w.Silence()
+		time.Sleep(10 * time.Second)
+		if p := s.a.Path(s.b); p.Kind != paths.KindDirect {
+			s.Fatalf("%+v: the path was probed while nobody used it", p)
+		}
+		f := s.stream(s.a, s.b, 2*time.Second)
+		if p := f.Path(); p.Kind != paths.KindRelayed {
+			s.Errorf("the stream took %+v", p)
+		}
+	})
+}
+
 // One of two relays hangs: its circuits are left for the other one.
 func TestHungRelayIsLeft(t *testing.T) {
 	play(t, func(s *scene) {

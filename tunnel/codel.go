@@ -1,25 +1,26 @@
 // Package codel decides which packets of a flow signal congestion to its sender, before a queue's bound drops them (RFC 8289
 // section 5).
-package codel
+package tunnel
 
 import "math"
 
-// Target is how long packets of a flow may wait, and for how long they may wait for longer; nanoseconds.
-type Target struct{ Delay, Interval int64 }
+// codelTarget is how long packets of a flow may wait, and for how long they may wait for longer; nanoseconds.
+type codelTarget struct{ Delay, Interval int64 }
 
-// Flow is what is known of one flow.
-type Flow struct {
+// codelFlow is what CoDel knows of one flow: it decides which packets tell the sender to slow down, before the queue's bound
+// drops them (RFC 8289 section 5).
+type codelFlow struct {
 	above    int64 // when the delay will have stood for an interval; 0: it is below the target
 	next     int64 // the next drop
 	count    int64 // drops in this spell
 	dropping bool
 }
 
-// Drop decides about a packet that leaves now after such a delay, nanoseconds, while few of its flow wait, or more. A flow with
+// drop decides about a packet that leaves now after such a delay, nanoseconds, while few of its flow wait, or more. A flow with
 // few did not make the queue that it stands in.
-func (f *Flow) Drop(t Target, now, delay int64, few bool) bool {
+func (f *codelFlow) drop(t codelTarget, now, delay int64, few bool) bool {
 	if delay < t.Delay || few {
-		*f = Flow{}
+		*f = codelFlow{}
 		return false
 	}
 	switch {

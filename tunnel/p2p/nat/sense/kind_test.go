@@ -1,4 +1,4 @@
-package nat
+package sense
 
 import (
 	"net/netip"

@@ -1,6 +1,4 @@
-// Package wan makes libp2p treat private ranges as public, for clusters whose
-// nodes meet on a private network such as a company's WAN.
-package wan
+package endpoint
 
 import (
 	"net"
@@ -9,7 +7,8 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 )
 
-// TreatAsPublic takes prefixes out of go-multiaddr's table of private networks,
+// TreatAsPublic makes libp2p treat private ranges as public, for clusters whose nodes meet on a private network such as a
+// company's WAN: it takes prefixes out of go-multiaddr's table of private networks,
 // which identify, hole punching and reservations consult. The table
 // is the process's: call it once, before the host is made. It returns the
 // prefixes that have no effect: for IPv6 go-multiaddr has no such table, only

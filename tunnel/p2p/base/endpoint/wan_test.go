@@ -1,4 +1,4 @@
-package wan
+package endpoint
 
 import (
 	"net/netip"

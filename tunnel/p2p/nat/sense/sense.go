@@ -1,4 +1,4 @@
-// Package nat finds out what the NAT in front of this node does: whether there is one, how it maps ports, and when the
+// Package sense finds out what the NAT in front of this node does: whether there is one, how it maps ports, and when the
 // site's public address changes. It asks STUN servers (package stun) from sockets of its own: the sockets that carry
 // data keep their mappings.
 //
@@ -7,7 +7,7 @@
 //	watch.go   changes of the public address while nothing is sent
 //
 // The judgement is pure (classify, follows); sockets, servers and the host's addresses are handed in.
-package nat
+package sense
 
 import (
 	"context"
