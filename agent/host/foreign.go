@@ -56,7 +56,10 @@ func (h *Host) CheckInput(_ context.Context, w mesh.Host) []control.Finding {
 	}
 	for _, c := range h.send(s, packets, true) {
 		const reach = ", so other nodes may not reach %s: kubectl logs and exec, Services, scrapes"
-		detail := "nftables table " + c.table + " drops or rejects what comes to this node" + fmt.Sprintf(reach, "its mesh address")
+		detail := fmt.Sprintf("what comes to this node is dropped"+reach, "its mesh address")
+		if c.table != "" {
+			detail = "nftables table " + c.table + " drops or rejects what comes to this node" + fmt.Sprintf(reach, "its mesh address")
+		}
 		remedy := opening(c.table, "let its table accept what comes from the pod ranges", s)
 		if c.program == byIPTables {
 			detail = fmt.Sprintf("the host's firewall (%s INPUT) drops what its rules do not accept"+reach, c.command, c.packet.Dst)
@@ -98,7 +101,7 @@ func (h *Host) send(s plan.State, packets []probe.Packet, input bool) []cut {
 }
 
 func (h *Host) sendOnce(s plan.State, packets []probe.Packet, input bool) (out []cut) {
-	if len(packets) == 0 {
+	if len(packets) == 0 || !h.applied { // a foreign bridge may have the name of ours
 		return nil
 	}
 	before := h.fw.Counts()

@@ -3,6 +3,7 @@ package iptables
 import (
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,31 +60,27 @@ func (fw *Firewall) Counts() Counts {
 	return out
 }
 
-// parse reads what iptables-save prints with counters: `:FORWARD DROP [3:120]`, `[1:40] -A FORWARD -s 10.1.0.0/16 -j DROP`.
-func (c Counts) parse(v6 bool, text string) {
-	table := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, " \n")
-		name, rest, _ := strings.Cut(line, " ")
-		switch {
-		case strings.HasPrefix(line, "*"):
-			table = line[1:]
-		case strings.HasPrefix(rest, "DROP ["):
-			c.add(counted{v6, table, name[1:], name[1:] + ", policy drop"}, rest[len("DROP "):])
-		case strings.HasPrefix(line, "["):
-			chain, rule, _ := strings.Cut(strings.TrimPrefix(rest, "-A "), " ")
-			if words := strings.Fields(rule); slices.Contains([]string{"DROP", "REJECT"}, option(words, "-j")) {
-				c.add(counted{v6, table, chain, ruleText(chain, rule)}, name)
-			}
-		}
-	}
-}
+// dropping matches, in what iptables-save prints with counters, a table's name; `:FORWARD DROP [3:120]`; and
+// `[1:40] -A FORWARD -s 10.1.0.0/16 -j DROP`. It also matches REJECT.
+var dropping = regexp.MustCompile(`(?m)^\*(\w+)$|^:(\S+) DROP \[(\d+):|^\[(\d+):\d+\] -A (\S+) (.*-j (?:DROP|REJECT)\b.*)$`)
 
-// add takes [PACKETS:BYTES]. A rule may stand in a chain twice.
-func (c Counts) add(rule counted, counters string) {
-	packets, _, _ := strings.Cut(strings.Trim(counters, "[]"), ":")
-	n, _ := strconv.ParseUint(packets, 10, 64)
-	c[rule] += n
+// parse adds what iptables-save prints.
+func (c Counts) parse(v6 bool, text string) {
+	rule := counted{v6: v6}
+	for _, m := range dropping.FindAllStringSubmatch(text, -1) {
+		packets := m[3] + m[4]
+		switch {
+		case m[1] != "":
+			rule.table = m[1]
+			continue
+		case m[2] != "":
+			rule.chain, rule.text = m[2], m[2]+", policy drop"
+		default:
+			rule.chain, rule.text = m[5], ruleText(m[5], strings.TrimSpace(m[6]))
+		}
+		n, _ := strconv.ParseUint(packets, 10, 64)
+		c[rule] += n // a rule may stand in a chain twice
+	}
 }
 
 // Since lists the rules of a table that have dropped packets since before, and whether any of them is another program's.
@@ -118,30 +115,14 @@ func (fw *Firewall) OpenInput(f plan.Family) string {
 	return strings.Join(each, "; ")
 }
 
-// option is the value of an option of a rule, "" without it.
-func option(words []string, name string) string {
-	if i := slices.Index(words, name); i >= 0 && i+1 < len(words) {
-		return words[i+1]
-	}
-	return ""
-}
-
-// LegacyRules is what legacy iptables holds, as text: the kernel announces no changes of it. It is "" where there are no such
-// tables.
+// LegacyRules is what legacy iptables holds, as text: the kernel announces no changes of it. It is the same wherever there are
+// no such tables.
 func (fw *Firewall) LegacyRules() string {
-	var out strings.Builder
-	for _, v6 := range []bool{false, true} {
-		b := fw.find.mode(v6, modeLegacy)
-		if b == nil || !legacyInUse(v6) {
-			continue
-		}
-		text, _ := exec.Command(b.path + "-save").Output()
-		for line := range strings.Lines(string(text)) {
-			if !strings.HasPrefix(line, "#") { // the time
-				rule, _, _ := strings.Cut(line, " [") // policies have counters
-				out.WriteString(rule + "\n")
-			}
+	var out [2]ruleset
+	for i, v6 := range []bool{false, true} {
+		if b := fw.find.mode(v6, modeLegacy); b != nil {
+			out[i], _ = b.save() // an empty set then, as without tables
 		}
 	}
-	return out.String()
+	return fmt.Sprint(out)
 }
