@@ -1,5 +1,5 @@
 // Package diagnose judges what an agent has measured: it turns numbers into findings with a cause and a remedy. It queries
-// nobody and keeps nothing.
+// nothing and keeps nothing.
 //
 //	diagnose.go  the order of findings, and what they come to
 //	network.go   clock, UDP, proxy, MTU

@@ -3,7 +3,7 @@
 //
 //	explain.go  the steps from here
 //	steps.go    those that both ends take: policy, kernel, route, path, counters
-//	far.go      the steps at the other end, about the querying member and nobody else
+//	far.go      the steps at the other end, about the querying member alone
 //	wire.go     query and answer, and how often a member may send one
 package explain
 

@@ -122,7 +122,7 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
 	out = append(out, h.checkForward(s)...)
 	detail, remedy := h.fw.Mixed()
 	warn("iptables", detail, remedy)
-	if detail, remedy := rtnetlink.CheckWay(s); detail != "" {
+	if detail, remedy := rtnetlink.CheckRoutes(s); detail != "" {
 		out = append(out, finding("way", control.Broken, detail, remedy))
 	}
 	if why := reasons(h.can); why != "" {

@@ -1,7 +1,7 @@
 // Package host holds one node's kernel state: bridge, addresses, a routing
 // table of our own, rules, sysctls and firewall chains. Set may be called again
 // and again: it compares what the kernel holds with what is wanted and changes
-// only what differs. Package plan says what is wanted; the rooms sysctl, rtnetlink,
+// only what differs. Package plan says what is wanted; the packages sysctl, rtnetlink,
 // nft and iptables each compare their part of it with the kernel. DESIGN.md has the
 // drawings.
 //
@@ -60,7 +60,7 @@ type Host struct {
 	log   *slog.Logger
 	find  iptables.Find
 	toTUN func([]byte) error
-	rooms
+	keepers
 
 	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
 	// that of the memory of sysctls.
@@ -77,7 +77,7 @@ func New(c Config) *Host {
 		c.Find = iptables.LookPath
 	}
 	memory := sysctl.NewMemory(c.StateDir)
-	return &Host{log: c.Log, find: c.Find, toTUN: c.ToTUN, rooms: rooms{
+	return &Host{log: c.Log, find: c.Find, toTUN: c.ToTUN, keepers: keepers{
 		Paths: &Paths{log: c.Log, memory: memory}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
 	}}
 }

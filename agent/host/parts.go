@@ -12,9 +12,9 @@ import (
 	"edgemesh/agent/host/sysctl"
 )
 
-// rooms compare kernel state. Host's mu guards them; Paths and the memory have locks
+// keepers compare kernel state, each its part. Host's mu guards them; Paths and the memory have locks
 // of their own.
-type rooms struct {
+type keepers struct {
 	*Paths // native and VXLAN paths
 	memory *sysctl.Memory
 	fw     *iptables.Firewall
@@ -41,7 +41,7 @@ const (
 // parts lists all kernel state in the order in which it is to be set. A later
 // part's diff is only valid once the earlier ones are applied. Parts with the same name
 // are one finding of doctor's.
-func (r rooms) parts(s plan.State, applied bool) []part {
+func (k keepers) parts(s plan.State, applied bool) []part {
 	of := func(name, remedy string, diff func(plan.State) ([]plan.Change, error), present func(plan.State) string) part {
 		return part{name, false, remedy, func() ([]plan.Change, error) { return diff(s) }, func() string { return present(s) }}
 	}
@@ -54,18 +54,18 @@ func (r rooms) parts(s plan.State, applied bool) []part {
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, rtnetlink.CountRoutes),
 		of("rules", remedyAgain, rtnetlink.DiffRules, rtnetlink.CountRules),
 		of("vxlan", remedyAgain, rtnetlink.DiffStaleVXLAN, presentVXLAN),
-		ofLAN(of("guard", remedyAgain, r.tables.DiffGuard, presentGuard)),
-		of("snat", remedyAgain, r.tables.DiffNAT, presentNAT),
-		ofLAN(of("firewall", remedyAgain, r.fw.Diff, iptables.Count)),
+		ofLAN(of("guard", remedyAgain, k.tables.DiffGuard, presentGuard)),
+		of("snat", remedyAgain, k.tables.DiffNAT, presentNAT),
+		ofLAN(of("firewall", remedyAgain, k.fw.Diff, iptables.Count)),
 		of("guard", remedyAgain, nft.DiffSpareGuard, presentGuard),
-		of("forwarding", remedySetting, r.diffRouters, presentForwarding),
+		of("forwarding", remedySetting, k.diffRouters, presentForwarding),
 		of("bridge", remedyAgain, rtnetlink.DiffBridge, presentBridge),
 		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffVXLAN, presentVXLAN),
 		of("routes", remedyAgain, rtnetlink.DiffRoutes, rtnetlink.CountRoutes),
 		of("tun", remedyAgain, rtnetlink.DiffFormerTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
-		of("paths", remedyAgain, r.Paths.diffAll, func(plan.State) string { return r.Paths.present() }),
-		of("forwarding", remedySetting, r.diffForwarding, presentForwarding),
+		of("paths", remedyAgain, k.Paths.diffAll, func(plan.State) string { return k.Paths.present() }),
+		of("forwarding", remedySetting, k.diffForwarding, presentForwarding),
 	}
 }
 
@@ -82,16 +82,16 @@ func namesUnless(applied bool) func(plan.State) ([]plan.Change, error) {
 }
 
 // diffRouters comes before anything that switches forwarding on.
-func (r rooms) diffRouters(s plan.State) ([]plan.Change, error) {
+func (k keepers) diffRouters(s plan.State) ([]plan.Change, error) {
 	links, err := rtnetlink.Links()
 	if err != nil {
 		return nil, err
 	}
-	return sysctl.DiffRouters(s, links, r.memory)
+	return sysctl.DiffRouters(s, links, k.memory)
 }
 
-func (r rooms) diffForwarding(s plan.State) ([]plan.Change, error) {
-	return sysctl.DiffForwarding(s, r.memory)
+func (k keepers) diffForwarding(s plan.State) ([]plan.Change, error) {
+	return sysctl.DiffForwarding(s, k.memory)
 }
 
 func either(is bool, yes, no string) string {

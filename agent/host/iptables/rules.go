@@ -22,7 +22,7 @@ const (
 	chainSource  = Prefix + "SOURCE"  // raw: who may send with which source, where there is no guard
 	chainRange   = Prefix + "RANGE"   // raw: who may send with a source of the cluster
 	chainForward = Prefix + "FORWARD" // filter: what is not forwarded
-	chainAccept  = Prefix + "ACCEPT"  // filter: what is forwarded if nobody objects
+	chainAccept  = Prefix + "ACCEPT"  // filter: what is forwarded if no other rule objects
 	chainOutput  = Prefix + "OUTPUT"  // filter: no tunnel inside the tunnel
 	chainMSS     = Prefix + "MSS"     // mangle: MSS clamp
 	chainInside  = Prefix + "INSIDE"  // nat: packets to the cluster's ranges
@@ -303,7 +303,7 @@ func insideRules(f plan.Family) []string {
 	)
 }
 
-// keepInsideRules let pods keep their address on their way into the tunnel, also
+// keepInsideRules let pods keep their address into the tunnel, also
 // where the other plugin would masquerade them: ACCEPT ends the nat table.
 func keepInsideRules(f plan.Family) []string {
 	return expand(f,
@@ -313,7 +313,7 @@ func keepInsideRules(f plan.Family) []string {
 	)
 }
 
-// natRules hide pods behind the host's address on their way outside. In keep mode the other
+// natRules hide pods behind the host's address outside of the cluster. In keep mode the other
 // plugin decides about that.
 func natRules(f plan.Family) []string {
 	out := expand(f,
@@ -326,7 +326,7 @@ func natRules(f plan.Family) []string {
 	return append(out, expand(f, "-s {block} ! -o {bridge} -j MASQUERADE")...)
 }
 
-// chain is one firewall chain of ours. Rules are written the way iptables-save
+// chain is one firewall chain of ours. Rules are written as iptables-save
 // prints them, so that comparing is comparing text.
 type chain struct {
 	table string

@@ -21,7 +21,7 @@ import (
 //	table inet edgemesh {
 //		set native4-24 { type iface_index . ether_addr . ipv4_addr; counter }   interface . MAC . block, of one length
 //		set vxlan4-24 { type iface_index . ipv4_addr . ipv4_addr . ipv4_addr; counter }   interface . underlay addresses: peer's . own . block
-//		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, on which interface they tell
+//		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, whatever the interface
 //		set vxlan4-24-probes { the same type }                                  who sends probes, but no pods' packets yet
 //		map inputs { type ifname : verdict
 //			edgemesh-br : goto pods, edgemesh-tun : accept, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
@@ -49,7 +49,7 @@ import (
 //		chain vxlan {                                             the inner packet, before it is unpacked
 //			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
 //			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
-//			udp, VNI of ours, fib daddr type != unicast drop      from a stranger, to this host
+//			udp, VNI of ours, fib daddr type != unicast drop      from an unauthenticated sender, to this host
 //		}
 //		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
 //			iifname edgemesh* udp dport PORT drop                 from pods

@@ -15,9 +15,9 @@ import (
 )
 
 // For as long as a trace lasts there is one more table. It sees marked packets only: it has the kernel report what each rule
-// does with them, and drops them itself where they would leave, so that nobody ever receives one. Its other chains are empty.
-// A packet passes them on its way, which its trace shows; so it is known where a packet was lost that no rule of nftables
-// dropped: legacy iptables stands at fixed priorities between these chains.
+// does with them, and drops them itself where they would leave, so that no host ever receives one. Its other chains are empty.
+// The trace shows which of them a packet passed. So it is known where a packet was lost that no rule of nftables dropped:
+// legacy iptables stands at fixed priorities between these chains.
 //
 //	table inet edgemesh-probe {
 //		chain PREROUTING_-2147483647 { type filter hook prerouting priority -2147483647
@@ -68,7 +68,7 @@ type Fate struct {
 	Passed bool // netfilter let it through
 	Rule   Rule // that dropped it
 	// Where a packet was lost that no rule of nftables dropped: the hook, and the table of legacy iptables whose place this
-	// is; "" where there is none. Both are "" where it was lost outside of netfilter, in routing for instance.
+	// is; "" for none. Both are "" where it was lost outside of netfilter, in routing for instance.
 	Hook, Table string
 	Behind      string // the chain of ours that it passed last
 }

@@ -1,5 +1,5 @@
 // Package plan derives, purely, the kernel state of one node from mesh.Host and
-// from what this host can hold. The rooms beside it (sysctl, rtnetlink, nft,
+// from what this host can hold. The packages beside it (sysctl, rtnetlink, nft,
 // iptables) compare it with the kernel; package host says in which order.
 //
 //	names.go  names and numbers that are ours

@@ -94,10 +94,10 @@ func Cleanup(familyID int) error {
 	return send(gone)
 }
 
-// CheckWay asks the kernel where it would send packets of this node and of its pods to pods elsewhere, and those that come
-// to own pods: other programs' rules and tables may come before ours (a VPN that takes all traffic). It asks for an address of
+// CheckRoutes queries where the kernel would send packets of this node and of its pods to pods elsewhere, and those that come
+// to own pods: other programs' rules and tables may come before ours (a VPN that takes all traffic). It queries an address of
 // each range, and of whatever part of it such a rule names.
-func CheckWay(s plan.State) (detail, remedy string) {
+func CheckRoutes(s plan.State) (detail, remedy string) {
 	tun, err := findLink(plan.TUNName, "tuntap")
 	if err != nil || tun == nil || s.Keep {
 		return "", "" // reported already; in keep mode the other plugin's routes count
@@ -110,7 +110,7 @@ func CheckWay(s plan.State) (detail, remedy string) {
 		if err != nil {
 			continue
 		}
-		for _, w := range ways(f, named) {
+		for _, w := range trips(f, named) {
 			r, err := netlink.RouteGetWithOptions(w.to.AsSlice(), w.options())
 			if err != nil || len(r) == 0 || plan.OurTable(r[0].Table) {
 				continue // a blackhole is reported as a missing route
@@ -145,15 +145,15 @@ func earlier(f plan.Family) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// way is one that packets take: from where, "" for this node itself, to an address.
-type way struct {
+// trip is one that packets make: from where, "" for this node itself, to an address.
+type trip struct {
 	prefix   netip.Prefix
 	to, from netip.Addr
 	over     string
 }
 
-// ways lists a family's: to each range and each part of one that is named, from this node and from an own pod, and back to it.
-func ways(f plan.Family, named []netip.Prefix) (out []way) {
+// trips lists a family's: to each range and each part of one that is named, from this node and from an own pod, and back to it.
+func trips(f plan.Family, named []netip.Prefix) (out []trip) {
 	pod := mesh.LastAddr(f.Blocks[0]).Prev()
 	for _, p := range append(slices.Clone(f.Ranges), named...) {
 		to := mesh.LastAddr(p)
@@ -161,21 +161,21 @@ func ways(f plan.Family, named []netip.Prefix) (out []way) {
 			continue
 		}
 		if !f.Own(to) {
-			out = append(out, way{prefix: p, to: to}, way{prefix: p, to: to, from: pod, over: plan.BridgeName},
-				way{prefix: f.Blocks[0], to: pod, from: to, over: plan.TUNName})
+			out = append(out, trip{prefix: p, to: to}, trip{prefix: p, to: to, from: pod, over: plan.BridgeName},
+				trip{prefix: f.Blocks[0], to: pod, from: to, over: plan.TUNName})
 			continue
 		}
 		if p.Contains(pod) {
 			to = pod // the block's last address is for all of it
 		}
 		if to != f.Gateway { // which is in the table local
-			out = append(out, way{prefix: p, to: to})
+			out = append(out, trip{prefix: p, to: to})
 		}
 	}
 	return out
 }
 
-func (w way) options() *netlink.RouteGetOptions {
+func (w trip) options() *netlink.RouteGetOptions {
 	o := &netlink.RouteGetOptions{FIBMatch: true, Iif: w.over}
 	if w.from.IsValid() {
 		o.SrcAddr = w.from.AsSlice()
@@ -183,7 +183,7 @@ func (w way) options() *netlink.RouteGetOptions {
 	return o
 }
 
-func (w way) String() string {
+func (w trip) String() string {
 	of := "packets"
 	if w.over != "" {
 		of = fmt.Sprintf("packets that come over %s from %s", w.over, w.from)
@@ -191,15 +191,15 @@ func (w way) String() string {
 	return fmt.Sprintf("%s for the pod range %s", of, w.prefix)
 }
 
-func (w way) version() string {
+func (w trip) version() string {
 	if w.to.Is6() {
 		return " -6"
 	}
 	return ""
 }
 
-// command is what an operator asks the kernel with.
-func (w way) command() string {
+// command is the same query for an operator.
+func (w trip) command() string {
 	c := fmt.Sprintf("ip route get %s", w.to)
 	if w.over != "" {
 		c += fmt.Sprintf(" from %s iif %s", w.from, w.over)

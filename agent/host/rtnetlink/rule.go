@@ -24,7 +24,7 @@ type rule struct {
 }
 
 // rules returns those of one family: the agent's own sockets bypass our table, everything
-// else asks it before the host's.
+// else uses it before the host's.
 func rules(f plan.Family) []rule {
 	if !f.Wanted {
 		return nil
@@ -33,7 +33,7 @@ func rules(f plan.Family) []rule {
 		{priority: plan.RulePrefMark, mark: plan.Mark, mask: plan.MarkMask, table: unix.RT_TABLE_MAIN},
 		{priority: plan.RulePref, table: plan.TableID},
 	}
-	if f.LAN.On { // packets without our marks skip the rules for them: the kernel asks each rule twice per packet
+	if f.LAN.On { // packets without our marks skip the rules for them: the kernel evaluates each rule twice per packet
 		out = append(out, rule{priority: plan.RulePrefSkip, not: true, mark: plan.OwnMarks, mask: plan.OwnMarkMask, goTo: plan.RulePref})
 	}
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table

@@ -77,7 +77,7 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 		setting{c + "proxy_ndp", "0", false},
 	)
 	if tun {
-		// No link-local address, no solicitations: nobody answers in a tunnel.
+		// No link-local address, no solicitations: no router answers in a tunnel.
 		want = append(want,
 			setting{c + "addr_gen_mode", "1", true},
 			setting{c + "router_solicitations", "0", false},
