@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
@@ -44,7 +45,11 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
-	return append(out, h.inTheWay(w, s)...)
+	out = append(out, h.inTheWay(w, s)...)
+	if why := nft.Missing(); why != "" {
+		out = append(out, finding(byNFT, control.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
+	}
+	return out
 }
 
 // rank is the order of causes, which is not that in which parts are set: an interface that is down takes its routes along,
