@@ -147,7 +147,7 @@ func (w *liveMap) look(ctx context.Context, each func(observe.Event) error) {
 	}
 }
 
-// announce has members visit until no page has been open for watchOn.
+// announce makes members visit until no page has been open for watchOn.
 func (w *liveMap) announce(ctx context.Context) {
 	var until, last time.Time
 	for last = time.Now(); time.Since(last) < watchOn; {

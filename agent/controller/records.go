@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// sayEvery is how often the PodNetwork is looked at: it may have been made again.
+	// sayEvery is how often the PodNetwork is read: it may have been made again.
 	sayEvery = 30 * time.Second
 	// deaf is how long Nodes may be silent before agents are to follow these themselves.
 	deaf = 10 * time.Second
@@ -151,7 +151,7 @@ func (r *records) hear(n news) {
 	r.metrics.records.Set(float64(len(r.made)))
 }
 
-// markAll has everything looked at that is known so far.
+// markAll marks everything known so far as dirty.
 func (r *records) markAll() {
 	for name := range r.nodes {
 		r.dirty[name] = true
@@ -186,7 +186,7 @@ func (r *records) take(e client.Event) {
 	r.dirty[name] = true
 }
 
-// round has the records of the names that changed agree with the Nodes, those of removed Nodes first. What fails stays
+// round makes the records of the names that changed agree with the Nodes, those of removed Nodes first. What fails stays
 // dirty.
 func (r *records) round(ctx context.Context) error {
 	if len(r.dirty) == 0 {

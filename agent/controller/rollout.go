@@ -241,7 +241,7 @@ func lastWords(t *api.Terminated) string {
 	return fmt.Sprintf("exit code %d: %s", t.ExitCode, cmp.Or(text, "no message"))
 }
 
-// round has the PodNetwork's status say which revisions fail.
+// round writes into the PodNetwork's status which revisions fail.
 func (r *rollouts) round(ctx context.Context, now time.Time) (time.Duration, error) {
 	path := api.PodNetworks().Path(api.NetworkName)
 	var n api.PodNetwork

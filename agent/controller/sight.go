@@ -53,7 +53,7 @@ type sighting struct {
 
 // look takes what the relays say at a moment, and the version of the node's MeshNode. It reports whether the node has been
 // unseen for longer than the limit. One relay that sees it is enough, and one that says nothing keeps anybody from knowing:
-// so a single relay, or a member that is one, can at most have a node that is gone look alive.
+// so a single relay, or a member that is one, can at most make a node that is gone look alive.
 func (s *sighting) look(now time.Time, says map[peer.ID]answer, version string, contradicted bool, limit time.Duration) bool {
 	var seen, must []peer.ID
 	for r, a := range says {
@@ -105,7 +105,7 @@ func trimReady(o api.Object) {
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{Conditions: ready}
 }
 
-// sight has MeshNodes say Ready=Unknown whose nodes no relay sees, or, without relays to query, whose kubelet is not heard.
+// sight writes Ready=Unknown into MeshNodes whose nodes no relay sees, or, without relays to query, whose kubelet is not heard.
 // All of it belongs to the goroutine in run, and while relays are queried to those that it waits for.
 type sight struct {
 	Sight
@@ -281,7 +281,7 @@ func (s *sight) query(ctx context.Context, relays []peer.AddrInfo) map[string]ma
 	return out
 }
 
-// report writes Ready=Unknown since a moment, that when the node was seen last, unless the MeshNode has changed since it was read.
+// report writes Ready=Unknown since the moment when the node was last seen, unless the MeshNode has changed since it was read.
 func (s *sight) report(ctx context.Context, m *api.MeshNode, since time.Time) error {
 	since = since.UTC().Truncate(time.Second)
 	message := "no relay of the PodNetwork sees this node: it is off, or without uplink"

@@ -1,4 +1,4 @@
-// Package deputy has a controller write to the API what this node's own access to it does not let it write. The node proves
+// Package deputy makes writes to the API through a controller where this node's own access does not allow them. The node proves
 // who it is by the certificate that its platform gave it.
 package deputy
 

@@ -28,7 +28,7 @@ type Config struct {
 	Log          *slog.Logger
 }
 
-// Deputy has one of the controllers write to the API, reached over one of the relays, and returns the API's answer.
+// Deputy makes a write through one of the controllers, reached over one of the relays, and returns the API's answer.
 type Deputy interface {
 	Write(ctx context.Context, relays []mesh.Relay, controllers []mesh.PeerID, method, path string, body []byte) (code int, answer []byte, err error)
 }

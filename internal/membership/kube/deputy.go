@@ -55,7 +55,7 @@ func (w *writer) heard(err error) {
 	}
 }
 
-// instead has the deputy make a write that an edge-local cache does not make, for the reason given.
+// instead makes, through the deputy, a write that an edge-local cache does not make, for the reason given.
 func (w *writer) instead(ctx context.Context, why error, method, path string, in, out any) error {
 	body, bad := json.Marshal(in)
 	if bad != nil {

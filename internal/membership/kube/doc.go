@@ -15,7 +15,7 @@
 //	reflect.go    lists and watches one kind ──listed, event──▶
 //	lessor.go     watches the Lease of the NodeRecords' keeper ──kept──▶; renewal.go judges it
 //	confirm.go    when pods may have addresses of the blocks that the snapshot names
-//	writer.go     writes an entry; deputy.go has a controller write it where this node may not
+//	writer.go     writes an entry; deputy.go: a controller writes it where this node may not
 //	meshnode.go   the own MeshNode; claim.go: the own PodBlocks; status.go: whether this node serves
 //	register.go   keeps these entries: want ──▶ writes ──registered──▶
 //	loop.go       messages ──▶ known ──mesh.State──▶ caller, ──want──▶ registrar
