@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestPacketsCrossBothWays(t *testing.T) {
+func TestPacketsCrossInBothDirections(t *testing.T) {
 	_, a, b, _ := pair(t, tunnel.Limits{})
 	sent := [][]byte{
 		tunneltest.UDPPacket(addrA, addrB, []byte("udp 4")),

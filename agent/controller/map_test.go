@@ -91,7 +91,7 @@ func (nobody) Open(context.Context, mesh.PeerID) (observe.Stream, error) {
 }
 func (nobody) SendAway(mesh.PeerID) {}
 
-// Members are told immediately that a page is open, again before that ends, and that it was closed a while after.
+// Members learn immediately that a page is open, again before that ends, and that it was closed a while after.
 func TestAnnounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &mapAPI{}
@@ -212,7 +212,7 @@ func TestLiveMap(t *testing.T) {
 		return resp.StatusCode == http.StatusUnauthorized
 	}))
 	if n := len(f.told()); n != 0 {
-		t.Errorf("members were told %d times without a page", n)
+		t.Errorf("members were notified %d times without a page", n)
 	}
 	resp, err := get(string(f.made.Data[tokenEntry]))
 	if err != nil {
@@ -254,7 +254,7 @@ func TestLiveMap(t *testing.T) {
 		}
 	}
 	if all := f.told(); len(all) != 1 || !strings.Contains(all[0], `"watched":"2`) {
-		t.Errorf("members were told %v", all)
+		t.Errorf("members were notified of %v", all)
 	}
 }
 

@@ -98,7 +98,7 @@ func (l *lab) keptAllowed(v version) {
 	l.toTUN(dst.String(), src.String(), "answer to bound node")
 	source("far pod's answer to it", l.receive(node, "answer to bound node"), v.far)
 
-	// A pod on another node of the plugin: by the plugin's own route, both ways.
+	// A pod on another node of the plugin: by the plugin's own route, in both directions.
 	other := map[bool]string{true: "fd00:9::5", false: "10.244.9.5"}[nodad(v) != ""]
 	l.in(l.lan, func() {
 		run(t, "ip addr add "+other+" dev lan0 "+nodad(v))

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Each way to damage what is ours is heard of; what others do is not.
+// Every change of our own state is noticed; changes by others are not.
 func TestWatcherHearsOfDamage(t *testing.T) {
 	enter(t)
 	makeTUN(t)

@@ -259,7 +259,7 @@ func BenchmarkFilter(b *testing.B) {
 	b.ReportMetric(float64(d.Nanoseconds()), "ns/packet")
 }
 
-// Both ways of attaching the filter do their work on real packets: the pod's
+// Both hooks of the filter work on real packets: the pod's
 // own source gets through, another does not.
 func TestAttach(t *testing.T) {
 	if os.Geteuid() != 0 {

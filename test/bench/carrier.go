@@ -146,19 +146,19 @@ func plainNode(l *lab.Lab, u underlay, name string, mtu, x, number int) (*lab.No
 		fmt.Sprintf("iptables -w -t nat -A POSTROUTING -s %s ! -d %s -j MASQUERADE", block, all))
 }
 
-// bothWays calls f for either direction.
-func bothWays(a, b *lab.Node, f func(from, to *lab.Node) error) error {
+// bothDirections calls f for either direction.
+func bothDirections(a, b *lab.Node, f func(from, to *lab.Node) error) error {
 	return errors.Join(f(a, b), f(b, a))
 }
 
 func joinByRoutes(_ context.Context, _ *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
-	return nil, bothWays(a, b, func(from, to *lab.Node) error {
+	return nil, bothDirections(a, b, func(from, to *lab.Node) error {
 		return from.Script(fmt.Sprintf("ip route add %s via %s", to.PodCIDRs[0], to.Addr))
 	})
 }
 
 func joinByVXLAN(_ context.Context, _ *lab.Lab, a, b *lab.Node) ([]*lab.Process, error) {
-	return nil, bothWays(a, b, func(from, to *lab.Node) error {
+	return nil, bothDirections(a, b, func(from, to *lab.Node) error {
 		return from.Script(
 			fmt.Sprintf("ip link add vx0 type vxlan id 7 local %s remote %s dstport 4789 dev %s", from.Addr, to.Addr, from.Uplink),
 			"ip link set vx0 up",

@@ -115,7 +115,7 @@ func startAgents(ctx context.Context, relay *lab.Relay, nodes [2]*lab.Node) erro
 // part keeps two nodes from reaching each other by a route: packets of others pay
 // nothing for it, as they would for a rule.
 func part(a, b *lab.Node) error {
-	return bothWays(a, b, func(from, to *lab.Node) error {
+	return bothDirections(a, b, func(from, to *lab.Node) error {
 		addr6, err := to.Run(context.Background(), "sh", "-c",
 			"ip -6 -o addr show dev "+to.Uplink+" scope global | awk '{sub(\"/.*\", \"\", $4); print $4}'")
 		return errors.Join(err, from.Script(

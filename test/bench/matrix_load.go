@@ -17,7 +17,7 @@ func (t *turn) warm(ctx context.Context, cell matrix.Cell) error {
 		_, err := t.mbps(ctx, d, "-R")
 		return err
 	}}
-	if cell.Load == matrix.BothWays {
+	if cell.Load == matrix.BothDirections {
 		jobs = append(jobs, func(ctx context.Context) error {
 			_, err := t.upload(ctx, d)
 			return err
@@ -33,7 +33,7 @@ func (t *turn) load(ctx context.Context, cell matrix.Cell, d time.Duration, m *m
 	switch cell.Load {
 	case matrix.EightFlows:
 		flows = 8
-	case matrix.BothWays:
+	case matrix.BothDirections:
 		jobs = append(jobs, func(ctx context.Context) (err error) {
 			m.UpMbps, err = t.upload(ctx, d)
 			return err

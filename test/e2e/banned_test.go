@@ -13,7 +13,7 @@ import (
 )
 
 // TestBannedInTheTunnel: a member that is banned by its name is cut off within 2 s where its packets take a relay, or a direct
-// path of the tunnel, both ways, and those who are left do not notice.
+// path of the tunnel, in both directions, and those who are left do not notice.
 func TestBannedInTheTunnel(t *testing.T) {
 	beside(t)
 	for _, kind := range []string{"relayed", "direct"} {
@@ -93,7 +93,7 @@ func answered(t *testing.T, ways [][2]*lab.Pod) {
 	}
 }
 
-// cutOffWithin2s wants each way to be silent within 2 s from now.
+// cutOffWithin2s wants each direction to be silent within 2 s from now.
 func cutOffWithin2s(t *testing.T, ways [][2]*lab.Pod) {
 	t.Helper()
 	ctx, elapsed := within(t, 2*time.Second), stopwatch(t)

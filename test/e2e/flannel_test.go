@@ -70,7 +70,7 @@ func TestFlanneldStays(t *testing.T) {
 	flannelStays(t, flanneld)
 }
 
-// flanneld runs the real one on two nodes as its manifest does, leases by way of a real
+// flanneld runs the real one on two nodes as its manifest does, leases through a real
 // kube-apiserver, and its plugin with the conflist of the manifest. Port mapping, the
 // conflist's second plugin, is left out: no pod here has ports on its host.
 func flanneld(t *testing.T, nodes [2]*lab.Node) {

@@ -132,7 +132,7 @@ func (g group) value(t *testing.T, file, key string) int {
 	return 0
 }
 
-// TestSmallMemory saturates an agent of a cluster with 100 members both ways, by many flows and datagrams, with the memory
+// TestSmallMemory saturates an agent of a cluster with 100 members in both directions, by many flows and datagrams, with the memory
 // that the smallest edges have for it, and without a bound. The kernel does not end it, and it is as fast.
 func TestSmallMemory(t *testing.T) {
 	slow(t)

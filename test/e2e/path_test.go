@@ -8,7 +8,7 @@ import (
 	"edgemesh/test/lab"
 )
 
-// TestBulkFromFirstPacket sends 200 MB each way as fast as it gets, beginning
+// TestBulkFromFirstPacket sends 200 MB in each direction as fast as it gets, beginning
 // with the first packet between two idle sites: the path moves from relayed to
 // punched under full load.
 func TestBulkFromFirstPacket(t *testing.T) {

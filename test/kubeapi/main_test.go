@@ -92,7 +92,7 @@ type agent struct {
 	errs   []error
 }
 
-// tokenAgent is the agent of node as a DaemonSet pod has it, by way of server.
+// tokenAgent is the agent of node as a DaemonSet pod has it, through server.
 func tokenAgent(t *testing.T, c *kubeapi.Cluster, node, server string) *agent {
 	t.Helper()
 	token := filepath.Join(c.Dir, node+".token")

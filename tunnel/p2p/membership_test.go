@@ -70,7 +70,7 @@ func TestStrangerIsRefused(t *testing.T) {
 	}
 }
 
-// At a member's address another key answers, which the membership does not know: that is told apart from an address that
+// At a member's address another key answers, which the membership does not know: that is distinguished from an address that
 // two sites use, where another member answers.
 func TestKeyDoesNotMatch(t *testing.T) {
 	_, relay := relaytest.Loopback(t)

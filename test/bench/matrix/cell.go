@@ -16,10 +16,10 @@ type Load string
 
 // All loads measure one download with cubic, or eight.
 const (
-	OneFlow    Load = "1 flow"
-	EightFlows Load = "8 flows"
-	BothWays   Load = "upload beside" // one upload beside the download
-	Voice      Load = "voice beside"  // 200 kbit/s of datagrams, downwards
+	OneFlow        Load = "1 flow"
+	EightFlows     Load = "8 flows"
+	BothDirections Load = "upload beside" // one upload beside the download
+	Voice          Load = "voice beside"  // 200 kbit/s of datagrams, downwards
 )
 
 // Cell is one link with one load.

@@ -16,7 +16,7 @@ func levels() (rates []Rate, delays, queues []time.Duration, losses, reorders []
 	return rates,
 		[]time.Duration{5 * time.Millisecond, 25 * time.Millisecond, 75 * time.Millisecond, 300 * time.Millisecond},
 		[]time.Duration{50 * time.Millisecond, 500 * time.Millisecond},
-		[]float64{0, 0.01, 0.03}, []float64{0, 0.02}, []Load{OneFlow, EightFlows, BothWays, Voice}
+		[]float64{0, 0.01, 0.03}, []float64{0, 0.02}, []Load{OneFlow, EightFlows, BothDirections, Voice}
 }
 
 // Always are cells that every choice has: a fast long link, a thin one with a router's deep queue, a shaky one, and a
@@ -26,7 +26,7 @@ func Always() []Cell {
 		{Rate{200 * mbit, 200 * mbit}, 50 * time.Millisecond, 50 * time.Millisecond, 0, 0, false, OneFlow},
 		{Rate{2 * mbit, 2 * mbit}, 40 * time.Millisecond, 500 * time.Millisecond, 0, 0, false, OneFlow},
 		{Rate{30 * mbit, 30 * mbit}, 40 * time.Millisecond, 50 * time.Millisecond, 0.01, 0.02, false, OneFlow},
-		{Rate{20 * mbit, 2 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0, 0, false, BothWays},
+		{Rate{20 * mbit, 2 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0, 0, false, BothDirections},
 	}
 }
 

@@ -84,7 +84,7 @@ func TestFloors(t *testing.T) {
 		t.Errorf("shaky: %+v", f)
 	}
 	for up, share := range map[int64]float64{2: 0.7, 5: 0.85} { // the upload fills 2 Mbit/s, so less is required
-		lopsided := Cell{Rate{20 * mbit, up * mbit}, 25 * time.Millisecond, 50 * time.Millisecond, 0.01, 0, false, BothWays}
+		lopsided := Cell{Rate{20 * mbit, up * mbit}, 25 * time.Millisecond, 50 * time.Millisecond, 0.01, 0, false, BothDirections}
 		if f := lopsided.Floor(); f.Share != share {
 			t.Errorf("upload beside, %d Mbit/s up: %+v", up, f)
 		}

@@ -13,7 +13,7 @@ const (
 	FourGbps   Metric = "four.gbps"       // of four at the same time, together
 	TunnelCPU  Metric = "cpu.tunnel"      // seconds per 10^9 bytes, the carrier's own processes
 	MachineCPU Metric = "cpu.machine"     // seconds per 10^9 bytes, all that was not idle
-	AnswerTCP  Metric = "rr.tcp.us"       // 1 byte there and back over TCP, median, µs
+	AnswerTCP  Metric = "rr.tcp.us"       // round trip of 1 byte over TCP, median, µs
 	AnswerUDP  Metric = "rr.udp.us"       // over UDP
 	PingIdle   Metric = "ping.idle.ms"    // median
 	PingLoad   Metric = "ping.load.ms"    // beside the flow, median

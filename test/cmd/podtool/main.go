@@ -36,7 +36,7 @@ func commands() []command {
 		{"gaps", "[--proto icmp|udp|tcp] [--size 64] [--interval 20ms] [--duration 5s] HOST",
 			"a steady flow, its losses and longest gap", gaps},
 		{"answers", "[--proto tcp|udp] [--duration 1s] HOST",
-			"one byte there and back, again and again: how long it takes", answers},
+			"the round trip of one byte, again and again: how long it takes", answers},
 		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST",
 			"UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
 		{"knock", "[--proto tcp|quic] [--count N] [--first TEXT] [--from A --hosts N] [--hold 10s] HOST:PORT",

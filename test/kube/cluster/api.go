@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// API reads and writes objects as JSON, without discovery: cheap enough to be asked
+// API reads and writes objects as JSON, without discovery: cheap enough to query
 // again and again.
 type API struct {
 	base   string

@@ -33,7 +33,7 @@ type World struct {
 	relays   []*relay
 	ids      map[peer.ID]int // of relays
 	pairs    []*pair
-	distance [][]time.Duration // between regions, there and back
+	distance [][]time.Duration // between regions, round trip
 	cut      [][]bool          // no packet gets from region to region
 	dark     []bool            // nothing works in a region
 	paths    ladder.PathID     // made so far

@@ -51,7 +51,7 @@ func run(namespace, listen string) error {
 	}
 }
 
-// join copies both ways until the far end has closed.
+// join copies in both directions until the far end has closed.
 func join(c, up net.Conn) {
 	go func() {
 		_, _ = io.Copy(up, c) // a half-closed connection is over when the other half is

@@ -56,7 +56,7 @@ func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
 		protocol: identity.JoinProtocol, streams: 16, hold: true, full: refusals.Unproved, late: refusals.NoSecret}
 }
 
-// CircuitData bounds a pending peer's circuit to a controller, in bytes each way: two handshakes, a request and its answer.
+// CircuitData bounds a pending peer's circuit to a controller, in bytes in each direction: two handshakes, a request and its answer.
 const CircuitData = 128 << 10
 
 // Controllers lets each connection open one circuit to a controller, which may have the membership list its peer. The stay

@@ -15,5 +15,5 @@
 //	proof.go    proofs
 //	member.go   the member's side
 //	verify.go   the relay's side; package gate admits who proves
-//	errors.go   errors that callers can tell apart
+//	errors.go   errors that callers can distinguish
 package join

@@ -1,4 +1,4 @@
-// Package proxy is the way out through an HTTP proxy, by CONNECT (RFC 9110 section 9.3.6), for sites that let out nothing
+// Package proxy is the egress through an HTTP proxy, by CONNECT (RFC 9110 section 9.3.6), for sites that let out nothing
 // else.
 //
 //	proxy.go    which proxy there is, and for what
@@ -36,7 +36,7 @@ type Config struct {
 	Getenv func(string) string
 }
 
-// Way is the way out through a proxy; nil is none.
+// Way is the egress through a proxy; nil: there is none.
 type Way struct {
 	credentials string
 	find        func(*url.URL) (*url.URL, error)

@@ -62,7 +62,7 @@ type Config struct {
 	Mark uint32
 	// ListenUDP opens the sockets of QUIC, those that dial included.
 	ListenUDP listenUDP
-	// Proxy is the way out through an HTTP proxy; nil: none.
+	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Way
 	// Refused is told when a peer answers at p's address that the membership does not know.
 	Refused func(reason string, p peer.ID, from string)

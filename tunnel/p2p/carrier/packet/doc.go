@@ -9,7 +9,7 @@
 //	intake.go    how much of it a peer may have, and what was refused
 //	meter.go     how long packets wait in each direction
 //	search.go    how large a packet passes (RFC 8899), and MTU black holes
-//	errors.go    what callers can tell apart
+//	errors.go    what callers can distinguish
 //
 // For each direction the sender opens a stream that lives as long as its datagrams do:
 //

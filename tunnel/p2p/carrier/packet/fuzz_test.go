@@ -74,7 +74,7 @@ func (l *lab) end(i int) {
 	}
 }
 
-// obey ends the sessions that were told to end, as their goroutines do.
+// obey ends the sessions that have to end, as their goroutines do.
 func (l *lab) obey() {
 	for i := len(l.live) - 1; i >= 0; i-- {
 		if len(l.live[i].over) > 0 {

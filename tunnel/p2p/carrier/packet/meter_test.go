@@ -29,7 +29,7 @@ func TestMeter(t *testing.T) {
 			}
 			const ms = time.Millisecond
 			ask(0, 30*ms, 0)
-			ask(100*ms, 0, 10*ms) // neither has met an empty path both ways
+			ask(100*ms, 0, 10*ms) // neither has met an empty path in both directions
 			expect(0, 0)
 			ask(500*ms, 80*ms, 5*ms)
 			expect(0, 5*ms) // the shorter one: one alone may have waited for a processor

@@ -3,7 +3,7 @@
 //
 //	seal.go    sealing and opening packets
 //	key.go     the key schedule
-//	errors.go  what callers can tell apart
+//	errors.go  what callers can distinguish
 //
 // Nothing of it is new. Keys come from the session's exporter (RFC 8446 section
 // 7.5), as DTLS-SRTP takes them (RFC 5764 section 4.2); they become key and IV as

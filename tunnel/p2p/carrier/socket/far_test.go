@@ -94,7 +94,7 @@ func TestSlowerBesidePeer(t *testing.T) {
 	}
 }
 
-// How long the peer's queue may be follows from how much goes each way.
+// How long the peer's queue may be follows from how much goes in each direction.
 func TestPeersQueueByRates(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent, received, segments int // a second; bytes, bytes, segments that came

@@ -89,7 +89,7 @@ func (a *Attempt) Release() {
 	}
 }
 
-// Run makes the attempt, if there is still no direct path. It reports whether there is one then, and what is to be told
+// Run makes the attempt, if there is still no direct path. It reports whether there is one then, and what to report to
 // an operator: "" if nothing was sent or there is one.
 func (a *Attempt) Run(ctx context.Context) (met bool, outcome string) {
 	if a == nil || !a.peer.Wanted() {

@@ -30,7 +30,7 @@ func (o *owed) add(token uint64, over ladder.PathID, now ladder.Time) {
 	*o = (*o)[max(0, len(*o)-maxOwed):]
 }
 
-// over returns what the peer is to be told over a path that has answered.
+// over returns what to announce to the peer over a path that has answered.
 func (o *owed) over(path ladder.PathID, now ladder.Time) (tokens []uint64) {
 	*o = slices.DeleteFunc(*o, func(d debt) bool { return now >= d.until })
 	for i := range *o {

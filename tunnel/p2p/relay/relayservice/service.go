@@ -120,7 +120,7 @@ type Controllers struct {
 	Is func(peer.ID) bool // a controller
 	// MayAsk reports whether a peer that is not a member may have a circuit to a controller now.
 	MayAsk func(peer.ID) bool
-	Data   int64 // what such a circuit carries at most, in bytes each way
+	Data   int64 // what such a circuit carries at most, in bytes in each direction
 }
 
 // Service is a running relay.

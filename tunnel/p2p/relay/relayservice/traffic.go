@@ -29,7 +29,7 @@ var errAllowance = errors.New("relay: a circuit of no member carries no more")
 type traffic struct {
 	shares  *shares
 	stalled func(network.Conn) // is told who takes nothing
-	// allowance is how many bytes each way a peer's circuits may carry, 0 for any number; set before the first one.
+	// allowance is how many bytes in each direction a peer's circuits may carry, 0 for any number; set before the first one.
 	allowance func(peer.ID) int64
 
 	stop    chan struct{}

@@ -7,7 +7,7 @@
 //	seen.go       a relay's answers in words
 //	limits.go     resource limits, and yamux's configuration
 //	log.go        libp2p's own log
-//	errors.go     what callers can tell apart
+//	errors.go     what callers can distinguish
 package identity
 
 import (

@@ -21,7 +21,7 @@ import (
 // never end one.
 const (
 	CircuitDuration = 365 * 24 * time.Hour
-	CircuitData     = 1 << 60 // bytes each way
+	CircuitData     = 1 << 60 // bytes in each direction
 )
 
 // maxConnsPerAddress replaces libp2p's 8 connections per IPv4 address or IPv6 /56: a whole site of nodes may be behind one
