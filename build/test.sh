@@ -124,7 +124,7 @@ race() { # on the packet way
   done
   CGO_ENABLED=1 gotest -race -skip "^($(IFS='|'; echo "${long[*]##*/}"))\$" -timeout 15m -- ./tunnel ./internal/membership/mesh ./internal/membership/file ./cni/ipam
 }
-lint() { # staticcheck alone: to build all of golangci-lint (make lint) takes eight times as long
+lint() { # staticcheck alone: all of golangci-lint (make lint) takes eight times as long to build
   make --no-print-directory staticcheck
 }
 programs() { # once: minutes

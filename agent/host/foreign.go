@@ -54,20 +54,22 @@ func (h *Host) CheckInput(_ context.Context, w mesh.Host) []control.Finding {
 			packets = append(packets, p)
 		}
 	}
-	for _, c := range h.send(s, packets, true) {
-		const reach = ", so other nodes may not reach %s: kubectl logs and exec, Services, scrapes"
-		detail := fmt.Sprintf("what comes to this node is dropped"+reach, "its mesh address")
-		if c.table != "" {
-			detail = "nftables table " + c.table + " drops or rejects what comes to this node" + fmt.Sprintf(reach, "its mesh address")
-		}
-		remedy := opening(c.table, "let its table accept what comes from the pod ranges", s)
-		if c.program == byIPTables {
-			detail = fmt.Sprintf("the host's firewall (%s INPUT) drops what its rules do not accept"+reach, c.command, c.packet.Dst)
-			remedy = h.fw.OpenInput(s.Of(c.packet.Dst))
-		}
-		return []control.Finding{finding("input", control.Warning, detail+", by "+c.by, remedy)}
+	cuts := h.send(s, packets, true)
+	if len(cuts) == 0 {
+		return nil
 	}
-	return nil
+	c := cuts[0]
+	const reach = ", so other nodes may not reach %s: kubectl logs and exec, Services, scrapes"
+	detail := fmt.Sprintf("what comes to this node is dropped"+reach, "its mesh address")
+	if c.table != "" {
+		detail = "nftables table " + c.table + " drops or rejects what comes to this node" + fmt.Sprintf(reach, "its mesh address")
+	}
+	remedy := opening(c.table, "let its table accept what comes from the pod ranges", s)
+	if c.program == byIPTables {
+		detail = fmt.Sprintf("the host's firewall (%s INPUT) drops what its rules do not accept"+reach, c.command, c.packet.Dst)
+		remedy = h.fw.OpenInput(s.Of(c.packet.Dst))
+	}
+	return []control.Finding{finding("input", control.Warning, detail+", by "+c.by, remedy)}
 }
 
 // Names of findings, by the program whose rule drops a packet.
