@@ -8,7 +8,7 @@ import (
 	"edgemesh/internal/wording"
 )
 
-// Tries are several ways to the same thing, the most promising first.
+// Tries are several attempts at the same result, the most promising first.
 type Tries[T any] struct {
 	N       int           // how many
 	Stagger time.Duration // how long one has before the next is tried beside it

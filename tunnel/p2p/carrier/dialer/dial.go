@@ -64,7 +64,7 @@ type Config struct {
 	ListenUDP listenUDP
 	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Way
-	// Refused is told when a peer answers at p's address that the membership does not know.
+	// Refused is called when a peer that the membership does not know answers at p's address.
 	Refused func(reason string, p peer.ID, from string)
 }
 

@@ -51,7 +51,7 @@ func (s *Sockets) Clean(c network.ConnMultiaddrs) bool {
 	return b != nil && b.Clean()
 }
 
-// Measure has a TCP connection told how long packets wait in each direction of its path.
+// Measure reports to a TCP connection how long packets wait in each direction of its path.
 func (s *Sockets) Measure(c network.ConnMultiaddrs, by socket.Beside) {
 	if b := s.find(c); b != nil {
 		b.Measure(by)

@@ -64,7 +64,7 @@ type Config struct {
 	Share func(*net.UDPConn) (net.PacketConn, error)
 	// Targets says which addresses that a peer named are dialed.
 	Targets *targets.Guard
-	// Ended is told of each attempt that has ended, between which NATs; ok: a direct connection is there. nil: nobody asks.
+	// Ended is called after each attempt, with the NATs on both sides; ok: a direct connection is there. nil: ignored.
 	Ended func(mine, theirs ladder.NAT, ok bool)
 	// Guess enables port guessing where nothing else can give a direct path.
 	Guess bool

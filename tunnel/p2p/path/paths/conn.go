@@ -36,9 +36,9 @@ type Config struct {
 	// a peer or relay.
 	TCP   *dialer.Sockets
 	Conns func(peer.ID) []network.Conn
-	// Probed is told the round trip of each answered probe; nil: nobody asks.
+	// Probed receives the round trip of each answered probe; nil: ignored.
 	Probed func(Kind, time.Duration)
-	// Queued is told now and then how long a packet that is sent now has waited here; nil: nobody asks.
+	// Queued receives now and then how long a packet that is sent now has waited here; nil: ignored.
 	Queued func(Kind, time.Duration)
 	// SuspectRelay makes a relay be pinged.
 	SuspectRelay func(peer.ID)

@@ -10,7 +10,7 @@ import (
 	"edgemesh/tunnel/p2p/path/paths"
 )
 
-// watch makes a peer's machine look at the paths, at the time it asked for and when there is
+// watch makes a peer's machine look at the paths, at the time it named and when there is
 // something new. It runs only while the machine wants to look at all.
 type watch struct {
 	now    wake.One // there is something new

@@ -38,8 +38,8 @@ func JoinDHT(h host.Host, g *members.Gater) (Finder, error) {
 		dht.Mode(dht.ModeClient),
 		dht.DisableProviders(),
 		dht.DisableValues(),
-		// The table holds the relays this node is connected to; what they know is asked
-		// for when it is needed.
+		// The table holds the relays this node is connected to; what they know is queried
+		// when it is needed.
 		dht.DisableAutoRefresh(),
 		dht.QueryFilter(func(_ any, ai peer.AddrInfo) bool { return relayOnly(ai.ID) }),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return relayOnly(p) }),
@@ -53,7 +53,7 @@ func JoinDHT(h host.Host, g *members.Gater) (Finder, error) {
 	return k, nil
 }
 
-// byDHT asks the DHT where the peer is, and dials it there.
+// byDHT looks the peer up in the DHT, and dials it there.
 func (s *Search) byDHT(ctx context.Context) error {
 	fctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
