@@ -26,11 +26,12 @@ import (
 )
 
 // limits of the compressed images and of the agent's stripped binary, in bytes: an edge pulls them over 4G. They were 15, 9
-// and 30 MB until client-go's rest and clientcmd came in; another library or capability that moves them is named here.
+// and 30 MB until client-go's rest and clientcmd (2.4 MB) came in, and 33 until cilium/ebpf's loader did (0.7); another library
+// or capability that moves them is named here.
 const (
 	agentLimit  = 16_000_000
 	relayLimit  = 10_000_000
-	binaryLimit = 33_000_000
+	binaryLimit = 33_600_000
 )
 
 // built is one build of this machine's architecture.

@@ -11,14 +11,13 @@ package stun
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
-
-	pion "github.com/pion/stun/v3"
 )
 
 const (
@@ -40,7 +39,7 @@ type Answer struct {
 }
 
 // Is reports whether b can be a request or an answer: it has STUN's magic cookie.
-func Is(b []byte) bool { return pion.IsMessage(b) }
+func Is(b []byte) bool { return is(b) }
 
 // Serve answers requests on conn until ctx ends; then it closes conn. other, if valid, is sent as another address to
 // query; an unspecified IP stands for the one that was queried.
@@ -73,31 +72,28 @@ func answer(p []byte, from net.Addr, other netip.AddrPort) (reply []byte, ok boo
 	if !isUDP || len(p) < minRequest {
 		return nil, false
 	}
-	m, ok := decode(p, pion.BindingRequest)
-	if !ok {
+	m, ok := read(p)
+	if !ok || m.kind != bindingRequest {
 		return nil, false
 	}
-	setters := []pion.Setter{pion.NewTransactionIDSetter(m.TransactionID), pion.BindingSuccess, &pion.XORMappedAddress{IP: src.IP, Port: src.Port}}
+	a := src.AddrPort()
+	out := add(start(bindingSuccess, m.id), attrXORMapped, xor(value(netip.AddrPortFrom(a.Addr().Unmap(), a.Port())), m.id))
 	if other.IsValid() {
-		setters = append(setters, &pion.OtherAddress{IP: other.Addr().AsSlice(), Port: int(other.Port())})
+		out = add(out, attrOther, value(other))
 	}
-	out, err := pion.Build(setters...)
-	if err != nil {
-		return nil, false
-	}
-	return out.Raw, true
+	return finish(out), true
 }
 
 // Query queries server from conn, repeatedly until ctx ends. Anything else that arrives meanwhile is dropped. No other
 // goroutine may use conn.
 func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Answer, error) {
-	request, err := newRequest()
-	if err != nil {
-		return Answer{}, fmt.Errorf("query STUN server %s: %w", server, err)
-	}
+	var id transactionID
+	_, _ = rand.Read(id[:]) // never fails
+	// PADDING (RFC 5780) up to minRequest; 4 bytes are its own header.
+	request := finish(add(start(bindingRequest, id), attrPadding, make([]byte, minRequest-headLen-4)))
 	buf := make([]byte, maxMessage)
 	for ctx.Err() == nil {
-		if _, err := conn.WriteTo(request.Raw, net.UDPAddrFromAddrPort(server)); err != nil {
+		if _, err := conn.WriteTo(request, net.UDPAddrFromAddrPort(server)); err != nil {
 			return Answer{}, fmt.Errorf("query STUN server %s: %w", server, err)
 		}
 		until := time.Now().Add(resend)
@@ -110,7 +106,7 @@ func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Ans
 			if err != nil {
 				break // time to query again, or an ICMP error that proves nothing
 			}
-			if a, ok := parse(buf[:n], request.TransactionID, server.Addr()); ok {
+			if a, ok := parse(buf[:n], id, server.Addr()); ok {
 				return a, nil
 			}
 		}
@@ -119,12 +115,12 @@ func Query(ctx context.Context, conn net.PacketConn, server netip.AddrPort) (Ans
 }
 
 // parse reads the answer to the request with the given ID.
-func parse(p []byte, id [pion.TransactionIDSize]byte, server netip.Addr) (Answer, bool) {
-	m, ok := decode(p, pion.BindingSuccess)
-	if !ok || m.TransactionID != id {
+func parse(p []byte, id transactionID, server netip.Addr) (Answer, bool) {
+	m, ok := read(p)
+	if !ok || m.kind != bindingSuccess || m.id != id {
 		return Answer{}, false
 	}
-	a := Answer{Mapped: mapped(m), Other: other(m)}
+	a := Answer{Mapped: m.address(attrXORMapped, attrXORFormer), Other: m.address(attrOther)}
 	if a.Other.IsValid() && a.Other.Addr().IsUnspecified() {
 		a.Other = netip.AddrPortFrom(server, a.Other.Port())
 	}

@@ -221,33 +221,13 @@ func TestAsOthers(t *testing.T) {
 	}
 }
 
-// TestShortAddress: an address that was cut short, or without a port, is none.
-func TestShortAddress(t *testing.T) {
-	for what, value := range map[string][]byte{
-		"IPv6 of four bytes": {0, 2, 1, 2, 3, 4, 5, 6}, "IPv4 of two bytes": {0, 1, 1, 2, 3, 4}, "a port alone": {0, 1, 1, 2}, "an unknown family": {0, 3, 1, 2, 3, 4, 5, 6},
-		"port 0": {0, 1, 0x21, 0x12, 3, 4, 5, 6}, "nothing": {},
-	} {
-		m := stun.MustBuild(stun.TransactionID, stun.BindingSuccess)
-		m.Add(stun.AttrXORMappedAddress, value)
-		if a, ok := parse(m.Raw, m.TransactionID, netip.Addr{}); ok {
-			t.Errorf("%s: %v", what, a)
-		}
-	}
-}
-
 func FuzzAnswer(f *testing.F) {
 	f.Add(request(f))
-	reply, _ := answer(request(f), &net.UDPAddr{IP: net.IPv4(1, 2, 3, 4), Port: 5}, netip.MustParseAddrPort("[2001:db8::1]:4"))
-	f.Add(reply)
 	f.Fuzz(func(t *testing.T, p []byte) {
 		reply, ok := answer(p, &net.UDPAddr{IP: net.IPv4(1, 2, 3, 4), Port: 5}, netip.AddrPort{})
 		if ok && len(reply) > len(p) {
 			t.Errorf("%d bytes for %d", len(reply), len(p))
 		}
-		var id [stun.TransactionIDSize]byte
-		if len(p) >= headerLen {
-			copy(id[:], p[8:])
-		}
-		_, _ = parse(p, id, netip.Addr{})
+		_, _ = parse(p, transactionID{}, netip.Addr{})
 	})
 }
