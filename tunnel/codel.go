@@ -1,4 +1,4 @@
-// Package codel decides which packets of a flow signal congestion to its sender, before a queue's bound drops them (RFC 8289
+// CoDel decides which packets of a flow signal congestion to its sender, before a queue's bound drops them (RFC 8289
 // section 5).
 package tunnel
 

@@ -313,7 +313,7 @@ func (n *Node) connected(c network.Conn) {
 		}
 		n.relays.Wake(p)
 	}
-	n.dialer.Taken(c)
+	n.dialer.Taken(c, n.peers.Conn(c) != nil || v.IsRelay(p))
 }
 
 func (n *Node) disconnected(c network.Conn) {

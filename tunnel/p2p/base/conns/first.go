@@ -2,7 +2,6 @@ package conns
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"edgemesh/internal/wording"
@@ -12,9 +11,11 @@ import (
 type Tries[T any] struct {
 	N       int           // how many
 	Stagger time.Duration // how long one has before the next is tried beside it
-	// Patience is how long one may take before it counts as failed; a result that comes later is used all the same. 0: any time.
+	// Patience is how long one may take, from when it calls begun on, until Late says what has become of it: an error, or nil
+	// where it need not be waited for. A result that comes later is used all the same. 0: any time.
 	Patience time.Duration
-	Try      func(ctx context.Context, i int) (T, error)
+	Late     func(i int) error
+	Try      func(ctx context.Context, i int, begun func()) (T, error)
 	Drop     func(T)             // gets what a try brings that is no longer wanted
 	Spawn    func(f func()) bool // runs f in a goroutine; false: the owner is closing
 }
@@ -40,7 +41,12 @@ func (t Tries[T]) First(ctx context.Context) (first T, err error) {
 		}
 	}
 	run := func(i int) {
-		value, err := t.Try(ctx, i)
+		value, err := t.Try(ctx, i, func() {
+			if t.Patience > 0 {
+				late := time.AfterFunc(t.Patience, func() { report(outcome{i: i, err: t.Late(i)}) })
+				context.AfterFunc(ctx, func() { late.Stop() })
+			}
+		})
 		if !report(outcome{i, value, err}) && err == nil {
 			t.Drop(value)
 		}
@@ -49,10 +55,6 @@ func (t Tries[T]) First(ctx context.Context) (first T, err error) {
 	failed := make([]bool, t.N)
 	for started := 0; len(errs) < t.N; {
 		if i := started; i < t.N {
-			if t.Patience > 0 {
-				late := time.AfterFunc(t.Patience, func() { report(outcome{i: i, err: fmt.Errorf("no answer for %v", t.Patience)}) })
-				defer late.Stop()
-			}
 			if !t.Spawn(func() { run(i) }) {
 				return first, wording.Join(append(errs, context.Canceled)...)
 			}

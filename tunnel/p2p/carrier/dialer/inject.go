@@ -34,6 +34,7 @@ var (
 	_ transport.Transport   = (*injector)(nil)
 	_ transport.Listener    = (*injectListener)(nil)
 	_ transport.CapableConn = (*injected)(nil)
+	_ network.ConnStat      = (*injected)(nil)
 )
 
 func newInjector() *injector {
@@ -44,7 +45,7 @@ func newInjector() *injector {
 func (i *injector) addr() ma.Multiaddr { return ma.StringCast("/memory/1") }
 
 // inject makes c a connection of the swarm, which owns it from then on: when the swarm is closed, so is c. It returns once
-// the node has been notified of c (Taken), and conns.ErrRefused if c was closed before that.
+// the node has been notified of c (Taken), and conns.ErrRefused if c was closed before that or the node does not keep it.
 func (i *injector) inject(ctx context.Context, c transport.CapableConn) error {
 	x := &injected{CapableConn: c, taken: make(chan struct{}), ended: make(chan struct{})}
 	select {
@@ -65,17 +66,26 @@ func (i *injector) inject(ctx context.Context, c transport.CapableConn) error {
 	}
 }
 
-// Taken says that the node has been notified of c, and has made it a path if it is one: the Dial that made it returns.
-func (d *Dialer) Taken(c network.Conn) {
+// Taken says that the node has been notified of c, and whether it keeps it: the Dial that made it returns.
+func (d *Dialer) Taken(c network.Conn, kept bool) {
 	var x *injected
 	if !c.As(&x) {
 		return
 	}
-	if c.IsClosed() {
+	if c.IsClosed() || !kept {
 		x.end()
 	} else {
 		close(x.taken)
 	}
+}
+
+// Stat implements network.ConnStat: a swarm takes from it whether a circuit is limited, and a peer behind such a one alone does
+// not count as connected.
+func (x *injected) Stat() network.ConnStats {
+	if s, ok := x.CapableConn.(network.ConnStat); ok {
+		return s.Stat()
+	}
+	return network.ConnStats{}
 }
 
 // As implements network.Conn.

@@ -94,22 +94,32 @@ func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths
 
 // nextPath waits until the machine names a path for the stream, and returns it with the context of the try.
 func (p *Peer) nextPath(ctx context.Context, o *opening) (*paths.Conn, context.Context, error) {
-	select {
-	case <-o.ready:
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	case <-p.t.Ctx.Done():
-		return nil, nil, dialer.ErrClosed
+	for {
+		select {
+		case <-o.ready:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-p.t.Ctx.Done():
+			return nil, nil, dialer.ErrClosed
+		}
+		if x, try, err := p.take(ctx, o); x != nil || err != nil {
+			return x, try, err
+		} // the machine named two in a row, and the second was taken at the first wake-up
 	}
+}
+
+// take returns the path that the machine has named since the last call, with the context of the try; nil if it has named none.
+func (p *Peer) take(ctx context.Context, o *opening) (*paths.Conn, context.Context, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if o.err != nil {
+	if o.err != nil || o.path == nil {
 		return nil, nil, o.err
 	}
 	x := o.path
 	o.path = nil
-	ctx, o.cancel = context.WithTimeout(ctx, openTimeout)
-	return x, ctx, nil
+	try, cancel := context.WithTimeout(ctx, openTimeout)
+	o.cancel = cancel
+	return x, try, nil
 }
 
 // opened records that the stream is open.
@@ -160,7 +170,7 @@ func (s *state) fail(a ladder.Fail) {
 	switch {
 	case o == nil:
 		return
-	case s.m.State() == ladder.Gone:
+	case s.m.State() == ladder.Gone && s.round.err != nil:
 		o.err = s.round.err
 	case s.round.err == nil: // a path came and went
 		o.err = fmt.Errorf("%w: connection lost immediately", ErrUnreachable)

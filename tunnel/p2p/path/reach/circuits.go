@@ -49,21 +49,28 @@ func (s *Search) ByRelay(ctx context.Context) error {
 	ranked := choice.Rank(s.Candidates(s.peer.ID()))
 	_, err := conns.Tries[struct{}]{
 		N: len(ranked), Stagger: relayStagger, Patience: circuitPatience, Spawn: s.Spawn, Drop: func(struct{}) {},
-		Try: func(ctx context.Context, i int) (none struct{}, err error) {
-			err = s.circuit(ctx, ranked[i].Relay)
-			if err != nil && s.peer.Connected() {
-				return none, nil
-			}
-			return none, err
+		Late: func(i int) error {
+			return s.unlessConnected(fmt.Errorf("relay %s: no answer for %v", ranked[i].Relay, circuitPatience))
+		},
+		Try: func(ctx context.Context, i int, begun func()) (struct{}, error) {
+			return struct{}{}, s.unlessConnected(s.circuit(ctx, ranked[i].Relay, begun))
 		},
 	}.First(ctx)
 	return err
 }
 
+// unlessConnected is err, or nil once there is a path to the peer, over whatever.
+func (s *Search) unlessConnected(err error) error {
+	if s.peer.Connected() {
+		return nil
+	}
+	return err
+}
+
 // circuit makes a circuit to the peer through one relay, which is connected for it where it is not. A dial of a circuit obeys no
 // context and may hang on a dead connection: it is given roundTimeout, whatever becomes of the round, and its path is used if it
-// comes after all.
-func (s *Search) circuit(ctx context.Context, relay peer.ID) error {
+// comes after all. begun is called when the relay is connected and the circuit's dial begins.
+func (s *Search) circuit(ctx context.Context, relay peer.ID, begun func()) error {
 	at, err := s.Relays.Connect(ctx, relay)
 	if err != nil {
 		return err
@@ -75,6 +82,7 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID) error {
 	}
 	t := time.AfterFunc(relayStagger, func() { s.Relays.Suspect(relay) }) // no answer yet: the relay may be dead
 	defer t.Stop()
+	begun()
 	s.Log.Debug("dialing a circuit", "peer", s.peer.Name(), "relay", relay)
 	dctx, cancel := context.WithTimeout(s.Ctx, roundTimeout)
 	defer cancel()
@@ -114,7 +122,7 @@ func (s *Search) Improve(have map[peer.ID]bool, now time.Time) (reordered bool) 
 	s.Spawn(func() {
 		ctx, cancel := context.WithTimeout(s.Ctx, relays.DialTimeout)
 		defer cancel()
-		if err := s.circuit(ctx, best[i].Relay); err != nil {
+		if err := s.circuit(ctx, best[i].Relay, func() {}); err != nil {
 			s.Log.Debug("better circuit failed", "peer", s.peer.Name(), "err", err)
 		}
 	})

@@ -38,7 +38,9 @@ func (h stopHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.ID)
 	}
 	return conns.Tries[network.Stream]{
 		N: len(ends), Stagger: stopStagger,
-		Try:   func(ctx context.Context, i int) (network.Stream, error) { return conns.Open(ctx, ends[i], pids[0]) },
+		Try: func(ctx context.Context, i int, _ func()) (network.Stream, error) {
+			return conns.Open(ctx, ends[i], pids[0])
+		},
 		Drop:  func(s network.Stream) { _ = s.Reset() },
 		Spawn: func(f func()) bool { go f(); return true }, // ends with ctx
 	}.First(ctx)
