@@ -20,10 +20,8 @@ func (g *Gate) ServeJoin(s network.Stream) {
 	switch {
 	case err != nil:
 		reason = refusals.BrokenProof
-	case secret == (join.Secret{}):
-		reason = refusals.WrongSecret
-	default:
-		g.table.verified(at.conn, nc, secret)
+	case secret == (join.Secret{}) || !g.table.verified(at.conn, nc, secret):
+		reason, secret = refusals.WrongSecret, join.Secret{}
 	}
 	if reason != "" {
 		g.table.refuse(at.conn)

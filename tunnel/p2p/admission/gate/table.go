@@ -280,13 +280,17 @@ func (t *table) verify(c *conn) []join.Secret {
 	return slices.Clone(t.secrets)
 }
 
-// verified admits c, whose swarm connection is nc, by the secret that it has proved.
-func (t *table) verified(c *conn, nc network.Conn, s join.Secret) {
+// verified admits c, whose swarm connection is nc, by the secret that it has proved. It reports whether that still is one: it
+// may have been replaced since verify.
+func (t *table) verified(c *conn, nc network.Conn, s join.Secret) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !slices.Contains(t.secrets, s) {
+		return false
+	}
 	mayProve := c.pending() || c.state == admitted && c.proved()
 	if !mayProve || nc.IsClosed() || t.policy.judge(c.peer) != MayWait {
-		return
+		return true
 	}
 	c.conn, c.secret = nc, s
 	t.admit(c)
@@ -294,13 +298,14 @@ func (t *table) verified(c *conn, nc network.Conn, s join.Secret) {
 	if c.direct {
 		t.homes.Add(c.prefix)
 	}
+	return true
 }
 
-// refuse leaves c lastWords, unless it is admitted.
+// refuse leaves c lastWords, unless it is admitted. Another wrong proof does not prolong them.
 func (t *table) refuse(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.to(refused) || c.state == refused {
+	if c.to(refused) {
 		c.deadline = time.Now().Add(lastWords)
 	}
 }

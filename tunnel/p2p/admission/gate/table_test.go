@@ -123,7 +123,7 @@ func total(book *refusals.Book) (n uint64) {
 
 // A connection's end takes no other's slot, even with the same peer and address, and without a slot there is no staying.
 func TestSlotIsTheConnections(t *testing.T) {
-	g, _ := withPolicy(Secret(nil, everybodyMayWait))
+	g, _ := withPolicy(Secret([]join.Secret{secretN(t, 1)}, everybodyMayWait))
 	a, b := arrive(g, "p", "5.5.5.5", 1), arrive(g, "p", "5.5.5.5", 1)
 	a.Close()
 	stray := &swarmConn{peer: "p", addr: a.addr, scope: &network.NullScope{}} // not by the gate
@@ -150,7 +150,7 @@ func TestSlotIsTheConnections(t *testing.T) {
 
 // However many connections strangers have, another address gets a slot and keeps it, and so do peers that were in before.
 func TestSlotsAreShared(t *testing.T) {
-	policy := Secret(nil, everybodyMayWait)
+	policy := Secret([]join.Secret{secretN(t, 1)}, everybodyMayWait)
 	for _, hosts := range []int{1, 200, 2000} {
 		t.Run(fmt.Sprint(hosts, " hosts"), func(t *testing.T) {
 			g, book := withPolicy(policy)
@@ -307,6 +307,44 @@ func TestLeavesUnproved(t *testing.T) {
 		}
 		left(t, g)
 	})
+}
+
+// One wrong proof after the other gains no time.
+func TestWrongProofsDoNotStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := withPolicy(Secret(nil, everybodyMayWait))
+		c := arrive(g, "p", "5.5.5.5", 1)
+		for range 10 {
+			g.table.verify(stateOf(c))
+			g.table.refuse(stateOf(c))
+			time.Sleep(lastWords * 9 / 10)
+			g.sweep(time.Now())
+		}
+		g.closing.wait()
+		if !c.IsClosed() {
+			t.Error("it stays by wrong proofs")
+		}
+		left(t, g)
+	})
+}
+
+// A proof of a secret that was replaced while it was under way does not hold.
+func TestSecretReplacedDuringTheProof(t *testing.T) {
+	old := secretN(t, 1)
+	g, _ := withPolicy(Secret([]join.Secret{old}, everybodyMayWait))
+	c := arrive(g, "p", "5.5.5.5", 1)
+	if got := g.table.verify(stateOf(c)); !slices.Contains(got, old) {
+		t.Fatal("the secret is not among those that may be proved")
+	}
+	g.SetSecrets([]join.Secret{secretN(t, 2)})
+	if g.table.verified(stateOf(c), c, old) || g.Admits("p") {
+		t.Error("admitted by a secret that is gone")
+	}
+	if g.table.verify(stateOf(c)); !g.table.verified(stateOf(c), c, secretN(t, 2)) || !g.Admits("p") {
+		t.Error("not admitted by the new secret")
+	}
+	c.Close()
+	left(t, g)
 }
 
 // A displaced connection that the swarm does not have yet is not taken when it comes.

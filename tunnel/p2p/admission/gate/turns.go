@@ -77,7 +77,7 @@ func (t *turns) await(x *turn, prefix netip.Prefix, member bool) bool {
 	if !x.begun {
 		t.endLocked(x)
 	}
-	return !x.over
+	return x.begun // and perhaps over already: then it continues without a turn
 }
 
 func (t *turns) queue(x *turn) *[]*turn {

@@ -117,6 +117,26 @@ func TestTurnsStay(t *testing.T) {
 	})
 }
 
+// A turn that came counts, even if its time was over before the goroutine that waited for it could run.
+func TestTurnIsOverBeforeItIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts, x := turnsOf(1), newTurn()
+		ts.longest = 0
+		ts.mu.Lock()
+		x.prefix = from(1)
+		ts.begin(x)
+		ts.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		ts.mu.Lock()
+		came := x.begun && x.over
+		ts.mu.Unlock()
+		if !came || !ts.await(x, from(1), false) {
+			t.Error("it counts as one that did not come")
+		}
+		ts.check(t, 1)
+	})
+}
+
 // A stranger that takes turns again and again, and keeps them, leaves seven of eight to others, at a member's prefix half.
 func TestTurnsAreShared(t *testing.T) {
 	for _, c := range []struct {
