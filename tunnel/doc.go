@@ -10,7 +10,7 @@
 //	5  queue     lane.go         the lane's side that never blocks
 //	             queue.go        per flow, fair by bytes, bounded in bytes and time
 //	             codel.go        which packets report a standing queue to their sender,
-//	             congest.go      by a mark, or the loss of one segment
+//	             mark.go      by a mark, or the loss of one segment
 //	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
 //	7  batch     write.go        many frames to one Write of the carrier
 //	             datagram.go     or each packet as a datagram beside it, where the path takes them

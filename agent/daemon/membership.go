@@ -20,7 +20,7 @@ import (
 
 // membership brings what the source says into force, in this order:
 //
-//	source ──State──▶ planFor ──▶ snapshot   on disk, for an offline start
+//	source ──State──▶ next    ──▶ snapshot   on disk, for an offline start
 //	                          ──▶ p2p        who may connect, and the relays
 //	                          ──▶ tunnel     whose packets are admitted, and where they go
 //	                          ──▶ lan        whose LAN addresses are probed
