@@ -23,6 +23,9 @@ func run(out io.Writer, res *results, verbose bool, again *regexp.Regexp, comman
 	lost := false
 	for _, name := range tests.Packages() {
 		p := tests.Package(name)
+		if p.Result() == "" && p.Total > 0 {
+			return fmt.Errorf("%s has no result: go test ended early", name)
+		}
 		if p.Result() != testjson.ActionFail && len(p.Failed) == 0 {
 			continue
 		}
@@ -67,9 +70,9 @@ func execute(h testjson.EventHandler, command, env, packages []string) (tests *t
 		_ = c.Process.Kill()
 	}
 	ended := c.Wait()
-	var exit *exec.ExitError
-	if ended != nil && !errors.As(ended, &exit) {
-		return tests, true, errors.Join(err, ended)
+	// go test exits with 1 when tests failed; otherwise it did not run all of them.
+	if ended != nil && c.ProcessState.ExitCode() != 1 {
+		return tests, true, errors.Join(err, fmt.Errorf("go test ended early: %w", ended))
 	}
 	return tests, ended != nil, err
 }
