@@ -45,7 +45,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
-	out = append(out, h.inTheWay(w, s)...)
+	out = append(out, h.inTheWay(ctx, w, s)...)
 	if why := nft.Missing(); why != "" {
 		out = append(out, finding(byNFT, control.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
 	}
@@ -110,11 +110,11 @@ func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 	}
 	before := h.rules()
 	defer func() { h.probed = before.after(h.rules()) }()
-	return h.inTheWay(w, s)
+	return h.inTheWay(ctx, w, s)
 }
 
 // inTheWay is Warnings for a caller that holds mu.
-func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
+func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []control.Finding {
 	var out []control.Finding
 	warn := func(check, detail, remedy string) {
 		if detail != "" {
@@ -124,7 +124,7 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []control.Finding {
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		warn("ipv6", "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only")
 	}
-	out = append(out, h.checkForward(s)...)
+	out = append(out, h.checkForward(ctx, s)...)
 	detail, remedy := h.fw.Mixed()
 	warn("iptables", detail, remedy)
 	if detail, remedy := rtnetlink.CheckRoutes(s); detail != "" {

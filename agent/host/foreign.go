@@ -2,11 +2,15 @@ package host
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/host/iptables"
@@ -14,16 +18,20 @@ import (
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/probe"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 )
 
 // checkForward sends packets as pods do, and reports what on this host drops them: our own rules cannot overrule it. What drops
 // some protocols alone may be meant. The caller holds mu.
-func (h *Host) checkForward(s plan.State) (out []control.Finding) {
+func (h *Host) checkForward(ctx context.Context, s plan.State) (out []control.Finding) {
 	var packets []probe.Packet
 	for _, f := range s.Held() {
 		packets = append(packets, probe.Forwarded(f, h.toTUN != nil)...)
 	}
-	cuts := h.send(s, packets, false)
+	cuts, err := h.send(ctx, s, packets, false)
+	if err != nil {
+		out = append(out, unknown(err))
+	}
 	for _, broken := range []bool{true, false} { // the worst of each program
 		for _, c := range merged(cuts) {
 			if c.all != broken || slices.ContainsFunc(out, func(f control.Finding) bool { return f.Check == c.program }) {
@@ -40,7 +48,7 @@ func (h *Host) checkForward(s plan.State) (out []control.Finding) {
 }
 
 // CheckInput reports what on this host keeps other nodes from its mesh address. What its operator has closed stays closed.
-func (h *Host) CheckInput(_ context.Context, w mesh.Host) []control.Finding {
+func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
@@ -54,7 +62,10 @@ func (h *Host) CheckInput(_ context.Context, w mesh.Host) []control.Finding {
 			packets = append(packets, p)
 		}
 	}
-	cuts := h.send(s, packets, true)
+	cuts, err := h.send(ctx, s, packets, true)
+	if err != nil {
+		return []control.Finding{unknown(err)}
+	}
 	if len(cuts) == 0 {
 		return nil
 	}
@@ -89,28 +100,32 @@ const again = 200 * time.Millisecond
 
 // send sends packets through the host's firewall and returns those that did not pass, twice. They are to this node itself if
 // input.
-func (h *Host) send(s plan.State, packets []probe.Packet, input bool) []cut {
-	cuts := h.sendOnce(s, packets, input)
-	if len(cuts) == 0 {
-		return nil
+func (h *Host) send(ctx context.Context, s plan.State, packets []probe.Packet, input bool) ([]cut, error) {
+	cuts, err := h.sendOnce(ctx, s, packets, input)
+	if len(cuts) == 0 || err != nil {
+		return nil, err
 	}
 	packets = nil
 	for _, c := range cuts {
 		packets = append(packets, c.packet)
 	}
-	time.Sleep(again)
-	return h.sendOnce(s, packets, input)
+	if !wake.Sleep(ctx, again) {
+		return nil, nil
+	}
+	return h.sendOnce(ctx, s, packets, input)
 }
 
-func (h *Host) sendOnce(s plan.State, packets []probe.Packet, input bool) (out []cut) {
+func (h *Host) sendOnce(ctx context.Context, s plan.State, packets []probe.Packet, input bool) (out []cut, _ error) {
 	if len(packets) == 0 || !h.applied { // a foreign bridge may have the name of ours
-		return nil
+		return nil, nil
 	}
 	before := h.fw.Counts()
-	fates, err := nft.Trace(len(packets), input, func(m nft.Mark) error { return probe.Send(packets, m, s.MTU, h.toTUN) })
-	if err != nil {
-		h.log.Debug("the host's firewall was not probed", "err", err)
-		return nil
+	fates, err := nft.Trace(ctx, len(packets), input, func(m nft.Mark) error { return probe.Send(packets, m, s.MTU, h.toTUN) })
+	switch {
+	case ctx.Err() != nil, errors.Is(err, unix.EOPNOTSUPP): // Check says what the kernel lacks
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
 	after := h.fw.Counts()
 	for i, f := range fates {
@@ -118,7 +133,12 @@ func (h *Host) sendOnce(s plan.State, packets []probe.Packet, input bool) (out [
 			out = append(out, c)
 		}
 	}
-	return out
+	return out, nil
+}
+
+// unknown is the finding where no probe could be sent or followed.
+func unknown(err error) control.Finding {
+	return finding(byNFT, control.Warning, "whether the host's firewall drops pods' packets is not known: "+err.Error(), "fix the cause; until then see `iptables -S` and `nft list ruleset` yourself")
 }
 
 // cutBy says what dropped a packet; ok is false if nothing did, a rule of our own, or routing.
@@ -137,7 +157,7 @@ func (h *Host) cutBy(f nft.Fate, p probe.Packet, before, after iptables.Counts) 
 	case f.Hook == "":
 		return c, false
 	}
-	rules, foreign := after.Since(before, v6, f.Table)
+	rules, foreign := after.Since(before, v6, f.Table, f.Hook)
 	if len(rules) > 0 {
 		c.program, c.command, c.table, c.by = byIPTables, iptables.Command(v6, true), f.Table, strings.Join(rules, " or ")
 		return c, foreign
@@ -208,7 +228,7 @@ func opening(table, other string, s plan.State) string {
 type rules struct {
 	known      bool
 	generation uint32 // of nftables
-	legacy     string
+	legacy     [sha256.Size]byte
 }
 
 func (h *Host) rules() rules {

@@ -132,3 +132,37 @@ func TestLostUnseen(t *testing.T) {
 		t.Errorf("routing drops them, not a firewall: %+v", found)
 	}
 }
+
+// TestProbeNameTaken: another program's table under the probe's name stays as it is, and doctor says that nothing was probed.
+func TestProbeNameTaken(t *testing.T) {
+	enter(t)
+	h := newHost(t)
+	h.toTUN = writes(openTUN(t))
+	mustSet(t, h, dual())
+	run(t, "nft add table inet edgemesh-probe\nnft add chain inet edgemesh-probe mine")
+	before := run(t, "nft list table inet edgemesh-probe")
+	found := blocked(t, h)
+	if len(found) != 1 || found[0].Severity != control.Warning || !strings.Contains(found[0].Detail, "not ours") || found[0].Remedy == "" {
+		t.Errorf("found %+v", found)
+	}
+	if after := run(t, "nft list table inet edgemesh-probe"); after != before {
+		t.Errorf("changed:\n%s", difference(before, after))
+	}
+}
+
+// TestRedirected: a forwarded probe that a rule sends to this node itself arrives at no socket, and counts as passed.
+func TestRedirected(t *testing.T) {
+	enter(t)
+	h := newHost(t)
+	h.toTUN = writes(openTUN(t))
+	mustSet(t, h, dual())
+	run(t, "ip link set lo up\nnft add table inet other\nnft add chain inet other d {type nat hook prerouting priority -100 ; }\n"+
+		"nft add rule inet other d meta l4proto udp redirect to :5353\n"+
+		"nft add chain inet other last {type filter hook input priority 2147483647 ; }\nnft add rule inet other last udp dport 5353 counter")
+	if found := blocked(t, h); len(found) > 0 {
+		t.Errorf("found %+v", found)
+	}
+	if rules := run(t, "nft list chain inet other last"); !strings.Contains(rules, "packets 0 ") {
+		t.Errorf("probes arrived:\n%s", rules)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/probe"
 	"edgemesh/internal/wake"
 )
 
@@ -203,9 +204,15 @@ func (p *Paths) WatchUplinks(ctx context.Context, changed func()) error {
 		if index, ok := dropsRoutes(m); ok {
 			p.suspectOver(index)
 		}
-		return true
+		return !ofProbe(m)
 	}, changed)
 	return nil
+}
+
+// ofProbe reports whether a message is about the device that probes of the firewall come from.
+func ofProbe(m syscall.NetlinkMessage) bool {
+	return (m.Header.Type == unix.RTM_NEWLINK || m.Header.Type == unix.RTM_DELLINK) && len(m.Data) >= unix.SizeofIfInfomsg &&
+		nl.BytesToString(attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) == probe.PortName
 }
 
 // dropsRoutes reports whether the kernel drops an interface's routes with the event of a

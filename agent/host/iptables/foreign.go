@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -49,8 +50,11 @@ type counted struct {
 func (fw *Firewall) Counts() Counts {
 	out := Counts{}
 	for _, v6 := range []bool{false, true} {
+		if !legacyInUse(v6) {
+			continue // before mode, which starts a program
+		}
 		b := fw.find.mode(v6, modeLegacy)
-		if b == nil || !legacyInUse(v6) {
+		if b == nil {
 			continue
 		}
 		if text, err := exec.Command(b.path+"-save", "-c").Output(); err == nil {
@@ -62,7 +66,7 @@ func (fw *Firewall) Counts() Counts {
 
 // dropping matches, in what iptables-save prints with counters, a table's name; `:FORWARD DROP [3:120]`; and
 // `[1:40] -A FORWARD -s 10.1.0.0/16 -j DROP`. It also matches REJECT.
-var dropping = regexp.MustCompile(`(?m)^\*(\w+)$|^:(\S+) DROP \[(\d+):|^\[(\d+):\d+\] -A (\S+) (.*-j (?:DROP|REJECT)\b.*)$`)
+var dropping = regexp.MustCompile(`(?m)^\*(\w+)$|^:(\S+) DROP \[(\d+):|^\[(\d+):\d+\] -A (\S+) (.*-j (?:DROP|REJECT)(?: .*)?)$`)
 
 // parse adds what iptables-save prints.
 func (c Counts) parse(v6 bool, text string) {
@@ -83,16 +87,21 @@ func (c Counts) parse(v6 bool, text string) {
 	}
 }
 
-// Since lists the rules of a table that have dropped packets since before, and whether any of them is another program's.
-func (c Counts) Since(before Counts, v6 bool, table string) (rules []string, foreign bool) {
+// builtin are the chains that belong to one hook each.
+var builtin = []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} //nolint:gochecknoglobals // a constant
+
+// Since lists the rules of a table that have dropped packets of a hook since before, and whether all of them are other
+// programs'. Chains that are not built in may belong to each hook.
+func (c Counts) Since(before Counts, v6 bool, table, hook string) (rules []string, foreign bool) {
+	foreign = true
 	for rule, n := range c {
-		if rule.v6 == v6 && rule.table == table && n > before[rule] {
+		if rule.v6 == v6 && rule.table == table && n > before[rule] && (rule.chain == hook || !slices.Contains(builtin, rule.chain)) {
 			rules = append(rules, rule.text)
-			foreign = foreign || !strings.HasPrefix(rule.chain, Prefix)
+			foreign = foreign && !strings.HasPrefix(rule.chain, Prefix)
 		}
 	}
 	slices.Sort(rules)
-	return rules, foreign
+	return rules, foreign && len(rules) > 0
 }
 
 // OpenInput is how the host's firewall lets in what comes from the pod ranges.
@@ -115,14 +124,17 @@ func (fw *Firewall) OpenInput(f plan.Family) string {
 	return strings.Join(each, "; ")
 }
 
-// LegacyRules is what legacy iptables holds, as text: the kernel announces no changes of it. It is the same wherever there are
+// LegacyRules is a hash of what legacy iptables holds: the kernel announces no changes of it. It is the same wherever there are
 // no such tables.
-func (fw *Firewall) LegacyRules() string {
+func (fw *Firewall) LegacyRules() [sha256.Size]byte {
 	var out [2]ruleset
 	for i, v6 := range []bool{false, true} {
+		if !legacyInUse(v6) {
+			continue
+		}
 		if b := fw.find.mode(v6, modeLegacy); b != nil {
 			out[i], _ = b.save() // an empty set then, as without tables
 		}
 	}
-	return fmt.Sprint(out)
+	return sha256.Sum256(fmt.Append(nil, out))
 }

@@ -1,12 +1,14 @@
 package nft
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -27,6 +29,9 @@ import (
 //		chain PREROUTING_-299 { type filter hook prerouting priority -299 }
 //		…                                                                  see stops
 //		chain POSTROUTING_2147483646 { type filter hook postrouting priority 2147483646
+//			the same packets: drop
+//		}
+//		chain INPUT_2147483646 { type filter hook input priority 2147483646
 //			the same packets: drop
 //		}
 //	}
@@ -81,9 +86,9 @@ type Rule struct {
 }
 
 // Trace follows packets through netfilter that send sends, n in all. They go to this node itself if input, or else are forwarded.
-// It takes some 0.1 s, and traceWait more if some packet is lost unseen. The error wraps unix.EOPNOTSUPP where the kernel
+// It takes some 0.1 s, traceWait more if some packet is lost unseen, and traceMost at most. The error wraps unix.EOPNOTSUPP where the kernel
 // cannot trace, ErrTaken where another program has our table's name.
-func Trace(n int, input bool, send func(Mark) error) ([]Fate, error) {
+func Trace(ctx context.Context, n int, input bool, send func(Mark) error) ([]Fate, error) {
 	stops := onward
 	if input {
 		stops = inward
@@ -94,8 +99,10 @@ func Trace(n int, input bool, send func(Mark) error) ([]Fate, error) {
 	var m Mark
 	rand.Read(m[:])
 	t := tableOf(m, stops)
-	if err := errors.Join(t.check(), t.remove(), t.make(false, nil)); err != nil {
-		return nil, err
+	for _, step := range []func() error{t.check, t.remove, func() error { return t.make(false, nil) }} {
+		if err := step(); err != nil { // a table that is not ours gets no chain of ours
+			return nil, err
+		}
 	}
 	defer t.remove()
 	l, err := newListener(m, n, stops)
@@ -106,22 +113,33 @@ func Trace(n int, input bool, send func(Mark) error) ([]Fate, error) {
 	if err := send(m); err != nil {
 		return nil, err
 	}
-	if err := l.listen(); err != nil {
+	if err := l.listen(ctx); err != nil {
 		return nil, err
 	}
 	return l.fates(), nil
 }
 
-// tableOf is the table for packets with a mark, which ends at the last stop.
+// tableOf is the table for packets with a mark, which ends at the last stop, or where packets end that a rule redirects.
 func tableOf(m Mark, stops []stop) table {
 	isTCP, notTCP := l4proto.is(byte(unix.IPPROTO_TCP)), l4proto.isNot(byte(unix.IPPROTO_TCP))
 	inTCP := payload(expr.PayloadBaseTransportHeader, TCPMark, uint32(len(m))).is(m[:])
 	inPayload := payload(expr.PayloadBaseTransportHeader, PayloadMark, uint32(len(m))).is(m[:])
 	trace := words{&expr.Immediate{Register: 1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, Register: 1, SourceRegister: true}}
 	out := table{name: traceTable}
-	for i, s := range stops {
+	end := func(s []stop) stop { return s[len(s)-1] }
+	for i, s := range append(slices.Clip(stops), end(onward), end(inward)) { // a rule may redirect packets to the other end
+		if i >= len(stops) && s == end(stops) {
+			continue
+		}
 		c := chain{name: s.chain(), kind: nftables.ChainTypeFilter, hook: s.number, priority: s.priority}
-		if does, ends := map[int]words{0: trace, len(stops) - 1: drop}[i]; ends {
+		var does words
+		switch {
+		case i == 0:
+			does = trace
+		case i >= len(stops)-1:
+			does = drop
+		}
+		if does != nil {
 			c.add(isTCP, inTCP, does)
 			c.add(notTCP, inPayload, does)
 		}
@@ -133,7 +151,11 @@ func tableOf(m Mark, stops []stop) table {
 // traceWait is how long a trace waits for more reports, and traceBuffer how many bytes of them may wait.
 var traceWait = unix.Timeval{Usec: 300_000} //nolint:gochecknoglobals // a constant
 
-const traceBuffer = 4 << 20
+// traceMost is how long it takes at most: while another program traces, its reports end the wait for more of them.
+const (
+	traceMost   = time.Second
+	traceBuffer = 4 << 20
+)
 
 // What is read of a report (linux/netlink.h, linux/netfilter.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h).
 const (
@@ -178,9 +200,11 @@ func newListener(m Mark, n int, stops []stop) (*listener, error) {
 	return l, nil
 }
 
-// listen reads until each packet has ended, or no more is reported.
-func (l *listener) listen() error {
-	for slices.ContainsFunc(l.all, func(p *traced) bool { return !p.ended }) {
+// listen reads until each packet has ended, no more is reported, or it took traceMost.
+func (l *listener) listen(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, traceMost)
+	defer cancel()
+	for ctx.Err() == nil && slices.ContainsFunc(l.all, func(p *traced) bool { return !p.ended }) {
 		messages, _, err := l.socket.Receive()
 		if errors.Is(err, unix.EAGAIN) {
 			return nil
@@ -221,7 +245,7 @@ func (l *listener) report(m syscall.NetlinkMessage) {
 	}
 	if ours {
 		p.passed = max(p.passed, at+1)
-		p.ended = p.passed == len(l.stops)
+		p.ended = p.passed == len(l.stops) || at < 0 // it reached the other end: a rule redirects it, and drops nothing
 		return
 	}
 	verdict := a[unix.NFTA_TRACE_POLICY]
@@ -318,12 +342,12 @@ func (r Rule) String() string {
 	return fmt.Sprintf("chain %s, handle %d", r.Chain, r.Handle)
 }
 
-// kinds are the families of tables that see routed packets.
-var kinds = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"} //nolint:gochecknoglobals // a constant
+// kinds are the families of tables.
+var kinds = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyBridge: "bridge", nftables.TableFamilyNetdev: "netdev"} //nolint:gochecknoglobals // a constant
 
 // IPTables reports whether iptables made the table, so that its rules are known by what iptables-save prints.
 func (r Rule) IPTables() bool {
-	return r.Family != "inet" && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, r.Table)
+	return (r.Family == "ip" || r.Family == "ip6") && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, r.Table)
 }
 
 // Ours reports whether the table is one of ours.

@@ -153,19 +153,19 @@ func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) erro
 			defer pod.Close() // the kernel deletes it then
 		}
 		if _, err := pod.Write(frame(bridge, p, b)); err != nil {
-			return fmt.Errorf("write to %s: %w", portName, err)
+			return fmt.Errorf("write to %s: %w", PortName, err)
 		}
 	}
 	return nil
 }
 
-// portName is that of the bridge's port.
-const portName = "edgemesh-probe"
+// PortName is the name of the bridge's port.
+const PortName = "edgemesh-probe"
 
 // newPort plugs a TAP device into the bridge. It goes when it is closed, or with this process.
 func newPort(bridge netlink.Link, mtu int) (_ *os.File, err error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = portName
+	attrs.Name = PortName
 	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI, NonPersist: true, Queues: 1}
 	if err := netlink.LinkAdd(tap); err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func newPort(bridge netlink.Link, mtu int) (_ *os.File, err error) {
 			_ = file.Close()
 		}
 	}()
-	link, err := netlink.LinkByName(portName)
+	link, err := netlink.LinkByName(PortName)
 	if err != nil {
 		return nil, err
 	}
