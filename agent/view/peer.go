@@ -96,13 +96,13 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	if p.RTTMs != nil {
 		line("round trip", millis(p.RTTMs))
 	}
-	line("tunnel", fmt.Sprintf("sent %s, received %s", bytes(p.TxBytes), bytes(p.RxBytes)))
+	line("tunnel", fmt.Sprintf("sent %s, received %s", wording.Bytes(p.TxBytes), wording.Bytes(p.RxBytes)))
 	if p.RateMbps != nil {
 		line("rate", rate(p.RateMbps)+" when last busy")
 	}
 	line("queue", queueText(p))
 	if p.LANBytes > 0 {
-		line("LAN", "received "+bytes(p.LANBytes))
+		line("LAN", "received "+wording.Bytes(p.LANBytes))
 	}
 	line("drops", drops(p))
 	line("reason", p.Reason)

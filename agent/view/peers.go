@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/internal/wording"
 )
 
 // Paths are the groups of peers, in the order in which they are shown: what is in trouble first.
@@ -219,7 +220,7 @@ func (l listed) share(rows int) map[string]int {
 // reason is what stands below a peer.
 func (l listed) reason(p control.PeerStatus) []string {
 	const indent = "    "
-	lines := wrap(clean(p.Reason), l.on.Width-len(indent))
+	lines := wording.Wrap(clean(p.Reason), l.on.Width-len(indent))
 	if len(lines) > reasonLines && !l.f.whole() {
 		lines = lines[:reasonLines]
 		lines[reasonLines-1] += " …"
@@ -244,8 +245,8 @@ func fullRow(p control.PeerStatus, now time.Time) []string {
 }
 
 func shortRow(p control.PeerStatus, now time.Time) []string {
-	return []string{"  " + p.Node, cmp.Or(p.Transport, "-"), millis(p.RTTMs), queue(p), rate(p.RateMbps), since(p.Since, now), bytes(p.TxBytes),
-		bytes(p.RxBytes + p.LANBytes), fmt.Sprint(p.Drops)}
+	return []string{"  " + p.Node, cmp.Or(p.Transport, "-"), millis(p.RTTMs), queue(p), rate(p.RateMbps), since(p.Since, now), wording.Bytes(p.TxBytes),
+		wording.Bytes(p.RxBytes + p.LANBytes), fmt.Sprint(p.Drops)}
 }
 
 // queue is how long packets wait, here for the path and on it.

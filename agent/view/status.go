@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/internal/wording"
 )
 
 // pipeLines is how long a status is about where nobody scrolls; pipePeers of them are for peers whatever else there is.
@@ -139,7 +140,7 @@ func warnings(s control.Status) (string, colour) {
 		parts, c = append(parts, fmt.Sprintf("%d broken", n[control.Broken])), red
 	}
 	if n[control.Warning] > 0 {
-		parts = append(parts, count(n[control.Warning], "warning", "warnings"))
+		parts = append(parts, wording.Count(n[control.Warning], "warning"))
 	}
 	if len(s.Fallbacks) > 0 {
 		parts = append(parts, fmt.Sprintf("%d degraded", len(s.Fallbacks)))
@@ -187,10 +188,10 @@ func problemList(w io.Writer, on Screen, all []problem, what, text string) {
 			t.add(p.colour, p.what, p.text, p.remedy)
 			continue
 		}
-		for i, line := range wrap(clean(p.what+": "+p.text), on.Width-4) {
+		for i, line := range wording.Wrap(clean(p.what+": "+p.text), on.Width-4) {
 			t.add(p.colour, strings.Repeat(" ", 2+2*min(i, 1))+line)
 		}
-		for i, line := range wrap(clean(p.remedy), on.Width-6) {
+		for i, line := range wording.Wrap(clean(p.remedy), on.Width-6) {
 			t.add(plain, []string{"    → ", "      "}[min(i, 1)]+line)
 		}
 	}

@@ -95,18 +95,6 @@ func inTrouble(s control.Status) control.Status {
 	return s
 }
 
-// A terminal's lines end at words.
-func TestWrap(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		want []string
-	}{{"", nil}, {"a bc  def", []string{"a bc", "def"}}, {"abcdefg hi", []string{"abcd", "efg", "hi"}}, {"äöüß x", []string{"äöüß", "x"}}} {
-		if got := wrap(c.text, 4); !slices.Equal(got, c.want) {
-			t.Errorf("%q: %q, want %q", c.text, got, c.want)
-		}
-	}
-}
-
 func allInUse(s control.Status) control.Status {
 	for i := range s.Peers {
 		if s.Peers[i].Path == Idle {
@@ -196,7 +184,7 @@ func TestPeer(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", -time.Second: "0s", 45 * time.Second: "45s", 192 * time.Second: "3m12s", 2 * time.Hour: "120m", 4*time.Hour + 7*time.Minute: "4h7m",
+		0: "0s", -time.Second: "0s", 45 * time.Second: "45s", 192 * time.Second: "3m12s", 2 * time.Hour: "2h", 4*time.Hour + 7*time.Minute: "4h7m",
 		50 * time.Hour: "2d2h", 240 * time.Hour: "10d", 245 * time.Hour: "10d",
 	} {
 		if got := Duration(d); got != want {

@@ -2,15 +2,13 @@ package view
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/duration"
+	"edgemesh/internal/wording"
 )
 
-// Duration is d for a person, as kubectl prints it: 45s, 3m12s, 4h7m, 10d.
-func Duration(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
+// Duration is d for a person; an age is not negative.
+func Duration(d time.Duration) string { return wording.Duration(max(d, 0).Truncate(time.Second)) }
 
 func since(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
@@ -24,30 +22,6 @@ func millis(ms *float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f ms", *ms)
-}
-
-// bytes is n with a decimal unit.
-func bytes(n uint64) string {
-	const unit = 1000
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, suffix := float64(n), ""
-	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
-		v /= unit
-		if suffix = u; v < unit {
-			break
-		}
-	}
-	return fmt.Sprintf("%.1f %s", v, suffix)
-}
-
-// count is "1 thing" or "2 things".
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 func yesNo(b bool) string {
@@ -64,29 +38,4 @@ func shortID(id string) string {
 		return id
 	}
 	return "…" + id[len(id)-keep:]
-}
-
-// wrap breaks text between words into lines of at most width columns; a longer word is cut.
-func wrap(text string, width int) []string {
-	width = max(width, 1)
-	var lines []string
-	line := []rune{}
-	for _, field := range strings.Fields(text) {
-		word := []rune(field)
-		if len(line) > 0 && len(line)+1+len(word) <= width {
-			line = append(append(line, ' '), word...)
-			continue
-		}
-		if len(line) > 0 {
-			lines = append(lines, string(line))
-		}
-		for len(word) > width {
-			lines, word = append(lines, string(word[:width])), word[width:]
-		}
-		line = slices.Clone(word)
-	}
-	if len(line) > 0 {
-		lines = append(lines, string(line))
-	}
-	return lines
 }

@@ -4,6 +4,8 @@
 //	printable.go  text of other machines, safe to print
 //	writer.go     a stream of it
 //	closest.go    names that a mistyped one may have meant
+//	format.go     numbers, plurals, bytes, lists and durations
+//	wrap.go       text in lines of a screen's width
 package wording
 
 import (
