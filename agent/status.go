@@ -41,8 +41,8 @@ PATH is how packets reach a peer now, best first; REASON, on a narrow terminal t
 below the peer, is why it is not a better one:
   native    routed by the kernel, over a LAN that both nodes are on
   vxlan     VXLAN in the kernel, across routers between private networks
-  direct    through the tunnel, at addresses that the nodes really own
-  punched   through the tunnel, hole-punched through a NAT
+  direct    through the tunnel, one node at an address of its own, or mapped for it
+  punched   through the tunnel, both nodes behind NATs
   relayed   through the tunnel and a relay, encrypted end to end
   none      no path yet: packets wait
   idle      no recent traffic; the next packet connects

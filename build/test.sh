@@ -164,7 +164,7 @@ finish
 go build -o "$TMPDIR/testlog" ./build/testlog
 
 # Suites that need the whole machine, or hold a whole cluster, run one at a time.
-alone='/test/lab|/test/bench|/test/e2e|/test/kube|/test/manifests$'
+alone='/test/lab|/test/bench|/test/demo|/test/e2e|/test/kube|/test/manifests$'
 
 step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
 # The longest first, two at a time: with four, the load was above 70, and a run took as long.
@@ -180,8 +180,8 @@ step "the Kubernetes API" # its leases of seconds run out beside all of that
 begin "${shell[@]}" 'api'
 finish
 
-step "the lab, and the benchmark's short form"
-begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m -- ./test/lab/... ./test/bench/...
+step "the lab, the demo, and the benchmark's short form"
+begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m -- ./test/lab/... ./test/bench/... ./test/demo
 finish
 
 step "end to end: agents, relays and plugin in network namespaces"

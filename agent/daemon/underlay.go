@@ -80,10 +80,10 @@ func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), counted *counts, lo
 	n.SetNotify(func(e peers.Event) {
 		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
 		counted.changed(e)
-		if e.Kind == peers.PathLost {
-			t.PathLost(tunnel.PeerID(e.Peer))
-		} else {
+		if e.Kind == peers.PathChanged {
 			t.PathChanged(tunnel.PeerID(e.Peer))
+		} else {
+			t.PathLost(tunnel.PeerID(e.Peer))
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +36,7 @@ type measured struct {
 
 func (d *demo) run(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{
-		d.topology, d.noWay, d.start, d.makePods, d.curlAll, d.relayed, d.punched, d.summary,
+		d.topology, d.noWay, d.start, d.makePods, d.curlAll, d.relayed, d.punched, d.summary, d.calm,
 	} {
 		if err := part(ctx); err != nil {
 			return err
@@ -314,6 +315,18 @@ func (d *demo) summary(ctx context.Context) error {
 		d.show.text("%-10s %-12s %9.2f ms %7.0f Mbit/s", m.path, m.transport, m.rttMs, m.mbps)
 	}
 	return nil
+}
+
+// calm wants nothing in the logs that an operator would have to act on.
+func (d *demo) calm(context.Context) error {
+	d.show.title("The logs of relay and agents")
+	return d.show.step("no warning in any of them", func() (string, error) {
+		warnings, err := d.lab.Warnings()
+		if err == nil && len(warnings) > 0 {
+			err = errors.New(strings.Join(warnings, "\n"))
+		}
+		return "", err
+	})
 }
 
 // howToPlay prints what to do with a demo that was kept.

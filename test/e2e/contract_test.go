@@ -96,7 +96,7 @@ func (s *sites) statusContract(t *testing.T) {
 	if _, err := s.cloud1.WaitPath(within(t, 10*time.Second), s.only4, "direct"); err != nil {
 		t.Errorf("two nodes without NAT: %v", err)
 	}
-	if _, err := s.edge1.WaitPath(within(t, 10*time.Second), s.cloud1, "punched"); err != nil {
+	if _, err := s.edge1.WaitPath(within(t, 10*time.Second), s.cloud1, "direct"); err != nil {
 		t.Errorf("NATed and public node: %v", err)
 	}
 	metrics, err := s.edge1.Run(t.Context(), "curl", "-sS", "-m", "2", "http://127.0.0.1:9469/metrics")

@@ -127,7 +127,7 @@ func TestLiveMap(t *testing.T) {
 	})
 	detail, err := edge1.Run(t.Context(), "curl", "-s", "-H", "Authorization: Bearer "+own.token, own.base+"pair?a=edge-1&b=edge-2")
 	ok(t, err)
-	contains(t, detail, `"node":"edge-1"`, `"node":"edge-2"`, `"history":[{"at"`, `"reason":"an address is translated by NAT`)
+	contains(t, detail, `"node":"edge-1"`, `"node":"edge-2"`, `"history":[{"at"`, `"reason":"both addresses are translated by NAT`)
 
 	// Without direct packets between the routers the pair falls back to the relay.
 	for i, s := range l.Sites {

@@ -100,7 +100,7 @@ func (s *sites) cutOff(t *testing.T, rest lab.Cluster) {
 	curlPods(t, s.pod3, s.pod2, 2*time.Second)
 	curlPods(t, s.podCloud, s.pod3, 2*time.Second)
 	curlPods(t, s.pod3, s.pod1, 2*time.Second)
-	for n, kinds := range map[*lab.Node][]string{s.edge2: {"punched"}, s.cloud1: {"punched"}, s.edge1: {"direct", "native", "vxlan"}} {
+	for n, kinds := range map[*lab.Node][]string{s.edge2: {"punched"}, s.cloud1: {"direct"}, s.edge1: {"direct", "native", "vxlan"}} {
 		_, err := s.edge3.WaitPath(within(t, 15*time.Second), n, kinds...)
 		ok(t, err)
 	}

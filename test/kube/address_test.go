@@ -294,8 +294,8 @@ func TestSession(t *testing.T) {
 	pathIs("relayed")
 	s.says(t, "relayed", 10*time.Second)
 	blocked("-D")
-	pathIs("punched", "direct")
-	s.says(t, "punched", 5*time.Second)
+	pathIs("direct")
+	s.says(t, "direct", 5*time.Second)
 	ok(t, c.Wire(t.Context(), node, "cloud"))
 	t.Cleanup(func() { _ = c.Unwire(context.WithoutCancel(t.Context()), node) })
 	pathIs("native")
@@ -307,10 +307,10 @@ func TestSession(t *testing.T) {
 		s.says(t, "agent of "+n+" is back", 10*time.Second)
 	}
 	ok(t, c.Unwire(t.Context(), node))
-	pathIs("punched", "direct")
+	pathIs("direct")
 	s.says(t, "the cable is gone", 30*time.Second)
 	s.end(t)
-	figure(t, "kubectl exec to a NATed edge stays: relayed, punched, native, agents at both ends killed")
+	figure(t, "kubectl exec to a NATed edge stays: relayed, direct, native, agents at both ends killed")
 }
 
 // pathTo is the kind of path from one node's agent to another node.

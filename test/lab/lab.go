@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -167,6 +169,32 @@ func (l *Lab) Logs(lines int) string {
 	}
 	return s
 }
+
+// Warnings returns what agents and relays have logged that is worse than an information. In a healthy run that is nothing.
+func (l *Lab) Warnings() (all []string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := map[string]bool{} // logs, which restarts share
+	for _, p := range l.processes {
+		if seen[p.Log] || !isProduct(p.cmd.Args) {
+			continue
+		}
+		seen[p.Log] = true
+		text, err := os.ReadFile(p.Log)
+		if err != nil {
+			return nil, fmt.Errorf("log of %s: %w", p.Name, err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if !calm.MatchString(line) {
+				all = append(all, p.Name+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	return all, nil
+}
+
+// calm is a record of a program's log that nobody needs to act on, or one of the addresses that a relay prints. A panic is not.
+var calm = regexp.MustCompile(`^(time=\S+ level=(DEBUG|INFO) |/ip[46]/)`) //nolint:gochecknoglobals // a constant
 
 // Nodes returns all nodes, those of the sites first.
 func (l *Lab) Nodes() []*Node {

@@ -90,13 +90,13 @@ func TestDisconnect(t *testing.T) {
 	}
 	events.mu.Lock()
 	defer events.mu.Unlock()
-	var lost []string
+	var ends []string
 	for _, e := range events.got[before:] {
-		if strings.HasPrefix(e, peers.PathLost.String()) {
-			lost = append(lost, e)
+		if !strings.HasPrefix(e, peers.PathChanged.String()) {
+			ends = append(ends, e)
 		}
 	}
-	if len(lost) != 1 || lost[0] != "path lost: none " {
-		t.Errorf("events %q, want one loss, to no path", lost)
+	if len(ends) != 1 || ends[0] != "unused path closed: none " {
+		t.Errorf("events %q, want one end, to no path, and no loss", ends)
 	}
 }

@@ -96,11 +96,11 @@ func TestPathsThroughNATs(t *testing.T) {
 	}{
 		{natNone, natNone, paths.KindDirect},
 		{natKeep, natKeep, paths.KindPunched},
-		{natNone, natKeep, paths.KindPunched},
-		{natNone, natSymmetric, paths.KindPunched},
+		{natNone, natKeep, paths.KindDirect},
+		{natNone, natSymmetric, paths.KindDirect},
 		{natOpen, natSymmetric, paths.KindPunched},
 		{natSymmetric, natOpen, paths.KindPunched},
-		{natNone, natReject, paths.KindPunched},
+		{natNone, natReject, paths.KindDirect},
 		{natReject, natOpen, paths.KindPunched},
 		{natReject, natKeep, paths.KindPunched},
 		{natSequential, natKeep, paths.KindPunched},
@@ -168,7 +168,7 @@ func TestPrivateWAN(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want paths.Kind
-	}{{natKeep, natKeep, paths.KindPunched}, {natNone, natSymmetric, paths.KindPunched}, {natNone, natNone, paths.KindDirect}} {
+	}{{natKeep, natKeep, paths.KindPunched}, {natNone, natSymmetric, paths.KindDirect}, {natNone, natNone, paths.KindDirect}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
 			w := newWorldAt(t, "10.55")
 			w.site(1, c.a, 1)

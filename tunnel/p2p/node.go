@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -246,7 +247,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Carried: n.relays.Carried, Book: n.book,
-		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.addrs.Owns, Packets: n.packets, TCP: n.dialer.Sockets(),
+		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.owns, Packets: n.packets, TCP: n.dialer.Sockets(),
 			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, SuspectRelay: n.relays.Suspect, Log: n.log},
 		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,
 			DHT: n.dht, LAN: n.lan, Targets: n.targets, Ctx: ctx, Spawn: spawn, Log: n.log},
@@ -329,6 +330,11 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 	n.lan.Look()
 	n.relays.SuspectAll()
 	n.peers.NetChanged()
+}
+
+// owns reports whether an endpoint is this node's: an address known by observation alone is not.
+func (n *Node) owns(e endpoint.Endpoint) bool {
+	return n.addrs.Owns(e.Addr.Addr()) || slices.Contains(n.mapper.Endpoints(), e)
 }
 
 // mappingChanged repeats attempts that failed without the port of the router.

@@ -19,6 +19,10 @@ const (
 // forgiveAfter is how long a path must have answered for earlier suspicions to be forgotten.
 const forgiveAfter = time.Minute
 
+// missedFor is how long after its last use a peer's path is missed when its connection ends. The peer closes one that nothing
+// has used for longer (inUse).
+const missedFor = inUse - 500*time.Millisecond
+
 // rank orders paths for a lane, the lowest first: direct, punched, relayed by the order
 // of relays; below those, direct paths that have yet to show that they stay, and last those that are not proven.
 func (p *path) rank(now Time, lane Lane) int {
@@ -80,7 +84,8 @@ func (m *Machine) best(lane Lane, skip func(PathID) bool) *path {
 
 // choose finds the best path of each lane, and orders what follows from a change.
 func (m *Machine) choose() {
-	changed, lost := false, false
+	var changed, missed bool
+	var moved Moved
 	for lane := range Lane(lanes) {
 		old := m.use.lanes[lane]
 		alive := slices.Contains(m.paths, old)
@@ -101,13 +106,14 @@ func (m *Machine) choose() {
 		switch {
 		case old == nil:
 		case !alive:
-			lost = true
+			moved.Lost, missed = true, missed || old.failed || m.now-m.use.last < missedFor
 		default:
 			changed = true
 		}
 	}
-	if lost || changed {
-		m.order(Moved{Lost: lost})
+	if moved.Lost || changed {
+		moved.Unused = moved.Lost && !missed
+		m.order(moved)
 	}
 }
 

@@ -51,7 +51,7 @@ type (
 	Answer struct {
 		Path   PathID
 		Last   bool // it answers the last request, not one before
-		Direct bool // both ends own the addresses they are seen at
+		Direct bool // an end owns the address at which it is seen
 	}
 
 	// Connected: a round of connecting has ended. Each path that it made was reported by Up.
@@ -119,8 +119,8 @@ type (
 		Text string // for an operator
 		Over PathID
 	}
-	// Moved: the best path of a lane is another one now. Lost: the one before is dead.
-	Moved struct{ Lost bool }
+	// Moved: the best path of a lane is another one now. Lost: the one before has ended; Unused: when nothing had used it lately.
+	Moved struct{ Lost, Unused bool }
 	// Nudge: report to the peer, which begins the attempts, that one is worth while.
 	Nudge struct{ Via PathID }
 )

@@ -166,7 +166,7 @@ func (m *Machine) Using(lane Lane) (PathID, Time) {
 // View is what can be seen of a path.
 type View struct {
 	State  PathState
-	Direct bool // both ends own the addresses they are seen at
+	Direct bool // an end owns the address at which it is seen
 	Quiet  bool // no traffic lately: Wake is wanted when there is some
 }
 
@@ -290,7 +290,7 @@ func (m *Machine) closeAll(why Reason) {
 	for _, p := range gone {
 		m.order(Close{Path: p.id, Why: why})
 	}
-	m.order(Moved{Lost: true})
+	m.order(Moved{Lost: true, Unused: why == Unused})
 }
 
 // forget drops all paths, and with them what was learnt of failures.
@@ -313,6 +313,7 @@ func (m *Machine) remove(p *path) {
 // lose gives a path up. What has cut one has often cut similar ones, and an idle one would not be missed for long: they are
 // suspected.
 func (m *Machine) lose(p *path, why Reason, text string) {
+	p.failed = true
 	m.remove(p)
 	for _, q := range m.paths {
 		if q.link.Relayed == p.link.Relayed && q.link.Relay == p.link.Relay {

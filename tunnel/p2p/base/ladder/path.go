@@ -85,8 +85,9 @@ type path struct {
 // proof is how far a path is to be believed, and why.
 type proof struct {
 	state      PathState
-	direct     bool // both ends own their addresses
+	direct     bool // an end owns its address
 	trust      Time // preferred to a relayed path only from then on
+	failed     bool // it was given up: silent, or broken
 	suspicions int  // how often it was suspected, until it answered for forgiveAfter
 	suspected  Time
 }

@@ -3,7 +3,6 @@ package paths
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +27,8 @@ type Config struct {
 	// the node is closed.
 	Ctx   context.Context //nolint:containedctx // the node's lifetime
 	Spawn func(func()) bool
-	// Owns reports whether an address is one of this host.
-	Owns func(netip.Addr) bool
+	// Owns reports whether an endpoint is this node's: at an address of this host, or mapped for it by a router.
+	Owns func(endpoint.Endpoint) bool
 	// Packets makes the datagrams beside a QUIC connection.
 	Packets *packet.Service
 	// TCP has the kernel's figures of TCP connections, and Conns returns the connections to
@@ -143,7 +142,7 @@ func (c *Conn) Path() Path {
 	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: queue, Addr: c.RemoteMultiaddr().String(), Relay: relay}
 }
 
-// kind is that of the path; direct: both ends own the addresses they are seen at.
+// kind is that of the path; direct: an end owns the address at which it is seen.
 func (c *Conn) kind(direct bool) Kind {
 	switch {
 	case c.Relayed():

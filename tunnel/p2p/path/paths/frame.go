@@ -22,7 +22,7 @@ import (
 // the connection in the sender's own books.
 const (
 	probeRequest = 1 // flag unused
-	probeAnswer  = 2 // flag 1: the address observed in the request is really mine
+	probeAnswer  = 2 // flag 1: the address observed in the request is mine, or mapped for me
 	probeDrop    = 3 // token: the receiver's name of another connection, found dead
 	probeNudge   = 4 // the sender's addresses have changed: direct paths are worth a new attempt
 

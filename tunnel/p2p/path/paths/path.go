@@ -19,9 +19,9 @@ import "time"
 type Kind string
 
 const (
-	// KindDirect: each side sees the other at an address the other owns.
+	// KindDirect: at least one end is reached at an address that is its own, or mapped for it by a router.
 	KindDirect Kind = "direct"
-	// KindPunched: a direct connection, and at least one address is translated.
+	// KindPunched: a direct connection, and both ends are translated, whatever opened it.
 	KindPunched Kind = "punched"
 	// KindRelayed: through a relay.
 	KindRelayed Kind = "relayed"

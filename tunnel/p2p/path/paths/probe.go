@@ -27,7 +27,7 @@ type Probes struct {
 	mu        sync.Mutex // a leaf
 	seq       uint32
 	sent      [32]time.Time // of the last requests, by seq
-	direct    bool          // both ends own the addresses they are seen at
+	direct    bool          // an end owns the address at which it is seen
 	trip      trip
 	peerToken uint64
 }
@@ -35,7 +35,7 @@ type Probes struct {
 func newProbes(c *Conn) Probes { return Probes{c: c, token: rand.Uint64(), due: wake.NewOne()} }
 
 // result is what probes have shown: the round trip, 0 as long as it is not known, and
-// whether both ends own the addresses they are seen at.
+// whether an end owns the address at which it is seen.
 func (p *Probes) result() (rtt time.Duration, direct bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,6 +115,12 @@ func (p *Probes) observed() ma.Multiaddr {
 	return p.c.RemoteMultiaddr()
 }
 
+// owns reports whether a, where the peer sees this node, is this node's own.
+func (p *Probes) owns(a ma.Multiaddr) bool {
+	e, ok := endpoint.Target(a)
+	return ok && p.c.cfg.Owns(e)
+}
+
 // read takes the answers.
 func (p *Probes) read(s network.Stream) {
 	for {
@@ -130,8 +136,7 @@ func (p *Probes) read(s network.Stream) {
 
 // answered records what an answer says.
 func (p *Probes) answered(f probeFrame) {
-	ip, seen := endpoint.IP(f.observed)
-	direct := f.owned && seen && !p.c.Relayed() && p.c.cfg.Owns(ip)
+	direct := !p.c.Relayed() && (f.owned || p.owns(f.observed))
 	p.mu.Lock()
 	age := p.seq - f.seq // wraps around like seq
 	sent := p.sent[f.seq%uint32(len(p.sent))]
@@ -162,10 +167,7 @@ func (p *Probes) Answer(s network.Stream) {
 		switch f.typ {
 		case probeRequest:
 			c.hear()
-			a := probeFrame{typ: probeAnswer, seq: f.seq, token: p.token, observed: p.observed()}
-			if ip, ok := endpoint.IP(f.observed); ok {
-				a.owned = c.cfg.Owns(ip)
-			}
+			a := probeFrame{typ: probeAnswer, owned: p.owns(f.observed), seq: f.seq, token: p.token, observed: p.observed()}
 			_ = s.SetWriteDeadline(time.Now().Add(ladder.DeadIdle))
 			if _, err := s.Write(a.append(nil)); err != nil {
 				return

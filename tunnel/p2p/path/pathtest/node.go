@@ -42,9 +42,10 @@ type Node struct {
 	Name  string
 	Table *peers.Table
 	Gater *members.Gater
-	// Translated says that the node does not own the address at which it is seen: direct paths count as punched.
-	Translated atomic.Bool
-	Dials      atomic.Int64 // how many were begun
+	// Translated says that the node does not own the address at which it is seen, Mapped that a router has mapped its
+	// port for TCP there. Between two translated nodes direct paths count as punched.
+	Translated, Mapped atomic.Bool
+	Dials              atomic.Int64 // how many were begun
 
 	world  *World
 	cancel context.CancelFunc
@@ -174,7 +175,9 @@ func (n *Node) here() netip.Addr {
 	return n.addr
 }
 
-func (n *Node) owns(ip netip.Addr) bool { return !n.Translated.Load() && ip == n.here() }
+func (n *Node) owns(e endpoint.Endpoint) bool {
+	return e.Addr.Addr() == n.here() && (!n.Translated.Load() || n.Mapped.Load() && !e.UDP && e.Addr.Port() == port)
+}
 
 // What follows is the node as its dials see it.
 

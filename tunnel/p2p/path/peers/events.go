@@ -18,13 +18,12 @@ const (
 	PathChanged EventKind = iota + 1
 	// PathLost: the path in use is gone, and the streams on it with it.
 	PathLost
+	// PathClosed is PathLost after a time without traffic: the peer, or this node, needs the path no longer.
+	PathClosed
 )
 
 func (k EventKind) String() string {
-	if k == PathLost {
-		return "path lost"
-	}
-	return "path changed"
+	return [...]string{"", "path changed", "path lost", "unused path closed"}[k]
 }
 
 // Event is a change of the best path to a peer.

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"edgemesh/tunnel/p2p/base/ladder"
@@ -37,8 +38,9 @@ type round struct {
 
 // using is when the best path became it.
 type using struct {
-	at    ladder.Time // by the machine
-	since time.Time   // by the host's clock
+	at     ladder.Time // by the machine
+	since  time.Time   // by the host's clock
+	logged paths.Path
 }
 
 // apply applies an event to the machine and starts its actions. It wakes those who wait for
@@ -92,18 +94,29 @@ func (s *state) do(a ladder.Action) {
 	case ladder.Close:
 		s.giveUp(a)
 	case ladder.Moved:
-		e := Event{Peer: p.id, Kind: PathChanged, Path: s.path()}
-		if a.Lost {
-			e.Kind = PathLost
-		}
-		p.changed.Broadcast()
-		t.Log.Info(e.Kind.String(), "peer", p.Name(), "path", e.Path.Kind, "transport", e.Path.Transport)
-		t.events.emit(e)
+		s.moved(a)
 	case ladder.Nudge:
 		if via := s.paths[a.Via]; via != nil {
 			t.Spawn(via.Probes.SendNudge)
 		}
 	}
+}
+
+// moved reports that the best path is another one.
+func (s *state) moved(a ladder.Moved) {
+	e, level := Event{Peer: s.p.id, Kind: PathChanged, Path: s.path()}, slog.LevelInfo
+	switch {
+	case a.Unused:
+		e.Kind, level = PathClosed, slog.LevelDebug
+	case a.Lost:
+		e.Kind = PathLost
+	case e.Path.Kind == s.using.logged.Kind && e.Path.Transport == s.using.logged.Transport: // the other lane's path
+		level = slog.LevelDebug
+	}
+	s.using.logged = e.Path
+	s.p.changed.Broadcast()
+	s.p.t.Log.Log(s.p.t.Ctx, level, e.Kind.String(), "peer", s.p.Name(), "path", e.Path.Kind, "transport", e.Path.Transport)
+	s.p.t.events.emit(e)
 }
 
 // giveUp ends a path. If it was lost, its streams are reset, and the peer is notified over

@@ -79,7 +79,7 @@ func (s *state) reason(best paths.Kind, tried *Punch) string {
 	case paths.KindRelayed:
 		why = s.p.attempts.WhyRelayed()
 	case paths.KindPunched:
-		why = append(why, "an address is translated by NAT")
+		why = append(why, "both addresses are translated by NAT")
 		if t, failed := s.p.attempts.Tried(); failed {
 			why = append(why, t.Text)
 		}

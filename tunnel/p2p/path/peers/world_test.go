@@ -105,16 +105,45 @@ func TestRelayedThenDirect(t *testing.T) {
 	})
 }
 
-// Where an address is translated the path counts as punched, on both sides.
-func TestPunchedPath(t *testing.T) {
-	play(t, func(s *scene) {
-		s.b.Translated.Store(true)
-		s.stream(s.a, s.b, time.Second)
-		s.becomes(paths.KindPunched, 3*time.Second)
-		if p := s.b.Path(s.a); p.Kind != paths.KindPunched {
-			s.Errorf("the other side is on %+v", p)
-		}
-	})
+// A path is direct when one end is reached at an address of its own, or mapped for it, and punched when both are translated;
+// the two sides agree. Only TCP's port is mapped here: at the other one the node is known by observation alone.
+func TestDirectAndPunched(t *testing.T) {
+	for name, c := range map[string]struct {
+		translated, mapped []int
+		tcp, quic          paths.Kind
+	}{
+		"own addresses":   {nil, nil, paths.KindDirect, paths.KindDirect},
+		"one translated":  {[]int{0}, nil, paths.KindDirect, paths.KindDirect},
+		"the other":       {[]int{1}, nil, paths.KindDirect, paths.KindDirect},
+		"both translated": {[]int{0, 1}, nil, paths.KindPunched, paths.KindPunched},
+		"one mapped":      {[]int{0, 1}, []int{0}, paths.KindDirect, paths.KindPunched},
+		"the other one":   {[]int{0, 1}, []int{1}, paths.KindDirect, paths.KindPunched},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *scene) {
+				nodes := []*pathtest.Node{s.a, s.b}
+				for _, i := range c.translated {
+					nodes[i].Translated.Store(true)
+				}
+				for _, i := range c.mapped {
+					nodes[i].Mapped.Store(true)
+				}
+				s.stream(s.a, s.b, time.Second)
+				s.becomes(c.tcp, 3*time.Second)
+				for i, n := range nodes {
+					st, _ := n.Table.StatusOf(nodes[1-i].ID)
+					for _, p := range st.All {
+						if want := map[string]paths.Kind{"tcp": c.tcp, "quic": c.quic, "relay/tcp": paths.KindRelayed}[p.Transport]; p.Kind != want {
+							s.Errorf("%s has %s over %s, want %s", n.Name, p.Kind, p.Transport, want)
+						}
+					}
+					if len(st.All) < 3 || (st.Reason == "") != (c.tcp == paths.KindDirect) {
+						s.Errorf("%s: %d paths, reason %q", n.Name, len(st.All), st.Reason)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A direct path that falls silent is left for the relay; once direct dials get through again there is another one.
@@ -301,6 +330,21 @@ func TestDisconnect(t *testing.T) {
 			end()
 			if n := s.w.Live(true) + s.w.Live(false); n > 0 || s.a.Path(s.b).Kind != paths.KindNone || s.b.Path(s.a).Kind != paths.KindNone {
 				s.Errorf("%s: %d connections are left, %+v", name, n, s.a.Path(s.b))
+			}
+			for _, n := range []*pathtest.Node{s.a, s.b} {
+				closed := 0
+				for _, e := range n.Events() {
+					switch e.Kind {
+					case peers.PathLost:
+						s.Errorf("%s: %s lost a path that nothing used", name, n.Name)
+					case peers.PathClosed:
+						closed++
+					default:
+					}
+				}
+				if closed == 0 {
+					s.Errorf("%s: %s did not report the end of its path", name, n.Name)
+				}
 			}
 		}
 		f := s.stream(s.a, s.b, time.Second)
