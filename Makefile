@@ -59,7 +59,7 @@ test: deps tools ## run all tests that CI runs: unit, fuzz seeds, network namesp
 
 e2e: EXTRA_DEPS = ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
-	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/e2e/...
+	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
 	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p
 	@$(MAKE) --no-print-directory e2e-kube
 

@@ -87,6 +87,7 @@ func TestTutorial(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, h.logs())
 	}
+	h.calm()
 	h.pods(debs) // on a node of the tutorial, before that one is cleaned
 	began = time.Now()
 	more, err := h.bash(debs, "version="+version+"\n"+values(out)+commands(upgraded))
@@ -305,6 +306,17 @@ func (h hosts) bash(dir, script string) (string, error) {
 func (h hosts) ssh(host, command string) (string, error) {
 	out, err := exec.CommandContext(h.t.Context(), filepath.Join(h.bin, "ssh"), "root@"+host, command).Output()
 	return strings.TrimSpace(string(out)), err
+}
+
+// calm holds that a healthy installation warns of nothing.
+func (h hosts) calm() {
+	h.t.Helper()
+	for _, host := range []string{"relay", "shop-1", "shop-2"} {
+		out, err := h.ssh(host, "grep -hE 'level=(WARN|ERROR) |panic: ' /var/log/edgemesh-*.log; test $? -le 1")
+		if err != nil || out != "" {
+			h.t.Errorf("%s warns: %v\n%s", host, err, out)
+		}
+	}
 }
 
 // logs are the last lines of the programs.

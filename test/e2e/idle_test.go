@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -81,6 +82,55 @@ func absent(t *testing.T, c *lab.Cluster, n int) {
 		ok(t, err)
 		block := fmt.Sprintf("10.244.%d.%d/28", 128+i/16, i%16*16)
 		c.Nodes = append(c.Nodes, lab.Member{Name: fmt.Sprintf("absent-%d", i), PeerID: id.String(), PodCIDRs: []string{block}})
+	}
+}
+
+// TestIdleHour leaves a small mesh alone for an hour after every pair has talked: paths that nobody needs end, none is lost,
+// nobody warns, and the first packet after it flows immediately.
+func TestIdleHour(t *testing.T) {
+	slow(t)
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	relay(t, l, "relay-2")
+	for i, kind := range []lab.NAT{lab.EIM, lab.EIM, lab.Symmetric, public} {
+		at(t, l, fmt.Sprintf("edge-%d", i+1), kind)
+	}
+	startAll(t, l)
+	var pods []*lab.Pod
+	for _, n := range l.Nodes() {
+		pods = append(pods, pod(t, n, "pod-of-"+n.Name))
+	}
+	talk := func() {
+		for _, from := range pods {
+			for _, to := range pods {
+				if from != to {
+					curlPods(t, from, to, 5*time.Second)
+				}
+			}
+		}
+	}
+	talk()
+	time.Sleep(time.Hour)
+	for _, n := range l.Nodes() {
+		metrics, err := n.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9469/metrics")
+		ok(t, err)
+		if lost := regexp.MustCompile(`(?m)^edgemesh_path_changes_total\{lost="true".* [1-9].*$`).FindAllString(metrics, -1); len(lost) > 0 {
+			t.Errorf("%s has lost paths: %q", n.Name, lost)
+		}
+		st, err := n.Status(t.Context())
+		ok(t, err)
+		for _, p := range st.Peers {
+			if p.Path != "idle" {
+				t.Errorf("%s is still connected to %s: %s", n.Name, p.Node, p.Path)
+			}
+		}
+	}
+	talk()
+	warnings, err := l.Warnings()
+	ok(t, err)
+	for _, w := range warnings {
+		t.Error(w)
 	}
 }
 

@@ -28,6 +28,8 @@ type installation struct {
 	reachable time.Duration // until all ordered pairs of pods reached each other
 	// before is what the nodes were like, by name.
 	before map[string][]string
+	// warned is what agents, relay and controller had logged by then that is worse than an information.
+	warned string
 }
 
 // Commands of the installation guide run from the repository's root.
@@ -113,6 +115,7 @@ func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluste
 	i.workload = time.Since(i.apply)
 	ok(t, allPairs(t.Context(), c, all))
 	i.reachable = time.Since(i.apply)
+	i.warned = warnings(t, c)
 	for _, n := range reported {
 		setNodeIP(t, c, n, "on")
 	}
@@ -226,6 +229,32 @@ func nodesReady(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
+// warnings returns what the programs on all nodes, and the relay, have logged that is worse than an information.
+func warnings(t *testing.T, c *cluster.Cluster) string {
+	t.Helper()
+	const worse = `grep -rhsE 'level=(WARN|ERROR) |panic: ' "$@"; test $? -le 2`
+	var all strings.Builder
+	for _, n := range cluster.FirstNodes() {
+		unit := filepath.Join(c.Dir, "nodes", n, "log", "edgemesh-agent.log")
+		out, err := c.On(t.Context(), n, "sh", "-c", "set -- /var/log/pods/*edgemesh* "+unit+"; "+worse)
+		ok(t, err)
+		for line := range strings.Lines(out) {
+			all.WriteString(n + ": " + line)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", worse, "sh", filepath.Join(c.Dir, "relay.log")).Output()
+	ok(t, err)
+	return all.String() + string(out)
+}
+
+// calm holds that a healthy installation warns of nothing.
+func (i *installation) calm(t *testing.T) {
+	t.Helper()
+	if i.warned != "" {
+		t.Errorf("warnings of a healthy installation:\n%s", i.warned)
+	}
+}
+
 // From `kubectl apply` on a cluster with NotReady nodes to all pods reachable: 60 s.
 func TestInstall(t *testing.T) {
 	c, i := installed(t)
@@ -238,6 +267,7 @@ func TestInstall(t *testing.T) {
 	if i.reachable > time.Minute {
 		t.Errorf("all pods reachable after %s, want 60 s", seconds(i.reachable))
 	}
+	i.calm(t)
 	table := kubectl(t, "get", "meshnodes", "-o", "wide")
 	t.Logf("kubectl get meshnodes -o wide:\n%s", table)
 	for _, n := range cluster.FirstNodes() {

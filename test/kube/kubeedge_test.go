@@ -79,6 +79,7 @@ func installChart(t *testing.T, c *cluster.Cluster, then func(), args ...string)
 	i.workload = time.Since(i.apply)
 	eventually(t, 30*time.Second, func(ctx context.Context) error { return allPairs(ctx, c, all) })
 	i.reachable = time.Since(i.apply)
+	i.warned = warnings(t, c)
 	return i
 }
 
@@ -115,6 +116,7 @@ func TestKubeEdgeScene(t *testing.T) {
 		}
 	}
 	i.figure(t, all)
+	i.calm(t)
 	// What an edge writes, the controller wrote for it: through MetaServer it can only read.
 	for _, n := range edges() {
 		const meshNode = `{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode", "metadata": {"name": "stolen"},

@@ -36,6 +36,7 @@ func TestOpenYurtScene(t *testing.T) {
 		}
 	}
 	i.figure(t, all)
+	i.calm(t)
 }
 
 // A site without uplink loses its power: YurtHub's cache brings back the same pods, the plugin gives them the same IPs, and

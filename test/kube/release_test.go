@@ -174,6 +174,7 @@ func (s *shelf) plain(t *testing.T) {
 	s.workload(t)
 	figure(t, "release %s from its directory and a registry, by the plain manifests: all pods reach each other after %s", s.version, seconds(time.Since(begun)))
 	s.wantVersion(t, s.version)
+	(&installation{warned: warnings(t, s.c)}).calm(t)
 	s.leave(t, func() {
 		kubectl(t, "delete", "-f", filepath.Join(s.manifests, "edgemesh.yaml"), "--timeout=55s")
 		kubectl(t, "-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
