@@ -144,7 +144,7 @@ manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the ch
 	@build/manifests.sh
 
 reference: ## write the pages that are made from code: docs/reference, the chart's README
-	@EDGEMESH_UPDATE=1 $(GO) test -count=1 -run TestReference ./test/reference ./agent ./relay
+	@EDGEMESH_UPDATE=1 $(GO) test -count=1 -run TestReference ./test/reference ./agent ./agent/findings ./relay
 
 helm-lint: ## lint the chart and validate what it renders
 	@$(GO) test -count=1 ./test/manifests/...

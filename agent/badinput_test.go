@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/cli"
 )
 
@@ -182,8 +183,8 @@ func (k known) Status(bool) control.Status { return k.status }
 func (known) Ping(context.Context, control.PingRequest, func(control.PingResult)) (control.PingReply, error) {
 	return control.PingReply{}, errors.New("8.8.8.8: no such member: it is outside the cluster's pod ranges [10.244.0.0/16]\x1b")
 }
-func (known) Doctor(context.Context) []control.Finding { return nil }
-func (known) Explain(context.Context, string) ([]control.Finding, error) {
+func (known) Doctor(context.Context) []findings.Finding { return nil }
+func (known) Explain(context.Context, string) ([]findings.Finding, error) {
 	return nil, errors.New("egde-2: no such member (did you mean edge-2?)\x1b")
 }
 func (known) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }

@@ -12,6 +12,7 @@ import (
 	"edgemesh/agent/bundle"
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/view"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/cli"
@@ -71,37 +72,37 @@ func (d *doctorCommand) run(ctx context.Context, out, stderr io.Writer) error {
 	}
 	query := d.client().Doctor
 	if d.to != "" {
-		query = func(ctx context.Context) ([]control.Finding, error) { return d.client().Explain(ctx, d.to) }
+		query = func(ctx context.Context) ([]findings.Finding, error) { return d.client().Explain(ctx, d.to) }
 	}
-	findings, err := query(ctx)
+	found, err := query(ctx)
 	if errors.Is(err, control.ErrNotRunning) || errors.Is(err, control.ErrSilent) {
-		findings, err = []control.Finding{notRunning(err)}, nil // a bundle is wanted all the more
+		found, err = []findings.Finding{notRunning(err)}, nil // a bundle is wanted all the more
 	}
 	if err != nil {
 		return err
 	}
 	if d.json {
-		err = printJSON(w, findings)
+		err = printJSON(w, found)
 	} else {
-		view.Findings(w, view.ScreenOf(w), findings)
+		view.Findings(w, view.ScreenOf(w), found)
 	}
 	if err == nil && d.bundle != "" {
 		said := w
 		if d.json {
 			said = stderr // only JSON there
 		}
-		err = d.write(ctx, out, said, findings)
+		err = d.write(ctx, out, said, found)
 	}
 	if err != nil {
 		return err
 	}
-	return reported(findings)
+	return reported(found)
 }
 
 // write makes the bundle, and lists it on w first.
-func (d *doctorCommand) write(ctx context.Context, out, w io.Writer, findings []control.Finding) error {
+func (d *doctorCommand) write(ctx context.Context, out, w io.Writer, found []findings.Finding) error {
 	var b bundle.Bundle
-	b.JSON("findings.json", findings)
+	b.JSON("findings.json", found)
 	if st, err := d.client().Status(ctx); err == nil {
 		b.JSON("status.json", st)
 	}
@@ -137,18 +138,18 @@ func (d *doctorCommand) write(ctx context.Context, out, w io.Writer, findings []
 }
 
 // notRunning is what doctor says of an agent that does not run, or hangs.
-func notRunning(err error) control.Finding {
+func notRunning(err error) findings.Finding {
 	remedy := "start the agent; if it does not stay up, the end of its log names the cause"
 	if errors.Is(err, control.ErrSilent) {
 		remedy = "restart the agent; the end of its log may name the cause"
 	}
-	return control.Finding{Check: "agent", Severity: control.Broken, Detail: err.Error(), Remedy: remedy}
+	return findings.Finding{ID: "agent", Severity: findings.Broken, Text: err.Error(), Remedy: remedy}
 }
 
 // reported fails where something is broken.
-func reported(findings []control.Finding) error {
-	for _, x := range findings {
-		if x.Severity == control.Broken {
+func reported(found []findings.Finding) error {
+	for _, x := range found {
+		if x.Severity == findings.Broken {
 			return cli.ErrReported
 		}
 	}

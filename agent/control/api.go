@@ -4,8 +4,9 @@
 package control
 
 import (
-	"fmt"
 	"time"
+
+	"edgemesh/agent/findings"
 )
 
 // SocketFile is the name of the socket in the runtime directory.
@@ -25,8 +26,9 @@ type Status struct {
 	Idle      int           `json:"idle,omitempty"` // members of which nothing is listed: only those in use were requested
 	Pools     []Pool        `json:"pools"`          // one per IP family; empty before the first start and where another plugin has the pods
 
-	Fallbacks []Fallback `json:"fallbacks,omitempty"` // in what the agent runs degraded
-	Problems  []Finding  `json:"problems,omitempty"`  // what is wrong with this host, or conflicts with the pod network there
+	Fallbacks []Fallback         `json:"fallbacks,omitempty"` // in what the agent runs degraded
+	Findings  []findings.Finding `json:"findings"`            // what is wrong, causes first; and notes
+	Problems  []findings.Finding `json:"problems,omitempty"`  // Findings without notes, as until release 0.9
 }
 
 // NAT is what stands between this node and the internet.
@@ -99,41 +101,7 @@ type Punch struct {
 	Next     *time.Time `json:"next,omitempty"` // not before; absent when awaiting nothing but that
 }
 
-// Severity says how serious a finding of doctor is.
-type Severity string
-
-// The severities: only Broken makes doctor fail.
-const (
-	OK      Severity = "ok"
-	Warning Severity = "warning"
-	Broken  Severity = "broken"
-)
-
-// Finding is the result of one check of doctor.
-type Finding struct {
-	Check    string   `json:"check"` // what was checked: relays, tun, routes, forwarding, firewall, membership, key …
-	Severity Severity `json:"severity"`
-	Detail   string   `json:"detail"`           // what was found, and the cause if it is not ok
-	Remedy   string   `json:"remedy,omitempty"` // what to do about it
-	Node     string   `json:"node,omitempty"`   // the node that found it, where that is the other end
-}
-
 // Error is the body of every response other than 200.
 type Error struct {
 	Error string `json:"error"`
-}
-
-// Okayf is a check that found nothing wrong.
-func Okayf(check, detail string, args ...any) Finding {
-	return Finding{Check: check, Severity: OK, Detail: fmt.Sprintf(detail, args...)}
-}
-
-// Warningf is a check that found a problem that breaks nothing.
-func Warningf(check, remedy, detail string, args ...any) Finding {
-	return Finding{Check: check, Severity: Warning, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
-}
-
-// Brokenf is a check that found a problem that breaks traffic.
-func Brokenf(check, remedy, detail string, args ...any) Finding {
-	return Finding{Check: check, Severity: Broken, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
 }

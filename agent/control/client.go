@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/logs"
 )
 
@@ -78,13 +79,13 @@ func (c *Client) Ping(ctx context.Context, r PingRequest) (PingReply, error) {
 }
 
 // Doctor makes the agent check itself, its host and its relays.
-func (c *Client) Doctor(ctx context.Context) ([]Finding, error) {
-	return call[[]Finding](ctx, c, http.MethodPost, pathDoctor, nil)
+func (c *Client) Doctor(ctx context.Context) ([]findings.Finding, error) {
+	return call[[]findings.Finding](ctx, c, http.MethodPost, pathDoctor, nil)
 }
 
 // Explain makes the agent follow a packet to a node or a pod's address.
-func (c *Client) Explain(ctx context.Context, to string) ([]Finding, error) {
-	return call[[]Finding](ctx, c, http.MethodPost, pathTo, PingRequest{Target: to})
+func (c *Client) Explain(ctx context.Context, to string) ([]findings.Finding, error) {
+	return call[[]findings.Finding](ctx, c, http.MethodPost, pathTo, PingRequest{Target: to})
 }
 
 // LogLevel sets the level of the agent's log, unless level is "", and returns it.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/logs"
 )
 
@@ -38,9 +39,9 @@ type Backend interface {
 	Status(all bool) Status
 	// Ping calls each with every probe's outcome as it becomes known, not concurrently.
 	Ping(ctx context.Context, r PingRequest, each func(PingResult)) (PingReply, error)
-	Doctor(ctx context.Context) []Finding
+	Doctor(ctx context.Context) []findings.Finding
 	// Explain follows a packet to a node or a pod's address.
-	Explain(ctx context.Context, to string) ([]Finding, error)
+	Explain(ctx context.Context, to string) ([]findings.Finding, error)
 	LogLevel() *slog.LevelVar
 	// Observe calls each with what members report of their paths, one value of JSON each, until ctx ends or each returns an error.
 	Observe(ctx context.Context, each func(any) error) error

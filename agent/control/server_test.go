@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"edgemesh/agent/findings"
 )
 
 // echo is a backend that has a name.
@@ -42,8 +44,8 @@ func (echo) Ping(_ context.Context, r PingRequest, each func(PingResult)) (PingR
 	}
 	return out, nil
 }
-func (echo) Doctor(context.Context) []Finding                   { return nil }
-func (echo) Explain(context.Context, string) ([]Finding, error) { return nil, nil }
+func (echo) Doctor(context.Context) []findings.Finding                   { return nil }
+func (echo) Explain(context.Context, string) ([]findings.Finding, error) { return nil, nil }
 func (e echo) Observe(ctx context.Context, each func(any) error) error {
 	if e.waits {
 		return errors.New("no membership yet")

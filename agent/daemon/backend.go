@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/observe"
 )
 
@@ -24,8 +25,9 @@ type backend struct {
 	explainer     explainer
 	observer      observe.Node // shows other members which paths this node uses, and queries them
 
+	tracker  findings.Tracker
 	mu       sync.Mutex // nothing else of this package is locked before it
-	problems []control.Finding
+	problems []findings.Finding
 	found    time.Time // when problems were looked for
 }
 
@@ -36,7 +38,8 @@ const problemsFor = 15 * time.Second
 func (b *backend) Status(all bool) control.Status {
 	s, d := b.paths(all), b.doctor
 	s.Node, s.PeerID, s.Site, s.Fallbacks = b.name, d.id.String(), d.force.current().Self.Site, b.degraded
-	s.Addresses, s.Pools, s.Problems = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), d.problems()
+	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), b.tracker.Now(time.Now(), d.problems())
+	s.Problems = findings.Only(s.Findings, findings.Broken, findings.Warning)
 	return s
 }
 
@@ -61,7 +64,11 @@ func (b *backend) observed() control.Status {
 }
 
 // Doctor implements control.Backend.
-func (b *backend) Doctor(ctx context.Context) []control.Finding { return b.doctor.Doctor(ctx) }
+func (b *backend) Doctor(ctx context.Context) []findings.Finding {
+	found := b.doctor.Doctor(ctx)
+	b.tracker.Probed(time.Now(), found)
+	return found
+}
 
 // Ping implements control.Backend.
 func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {
@@ -69,7 +76,7 @@ func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(con
 }
 
 // Explain implements control.Backend.
-func (b *backend) Explain(ctx context.Context, to string) ([]control.Finding, error) {
+func (b *backend) Explain(ctx context.Context, to string) ([]findings.Finding, error) {
 	return b.explainer.Explain(ctx, to)
 }
 

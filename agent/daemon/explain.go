@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/explain"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
@@ -30,7 +31,7 @@ type explainer struct {
 }
 
 // Explain says what happens to a packet from this node to one address, step by step.
-func (x explainer) Explain(ctx context.Context, to string) ([]control.Finding, error) {
+func (x explainer) Explain(ctx context.Context, to string) ([]findings.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	node, ip, err := target(x.reach.plan(), to)
@@ -51,7 +52,7 @@ func (x explainer) answerMembers(ctx context.Context) {
 }
 
 // Plan is the membership in force, and what doctor finds of it.
-func (x explainer) Plan() (mesh.Plan, control.Finding) {
+func (x explainer) Plan() (mesh.Plan, findings.Finding) {
 	p, problem := x.force.plan()
 	return p.Plan, checkMembership(p, problem, x.source)
 }
@@ -66,7 +67,7 @@ func (x explainer) Ping(ctx context.Context, n mesh.Node) (time.Duration, string
 }
 
 // Host checks this host.
-func (x explainer) Host(ctx context.Context) []control.Finding {
+func (x explainer) Host(ctx context.Context) []findings.Finding {
 	return x.kernel.host.Check(ctx, x.force.current().Host)
 }
 

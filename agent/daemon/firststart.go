@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/wording"
 )
 
@@ -54,7 +55,8 @@ func (w *firstStart) end() error {
 
 // Status implements control.Backend.
 func (w *firstStart) Status(bool) control.Status {
-	return control.Status{Node: w.node, PeerID: w.peerID, Addresses: []string{}, Relays: []control.RelayStatus{}, Peers: []control.PeerStatus{}, Problems: w.findings()}
+	return control.Status{Node: w.node, PeerID: w.peerID, Addresses: []string{}, Relays: []control.RelayStatus{}, Peers: []control.PeerStatus{},
+		Findings: w.findings(), Problems: w.findings()}
 }
 
 // Ping implements control.Backend.
@@ -63,7 +65,7 @@ func (w *firstStart) Ping(context.Context, control.PingRequest, func(control.Pin
 }
 
 // Explain implements control.Backend.
-func (w *firstStart) Explain(context.Context, string) ([]control.Finding, error) {
+func (w *firstStart) Explain(context.Context, string) ([]findings.Finding, error) {
 	return w.findings(), nil
 }
 
@@ -74,11 +76,11 @@ func (w *firstStart) Observe(context.Context, func(any) error) error { return Er
 func (w *firstStart) LogLevel() *slog.LevelVar { return w.level }
 
 // Doctor implements control.Backend.
-func (w *firstStart) Doctor(context.Context) []control.Finding { return w.findings() }
+func (w *firstStart) Doctor(context.Context) []findings.Finding { return w.findings() }
 
-func (w *firstStart) findings() []control.Finding {
+func (w *firstStart) findings() []findings.Finding {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return []control.Finding{control.Brokenf("membership", membershipRemedy(w.source),
+	return []findings.Finding{findings.Brokenf("membership", membershipRemedy(w.source),
 		"the agent waits for its first membership, and pods of this node have no network until then: %s", wording.OneLine(w.problem.Error()))}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // Before the first membership, status and doctor say what the agent waits for; ping says that it waits.
@@ -20,11 +21,11 @@ func TestFirstStart(t *testing.T) {
 	w.because(errors.New("one\ntwo"))
 	w.because(errors.New("PodNetwork cluster: missing"))
 	status, err := c.Status(t.Context())
-	if err != nil || status.Node != "edge-1" || len(status.Problems) != 1 || !strings.Contains(status.Problems[0].Detail, "PodNetwork cluster: missing") {
+	if err != nil || status.Node != "edge-1" || len(status.Problems) != 1 || !strings.Contains(status.Problems[0].Text, "PodNetwork cluster: missing") {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	found, err := c.Doctor(t.Context())
-	if err != nil || len(found) != 1 || found[0].Severity != control.Broken || !strings.Contains(found[0].Remedy, "the Kubernetes API") {
+	if err != nil || len(found) != 1 || found[0].Severity != findings.Broken || !strings.Contains(found[0].Remedy, "the Kubernetes API") {
 		t.Errorf("doctor %+v, %v", found, err)
 	}
 	if _, err := c.Ping(t.Context(), control.PingRequest{Target: "edge-2", Count: 1}); err == nil || !strings.Contains(err.Error(), "first membership") {

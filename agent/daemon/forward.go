@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -37,13 +37,13 @@ func logForward(h mesh.Host, key string, log *slog.Logger) {
 }
 
 // checkForward reports whom this node forwards for; nothing where it forwards for nobody.
-func checkForward(h mesh.Host, key string) []control.Finding {
+func checkForward(h mesh.Host, key string) []findings.Finding {
 	ignored := ignoredForward(h, key)
 	switch {
 	case len(h.Forward.From) == 0:
 		return nil
 	case len(ignored) > 0:
-		return []control.Finding{control.Brokenf("forward", forwardRemedy, "nothing is forwarded for: %s", strings.Join(ignored, "; "))}
+		return []findings.Finding{findings.Brokenf("forward", forwardRemedy, "nothing is forwarded for: %s", strings.Join(ignored, "; "))}
 	}
-	return []control.Finding{control.Okayf("forward", "from %v to ports %v of nodes and pods", h.Forward.From, h.Forward.Ports)}
+	return []findings.Finding{findings.Okayf("forward", "from %v to ports %v of nodes and pods", h.Forward.From, h.Forward.Ports)}
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -13,15 +13,15 @@ import (
 func TestForwardFinding(t *testing.T) {
 	for name, x := range map[string]struct {
 		from, ranges string
-		want         control.Severity
+		want         findings.Severity
 		says         []string
 	}{
-		"not used":              {"", "10.244.0.0/16", control.OK, nil},
-		"outside":               {"172.31.0.0/20 fd12::7/128", "10.244.0.0/16 fd44::/16", control.OK, []string{"from [172.31.0.0/20 fd12::7/128] to ports [10250/tcp]"}},
-		"inside":                {"172.31.0.0/20 10.244.7.0/24", "10.244.0.0/16", control.Broken, []string{"nodes.cloud.forward.from[1]: 10.244.7.0/24 overlaps", "10.244.0.0/16 (podCIDRs)"}},
-		"around":                {"10.0.0.0/8", "fd44::/16 10.244.0.0/16", control.Broken, []string{"nodes.cloud.forward.from[0]: 10.0.0.0/8 overlaps", "10.244.0.0/16 (podCIDRs)"}},
-		"no such IP version":    {"fd12::7/128 10.1.0.0/16", "10.244.0.0/16", control.Broken, []string{"nodes.cloud.forward.from[0]: fd12::7/128 is of an IP version"}},
-		"two mistakes in a row": {"10.244.0.0/16 fd12::/64", "10.244.0.0/16", control.Broken, []string{"from[0]", "from[1]"}},
+		"not used":              {"", "10.244.0.0/16", findings.OK, nil},
+		"outside":               {"172.31.0.0/20 fd12::7/128", "10.244.0.0/16 fd44::/16", findings.OK, []string{"from [172.31.0.0/20 fd12::7/128] to ports [10250/tcp]"}},
+		"inside":                {"172.31.0.0/20 10.244.7.0/24", "10.244.0.0/16", findings.Broken, []string{"nodes.cloud.forward.from[1]: 10.244.7.0/24 overlaps", "10.244.0.0/16 (podCIDRs)"}},
+		"around":                {"10.0.0.0/8", "fd44::/16 10.244.0.0/16", findings.Broken, []string{"nodes.cloud.forward.from[0]: 10.0.0.0/8 overlaps", "10.244.0.0/16 (podCIDRs)"}},
+		"no such IP version":    {"fd12::7/128 10.1.0.0/16", "10.244.0.0/16", findings.Broken, []string{"nodes.cloud.forward.from[0]: fd12::7/128 is of an IP version"}},
+		"two mistakes in a row": {"10.244.0.0/16 fd12::/64", "10.244.0.0/16", findings.Broken, []string{"from[0]", "from[1]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			prefixes := func(text string) (out []netip.Prefix) {
@@ -38,12 +38,12 @@ func TestForwardFinding(t *testing.T) {
 				}
 				return
 			}
-			if len(got) != 1 || got[0].Severity != x.want || (got[0].Remedy == "") != (x.want == control.OK) {
+			if len(got) != 1 || got[0].Severity != x.want || (got[0].Remedy == "") != (x.want == findings.OK) {
 				t.Fatalf("findings %+v, want one, %v", got, x.want)
 			}
 			for _, text := range x.says {
-				if !strings.Contains(got[0].Detail, text) {
-					t.Errorf("%q lacks %q", got[0].Detail, text)
+				if !strings.Contains(got[0].Text, text) {
+					t.Errorf("%q lacks %q", got[0].Text, text)
 				}
 			}
 		})

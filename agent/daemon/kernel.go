@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/upkeep"
@@ -42,10 +43,10 @@ type kernel struct {
 
 	applying sync.Mutex // one apply at a time; locked before mu
 
-	mu      sync.Mutex        // nothing else is locked while it is held
-	failure error             // of the last repair
-	waits   error             // why the conflist is not in place, nil when it is
-	inWay   []control.Finding // what on the host blocks the pod network, as of the last look
+	mu      sync.Mutex         // nothing else is locked while it is held
+	failure error              // of the last repair
+	waits   error              // why the conflist is not in place, nil when it is
+	inWay   []findings.Finding // what on the host blocks the pod network, as of the last look
 }
 
 // apply sets kernel state and the plugin's files; the repair calls it, too. The plan is
@@ -139,7 +140,7 @@ func (k *kernel) serving(failure error) error {
 }
 
 // look looks for what on this host blocks the pod network, and keeps it for findings.
-func (k *kernel) look(ctx context.Context) []control.Finding {
+func (k *kernel) look(ctx context.Context) []findings.Finding {
 	found := k.host.Warnings(ctx, k.force.current().Host)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -150,27 +151,27 @@ func (k *kernel) look(ctx context.Context) []control.Finding {
 // warn logs, at the start, what on this host blocks the pod network.
 func (k *kernel) warn(ctx context.Context) {
 	for _, f := range k.look(ctx) {
-		if f.Check != "ipv6" && f.Check != "lan" { // logged by the host itself
-			k.log.Warn("something on this host blocks the pod network", "check", f.Check, "found", wording.OneLine(f.Detail), "remedy", f.Remedy)
+		if f.ID != "ipv6" && f.ID != "lan" { // logged by the host itself
+			k.log.Warn("something on this host blocks the pod network", "check", f.ID, "found", wording.OneLine(f.Text), "remedy", f.Remedy)
 		}
 	}
 }
 
 // findings are what is wrong with kernel state and the plugin's files, other networks
 // inside the cluster's ranges, and what else blocked the pod network at the last look.
-func (k *kernel) findings(w mesh.Host) []control.Finding {
+func (k *kernel) findings(w mesh.Host) []findings.Finding {
 	other, stray := overlaps(k.pods, w), strays(k.pods, w)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var out []control.Finding
+	var out []findings.Finding
 	if k.failure != nil {
-		out = append(out, control.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", k.failure))
+		out = append(out, findings.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", k.failure))
 	}
 	if k.waits != nil {
-		out = append(out, control.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", k.waits))
+		out = append(out, findings.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", k.waits))
 	}
-	for _, f := range []control.Finding{other, stray} {
-		if f.Severity != control.OK {
+	for _, f := range []findings.Finding{other, stray} {
+		if f.Severity != findings.OK {
 			out = append(out, f)
 		}
 	}

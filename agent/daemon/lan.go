@@ -11,7 +11,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
@@ -185,13 +185,13 @@ func (l *lanPaths) inform(p mesh.Plan) {
 
 // check is doctor's finding, if there is one. The host's own check reports what the kernel
 // cannot hold.
-func (l *lanPaths) check() []control.Finding {
+func (l *lanPaths) check() []findings.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == "" {
 		return nil
 	}
-	return []control.Finding{control.Warningf("lan", "fix the cause and restart the agent; until then the tunnel carries everything", "no native or vxlan paths: %s", l.failed)}
+	return []findings.Finding{findings.Warningf("lan", "fix the cause and restart the agent; until then the tunnel carries everything", "no native or vxlan paths: %s", l.failed)}
 }
 
 // join serves members' offers. Where probes have come back from, members may be dialed.

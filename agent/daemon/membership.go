@@ -9,7 +9,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
@@ -85,9 +85,9 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 		m.log.Error("could not apply the changed membership everywhere; retrying", "err", err)
 	}
 	m.log.Info("membership changed", "members", len(p.Nodes), "relays", len(p.Relays), "took", time.Since(began).Round(10*time.Microsecond))
-	if f := strays(m.kernel.pods, p.Host); f.Severity != control.OK && !slices.Equal(p.Self.PodCIDRs, before.Self.PodCIDRs) {
+	if f := strays(m.kernel.pods, p.Host); f.Severity != findings.OK && !slices.Equal(p.Self.PodCIDRs, before.Self.PodCIDRs) {
 		m.log.Warn("this node's blocks changed: pods that were made before are cut off", "blocks", p.Self.PodCIDRs, "before", before.Self.PodCIDRs,
-			"pods", f.Detail, "remedy", f.Remedy)
+			"pods", f.Text, "remedy", f.Remedy)
 	}
 }
 

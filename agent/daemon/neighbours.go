@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/plugins"
 	"edgemesh/cni/conf"
@@ -22,14 +22,14 @@ import (
 )
 
 // checkOtherCNI reports which other network plugin has left traces here.
-func checkOtherCNI(confDir string, annotations map[string]string, p plan) control.Finding {
+func checkOtherCNI(confDir string, annotations map[string]string, p plan) findings.Finding {
 	return plugins.Check(plugins.Plugins(confDir, annotations), p.Host.Keep, p.Self.PodCIDRs)
 }
 
 // overlaps looks for foreign addresses and routes inside the cluster's ranges. In keep
 // mode, what is inside the node's own blocks is the other plugin's, and so are routes:
 // main's come before ours there.
-func overlaps(pods *conf.NetConf, w mesh.Host) control.Finding {
+func overlaps(pods *conf.NetConf, w mesh.Host) findings.Finding {
 	if !w.Keep {
 		return overlapFinding(upkeep.Overlaps(pods))
 	}
@@ -100,11 +100,11 @@ func lanConflicts(conflicts []overlap.Conflict, links []netlink.Link) []string {
 
 // overlapFinding grades conflicts. An address breaks things: our rule takes what is sent
 // to it, and our firewall drops what it sends. A route is only shadowed by ours.
-func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
+func overlapFinding(conflicts []overlap.Conflict, err error) findings.Finding {
 	const check = "addresses"
 	const remedy = `give that network other addresses (docker: "bip" and "default-address-pools"), or the cluster other podCIDRs`
 	if err != nil {
-		return control.Warningf(check, "fix the cause", "%v", err)
+		return findings.Warningf(check, "fix the cause", "%v", err)
 	}
 	var lines []string
 	broke := false
@@ -114,9 +114,9 @@ func overlapFinding(conflicts []overlap.Conflict, err error) control.Finding {
 	}
 	switch text := strings.Join(lines, "; "); {
 	case broke:
-		return control.Brokenf(check, remedy, "%s", text)
+		return findings.Brokenf(check, remedy, "%s", text)
 	case len(lines) > 0:
-		return control.Warningf(check, remedy, "%s (packets there go to the pod network)", text)
+		return findings.Warningf(check, remedy, "%s (packets there go to the pod network)", text)
 	}
-	return control.Okayf(check, "no other network on this node is inside the cluster's ranges")
+	return findings.Okayf(check, "no other network on this node is inside the cluster's ranges")
 }

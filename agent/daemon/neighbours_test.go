@@ -9,7 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/plugins"
 	"edgemesh/cni/overlap"
 )
@@ -32,17 +32,17 @@ func TestOverlapFinding(t *testing.T) {
 	for _, c := range []struct {
 		conflicts []overlap.Conflict
 		err       error
-		want      control.Severity
+		want      findings.Severity
 		text      string
 	}{
-		{nil, nil, control.OK, ""},
-		{[]overlap.Conflict{route}, nil, control.Warning, "flannel.1"},
-		{[]overlap.Conflict{route, address}, nil, control.Broken, "docker0"},
-		{[]overlap.Conflict{{Range: pods, Other: netip.MustParsePrefix("10.0.0.0/8"), Device: "eth0", Route: true, Around: true}}, nil, control.Warning, "route 10.0.0.0/8 on interface eth0 contains the pod range"},
-		{nil, errors.New("no netlink"), control.Warning, "no netlink"},
+		{nil, nil, findings.OK, ""},
+		{[]overlap.Conflict{route}, nil, findings.Warning, "flannel.1"},
+		{[]overlap.Conflict{route, address}, nil, findings.Broken, "docker0"},
+		{[]overlap.Conflict{{Range: pods, Other: netip.MustParsePrefix("10.0.0.0/8"), Device: "eth0", Route: true, Around: true}}, nil, findings.Warning, "route 10.0.0.0/8 on interface eth0 contains the pod range"},
+		{nil, errors.New("no netlink"), findings.Warning, "no netlink"},
 	} {
 		f := overlapFinding(c.conflicts, c.err)
-		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
+		if f.Severity != c.want || !strings.Contains(f.Text, c.text) || (f.Remedy == "") != (c.want == findings.OK) {
 			t.Errorf("%v, %v: %+v", c.conflicts, c.err, f)
 		}
 	}

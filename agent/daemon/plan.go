@@ -9,7 +9,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
@@ -156,9 +156,9 @@ func membershipRemedy(source string) string {
 }
 
 // checkMembership reports whether the source's membership is in force.
-func checkMembership(p plan, problem error, source string) control.Finding {
+func checkMembership(p plan, problem error, source string) findings.Finding {
 	if problem != nil {
-		return control.Warningf("membership", membershipRemedy(source), "the last good membership is in force: %v", problem)
+		return findings.Warningf("membership", membershipRemedy(source), "the last good membership is in force: %v", problem)
 	}
-	return control.Okayf("membership", "%s: %d members, this node owns %v", source, len(p.Nodes), p.Self.PodCIDRs)
+	return findings.Okayf("membership", "%s: %d members, this node owns %v", source, len(p.Nodes), p.Self.PodCIDRs)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // doctor on a host sees where its container runtime looks; in a pod there is nothing to see.
@@ -14,16 +14,16 @@ func TestRuntimeFinding(t *testing.T) {
 	const debian = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/usr/lib/cni'\n"
 	for name, x := range map[string]struct {
 		containerd, confDir, binDir string
-		want                        control.Severity
+		want                        findings.Severity
 		says                        []string // the finding, then the remedy
 	}{
-		"no runtime": {"", "/etc/cni/net.d", "/opt/cni/bin", control.OK, nil},
-		"as it is":   {debian, "/etc/cni/net.d", "/usr/lib/cni", control.OK, []string{"looks in /etc/cni/net.d and /usr/lib/cni", ""}},
-		"plugins elsewhere": {debian, "/etc/cni/net.d", "/opt/cni/bin", control.Broken,
+		"no runtime": {"", "/etc/cni/net.d", "/opt/cni/bin", findings.OK, nil},
+		"as it is":   {debian, "/etc/cni/net.d", "/usr/lib/cni", findings.OK, []string{"looks in /etc/cni/net.d and /usr/lib/cni", ""}},
+		"plugins elsewhere": {debian, "/etc/cni/net.d", "/opt/cni/bin", findings.Broken,
 			[]string{"/etc/containerd/config.toml", "set cniBinDir: /usr/lib/cni in the agent's configuration and restart the agent"}},
-		"configurations elsewhere": {"version = 3", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "", control.Broken,
+		"configurations elsewhere": {"version = 3", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "", findings.Broken,
 			[]string{"looks for CNI configurations in /etc/cni/net.d", "set cniConfDir: /etc/cni/net.d"}},
-		"broken": {"=", "/etc/cni/net.d", "/opt/cni/bin", control.Warning, []string{"line 1", "fix the cause"}},
+		"broken": {"=", "/etc/cni/net.d", "/opt/cni/bin", findings.Warning, []string{"line 1", "fix the cause"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -43,7 +43,7 @@ func TestRuntimeFinding(t *testing.T) {
 				}
 				return
 			}
-			if len(got) != 1 || got[0].Severity != x.want || !strings.Contains(got[0].Detail, x.says[0]) || !strings.Contains(got[0].Remedy, x.says[1]) {
+			if len(got) != 1 || got[0].Severity != x.want || !strings.Contains(got[0].Text, x.says[0]) || !strings.Contains(got[0].Remedy, x.says[1]) {
 				t.Errorf("findings %+v, want %v with %q", got, x.want, x.says)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
@@ -55,20 +56,20 @@ const manyPods = 5
 
 // strays names the pods whose addresses are not in this node's blocks. They were made before it got these; nothing but a new
 // sandbox gives them other addresses.
-func strays(pods *conf.NetConf, w mesh.Host) control.Finding {
+func strays(pods *conf.NetConf, w mesh.Host) findings.Finding {
 	if w.Keep {
-		return control.Okayf("pods", "another plugin has the pods")
+		return findings.Okayf("pods", "another plugin has the pods")
 	}
 	found, err := upkeep.Strays(pods)
 	if err != nil && !errors.Is(err, conf.ErrNoSubnet) { // a missing subnet file is for cni to say
-		return control.Warningf("pods", "fix the cause: `edgemesh-cni ipam fsck` looks at the records", "the addresses of pods cannot be read: %v", err)
+		return findings.Warningf("pods", "fix the cause: `edgemesh-cni ipam fsck` looks at the records", "the addresses of pods cannot be read: %v", err)
 	}
 	if len(found) == 0 {
 		used := 0
 		for _, p := range pools(pods, slog.New(slog.DiscardHandler)) {
 			used += p.Used
 		}
-		return control.Okayf("pods", "%d addresses of pods, none outside of this node's blocks %v", used, w.Blocks)
+		return findings.Okayf("pods", "%d addresses of pods, none outside of this node's blocks %v", used, w.Blocks)
 	}
 	var names []string
 	for _, r := range found[:min(len(found), manyPods)] {
@@ -77,7 +78,7 @@ func strays(pods *conf.NetConf, w mesh.Host) control.Finding {
 	if more := len(found) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return control.Brokenf("pods", "delete these pods, so that their successors get addresses of this node's blocks; a static pod: crictl stopp $(crictl pods -q --name POD)",
+	return findings.Brokenf("pods", "delete these pods, so that their successors get addresses of this node's blocks; a static pod: crictl stopp $(crictl pods -q --name POD)",
 		"%s: not in this node's blocks, which it got after these pods were made; nobody reaches them", strings.Join(names, ", "))
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
@@ -115,7 +116,7 @@ func TestServing(t *testing.T) {
 func TestStrays(t *testing.T) {
 	dir := t.TempDir()
 	pods := netConf(t, filepath.Join(dir, "data"), dir)
-	if f := strays(pods, mesh.Host{}); f.Severity != control.OK {
+	if f := strays(pods, mesh.Host{}); f.Severity != findings.OK {
 		t.Errorf("no subnet: %+v", f)
 	}
 	if err := os.WriteFile(filepath.Join(dir, conf.SubnetFile), []byte(`{"podCIDRs":["198.18.77.0/24"],"clusterCIDRs":["198.18.0.0/16"],"mtu":1500}`), 0o600); err != nil {
@@ -136,14 +137,14 @@ func TestStrays(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := strays(pods, mesh.Host{})
-	if f.Severity != control.Broken || !strings.HasPrefix(f.Detail, "default/web-1 (198.18.78.2): ") || !strings.Contains(f.Remedy, "delete these pods") {
+	if f.Severity != findings.Broken || !strings.HasPrefix(f.Text, "default/web-1 (198.18.78.2): ") || !strings.Contains(f.Remedy, "delete these pods") {
 		t.Errorf("%+v", f)
 	}
 	unread := netConf(t, filepath.Join(dir, conf.SubnetFile), dir) // a file in the directory's place
-	if f := strays(unread, mesh.Host{}); f.Severity != control.Warning || !strings.Contains(f.Detail, "cannot be read") {
+	if f := strays(unread, mesh.Host{}); f.Severity != findings.Warning || !strings.Contains(f.Text, "cannot be read") {
 		t.Errorf("records that cannot be read: %+v", f)
 	}
-	if f := strays(pods, mesh.Host{Keep: true}); f.Severity != control.OK {
+	if f := strays(pods, mesh.Host{Keep: true}); f.Severity != findings.OK {
 		t.Errorf("another plugin has the pods: %+v", f)
 	}
 }

@@ -1,54 +1,42 @@
 package diagnose
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // one wants a single finding with this severity, check and text, and a remedy unless it is well.
-func one(t *testing.T, name string, all []control.Finding, severity control.Severity, check, says string) {
+func one(t *testing.T, name string, all []findings.Finding, severity findings.Severity, check, says string) {
 	t.Helper()
 	if len(all) != 1 {
 		t.Errorf("%s: %+v, want one finding", name, all)
 		return
 	}
 	f := all[0]
-	if f.Severity != severity || f.Check != check || !strings.Contains(f.Detail+" → "+f.Remedy, says) || (f.Remedy == "") != (severity == control.OK) {
+	if f.Severity != severity || f.ID != check || !strings.Contains(f.Text+" → "+f.Remedy, says) || (f.Remedy == "") != (severity == findings.OK) {
 		t.Errorf("%s: %+v, want %s %s: %s", name, f, severity, check, says)
-	}
-}
-
-// What is broken is first, and of two broken things that which was looked at first.
-func TestOrdered(t *testing.T) {
-	all := []control.Finding{control.Okayf("a", ""), control.Warningf("b", "x", ""), control.Brokenf("c", "x", ""), control.Okayf("d", ""), control.Brokenf("e", "x", "")}
-	var got []string
-	for _, f := range Ordered(all) {
-		got = append(got, f.Check)
-	}
-	if !slices.Equal(got, []string{"c", "e", "b", "a", "d"}) || all[0].Check != "a" {
-		t.Errorf("%v", got)
 	}
 }
 
 // What is well names what was looked at.
 func TestOKNames(t *testing.T) {
 	ms := 1.0
-	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), control.OK, "udp", "1 relays answer by UDP: /ip4/5.5.5.5/udp/1")
-	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), control.OK, "mtu", "1 of 2 peers")
+	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), findings.OK, "udp", "1 relays answer by UDP: /ip4/5.5.5.5/udp/1")
+	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), findings.OK, "mtu", "1 of 2 peers")
 }
 
 // A wrong clock is a warning, and the cause where relays refuse this node.
 func TestClock(t *testing.T) {
-	one(t, "nobody reported the time", Clock(nil, true), control.OK, "clock", "not compared")
-	one(t, "well", Clock(&netcheck.Clock{OffsetMs: 900, Relay: "r"}, true), control.OK, "clock", "1s from relay r's")
-	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), control.Warning, "clock", "by 2h0m0s")
-	one(t, "31 s, and nothing works", Clock(&netcheck.Clock{OffsetMs: 31_000}, true), control.Warning, "clock", "by 31s: times in the nodes' logs")
-	one(t, "behind, and nothing works", Clock(&netcheck.Clock{OffsetMs: -7_200_000}, true), control.Broken, "clock", "by -2h0m0s: certificates and tokens are refused → set the clock")
+	one(t, "nobody reported the time", Clock(nil, true), findings.OK, "clock", "not compared")
+	one(t, "well", Clock(&netcheck.Clock{OffsetMs: 900, Relay: "r"}, true), findings.OK, "clock", "1s from relay r's")
+	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), findings.Warning, "clock", "by 2h0m0s")
+	one(t, "31 s, and nothing works", Clock(&netcheck.Clock{OffsetMs: 31_000}, true), findings.Warning, "clock", "by 31s: times in the nodes' logs")
+	one(t, "behind, and nothing works", Clock(&netcheck.Clock{OffsetMs: -7_200_000}, true), findings.Broken, "clock", "by -2h0m0s: certificates and tokens are refused → set the clock")
 }
 
 // A relay that answers by TCP alone is named; whether others answer by UDP says whose firewall it is.
@@ -59,10 +47,10 @@ func TestUDP(t *testing.T) {
 	const at = "/ip4/5.5.5.5/udp/4470/quic-v1"
 	good := netcheck.Relay{PeerID: "good", TCP: yes("t"), UDP: yes("u")}
 	closed := netcheck.Relay{PeerID: "closed", TCP: yes("t"), UDP: no(at)}
-	one(t, "well", UDP([]netcheck.Relay{good}), control.OK, "udp", "1 relays answer")
-	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), control.Warning, "udp", "relay closed answers by TCP, but not by UDP at "+at)
-	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), control.Warning, "udp", "relay's firewall and its provider's (security group): other relays")
-	one(t, "the only one", UDP([]netcheck.Relay{closed}), control.Warning, "udp", "allow outgoing UDP in this site's firewall")
+	one(t, "well", UDP([]netcheck.Relay{good}), findings.OK, "udp", "1 relays answer")
+	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), findings.Warning, "udp", "relay closed answers by TCP, but not by UDP at "+at)
+	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), findings.Warning, "udp", "relay's firewall and its provider's (security group): other relays")
+	one(t, "the only one", UDP([]netcheck.Relay{closed}), findings.Warning, "udp", "allow outgoing UDP in this site's firewall")
 	for name, r := range map[string]netcheck.Relay{"dead": {TCP: no("t"), UDP: no(at)}, "without UDP": {TCP: yes("t")}} {
 		if got := UDP([]netcheck.Relay{r}); got != nil {
 			t.Errorf("%s: %+v", name, got)
@@ -79,17 +67,17 @@ func TestProxy(t *testing.T) {
 		proxy.Garbled:      "→ check the relay's address and port",
 		proxy.Refused:      "→ look at the proxy's log",
 	} {
-		one(t, string(cause), []control.Finding{Proxy("12D3 at x", "proxy 10.1.1.1:3128: "+string(cause), cause, false)}, control.Broken, "proxy", says)
+		one(t, string(cause), []findings.Finding{Proxy("12D3 at x", "proxy 10.1.1.1:3128: "+string(cause), cause, false)}, findings.Broken, "proxy", says)
 	}
-	one(t, "another relay is reserved", []control.Finding{Proxy("12D3 at x", "407", proxy.Unauthorized, true)}, control.Warning, "proxy", "12D3 at x: 407")
+	one(t, "another relay is reserved", []findings.Finding{Proxy("12D3 at x", "407", proxy.Unauthorized, true)}, findings.Warning, "proxy", "12D3 at x: 407")
 }
 
 // A LAN that loses large packets is named, and a path that does.
 func TestMTU(t *testing.T) {
 	peers := []control.PeerStatus{{Node: "a", Reason: "native: probes of 1500 bytes are lost, small ones pass"}, {Node: "b", Reason: "native: no answer"}, {Node: "c"}}
-	one(t, "LAN", MTU(peers), control.Warning, "mtu", "a: native: probes of 1500 bytes are lost")
-	one(t, "large ones pass", []control.Finding{Large("10.1.1.1", "native", 1500, 1, 2)}, control.OK, "size", "1 of 2 packets of 1500 bytes")
-	one(t, "large ones are lost", []control.Finding{Large("10.1.1.1", "native", 1500, 0, 2)}, control.Broken, "size", "on the path (native)")
+	one(t, "LAN", MTU(peers), findings.Warning, "mtu", "a: native: probes of 1500 bytes are lost")
+	one(t, "large ones pass", []findings.Finding{Large("10.1.1.1", "native", 1500, 1, 2)}, findings.OK, "size", "1 of 2 packets of 1500 bytes")
+	one(t, "large ones are lost", []findings.Finding{Large("10.1.1.1", "native", 1500, 0, 2)}, findings.Broken, "size", "on the path (native)")
 }
 
 // A pool is full when pods have every address; kept ones are given away.
@@ -97,7 +85,7 @@ func TestPools(t *testing.T) {
 	pool := func(used, kept int) []control.Pool {
 		return []control.Pool{{Blocks: []string{"10.1.0.0/24"}, Size: 253, Used: used, Kept: kept}}
 	}
-	one(t, "kept", Pools(pool(10, 243)), control.OK, "pool", "10 of 253 addresses of 10.1.0.0/24")
-	one(t, "nearly full", Pools(pool(240, 0)), control.Warning, "pool", "240 of 253")
-	one(t, "full", Pools(pool(253, 0)), control.Broken, "pool", "new pods get none → delete pods")
+	one(t, "kept", Pools(pool(10, 243)), findings.OK, "pool", "10 of 253 addresses of 10.1.0.0/24")
+	one(t, "nearly full", Pools(pool(240, 0)), findings.Warning, "pool", "240 of 253")
+	one(t, "full", Pools(pool(253, 0)), findings.Broken, "pool", "new pods get none → delete pods")
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/netcheck"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -12,24 +13,24 @@ import (
 
 // Clock judges how far this host's clock is off. Packets flow with any clock, so that it warns; where something is broken
 // that needs certificates, a wrong clock is the cause.
-func Clock(c *netcheck.Clock, broken bool) []control.Finding {
+func Clock(c *netcheck.Clock, broken bool) []findings.Finding {
 	const remedy = "set the clock, for instance with chrony or systemd-timesyncd"
 	if c == nil {
-		return []control.Finding{control.Okayf("clock", "not compared: no relay reported the time by WebSocket")}
+		return []findings.Finding{findings.Okayf("clock", "not compared: no relay reported the time by WebSocket")}
 	}
 	off := time.Duration(c.OffsetMs) * time.Millisecond
 	switch {
 	case off.Abs() <= netcheck.ClockTolerance:
-		return []control.Finding{control.Okayf("clock", "%v from relay %s's, which is read to a second", off.Round(time.Second), c.Relay)}
+		return []findings.Finding{findings.Okayf("clock", "%v from relay %s's, which is read to a second", off.Round(time.Second), c.Relay)}
 	case broken && off.Abs() >= netcheck.ClockFails:
-		return []control.Finding{control.Brokenf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
+		return []findings.Finding{findings.Brokenf("clock", remedy, "this host's clock differs from the relay's by %v: certificates and tokens are refused", off.Round(time.Second))}
 	}
-	return []control.Finding{control.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: %s", off.Round(time.Second), netcheck.ClockEffect(off))}
+	return []findings.Finding{findings.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: %s", off.Round(time.Second), netcheck.ClockEffect(off))}
 }
 
 // UDP judges which relays answer by TCP and not by UDP. That a connection over QUIC exists proves nothing: it may have died
 // a moment ago.
-func UDP(all []netcheck.Relay) []control.Finding {
+func UDP(all []netcheck.Relay) []findings.Finding {
 	var closed []netcheck.Relay
 	var open []string
 	for _, r := range all {
@@ -41,38 +42,38 @@ func UDP(all []netcheck.Relay) []control.Finding {
 			closed = append(closed, r)
 		}
 	}
-	var out []control.Finding
+	var out []findings.Finding
 	for _, r := range closed {
 		remedy := "open this UDP port in the relay's firewall and its provider's (security group): other relays answer by UDP"
 		if len(open) == 0 {
 			remedy = "open the relay's UDP port in its firewall and its provider's; if it is open, allow outgoing UDP in this site's firewall"
 		}
-		out = append(out, control.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))
+		out = append(out, findings.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))
 	}
 	if len(closed) == 0 && len(open) > 0 {
-		out = append(out, control.Okayf("udp", "%d relays answer by UDP: %s", len(open), strings.Join(open, ", ")))
+		out = append(out, findings.Okayf("udp", "%d relays answer by UDP: %s", len(open), strings.Join(open, ", ")))
 	}
 	return out
 }
 
 // Proxy judges why a relay is not reached through the HTTP proxy. reserved: another one is.
-func Proxy(relay, detail string, cause proxy.Cause, reserved bool) control.Finding {
+func Proxy(relay, detail string, cause proxy.Cause, reserved bool) findings.Finding {
 	_, remedy, found := strings.Cut(string(cause), ": ")
 	if !found {
 		remedy = "look at the proxy's log for what it refuses"
 	}
 	if reserved {
-		return control.Warningf("proxy", remedy, "%s: %s", relay, detail)
+		return findings.Warningf("proxy", remedy, "%s: %s", relay, detail)
 	}
-	return control.Brokenf("proxy", remedy, "%s: %s", relay, detail)
+	return findings.Brokenf("proxy", remedy, "%s: %s", relay, detail)
 }
 
 // MTU judges LAN paths that lose packets of full size.
-func MTU(peers []control.PeerStatus) []control.Finding {
-	var out []control.Finding
+func MTU(peers []control.PeerStatus) []findings.Finding {
+	var out []findings.Finding
 	for _, p := range peers {
 		if strings.Contains(p.Reason, decide.LostWhole) {
-			out = append(out, control.Warningf("mtu", "set the MTU of the interface to that LAN to what passes (find it with `ping -M do -s SIZE`), on both nodes, or "+
+			out = append(out, findings.Warningf("mtu", "set the MTU of the interface to that LAN to what passes (find it with `ping -M do -s SIZE`), on both nodes, or "+
 				"repair what drops larger packets without an answer: a VPN, a switch, PPPoE. The tunnel carries the packets meanwhile",
 				"%s: %s", p.Node, p.Reason))
 		}
@@ -84,17 +85,17 @@ func MTU(peers []control.PeerStatus) []control.Finding {
 				lan++
 			}
 		}
-		out = append(out, control.Okayf("mtu", "no LAN path loses packets of full size; %d of %d peers in use are on one", lan, len(peers)))
+		out = append(out, findings.Okayf("mtu", "no LAN path loses packets of full size; %d of %d peers in use are on one", lan, len(peers)))
 	}
 	return out
 }
 
 // Large judges packets of full size to one address, where small ones were answered.
-func Large(to, path string, size, answered, sent int) control.Finding {
+func Large(to, path string, size, answered, sent int) findings.Finding {
 	if answered > 0 {
-		return control.Okayf("size", "%d of %d packets of %d bytes are answered", answered, sent, size)
+		return findings.Okayf("size", "%d of %d packets of %d bytes are answered", answered, sent, size)
 	}
-	return control.Brokenf("size", "repair what drops large packets without an answer between the nodes (a VPN, a switch, PPPoE), or set the MTU of the "+
+	return findings.Brokenf("size", "repair what drops large packets without an answer between the nodes (a VPN, a switch, PPPoE), or set the MTU of the "+
 		"interface there to what passes; `encryption: always` in the membership avoids LAN paths",
 		"%s answers small packets, but none of %d of %d bytes: something on the path (%s) silently drops large ones", to, sent, size, path)
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
 )
@@ -16,14 +16,14 @@ const nodeIP = "node-ip"
 
 // NodeIP says what is wrong with the addresses that this node's kubelet reports (p.Self.NodeIPs), and what to do about it.
 // stateDir holds the record of what `edgemesh-agent install` configured kubelet with.
-func NodeIP(p mesh.Plan, stateDir string) []control.Finding {
+func NodeIP(p mesh.Plan, stateDir string) []findings.Finding {
 	configured, err := nodeip.Recorded(stateDir)
 	var here []netip.Addr
 	if err == nil {
 		here, err = nodeip.Present(slices.Concat(mesh.Addresses(p.Self.PodCIDRs), p.Self.NodeIPs, configured))
 	}
 	if err != nil {
-		return []control.Finding{control.Warningf(nodeIP, "fix the cause", "the addresses that kubelet reports could not be checked: %v", err)}
+		return []findings.Finding{findings.Warningf(nodeIP, "fix the cause", "the addresses that kubelet reports could not be checked: %v", err)}
 	}
 	return judgeNodeIP(p, configured, here)
 }
@@ -35,11 +35,11 @@ func NodeIPReported(p mesh.Plan) bool {
 }
 
 // NodeIPMissing is NodeIP's finding of a Node that has no address at all; it looks at nothing but p.
-func NodeIPMissing(p mesh.Plan) []control.Finding {
+func NodeIPMissing(p mesh.Plan) []findings.Finding {
 	if len(p.Self.NodeIPs) > 0 && !p.Self.Unreported {
 		return nil
 	}
-	return []control.Finding{control.Warningf(nodeIP, nodeIPRemedy(p), "kubelet reports no address: its --node-ip names one that this host does not have; "+
+	return []findings.Finding{findings.Warningf(nodeIP, nodeIPRemedy(p), "kubelet reports no address: its --node-ip names one that this host does not have; "+
 		"logs, exec and Services of this node lead nowhere")}
 }
 
@@ -50,26 +50,26 @@ func nodeIPRemedy(p mesh.Plan) string {
 }
 
 // judgeNodeIP is NodeIP. here are those of all these addresses that the host has.
-func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []control.Finding {
+func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []findings.Finding {
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
 	mine, set := joined(wanted), nodeIPRemedy(p)
 	if missing := NodeIPMissing(p); missing != nil {
 		return missing
 	}
-	var out []control.Finding
-	warn := func(detail string, args ...any) { out = append(out, control.Warningf(nodeIP, set, detail, args...)) }
+	var out []findings.Finding
+	warn := func(detail string, args ...any) { out = append(out, findings.Warningf(nodeIP, set, detail, args...)) }
 	other := 0
 	for _, a := range p.Self.NodeIPs {
 		owner, owned := p.Owner(a)
 		switch {
 		case slices.Contains(wanted, a) && !slices.Contains(here, a):
-			out = append(out, control.Brokenf(nodeIP, "see the other findings about the bridge or IPv6; where the host has no IPv6, give kubelet the other address only",
+			out = append(out, findings.Brokenf(nodeIP, "see the other findings about the bridge or IPv6; where the host has no IPv6, give kubelet the other address only",
 				"kubelet reports %s, which this host does not have", a))
 		case slices.Contains(wanted, a):
 		case owned && owner.Name == p.Self.Name:
 			warn("kubelet reports %s, which is not the first address of this node's first block: the mesh address is %s", a, mine)
 		case owned:
-			out = append(out, control.Brokenf(nodeIP, set, "kubelet reports %s, which belongs to node %s: logs, exec and Services of this node go there", a, owner.Name))
+			out = append(out, findings.Brokenf(nodeIP, set, "kubelet reports %s, which belongs to node %s: logs, exec and Services of this node go there", a, owner.Name))
 		case !slices.Contains(here, a):
 			warn("kubelet reports %s, which this host does not have: it refuses to report an address that the host lacks, and the Node keeps the former one", a)
 		case mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen())):
@@ -86,20 +86,20 @@ func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []control.Finding {
 	switch {
 	case len(out) > 0:
 	case other == len(p.Self.NodeIPs) && !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return slices.Contains(here, a) }): // cniMode keep, for instance
-		out = append(out, control.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; this host has no mesh address that it could report", joined(p.Self.NodeIPs)))
+		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; this host has no mesh address that it could report", joined(p.Self.NodeIPs)))
 	case other > 0 && other < len(p.Self.NodeIPs) && !slices.Contains(wanted, p.Self.NodeIPs[0]):
 		warn("kubelet reports %s: the first is the Node's address for most programs, and other sites cannot reach it", joined(p.Self.NodeIPs))
 	case other == len(p.Self.NodeIPs):
-		out = append(out, control.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; `edgemesh-agent install --node-ip` makes it %s", joined(p.Self.NodeIPs), mine))
+		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; `edgemesh-agent install --node-ip` makes it %s", joined(p.Self.NodeIPs), mine))
 	default:
-		out = append(out, control.Okayf(nodeIP, "kubelet reports %s, reached by its mesh address from everywhere", joined(p.Self.NodeIPs)))
+		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, reached by its mesh address from everywhere", joined(p.Self.NodeIPs)))
 	}
 	return out
 }
 
 // notFollowed is for a kubelet that reports other addresses than configured. One that refuses an address
 // that the host lacks leaves what the Node had: only this comparison shows it.
-func notFollowed(p mesh.Plan, configured, here []netip.Addr) []control.Finding {
+func notFollowed(p mesh.Plan, configured, here []netip.Addr) []findings.Finding {
 	if !slices.ContainsFunc(configured, func(a netip.Addr) bool { return !slices.Contains(p.Self.NodeIPs, a) }) {
 		return nil
 	}
@@ -108,14 +108,14 @@ func notFollowed(p mesh.Plan, configured, here []netip.Addr) []control.Finding {
 		switch {
 		case slices.Contains(here, a):
 		case slices.Contains(wanted, a):
-			return []control.Finding{control.Warningf(nodeIP, "see the other findings about the bridge or IPv6; where the host has no IPv6, run `edgemesh-agent install --node-ip` again",
+			return []findings.Finding{findings.Warningf(nodeIP, "see the other findings about the bridge or IPv6; where the host has no IPv6, run `edgemesh-agent install --node-ip` again",
 				"kubelet is configured to report %s, which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
 		default:
-			return []control.Finding{control.Warningf(nodeIP, "run `edgemesh-agent install --node-ip` again, or with =off",
+			return []findings.Finding{findings.Warningf(nodeIP, "run `edgemesh-agent install --node-ip` again, or with =off",
 				"kubelet is configured to report %s, which is no longer this node's and which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
 		}
 	}
-	return []control.Finding{control.Warningf(nodeIP, "wait a minute; then restart kubelet (k3s, edgecore), and look for another --node-ip on its command line, which overrules ours; "+
+	return []findings.Finding{findings.Warningf(nodeIP, "wait a minute; then restart kubelet (k3s, edgecore), and look for another --node-ip on its command line, which overrules ours; "+
 		"`edgemesh-agent install --node-ip=off` gives up the mesh address",
 		"kubelet is configured to report %s, and the Node has %s", joined(configured), joined(p.Self.NodeIPs))}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 const (
@@ -21,67 +22,64 @@ const (
 	noticeMost = 3
 )
 
-// reasons are the events, by the check that finds what they are about.
-var reasons = map[string]string{"peers": "MeshPathMissing", "keys": "MeshKeyMismatch", "strangers": "MeshStranger", //nolint:gochecknoglobals // a constant
-	"handshakes": "MeshHandshakes", "relayed": "MeshPathRelayed", "membership": "MeshMembershipOutdated", "pool": "MeshPoolExhausted"}
-
 // Notice is an event for Kubernetes.
 type Notice struct{ Reason, Message string }
 
 // Notices decides which findings become events, and how often. The zero value has seen nothing.
 type Notices struct {
-	since map[string]time.Time // by check: wrong since then
-	sent  map[string]time.Time // by check: the last event
+	since map[string]time.Time // by reason: wrong since then
+	sent  map[string]time.Time // by reason: the last event
 }
 
 // Due returns the events that are due at now, when all are the findings.
-func (n *Notices) Due(now time.Time, all []control.Finding) (out []Notice) {
+func (n *Notices) Due(now time.Time, all []findings.Finding) (out []Notice) {
 	if n.since == nil {
 		n.since, n.sent = map[string]time.Time{}, map[string]time.Time{}
 	}
 	texts := map[string][]string{}
 	var order []string
 	for _, f := range all {
-		if f.Severity == control.OK || reasons[f.Check] == "" {
+		kind, _ := findings.Of(f.ID)
+		if f.Severity == findings.OK || kind.Event == "" {
 			continue
 		}
-		if texts[f.Check] == nil {
-			order = append(order, f.Check)
+		if texts[kind.Event] == nil {
+			order = append(order, kind.Event)
 		}
-		texts[f.Check] = append(texts[f.Check], f.Detail+"; "+f.Remedy)
+		texts[kind.Event] = append(texts[kind.Event], f.Text+"; "+f.Remedy)
 	}
-	for check := range n.since {
-		if texts[check] == nil {
-			delete(n.since, check)
+	for reason := range n.since {
+		if texts[reason] == nil {
+			delete(n.since, reason)
 		}
 	}
-	for _, check := range order {
-		if _, wrong := n.since[check]; !wrong {
-			n.since[check] = now
+	for _, reason := range order {
+		if _, wrong := n.since[reason]; !wrong {
+			n.since[reason] = now
 		}
-		last, sent := n.sent[check]
+		last, sent := n.sent[reason]
 		every := noticeEvery
-		if check == "relayed" {
+		if reason == "MeshPathRelayed" {
 			every = relayedEvery
 		}
-		if now.Sub(n.since[check]) < noticeAfter || sent && now.Sub(last) < every {
+		if now.Sub(n.since[reason]) < noticeAfter || sent && now.Sub(last) < every {
 			continue
 		}
-		n.sent[check] = now
-		named := slices.Clone(texts[check][:min(noticeMost, len(texts[check]))])
-		if more := len(texts[check]) - len(named); more > 0 {
+		n.sent[reason] = now
+		named := slices.Clone(texts[reason][:min(noticeMost, len(texts[reason]))])
+		if more := len(texts[reason]) - len(named); more > 0 {
 			named = append(named, fmt.Sprintf("and %d more", more))
 		}
-		out = append(out, Notice{reasons[check], strings.Join(named, ". ")})
+		out = append(out, Notice{reason, strings.Join(named, ". ")})
 	}
 	return out
 }
 
 // Relayed judges paths that have been relayed for long, by necessity: they work, slower and at the relay's expense.
-func Relayed(now time.Time, peers []control.PeerStatus) (out []control.Finding) {
+func Relayed(now time.Time, peers []control.PeerStatus) (out []findings.Finding) {
 	for _, p := range peers {
 		if p.Path == "relayed" && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
-			out = append(out, control.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what blocks a better path",
+			out = append(out, findings.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what blocks a better path",
 				"packets to %s have been relayed for %v: %s", p.Node, now.Sub(*p.Since).Round(time.Minute), p.Reason))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // What stays wrong is an event after ten minutes and every hour, with a few of its findings; what passes, and what is not for
@@ -14,25 +15,25 @@ import (
 func TestNotices(t *testing.T) {
 	var n Notices
 	start := time.Unix(1, 0)
-	stranger := control.Warningf("strangers", "block it", "peer x connects")
-	var lost []control.Finding
+	stranger := findings.Warningf("stranger", "block it", "peer x connects")
+	var lost []findings.Finding
 	for i := range 5 {
-		lost = append(lost, control.Warningf("peers", "run doctor there", "no path to edge-%d", i))
+		lost = append(lost, findings.Warningf("peer-unreachable", "run doctor there", "no path to edge-%d", i))
 	}
 	for _, c := range []struct {
 		minute int
-		all    []control.Finding
+		all    []findings.Finding
 		want   string
 	}{
-		{0, append([]control.Finding{stranger, control.Okayf("key", "fine"), control.Warningf("udp", "open it", "closed")}, lost...), ""},
+		{0, append([]findings.Finding{stranger, findings.Okayf("key", "fine"), findings.Warningf("udp", "open it", "closed")}, lost...), ""},
 		{9, lost, ""}, // the stranger is gone
-		{10, append([]control.Finding{stranger}, lost...), "MeshPathMissing: no path to edge-0; run doctor there. no path to edge-1; run doctor there. " +
+		{10, append([]findings.Finding{stranger}, lost...), "MeshPathMissing: no path to edge-0; run doctor there. no path to edge-1; run doctor there. " +
 			"no path to edge-2; run doctor there. and 2 more"},
-		{20, []control.Finding{stranger}, "MeshStranger: peer x connects; block it"},
-		{21, append([]control.Finding{stranger}, lost...), ""},
-		{69, append([]control.Finding{stranger}, lost...), ""}, // lost again, but reported within the hour
-		{70, append([]control.Finding{stranger}, lost[0]), "MeshPathMissing: no path to edge-0; run doctor there"},
-		{80, []control.Finding{stranger}, "MeshStranger: peer x connects; block it"},
+		{20, []findings.Finding{stranger}, "MeshStranger: peer x connects; block it"},
+		{21, append([]findings.Finding{stranger}, lost...), ""},
+		{69, append([]findings.Finding{stranger}, lost...), ""}, // lost again, but reported within the hour
+		{70, append([]findings.Finding{stranger}, lost[0]), "MeshPathMissing: no path to edge-0; run doctor there"},
+		{80, []findings.Finding{stranger}, "MeshStranger: peer x connects; block it"},
 		{300, nil, ""},
 		{310, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), ""},
 		{320, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), "MeshPoolExhausted: all 9 addresses of 10.1.1.0/24"},

@@ -4,24 +4,25 @@ import (
 	"strings"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // Pools judges how many addresses are left for pods. Those kept for deleted pods are given away when no other is free, so
 // they count as free.
-func Pools(all []control.Pool) []control.Finding {
+func Pools(all []control.Pool) []findings.Finding {
 	const remedy = "delete pods of this node, and lower maxPods of its kubelet so that the next ones go elsewhere; `edgemesh-cni ipam list` shows who has the " +
 		"addresses. With a membership file, add a block to the node's podCIDRs"
-	var out []control.Finding
+	var out []findings.Finding
 	for _, p := range all {
 		blocks := strings.Join(p.Blocks, ", ")
 		used := uint64(max(0, p.Used))
 		switch {
 		case used >= p.Size:
-			out = append(out, control.Brokenf("pool", remedy, "all %d addresses of %s are used by pods: new pods get none", p.Size, blocks))
+			out = append(out, findings.Brokenf("pool", remedy, "all %d addresses of %s are used by pods: new pods get none", p.Size, blocks))
 		case used*10 >= p.Size*9:
-			out = append(out, control.Warningf("pool", remedy, "%d of %d addresses of %s are used by pods", used, p.Size, blocks))
+			out = append(out, findings.Warningf("pool", remedy, "%d of %d addresses of %s are used by pods", used, p.Size, blocks))
 		default:
-			out = append(out, control.Okayf("pool", "%d of %d addresses of %s are used by pods, %d are kept for deleted ones", used, p.Size, blocks, p.Kept))
+			out = append(out, findings.Okayf("pool", "%d of %d addresses of %s are used by pods, %d are kept for deleted ones", used, p.Size, blocks, p.Kept))
 		}
 	}
 	return out

@@ -9,30 +9,30 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // Refused looks at who was refused in the last minutes. name is the node of a member's peer ID, "" for others; at is
 // the node that was seen at an address. All of them are warnings: what is refused harms nothing but those who are.
-func Refused(all []refusals.Refusal, name func(peer.ID) string, at func(netip.Addr) string) []control.Finding {
-	var out []control.Finding
+func Refused(all []refusals.Refusal, name func(peer.ID) string, at func(netip.Addr) string) []findings.Finding {
+	var out []findings.Finding
 	reported := map[string]bool{}
 	for _, r := range all {
 		f := finding(r, name(r.Peer), at(address(r.From)))
-		if key := f.Check + f.Detail; !reported[key] {
+		if key := f.ID + f.Text; !reported[key] {
 			reported[key] = true
 			out = append(out, f)
 		}
 	}
 	if len(out) == 0 {
-		return []control.Finding{control.Okayf("refused", "nobody was refused within the last %v", refusals.Kept)}
+		return []findings.Finding{findings.Okayf("refused", "nobody was refused within the last %v", refusals.Kept)}
 	}
 	return out
 }
 
 // finding is what an operator has to know of one refusal. node is the peer's, seen the one at its address.
-func finding(r refusals.Refusal, node, seen string) control.Finding {
+func finding(r refusals.Refusal, node, seen string) findings.Finding {
 	const key = "if that node was installed again, run `edgemesh-agent id` there and register its peer ID in place of the one in the membership"
 	who := r.Peer.String()
 	if node != "" {
@@ -40,28 +40,28 @@ func finding(r refusals.Refusal, node, seen string) control.Finding {
 	}
 	switch r.Reason {
 	case refusals.Key:
-		return control.Warningf("keys", key, "the key of %s does not match its entry: at %s (%d times)", who, r.From, r.Count)
+		return findings.Warningf("key-mismatch", key, "the key of %s does not match its entry: at %s (%d times)", who, r.From, r.Count)
 	case refusals.Stranger:
 		if seen != "" {
-			return control.Warningf("keys", key, "peer %s connects from %s, where node %s was before, and is not a member: the key there may not match its entry (%d times)",
+			return findings.Warningf("key-mismatch", key, "peer %s connects from %s, where node %s was before, and is not a member: the key there may not match its entry (%d times)",
 				who, r.From, seen, r.Count)
 		}
-		return control.Warningf("strangers", "if it is a node of this cluster, its key is not the one in the membership: run `edgemesh-agent id` there and register it; otherwise nothing, or block its address",
+		return findings.Warningf("stranger", "if it is a node of this cluster, its key is not the one in the membership: run `edgemesh-agent id` there and register it; otherwise nothing, or block its address",
 			"peer %s connects from %s and is not a member (refused %d times)", who, r.From, r.Count)
 	case refusals.Banned:
-		return control.Warningf("banned", "nothing, if it is to stay out; otherwise remove it from `banned` in the membership",
+		return findings.Warningf("banned", "nothing, if it is to stay out; otherwise remove it from `banned` in the membership",
 			"%s connects from %s and is refused: it is banned, or was disconnected a moment ago (%d times)", who, r.From, r.Count)
 	case refusals.Handshakes:
-		return control.Warningf("handshakes", "block that address in the firewall; members keep the places reserved for addresses where they were seen",
+		return findings.Warningf("handshakes", "block that address in the firewall; members keep the places reserved for addresses where they were seen",
 			"all places for handshakes are taken by connections that do not say who they are: %d refused, the last from %s", r.Count, r.From)
 	case refusals.Address:
-		return control.Warningf("handshakes", "block that address in the firewall, unless many nodes stand behind it",
+		return findings.Warningf("handshakes", "block that address in the firewall, unless many nodes stand behind it",
 			"an address opens more connections than its share without saying who it is: %d refused, the last from %s", r.Count, r.From)
 	case refusals.Inside:
-		return control.Warningf("strangers", "check the cluster's podCIDRs: they must not contain nodes' own addresses",
+		return findings.Warningf("stranger", "check the cluster's podCIDRs: they must not contain nodes' own addresses",
 			"connections from %s, inside the pod network, are refused (%d times)", r.From, r.Count)
 	}
-	return control.Warningf("limits", "restart the agent there if it is a node of yours; if it continues, ban it",
+	return findings.Warningf("limits", "restart the agent there if it is a node of yours; if it continues, ban it",
 		"%s at %s goes beyond its share of this node: %s (refused %d times)", who, cmp.Or(r.From, "an unknown address"), r.Reason, r.Count)
 }
 

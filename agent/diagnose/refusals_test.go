@@ -8,7 +8,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/keytest"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
@@ -37,27 +37,27 @@ func TestRefusedFindings(t *testing.T) {
 		check  string
 		says   []string
 	}{
-		{refusals.Stranger, stranger, "/ip4/5.5.5.1/tcp/77", "strangers", []string{stranger.String(), "5.5.5.1", "not a member"}},
-		{refusals.Stranger, stranger, "/ip4/5.5.5.2/udp/77/quic-v1", "keys", []string{stranger.String(), "edge-2"}},
+		{refusals.Stranger, stranger, "/ip4/5.5.5.1/tcp/77", "stranger", []string{stranger.String(), "5.5.5.1", "not a member"}},
+		{refusals.Stranger, stranger, "/ip4/5.5.5.2/udp/77/quic-v1", "key-mismatch", []string{stranger.String(), "edge-2"}},
 		{refusals.Banned, stranger, "/ip4/5.5.5.1/tcp/77", "banned", []string{stranger.String(), "5.5.5.1"}},
-		{refusals.Key, member, "/ip4/5.5.5.3/tcp/4001, where another one answers", "keys", []string{"edge-1", member.String(), "5.5.5.3"}},
+		{refusals.Key, member, "/ip4/5.5.5.3/tcp/4001, where another one answers", "key-mismatch", []string{"edge-1", member.String(), "5.5.5.3"}},
 		{refusals.Handshakes, "", "5.5.5.4", "handshakes", []string{"all places", "5.5.5.4", "7"}},
 		{refusals.Address, "", "5.5.5.4", "handshakes", []string{"share", "5.5.5.4"}},
 		{refusals.PeerStreams, member, "", "limits", []string{"edge-1", "peer streams"}},
 		{refusals.Memory, member, "/ip4/5.5.5.3/tcp/4001", "limits", []string{"edge-1", "memory", "5.5.5.3"}},
 	} {
 		got := Refused([]refusals.Refusal{{Reason: c.reason, Peer: c.peer, From: c.from, At: time.Now(), Count: 7}}, name, at)
-		if len(got) != 1 || got[0].Check != c.check || got[0].Severity != control.Warning || got[0].Remedy == "" {
+		if len(got) != 1 || got[0].ID != c.check || got[0].Severity != findings.Warning || got[0].Remedy == "" {
 			t.Errorf("%s: %+v", c.reason, got)
 			continue
 		}
 		for _, want := range c.says {
-			if !strings.Contains(got[0].Detail, want) {
-				t.Errorf("%s: %q lacks %q", c.reason, got[0].Detail, want)
+			if !strings.Contains(got[0].Text, want) {
+				t.Errorf("%s: %q lacks %q", c.reason, got[0].Text, want)
 			}
 		}
 	}
-	if got := Refused(nil, name, at); len(got) != 1 || got[0].Severity != control.OK {
+	if got := Refused(nil, name, at); len(got) != 1 || got[0].Severity != findings.OK {
 		t.Errorf("nobody was refused: %+v", got)
 	}
 }

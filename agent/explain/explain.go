@@ -18,6 +18,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/diagnose"
 	"edgemesh/agent/echo"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -32,13 +33,13 @@ const (
 // Agent is what the steps need of the running agent.
 type Agent interface {
 	// Plan is the membership in force, and what is wrong with its source.
-	Plan() (mesh.Plan, control.Finding)
+	Plan() (mesh.Plan, findings.Finding)
 	// Peer says how another member is reached now.
 	Peer(mesh.Node) control.PeerStatus
 	// Ping probes the agent there over the tunnel, and says over which path the answer came.
 	Ping(context.Context, mesh.Node) (rtt time.Duration, over string, err error)
 	// Host compares the kernel with what is wanted, and names what blocks packets.
-	Host(context.Context) []control.Finding
+	Host(context.Context) []findings.Finding
 	// HasPod reports whether a pod of this node has the address.
 	HasPod(netip.Addr) (bool, error)
 	// Open opens a stream to the agent of another member.
@@ -46,14 +47,14 @@ type Agent interface {
 }
 
 // To explains what happens to packets from this node to ip, which is node's, or to node itself without one.
-func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []control.Finding {
+func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []findings.Finding {
 	plan, membership := a.Plan()
 	if !ip.IsValid() {
 		ip = gatewayOf(node)
 	}
 	e := end{agent: a, plan: plan, node: node, ip: ip, local: node.Name == plan.Self.Name}
-	out := []control.Finding{e.owner()}
-	if membership.Severity != control.OK {
+	out := []findings.Finding{e.owner()}
+	if membership.Severity != findings.OK {
 		out = append(out, membership)
 	}
 	out = append(append(out, e.policy()), e.kernel(ctx)...)
@@ -62,10 +63,10 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []control.F
 		return append(out, e.reach(ctx)...)
 	}
 	agent := e.ping(ctx) // connects, so that there is a path to describe
-	out = append(out, e.path(agent.Severity == control.Broken), agent, e.counters())
-	var there, reached []control.Finding
+	out = append(out, e.path(agent.Severity == findings.Broken), agent, e.counters())
+	var there, reached []findings.Finding
 	var wg sync.WaitGroup
-	if agent.Severity != control.Broken {
+	if agent.Severity != findings.Broken {
 		wg.Go(func() { there = e.farSide(ctx) })
 	}
 	reached = e.reach(ctx)
@@ -81,36 +82,36 @@ func gatewayOf(n mesh.Node) netip.Addr {
 	return mesh.Gateway(n.PodCIDRs[0])
 }
 
-func (e end) owner() control.Finding {
+func (e end) owner() findings.Finding {
 	i := slices.IndexFunc(e.node.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(e.ip) })
 	if i < 0 {
-		return control.Brokenf("owner", "give the node a block in the membership", "%s owns no pod addresses", e.node.Name)
+		return findings.Brokenf("owner", "give the node a block in the membership", "%s owns no pod addresses", e.node.Name)
 	}
 	here := ""
 	if e.local {
 		here = ", this node"
 	}
-	return control.Okayf("owner", "%s is in block %s of node %s%s", e.ip, e.node.PodCIDRs[i], e.node.Name, here)
+	return findings.Okayf("owner", "%s is in block %s of node %s%s", e.ip, e.node.PodCIDRs[i], e.node.Name, here)
 }
 
 // ping probes the agent there, over the tunnel.
-func (e end) ping(ctx context.Context) control.Finding {
+func (e end) ping(ctx context.Context) findings.Finding {
 	ctx, cancel := context.WithTimeout(ctx, echo.Wait)
 	defer cancel()
 	rtt, over, err := e.agent.Ping(ctx, e.node)
 	if err != nil {
-		return control.Brokenf("agent", "run doctor on "+e.node.Name+" and `edgemesh-agent netcheck` on both nodes: is the agent there running, and does it have a reservation at a relay?",
+		return findings.Brokenf("agent", "run doctor on "+e.node.Name+" and `edgemesh-agent netcheck` on both nodes: is the agent there running, and does it have a reservation at a relay?",
 			"the agent of %s does not answer: %v", e.node.Name, err)
 	}
-	return control.Okayf("agent", "the agent of %s answers in %v, %s", e.node.Name, rtt.Round(10*time.Microsecond), over)
+	return findings.Okayf("agent", "the agent of %s answers in %v, %s", e.node.Name, rtt.Round(10*time.Microsecond), over)
 }
 
 // reach sends packets to the node itself and to the pod: what the first one passes, and the second one does not, is the far
 // node's.
-func (e end) reach(ctx context.Context) []control.Finding {
+func (e end) reach(ctx context.Context) []findings.Finding {
 	gateway := gatewayFor(e.node, e.ip)
 	atNode := echoed(ctx, gateway, 0, echoes)
-	out := []control.Finding{e.answered("node", gateway, atNode,
+	out := []findings.Finding{e.answered("node", gateway, atNode,
 		"run doctor on "+e.node.Name+": its TUN, routes, FORWARD policy or hostAccess drop what the tunnel delivers")}
 	if size := mtu(e.ip); atNode == echoes && !e.local && size > 0 {
 		out = append(out, diagnose.Large(gateway.String(), e.agent.Peer(e.node).Path, size, echoed(ctx, gateway, size, largeEchoes), largeEchoes))
@@ -125,35 +126,35 @@ func (e end) reach(ctx context.Context) []control.Finding {
 	return append(out, e.answered("pod", e.ip, echoed(ctx, e.ip, 0, echoes), remedy))
 }
 
-func (e end) answered(check string, ip netip.Addr, n int, remedy string) control.Finding {
+func (e end) answered(check string, ip netip.Addr, n int, remedy string) findings.Finding {
 	if n == 0 {
-		return control.Brokenf(check, remedy, "%s answers none of %d ICMP echo requests", ip, echoes)
+		return findings.Brokenf(check, remedy, "%s answers none of %d ICMP echo requests", ip, echoes)
 	}
 	if n < echoes {
-		return control.Warningf(check, "look at the loss with `edgemesh-agent ping "+e.node.Name+" --count 0`", "%s answers %d of %d ICMP echo requests", ip, n, echoes)
+		return findings.Warningf(check, "look at the loss with `edgemesh-agent ping "+e.node.Name+" --count 0`", "%s answers %d of %d ICMP echo requests", ip, n, echoes)
 	}
-	return control.Okayf(check, "%s answers %d of %d ICMP echo requests", ip, n, echoes)
+	return findings.Okayf(check, "%s answers %d of %d ICMP echo requests", ip, n, echoes)
 }
 
 // blamed makes a cause of what the other end's firewall may be doing, where its pod answers there and not here.
-func blamed(there, reached []control.Finding) []control.Finding {
-	lost := slices.ContainsFunc(reached, func(f control.Finding) bool { return f.Check == "pod" && f.Severity == control.Broken })
+func blamed(there, reached []findings.Finding) []findings.Finding {
+	lost := slices.ContainsFunc(reached, func(f findings.Finding) bool { return f.ID == "pod" && f.Severity == findings.Broken })
 	for i, f := range there {
-		if lost && f.Severity == control.Warning && slices.Contains([]string{"nftables", "iptables"}, f.Check) {
-			there[i].Severity = control.Broken
-			there[i].Detail = strings.Replace(f.Detail, "pods may be unreachable", "pods are unreachable", 1)
+		if lost && f.Severity == findings.Warning && slices.Contains([]string{"nftables", "iptables"}, f.ID) {
+			there[i].Severity = findings.Broken
+			there[i].Text = strings.Replace(f.Text, "pods may be unreachable", "pods are unreachable", 1)
 		}
 	}
 	return there
 }
 
 // farSide queries the agent at the other end.
-func (e end) farSide(ctx context.Context) []control.Finding {
+func (e end) farSide(ctx context.Context) []findings.Finding {
 	all, err := fetch(ctx, e.agent, e.node, query{From: gatewayFor(e.plan.Self, e.ip).String(), To: e.ip.String()})
 	if err != nil {
-		f := control.Okayf("there", "%s does not report its side, as an agent of an older release, or one that starts: %v", e.node.Name, err)
+		f := findings.Okayf("there", "%s does not report its side, as an agent of an older release, or one that starts: %v", e.node.Name, err)
 		f.Node = e.node.Name
-		return []control.Finding{f}
+		return []findings.Finding{f}
 	}
 	for i := range all {
 		all[i].Node = e.node.Name

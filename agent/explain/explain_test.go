@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -19,15 +20,15 @@ import (
 type fake struct {
 	self    mesh.Node
 	members []mesh.Node
-	kernel  []control.Finding
+	kernel  []findings.Finding
 	deny    []netip.Prefix
 	open    func() (Stream, error)
 }
 
-func (f *fake) Plan() (mesh.Plan, control.Finding) {
+func (f *fake) Plan() (mesh.Plan, findings.Finding) {
 	p := mesh.Plan{Self: f.self, Nodes: f.members}
 	p.Host.Access.PodDenyCIDRs = f.deny
-	return p, control.Okayf("membership", "fine")
+	return p, findings.Okayf("membership", "fine")
 }
 func (f *fake) Peer(mesh.Node) control.PeerStatus {
 	return control.PeerStatus{Path: "relayed", Transport: "quic", Reason: "why"}
@@ -35,7 +36,7 @@ func (f *fake) Peer(mesh.Node) control.PeerStatus {
 func (f *fake) Ping(context.Context, mesh.Node) (time.Duration, string, error) {
 	return time.Millisecond, "relayed over quic", nil
 }
-func (f *fake) Host(context.Context) []control.Finding          { return f.kernel }
+func (f *fake) Host(context.Context) []findings.Finding         { return f.kernel }
 func (f *fake) HasPod(netip.Addr) (bool, error)                 { return false, nil }
 func (f *fake) Open(context.Context, mesh.Node) (Stream, error) { return f.open() }
 
@@ -60,7 +61,7 @@ func queried(t *testing.T, answers *Answers, q query) string {
 	all, err := fetch(t.Context(), near, member("b", "10.244.2.0/24"), q)
 	out := []string{fmt.Sprint(err)}
 	for _, f := range all {
-		out = append(out, fmt.Sprintf("%s %s: %s", f.Severity, f.Check, f.Detail))
+		out = append(out, fmt.Sprintf("%s %s: %s", f.Severity, f.ID, f.Text))
 	}
 	return strings.Join(out, "\n")
 }
@@ -81,7 +82,7 @@ func TestFarSide(t *testing.T) {
 	contains(t, "well", queried(t, NewAnswers(far), pair), "ok owner: 10.244.2.7 is this node's, 10.244.1.1 is a's", "ok policy", "ok path: relayed over quic; not better: why",
 		"broken pod: no pod of this node has the address 10.244.2.7")
 
-	far.kernel = []control.Finding{control.Okayf("tun", "up"), control.Warningf("nftables", "let it pass", "dropped: pods may be unreachable")}
+	far.kernel = []findings.Finding{findings.Okayf("tun", "up"), findings.Warningf("nftables", "let it pass", "dropped: pods may be unreachable")}
 	far.deny = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	contains(t, "in the way", queried(t, NewAnswers(far), pair), "warning nftables: dropped", "warning policy: podDenyCIDRs has 10.244.1.0/24")
 
@@ -131,7 +132,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	many := reply{}
 	for range 1000 {
-		many.Findings = append(many.Findings, control.Finding{Check: "x", Severity: "urgent"})
+		many.Findings = append(many.Findings, findings.Finding{ID: "x", Severity: "urgent"})
 	}
 	few, err := json.Marshal(many)
 	if err != nil {
@@ -161,14 +162,14 @@ func TestAnswersAreBounded(t *testing.T) {
 			t.Errorf("%s: %d findings, %v", name, len(all), err)
 		}
 		for _, f := range all {
-			if f.Severity != control.Warning {
+			if f.Severity != findings.Warning {
 				t.Fatalf("%s: %+v", name, f)
 			}
 		}
 	}
 	old := &fake{open: func() (Stream, error) { return nil, errors.New("protocols not supported") }}
 	e := end{agent: old, plan: mesh.Plan{Self: member("a", "10.244.1.0/24")}, node: member("b", "10.244.2.0/24"), ip: netip.MustParseAddr("10.244.2.7")}
-	if f := e.farSide(t.Context()); len(f) != 1 || f[0].Severity != control.OK || f[0].Node != "b" || !strings.Contains(f[0].Detail, "older release") {
+	if f := e.farSide(t.Context()); len(f) != 1 || f[0].Severity != findings.OK || f[0].Node != "b" || !strings.Contains(f[0].Text, "older release") {
 		t.Errorf("an older agent: %+v", f)
 	}
 }
@@ -176,10 +177,10 @@ func TestAnswersAreBounded(t *testing.T) {
 // A path that is not there is broken once a packet needed it, with the reason; before that it is nobody's fault.
 func TestNoPath(t *testing.T) {
 	e := end{agent: without{&fake{}}, node: member("b", "10.244.2.0/24")}
-	if f := e.path(false); f.Severity != control.OK {
+	if f := e.path(false); f.Severity != findings.OK {
 		t.Errorf("unused: %+v", f)
 	}
-	if f := e.path(true); f.Severity != control.Broken || f.Detail != "no path: no relay has it" || f.Remedy == "" {
+	if f := e.path(true); f.Severity != findings.Broken || f.Text != "no path: no relay has it" || f.Remedy == "" {
 		t.Errorf("the agent there does not answer: %+v", f)
 	}
 }
@@ -193,13 +194,13 @@ func (without) Peer(mesh.Node) control.PeerStatus {
 
 // A firewall that the far end warns of is the cause once its pod is not reached.
 func TestBlamed(t *testing.T) {
-	there := []control.Finding{control.Okayf("owner", ""), control.Warningf("nftables", "x", "pods may be unreachable"), control.Warningf("udp", "x", "y")}
-	got := blamed(there, []control.Finding{control.Okayf("node", ""), control.Okayf("pod", "")})
-	if got[1].Severity != control.Warning {
+	there := []findings.Finding{findings.Okayf("owner", ""), findings.Warningf("nftables", "x", "pods may be unreachable"), findings.Warningf("udp", "x", "y")}
+	got := blamed(there, []findings.Finding{findings.Okayf("node", ""), findings.Okayf("pod", "")})
+	if got[1].Severity != findings.Warning {
 		t.Errorf("the pod is reached: %+v", got)
 	}
-	got = blamed(there, []control.Finding{control.Okayf("node", ""), control.Brokenf("pod", "x", "")})
-	if got[1].Severity != control.Broken || got[1].Detail != "pods are unreachable" || got[2].Severity != control.Warning {
+	got = blamed(there, []findings.Finding{findings.Okayf("node", ""), findings.Brokenf("pod", "x", "")})
+	if got[1].Severity != findings.Broken || got[1].Text != "pods are unreachable" || got[2].Severity != findings.Warning {
 		t.Errorf("the pod is not reached: %+v", got)
 	}
 }

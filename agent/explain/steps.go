@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/agent/control"
 	"edgemesh/agent/echo"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/internal/membership/mesh"
 )
@@ -26,31 +26,31 @@ type end struct {
 }
 
 // policy looks for rules of ours that drop packets; NetworkPolicies are other programs' matter.
-func (e end) policy() control.Finding {
+func (e end) policy() findings.Finding {
 	for _, p := range e.plan.Host.Access.PodDenyCIDRs {
 		if p.Contains(e.ip) {
-			return control.Brokenf("policy", "take it out of podDenyCIDRs in the membership", "podDenyCIDRs has %s: pods of this node do not reach %s", p, e.ip)
+			return findings.Brokenf("policy", "take it out of podDenyCIDRs in the membership", "podDenyCIDRs has %s: pods of this node do not reach %s", p, e.ip)
 		}
 	}
-	return control.Okayf("policy", "none of %d podDenyCIDRs contains %s", len(e.plan.Host.Access.PodDenyCIDRs), e.ip)
+	return findings.Okayf("policy", "none of %d podDenyCIDRs contains %s", len(e.plan.Host.Access.PodDenyCIDRs), e.ip)
 }
 
 // kernel names which of this node's rules, routes and devices are missing, or what blocks them.
-func (e end) kernel(ctx context.Context) []control.Finding {
+func (e end) kernel(ctx context.Context) []findings.Finding {
 	all := e.agent.Host(ctx)
-	bad := slices.DeleteFunc(slices.Clone(all), func(f control.Finding) bool { return f.Severity == control.OK })
+	bad := slices.DeleteFunc(slices.Clone(all), func(f findings.Finding) bool { return f.Severity == findings.OK })
 	if len(bad) > 0 {
 		return bad
 	}
 	var parts []string
 	for _, f := range all {
-		parts = append(parts, f.Check+": "+f.Detail)
+		parts = append(parts, f.ID+": "+f.Text)
 	}
-	return []control.Finding{control.Okayf("kernel", "all in place: %s", strings.Join(parts, "; "))}
+	return []findings.Finding{findings.Okayf("kernel", "all in place: %s", strings.Join(parts, "; "))}
 }
 
 // route looks up where the kernel would send a packet.
-func (e end) route() control.Finding {
+func (e end) route() findings.Finding {
 	const remedy = "run `edgemesh-agent doctor`: its checks of routes and rules name what is missing or blocks packets"
 	want, path := host.TUNName, ""
 	switch {
@@ -67,18 +67,18 @@ func (e end) route() control.Finding {
 	}
 	routes, err := netlink.RouteGet(e.ip.AsSlice())
 	if err != nil {
-		return control.Brokenf("route", remedy, "the kernel has no route to %s: %v", e.ip, err)
+		return findings.Brokenf("route", remedy, "the kernel has no route to %s: %v", e.ip, err)
 	}
 	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
 	if err != nil {
-		return control.Brokenf("route", remedy, "the route to %s leads over an interface that is gone: %v", e.ip, err)
+		return findings.Brokenf("route", remedy, "the route to %s leads over an interface that is gone: %v", e.ip, err)
 	}
 	name := link.Attrs().Name
 	ours := []string{host.TUNName, host.BridgeName, host.VXLANName}
 	if want != "" && name != want || want == "" && slices.Contains(ours, name) {
-		return control.Brokenf("route", remedy, "packets to %s leave over %s instead of %s", e.ip, name, strings.TrimSpace(want+" (path "+path+")"))
+		return findings.Brokenf("route", remedy, "packets to %s leave over %s instead of %s", e.ip, name, strings.TrimSpace(want+" (path "+path+")"))
 	}
-	return control.Okayf("route", "packets to %s leave over %s, source %s, MTU %d", e.ip, name, routes[0].Src, mtu(e.ip))
+	return findings.Okayf("route", "packets to %s leave over %s, source %s, MTU %d", e.ip, name, routes[0].Src, mtu(e.ip))
 }
 
 // mtu is the largest packet that this host sends there in one piece, 0 if that is unknown.
@@ -98,18 +98,18 @@ func mtu(ip netip.Addr) int {
 }
 
 // path says how the node is reached, and why not better. lost: its agent did not answer.
-func (e end) path(lost bool) control.Finding {
+func (e end) path(lost bool) findings.Finding {
 	st := e.agent.Peer(e.node)
 	why := ""
 	if st.Reason != "" {
 		why = "; not better: " + st.Reason
 	}
 	if st.Transport == "" && lost {
-		return control.Brokenf("path", "run `edgemesh-agent netcheck` on both nodes, and `edgemesh-agent status`: is a relay connected and reserved?",
+		return findings.Brokenf("path", "run `edgemesh-agent netcheck` on both nodes, and `edgemesh-agent status`: is a relay connected and reserved?",
 			"no path: %s", cmp.Or(st.Reason, "no reason is known"))
 	}
 	if st.Transport == "" {
-		return control.Okayf("path", "none yet: the first packet connects%s", why)
+		return findings.Okayf("path", "none yet: the first packet connects%s", why)
 	}
 	text := st.Path + " over " + st.Transport
 	if st.Relay != "" {
@@ -118,18 +118,18 @@ func (e end) path(lost bool) control.Finding {
 	if st.Endpoint != "" {
 		text += ", " + st.Endpoint
 	}
-	return control.Okayf("path", "%s%s", text, why)
+	return findings.Okayf("path", "%s%s", text, why)
 }
 
 // counters are what the tunnel has carried and dropped towards it.
-func (e end) counters() control.Finding {
+func (e end) counters() findings.Finding {
 	p := e.agent.Peer(e.node)
 	var by []string
 	for reason, n := range p.DropsBy {
 		by = append(by, fmt.Sprintf("%s %d", reason, n))
 	}
 	slices.Sort(by)
-	return control.Okayf("counters", "%d bytes sent, %d received, %d more past the tunnel; %d packets dropped %v", p.TxBytes, p.RxBytes, p.LANBytes, p.Drops, by)
+	return findings.Okayf("counters", "%d bytes sent, %d received, %d more past the tunnel; %d packets dropped %v", p.TxBytes, p.RxBytes, p.LANBytes, p.Drops, by)
 }
 
 // gatewayFor is the node's own address in the block that has ip, else in its first block of that IP version.

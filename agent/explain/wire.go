@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -51,12 +51,12 @@ type query struct {
 
 // reply has what was found, or why nothing was looked at.
 type reply struct {
-	Findings []control.Finding `json:"findings,omitempty"`
-	Error    string            `json:"error,omitempty"`
+	Findings []findings.Finding `json:"findings,omitempty"`
+	Error    string             `json:"error,omitempty"`
 }
 
 // fetch gets from the agent of another member what it sees on its side.
-func fetch(ctx context.Context, a Agent, to mesh.Node, q query) ([]control.Finding, error) {
+func fetch(ctx context.Context, a Agent, to mesh.Node, q query) ([]findings.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, exchange)
 	defer cancel()
 	s, err := a.Open(ctx, to)
@@ -76,9 +76,10 @@ func fetch(ctx context.Context, a Agent, to mesh.Node, q query) ([]control.Findi
 		return nil, errors.New(r.Error)
 	}
 	for i, f := range r.Findings {
-		if !slices.Contains([]control.Severity{control.OK, control.Warning, control.Broken}, f.Severity) {
-			r.Findings[i].Severity = control.Warning
+		if !slices.Contains([]findings.Severity{findings.OK, findings.Skipped, findings.Note, findings.Warning, findings.Broken}, f.Severity) {
+			f.Severity = findings.Warning
 		}
+		r.Findings[i] = f.Bounded()
 	}
 	return r.Findings[:min(len(r.Findings), maxFindings)], nil
 }
@@ -121,7 +122,7 @@ func (a *Answers) Answer(ctx context.Context, id mesh.PeerID, s Stream) error {
 	return s.CloseWrite()
 }
 
-func (a *Answers) look(ctx context.Context, id mesh.PeerID, q query) ([]control.Finding, error) {
+func (a *Answers) look(ctx context.Context, id mesh.PeerID, q query) ([]findings.Finding, error) {
 	plan, _ := a.agent.Plan()
 	i := slices.IndexFunc(plan.Nodes, func(n mesh.Node) bool { return n.PeerID == id && n.Name != plan.Self.Name })
 	from, err := netip.ParseAddr(q.From)

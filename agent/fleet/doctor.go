@@ -6,20 +6,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // examined is what doctor found on one node.
 type examined struct {
-	Node     string            `json:"node"`
-	Error    string            `json:"error,omitempty"` // why the agent was not reached
-	Findings []control.Finding `json:"findings,omitempty"`
+	Node     string             `json:"node"`
+	Error    string             `json:"error,omitempty"` // why the agent was not reached
+	Findings []findings.Finding `json:"findings,omitempty"`
 }
 
 // broken counts what is.
 func (e examined) broken() (n int) {
 	for _, f := range e.Findings {
-		if f.Severity == control.Broken {
+		if f.Severity == findings.Broken {
 			n++
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // paths are those of peers, best first.
@@ -219,12 +220,12 @@ func seen(node string, all []state) string {
 }
 
 // printFindings shows what is wrong with one node, and what to do.
-func printFindings(w io.Writer, node string, all []control.Finding) {
+func printFindings(w io.Writer, node string, all []findings.Finding) {
 	for _, f := range all {
-		if f.Severity == control.OK {
+		if f.Severity == findings.OK {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s: %s: %s\n", clean(node), f.Severity, clean(f.Check), clean(f.Detail))
+		fmt.Fprintf(w, "%s: %s: %s: %s\n", clean(node), f.Severity, clean(f.ID), clean(f.Text))
 		if f.Remedy != "" {
 			fmt.Fprintf(w, "  → %s\n", clean(f.Remedy))
 		}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/iptables"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/sysctl"
@@ -99,7 +99,7 @@ func TestWithoutIPv6(t *testing.T) {
 			if n := strings.Count(log.String(), "no IPv6"); n != 1 || !strings.Contains(log.String(), c.reason) {
 				t.Errorf("the log says it %d times, want once with %q:\n%s", n, c.reason, &log)
 			}
-			if f := findingOf(t, h.Check(context.Background(), dual()), "ipv6"); f.Severity != control.Warning || f.Remedy == "" {
+			if f := findingOf(t, h.Check(context.Background(), dual()), "ipv6"); f.Severity != findings.Warning || f.Remedy == "" {
 				t.Errorf("finding is %+v, want a warning with a remedy", f)
 			}
 		})
@@ -136,7 +136,7 @@ func TestBrokenIP6Tables(t *testing.T) {
 	if out := run(t, "ip -6 route show table all\nip6tables-nft-save"); strings.Contains(out, "5210") || strings.Contains(out, iptables.Prefix) {
 		t.Errorf("something of IPv6 is left:\n%s", out)
 	}
-	if f := findingOf(t, h.Check(context.Background(), dual()), "ipv6"); !strings.Contains(f.Detail, "can't initialize table nat") {
+	if f := findingOf(t, h.Check(context.Background(), dual()), "ipv6"); !strings.Contains(f.Text, "can't initialize table nat") {
 		t.Errorf("finding is %+v, want iptables' own words", f)
 	}
 }

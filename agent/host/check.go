@@ -7,31 +7,31 @@ import (
 	"slices"
 	"strings"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
 )
 
-func finding(check string, grade control.Severity, detail, remedy string) control.Finding {
-	return control.Finding{Check: check, Severity: grade, Detail: detail, Remedy: remedy}
+func finding(check string, grade findings.Severity, detail, remedy string) findings.Finding {
+	return findings.Finding{ID: check, Severity: grade, Text: detail, Remedy: remedy}
 }
 
 // Check compares the kernel's state with w and changes nothing: what Set would
 // repair is broken now.
-func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
+func (h *Host) Check(ctx context.Context, w mesh.Host) []findings.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
 	if err != nil {
-		return []control.Finding{finding("host", control.Broken, "kernel state was not compared: "+err.Error(), "install what is missing and restart the agent")}
+		return []findings.Finding{finding("host", findings.Broken, "kernel state was not compared: "+err.Error(), "install what is missing and restart the agent")}
 	}
 	var order []*examined
 	byName := map[string]*examined{} // several parts may share a name
 	for _, p := range h.parts(s, h.applied) {
 		if ctx.Err() != nil {
-			return []control.Finding{finding("host", control.Broken, "kernel state was not compared to the end: "+ctx.Err().Error(), "try again")}
+			return []findings.Finding{finding("host", findings.Broken, "kernel state was not compared to the end: "+ctx.Err().Error(), "try again")}
 		}
 		e := byName[p.name]
 		if e == nil {
@@ -41,13 +41,13 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []control.Finding {
 		e.add(p.diff())
 	}
 	slices.SortStableFunc(order, func(a, b *examined) int { return rank(a.name) - rank(b.name) })
-	var out []control.Finding
+	var out []findings.Finding
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
 	out = append(out, h.inTheWay(ctx, w, s)...)
 	if why := nft.Missing(); why != "" {
-		out = append(out, finding(byNFT, control.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
+		out = append(out, finding(byNFT, findings.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
 	}
 	return out
 }
@@ -80,28 +80,28 @@ func (e *examined) add(changes []plan.Change, err error) {
 	}
 }
 
-func (e *examined) finding() control.Finding {
+func (e *examined) finding() findings.Finding {
 	err := errors.Join(e.errs...)
 	if e.name == "tun" && err == nil && len(e.todo) == 0 {
 		err = rtnetlink.CheckTUN()
 	}
 	if err != nil {
-		return finding(e.name, control.Broken, err.Error(), e.remedy)
+		return finding(e.name, findings.Broken, err.Error(), e.remedy)
 	}
 	if len(e.todo) == 0 {
-		return finding(e.name, control.OK, e.present(), "")
+		return finding(e.name, findings.OK, e.present(), "")
 	}
 	const most = 4
 	todo := strings.Join(e.todo[:min(len(e.todo), most)], "; ")
 	if n := len(e.todo) - most; n > 0 {
 		todo += fmt.Sprintf("; and %d more", n)
 	}
-	return finding(e.name, control.Broken, "repair needed: "+todo+" (wanted: "+e.present()+")", e.remedy)
+	return finding(e.name, findings.Broken, "repair needed: "+todo+" (wanted: "+e.present()+")", e.remedy)
 }
 
 // Warnings reports what on this host obstructs the pod network although Set succeeds. It sends probes through the host's
 // firewall.
-func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
+func (h *Host) Warnings(ctx context.Context, w mesh.Host) []findings.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
@@ -114,11 +114,11 @@ func (h *Host) Warnings(ctx context.Context, w mesh.Host) []control.Finding {
 }
 
 // inTheWay is Warnings for a caller that holds mu.
-func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []control.Finding {
-	var out []control.Finding
+func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []findings.Finding {
+	var out []findings.Finding
 	warn := func(check, detail, remedy string) {
 		if detail != "" {
-			out = append(out, finding(check, control.Warning, detail, remedy))
+			out = append(out, finding(check, findings.Warning, detail, remedy))
 		}
 	}
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
@@ -128,7 +128,7 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []contro
 	detail, remedy := h.fw.Mixed()
 	warn("iptables", detail, remedy)
 	if detail, remedy := rtnetlink.CheckRoutes(s); detail != "" {
-		out = append(out, finding("way", control.Broken, detail, remedy))
+		out = append(out, finding("way", findings.Broken, detail, remedy))
 	}
 	if why := reasons(h.can); why != "" {
 		warn("lan", "LAN paths unavailable: "+why, "see the cause; packets take the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false")

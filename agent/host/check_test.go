@@ -6,19 +6,19 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/conf"
 )
 
-func findingOf(t *testing.T, all []control.Finding, name string) control.Finding {
+func findingOf(t *testing.T, all []findings.Finding, name string) findings.Finding {
 	t.Helper()
 	for _, f := range all {
-		if f.Check == name {
+		if f.ID == name {
 			return f
 		}
 	}
 	t.Fatalf("no finding %q in %+v", name, all)
-	return control.Finding{}
+	return findings.Finding{}
 }
 
 func TestCheck(t *testing.T) {
@@ -26,10 +26,10 @@ func TestCheck(t *testing.T) {
 	h := newHost(t)
 	before := found(t)
 	for _, f := range h.Check(context.Background(), dual()) {
-		if f.Check == "paths" || f.Check == "names" {
+		if f.ID == "paths" || f.ID == "names" {
 			continue // there are none yet; none is taken
 		}
-		if f.Severity != control.Broken || f.Detail == "" || f.Remedy == "" {
+		if f.Severity != findings.Broken || f.Text == "" || f.Remedy == "" {
 			t.Errorf("nothing is set, and the finding is %+v", f)
 		}
 	}
@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 	tun := openTUN(t)
 	mustSet(t, h, dual())
 	for _, f := range h.Check(context.Background(), dual()) {
-		if f.Severity != control.OK {
+		if f.Severity != findings.OK {
 			t.Errorf("all is set, and the finding is %+v", f)
 		}
 	}
@@ -54,7 +54,7 @@ func TestCheck(t *testing.T) {
 	} {
 		run(t, c.breakage)
 		f := findingOf(t, h.Check(context.Background(), dual()), c.name)
-		if f.Severity != control.Broken || !strings.Contains(f.Detail, c.cause) || f.Remedy == "" {
+		if f.Severity != findings.Broken || !strings.Contains(f.Text, c.cause) || f.Remedy == "" {
 			t.Errorf("%s: finding is %+v, want broken, with %q", c.breakage, f, c.cause)
 		}
 		run(t, c.repair)
@@ -62,12 +62,12 @@ func TestCheck(t *testing.T) {
 	}
 
 	tun.Close()
-	if f := findingOf(t, h.Check(context.Background(), dual()), "tun"); f.Severity != control.Broken || !strings.Contains(f.Detail, "does not exist") {
+	if f := findingOf(t, h.Check(context.Background(), dual()), "tun"); f.Severity != findings.Broken || !strings.Contains(f.Text, "does not exist") {
 		t.Errorf("finding without a TUN is %+v", f)
 	}
 	makeTUN(t) // there, but nobody holds it
 	mustSet(t, h, dual())
-	if f := findingOf(t, h.Check(context.Background(), dual()), "tun"); f.Severity != control.Broken || !strings.Contains(f.Detail, "no process") {
+	if f := findingOf(t, h.Check(context.Background(), dual()), "tun"); f.Severity != findings.Broken || !strings.Contains(f.Text, "no process") {
 		t.Errorf("finding with an unheld TUN is %+v", f)
 	}
 }
@@ -103,7 +103,7 @@ func TestCheckInput(t *testing.T) {
 				as := func(script string) { run(t, strings.ReplaceAll(script, "%[1]s", backend)) }
 				as(c.closes)
 				found := h.CheckInput(t.Context(), w)
-				if len(found) != 1 || found[0].Severity != control.Warning || !strings.Contains(found[0].Remedy, c.remedy) {
+				if len(found) != 1 || found[0].Severity != findings.Warning || !strings.Contains(found[0].Remedy, c.remedy) {
 					t.Errorf("a closed one: %+v", found)
 				}
 				as(c.opens)
@@ -124,19 +124,19 @@ func TestCheckForward(t *testing.T) {
 			h := newHost(t)
 			h.toTUN = writes(openTUN(t))
 			mustSet(t, h, dual())
-			inTheWay := func() []control.Finding { return blocked(t, h) }
+			inTheWay := func() []findings.Finding { return blocked(t, h) }
 			cidr := "10.244.0.0/16"
 			if strings.HasPrefix(backend, "ip6") {
 				cidr = "fd00::/16"
 			}
 			for _, rule := range []string{"-d " + cidr + " -j DROP", "-i edgemesh-br -j REJECT", "-s " + cidr + " -p udp -j DROP"} {
 				run(t, backend+" -I FORWARD "+rule)
-				want := control.Broken
+				want := findings.Broken
 				if strings.Contains(rule, "udp") {
-					want = control.Warning
+					want = findings.Warning
 				}
 				found := inTheWay()
-				if len(found) != 1 || found[0].Severity != want || !strings.Contains(found[0].Detail, rule) || !strings.Contains(found[0].Remedy, backend) {
+				if len(found) != 1 || found[0].Severity != want || !strings.Contains(found[0].Text, rule) || !strings.Contains(found[0].Remedy, backend) {
 					t.Errorf("%s: found %+v", rule, found)
 				}
 				run(t, backend+" -D FORWARD "+rule)
@@ -146,7 +146,7 @@ func TestCheckForward(t *testing.T) {
 			}
 			other := map[bool]string{true: strings.Replace(backend, "legacy", "nft", 1), false: strings.Replace(backend, "nft", "legacy", 1)}[strings.HasSuffix(backend, "legacy")]
 			run(t, other+" -P FORWARD DROP\n"+backend+" -P FORWARD DROP")
-			if found := inTheWay(); len(found) != 1 || found[0].Severity != control.Broken {
+			if found := inTheWay(); len(found) != 1 || found[0].Severity != findings.Broken {
 				t.Errorf("both policies drop, one has our accept: %+v", found)
 			}
 		})

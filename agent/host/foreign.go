@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/iptables"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
@@ -23,7 +23,7 @@ import (
 
 // checkForward sends packets as pods do, and reports what on this host drops them: our own rules cannot overrule it. What drops
 // some protocols alone may be meant. The caller holds mu.
-func (h *Host) checkForward(ctx context.Context, s plan.State) (out []control.Finding) {
+func (h *Host) checkForward(ctx context.Context, s plan.State) (out []findings.Finding) {
 	var packets []probe.Packet
 	for _, f := range s.Held() {
 		packets = append(packets, probe.Forwarded(f, h.toTUN != nil)...)
@@ -34,12 +34,12 @@ func (h *Host) checkForward(ctx context.Context, s plan.State) (out []control.Fi
 	}
 	for _, broken := range []bool{true, false} { // the worst of each program
 		for _, c := range merged(cuts) {
-			if c.all != broken || slices.ContainsFunc(out, func(f control.Finding) bool { return f.Check == c.program }) {
+			if c.all != broken || slices.ContainsFunc(out, func(f findings.Finding) bool { return f.ID == c.program }) {
 				continue
 			}
-			grade, verb := control.Warning, "may be"
+			grade, verb := findings.Warning, "may be"
 			if broken {
-				grade, verb = control.Broken, "are"
+				grade, verb = findings.Broken, "are"
 			}
 			out = append(out, finding(c.program, grade, c.forwarded(verb), c.openForward(s)))
 		}
@@ -48,7 +48,7 @@ func (h *Host) checkForward(ctx context.Context, s plan.State) (out []control.Fi
 }
 
 // CheckInput reports what on this host keeps other nodes from its mesh address. What its operator has closed stays closed.
-func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
+func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []findings.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
@@ -64,7 +64,7 @@ func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
 	}
 	cuts, err := h.send(ctx, s, packets, true)
 	if err != nil {
-		return []control.Finding{unknown(err)}
+		return []findings.Finding{unknown(err)}
 	}
 	if len(cuts) == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (h *Host) CheckInput(ctx context.Context, w mesh.Host) []control.Finding {
 		detail = fmt.Sprintf("the host's firewall (%s INPUT) drops what its rules do not accept"+reach, c.command, c.packet.Dst)
 		remedy = h.fw.OpenInput(s.Of(c.packet.Dst))
 	}
-	return []control.Finding{finding("input", control.Warning, detail+", by "+c.by, remedy)}
+	return []findings.Finding{finding("input", findings.Warning, detail+", by "+c.by, remedy)}
 }
 
 // Names of findings, by the program whose rule drops a packet.
@@ -137,8 +137,8 @@ func (h *Host) sendOnce(ctx context.Context, s plan.State, packets []probe.Packe
 }
 
 // unknown is the finding where no probe could be sent or followed.
-func unknown(err error) control.Finding {
-	return finding(byNFT, control.Warning, "whether the host's firewall drops pods' packets is not known: "+err.Error(), "fix the cause; until then see `iptables -S` and `nft list ruleset` yourself")
+func unknown(err error) findings.Finding {
+	return finding(byNFT, findings.Warning, "whether the host's firewall drops pods' packets is not known: "+err.Error(), "fix the cause; until then see `iptables -S` and `nft list ruleset` yourself")
 }
 
 // cutBy says what dropped a packet; ok is false if nothing did, a rule of our own, or routing.

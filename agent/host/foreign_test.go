@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // blocked is what Check says of the host's own firewalls.
-func blocked(t *testing.T, h *Host) (out []control.Finding) {
+func blocked(t *testing.T, h *Host) (out []findings.Finding) {
 	t.Helper()
 	for _, f := range h.Check(t.Context(), dual()) {
-		if f.Check == byIPTables && !strings.Contains(f.Detail, "mixed") || f.Check == byNFT {
+		if f.ID == byIPTables && !strings.Contains(f.Text, "mixed") || f.ID == byNFT {
 			out = append(out, f)
 		}
 	}
@@ -29,34 +29,34 @@ func TestNativeFilter(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, script string
-		severity     control.Severity // OK: nothing is reported
+		severity     findings.Severity // OK: nothing is reported
 		by           string
 	}{
-		{"policy", drop, control.Broken, "chain forward_all, policy drop"},
-		{"firewalld's way", pass + add + "ct state established accept\n" + add + "counter reject with icmpx admin-prohibited", control.Broken, "chain forward_all, handle 3"},
-		{"range accepted", drop + add + "ip saddr 10.244.0.0/16 accept\n" + add + "ip6 saddr fd00::/16 accept", control.OK, ""},
-		{"one family is", drop + add + "ip saddr 10.244.0.0/16 accept", control.Broken, "fd00:"},
-		{"destination accepted", drop + add + "ip daddr { 10.0.0.0/8, 192.168.0.0/16 } accept\n" + add + "ip6 daddr fd00::/8 accept", control.OK, ""},
-		{"bridge accepted", drop + add + "iifname edgemesh-br accept\n" + add + "oifname edgemesh-br accept", control.OK, ""},
-		{"ours by a wildcard", drop + add + "iifname edgemesh-* accept", control.OK, ""},
-		{"one direction only", drop + add + "iifname edgemesh-br accept", control.Broken, "(edgemesh-tun) to"},
-		{"the other", drop + add + "iifname edgemesh-tun accept", control.Broken, "(edgemesh-br) to"},
-		{"other ports are not", drop + add + "tcp dport { 22, 80 } accept", control.Broken, "policy drop"},
-		{"rejects some", pass + add + "ip saddr 10.9.0.0/16 reject", control.OK, ""},
-		{"drops the range", pass + add + "ip daddr 10.244.0.0/16 drop", control.Broken, "handle 2"},
-		{"drops UDP", pass + add + "meta l4proto udp drop", control.Warning, "UDP from"},
-		{"drops TCP", pass + add + "ip daddr 10.244.0.0/16 meta l4proto tcp drop", control.Warning, "may be unreachable: TCP from"},
-		{"drops one pod", pass + add + "ip saddr 10.244.7.9 drop", control.OK, ""},
-		{"drops marked packets", pass + add + "meta mark 0x10 drop", control.OK, ""},
-		{"drops what is invalid", pass + add + "ct state vmap { established : accept, related : accept, invalid : drop }", control.OK, ""},
-		{"in another chain", pass + "nft add chain inet strict pods\n" + add + "oifname vmap { edgemesh-tun : jump pods }\nnft add rule inet strict pods drop", control.Broken, "chain pods, handle"},
-		{"the second table", "nft add table inet first\nnft add chain inet first f { type filter hook forward priority 0 ; policy accept ; }\n" + drop, control.Broken, "inet strict"},
+		{"policy", drop, findings.Broken, "chain forward_all, policy drop"},
+		{"firewalld's way", pass + add + "ct state established accept\n" + add + "counter reject with icmpx admin-prohibited", findings.Broken, "chain forward_all, handle 3"},
+		{"range accepted", drop + add + "ip saddr 10.244.0.0/16 accept\n" + add + "ip6 saddr fd00::/16 accept", findings.OK, ""},
+		{"one family is", drop + add + "ip saddr 10.244.0.0/16 accept", findings.Broken, "fd00:"},
+		{"destination accepted", drop + add + "ip daddr { 10.0.0.0/8, 192.168.0.0/16 } accept\n" + add + "ip6 daddr fd00::/8 accept", findings.OK, ""},
+		{"bridge accepted", drop + add + "iifname edgemesh-br accept\n" + add + "oifname edgemesh-br accept", findings.OK, ""},
+		{"ours by a wildcard", drop + add + "iifname edgemesh-* accept", findings.OK, ""},
+		{"one direction only", drop + add + "iifname edgemesh-br accept", findings.Broken, "(edgemesh-tun) to"},
+		{"the other", drop + add + "iifname edgemesh-tun accept", findings.Broken, "(edgemesh-br) to"},
+		{"other ports are not", drop + add + "tcp dport { 22, 80 } accept", findings.Broken, "policy drop"},
+		{"rejects some", pass + add + "ip saddr 10.9.0.0/16 reject", findings.OK, ""},
+		{"drops the range", pass + add + "ip daddr 10.244.0.0/16 drop", findings.Broken, "handle 2"},
+		{"drops UDP", pass + add + "meta l4proto udp drop", findings.Warning, "UDP from"},
+		{"drops TCP", pass + add + "ip daddr 10.244.0.0/16 meta l4proto tcp drop", findings.Warning, "may be unreachable: TCP from"},
+		{"drops one pod", pass + add + "ip saddr 10.244.7.9 drop", findings.OK, ""},
+		{"drops marked packets", pass + add + "meta mark 0x10 drop", findings.OK, ""},
+		{"drops what is invalid", pass + add + "ct state vmap { established : accept, related : accept, invalid : drop }", findings.OK, ""},
+		{"in another chain", pass + "nft add chain inet strict pods\n" + add + "oifname vmap { edgemesh-tun : jump pods }\nnft add rule inet strict pods drop", findings.Broken, "chain pods, handle"},
+		{"the second table", "nft add table inet first\nnft add chain inet first f { type filter hook forward priority 0 ; policy accept ; }\n" + drop, findings.Broken, "inet strict"},
 		{"before routing", table + "nft add chain inet strict p { type filter hook prerouting priority -300 ; policy accept ; }\n" +
-			"nft add rule inet strict p ip saddr 10.244.0.0/16 drop", control.Broken, "chain p, handle"},
+			"nft add rule inet strict p ip saddr 10.244.0.0/16 drop", findings.Broken, "chain p, handle"},
 		{"after it", table + "nft add chain inet strict p { type filter hook postrouting priority 300 ; policy accept ; }\n" +
-			"nft add rule inet strict p ip saddr 10.244.0.0/16 drop", control.Broken, "chain p, handle"},
-		{"masqueraded", table + "nft add chain inet strict p { type nat hook postrouting priority 90 ; policy accept ; }\nnft add rule inet strict p masquerade random", control.OK, ""},
-		{"a limit", pass + add + "limit rate over 1000/second burst 10 packets drop", control.OK, ""},
+			"nft add rule inet strict p ip saddr 10.244.0.0/16 drop", findings.Broken, "chain p, handle"},
+		{"masqueraded", table + "nft add chain inet strict p { type nat hook postrouting priority 90 ; policy accept ; }\nnft add rule inet strict p masquerade random", findings.OK, ""},
+		{"a limit", pass + add + "limit rate over 1000/second burst 10 packets drop", findings.OK, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			enter(t)
@@ -65,14 +65,14 @@ func TestNativeFilter(t *testing.T) {
 			mustSet(t, h, dual())
 			run(t, c.script)
 			found := blocked(t, h)
-			if c.severity == control.OK {
+			if c.severity == findings.OK {
 				if len(found) > 0 {
 					t.Errorf("found %+v", found)
 				}
 				return
 			}
-			if len(found) != 1 || found[0].Check != byNFT || found[0].Severity != c.severity || !strings.Contains(found[0].Detail, c.by) ||
-				!strings.Contains(found[0].Detail, "inet strict") || !strings.Contains(found[0].Remedy, "nft -a list table inet strict") {
+			if len(found) != 1 || found[0].ID != byNFT || found[0].Severity != c.severity || !strings.Contains(found[0].Text, c.by) ||
+				!strings.Contains(found[0].Text, "inet strict") || !strings.Contains(found[0].Remedy, "nft -a list table inet strict") {
 				t.Errorf("found %+v, want %s by %s", found, c.severity, c.by)
 			}
 		})
@@ -142,7 +142,7 @@ func TestProbeNameTaken(t *testing.T) {
 	run(t, "nft add table inet edgemesh-probe\nnft add chain inet edgemesh-probe mine")
 	before := run(t, "nft list table inet edgemesh-probe")
 	found := blocked(t, h)
-	if len(found) != 1 || found[0].Severity != control.Warning || !strings.Contains(found[0].Detail, "not ours") || found[0].Remedy == "" {
+	if len(found) != 1 || found[0].Severity != findings.Warning || !strings.Contains(found[0].Text, "not ours") || found[0].Remedy == "" {
 		t.Errorf("found %+v", found)
 	}
 	if after := run(t, "nft list table inet edgemesh-probe"); after != before {

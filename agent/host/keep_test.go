@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
@@ -200,7 +200,7 @@ func TestKeepNeedsNoBridge(t *testing.T) {
 	}
 	wantUnchanged(t, h, kept())
 	for _, f := range h.Check(t.Context(), kept()) {
-		if f.Severity != control.OK {
+		if f.Severity != findings.OK {
 			t.Errorf("finding %+v", f)
 		}
 	}

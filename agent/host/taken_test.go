@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/rtnetlink"
 )
@@ -59,7 +59,7 @@ ip link set edgemesh-br up`, rtnetlink.ErrNameTaken, []string{"edgemesh-br", "no
 			if after := found(t); after != before {
 				t.Errorf("changed:\n%s", difference(before, after))
 			}
-			if f := findingOf(t, h.Check(context.Background(), dual()), "names"); f.Severity != control.Broken || f.Remedy == "" {
+			if f := findingOf(t, h.Check(context.Background(), dual()), "names"); f.Severity != findings.Broken || f.Remedy == "" {
 				t.Errorf("finding is %+v", f)
 			}
 			if err := h.Cleanup(context.Background()); err != nil {
@@ -103,13 +103,13 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 	h := newHost(t)
 	mustSet(t, h, dual())
 	for _, f := range h.Check(context.Background(), dual()) {
-		if f.Severity != control.OK {
+		if f.Severity != findings.OK {
 			t.Errorf("all is well, and the finding is %+v", f)
 		}
 	}
 	run(t, "ip link add vpn0 type bridge\nip link set vpn0 up\nip route add default dev vpn0 table 100\nip rule add pref 50 lookup 100")
-	if f := findingOf(t, h.Check(context.Background(), dual()), "way"); f.Severity != control.Broken ||
-		!strings.Contains(f.Detail, "10.244.0.0/16") || !strings.Contains(f.Detail, "table 100, interface vpn0") || f.Remedy == "" {
+	if f := findingOf(t, h.Check(context.Background(), dual()), "way"); f.Severity != findings.Broken ||
+		!strings.Contains(f.Text, "10.244.0.0/16") || !strings.Contains(f.Text, "table 100, interface vpn0") || f.Remedy == "" {
 		t.Errorf("finding is %+v", f)
 	}
 	run(t, "ip rule del pref 50\nip -6 route add default dev vpn0 table 100")
@@ -128,8 +128,8 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 		run(t, "ip "+fmt.Sprintf(rule, "add"))
 		var detail string
 		for _, f := range h.Check(t.Context(), dual()) {
-			if f.Check == "way" && f.Severity == control.Broken {
-				detail = f.Detail
+			if f.ID == "way" && f.Severity == findings.Broken {
+				detail = f.Text
 			}
 		}
 		if detail == "" != (names == "") || !strings.Contains(detail, names) {
@@ -142,7 +142,7 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 	other := map[string]string{"nft": "legacy", "legacy": "nft"}[ours]
 	run(t, "ip rule del pref 50\niptables-"+ours+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")
 	all := h.Warnings(context.Background(), dual())
-	if len(all) != 1 || all[0].Check != "iptables" || !strings.Contains(all[0].Detail, "mixed") || !strings.Contains(all[0].Remedy, "iptables-"+ours) {
+	if len(all) != 1 || all[0].ID != "iptables" || !strings.Contains(all[0].Text, "mixed") || !strings.Contains(all[0].Remedy, "iptables-"+ours) {
 		t.Errorf("findings are %+v", all)
 	}
 }

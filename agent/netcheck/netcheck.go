@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
@@ -31,17 +32,17 @@ type Config struct {
 
 // Report is what was found; it is what `edgemesh-agent netcheck --json` prints.
 type Report struct {
-	NAT         control.NAT       `json:"nat"`
-	UDP         bool              `json:"udp"`  // a relay answers by UDP
-	IPv4        bool              `json:"ipv4"` // this host has an address that leads off it
-	IPv6        bool              `json:"ipv6"`
-	Mapped      []Mapped          `json:"mapped"` // where relays see this host
-	PortMapping string            `json:"portMapping"`
-	Relays      []Relay           `json:"relays"`
-	Proxy       string            `json:"proxy,omitempty"` // HOST:PORT, where TCP runs through one
-	Uplinks     []Uplink          `json:"uplinks"`
-	Clock       *Clock            `json:"clock"` // null: no relay reported the time
-	Problems    []control.Finding `json:"problems"`
+	NAT         control.NAT        `json:"nat"`
+	UDP         bool               `json:"udp"`  // a relay answers by UDP
+	IPv4        bool               `json:"ipv4"` // this host has an address that leads off it
+	IPv6        bool               `json:"ipv6"`
+	Mapped      []Mapped           `json:"mapped"` // where relays see this host
+	PortMapping string             `json:"portMapping"`
+	Relays      []Relay            `json:"relays"`
+	Proxy       string             `json:"proxy,omitempty"` // HOST:PORT, where TCP runs through one
+	Uplinks     []Uplink           `json:"uplinks"`
+	Clock       *Clock             `json:"clock"` // null: no relay reported the time
+	Problems    []findings.Finding `json:"problems"`
 }
 
 // Mapped is where one socket of this host is seen from.
@@ -96,7 +97,7 @@ func Run(ctx context.Context, c Config) Report {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := Report{Mapped: []Mapped{}, Problems: []control.Finding{}}
+	r := Report{Mapped: []Mapped{}, Problems: []findings.Finding{}}
 	k := newChecker(c)
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Relays, r.Clock = k.relays(ctx) })
@@ -147,32 +148,32 @@ func (r Report) UDPTried() bool {
 }
 
 // problems says what follows from the report.
-func problems(r Report) []control.Finding {
-	var out []control.Finding
+func problems(r Report) []findings.Finding {
+	var out []findings.Finding
 	switch {
 	case len(r.Relays) == 0:
-		out = append(out, control.Warningf("relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
+		out = append(out, findings.Warningf("no-relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
 	case !r.Reached():
-		out = append(out, control.Brokenf("relays", "check the addresses, that edgemesh-relay runs there, and the firewalls in between: TCP and UDP to its port, outgoing",
+		out = append(out, findings.Brokenf("relay-unreachable", "check the addresses, that edgemesh-relay runs there, and the firewalls in between: TCP and UDP to its port, outgoing",
 			"no relay answers: this node reaches only nodes that it can dial directly"))
 	case !r.UDPTried():
-		out = append(out, control.Warningf("udp", "add the relays' UDP addresses (…/udp/PORT/quic-v1)",
+		out = append(out, findings.Warningf("udp", "add the relays' UDP addresses (…/udp/PORT/quic-v1)",
 			"no UDP address of a relay is known, so neither UDP nor the kind of NAT was measured"))
 	case !r.UDP:
-		out = append(out, control.Warningf("udp", "allow outgoing UDP to the relays' ports",
+		out = append(out, findings.Warningf("udp", "allow outgoing UDP to the relays' ports",
 			"no relay answers by UDP: paths run over TCP, and holes are punched rarely"))
 	}
 	if len(r.Uplinks) == 0 {
-		out = append(out, control.Brokenf("uplinks", "bring up an interface with an address and a default route", "this host has no address that leads off it"))
+		out = append(out, findings.Brokenf("uplink", "bring up an interface with an address and a default route", "this host has no address that leads off it"))
 	}
 	for _, u := range r.Uplinks {
 		if u.MTU < smallMTU {
-			out = append(out, control.Warningf("mtu", "raise its MTU to 1280 or more", "%s has an MTU of %d bytes: IPv6 and LAN paths do not use it", u.Name, u.MTU))
+			out = append(out, findings.Warningf("mtu", "raise its MTU to 1280 or more", "%s has an MTU of %d bytes: IPv6 and LAN paths do not use it", u.Name, u.MTU))
 		}
 	}
 	if r.Clock != nil {
 		if off := time.Duration(r.Clock.OffsetMs) * time.Millisecond; off.Abs() > ClockTolerance {
-			out = append(out, control.Warningf("clock", "set the clock, for instance with chrony or systemd-timesyncd",
+			out = append(out, findings.Warningf("clock", "set the clock, for instance with chrony or systemd-timesyncd",
 				"this host's clock differs from the relay's by %v: %s", off.Round(time.Second), ClockEffect(off)))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/relaytest"
@@ -73,7 +73,7 @@ func TestNotReached(t *testing.T) {
 	if x.TCP.Answered() || x.UDP.Answered() || x.WS.Answered() || !strings.Contains(x.WS.Error, "404") || x.TCP.Error == "" || x.UDP.Error == "" {
 		t.Errorf("tcp %+v, udp %+v, websocket %+v", x.TCP, x.UDP, x.WS)
 	}
-	if len(r.Problems) == 0 || r.Problems[0].Severity != control.Broken || r.Problems[0].Remedy == "" {
+	if len(r.Problems) == 0 || r.Problems[0].Severity != findings.Broken || r.Problems[0].Remedy == "" {
 		t.Errorf("problems: %+v", r.Problems)
 	}
 }
@@ -153,7 +153,7 @@ func TestNoRelay(t *testing.T) {
 	}
 	ms := 1.0
 	tcpOnly := Report{Relays: []Relay{{TCP: &Answer{RTTMs: &ms}}}, Uplinks: []Uplink{{Name: "eth0", MTU: 1500}}}
-	if p := problems(tcpOnly); len(p) != 1 || !strings.Contains(p[0].Detail, "no UDP address of a relay is known") {
+	if p := problems(tcpOnly); len(p) != 1 || !strings.Contains(p[0].Text, "no UDP address of a relay is known") {
 		t.Errorf("TCP alone: %+v", p)
 	}
 }
@@ -170,7 +170,7 @@ func TestProblems(t *testing.T) {
 	bad.UDP, bad.Uplinks, bad.Clock = false, []Uplink{{Name: "ppp0", MTU: 576}}, &Clock{OffsetMs: -3600_000}
 	var checks []string
 	for _, p := range problems(bad) {
-		checks = append(checks, p.Check)
+		checks = append(checks, p.ID)
 	}
 	if text := strings.Join(checks, " "); text != "udp mtu clock" {
 		t.Errorf("problems: %s", text)

@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -108,7 +109,7 @@ func FuzzRead(f *testing.F) {
 func TestFromStatus(t *testing.T) {
 	r := FromStatus(control.Status{
 		Version: "1", Relays: []control.RelayStatus{{PeerID: "r", Connected: true}, {PeerID: "off"}},
-		Problems: []control.Finding{control.Okayf("a", "well"), control.Brokenf("tun", "", "down")},
+		Problems: []findings.Finding{findings.Okayf("a", "well"), findings.Brokenf("tun", "", "down")},
 		Peers:    []control.PeerStatus{{PeerID: "a", Path: "idle"}, {PeerID: "b", Path: "native", LANBytes: 3}},
 	})
 	if len(r.Relays) != 1 || len(r.Pairs) != 1 || r.Pairs[0].LANBytes != 3 || !slices.Equal(r.Problems, []string{"tun: down"}) {

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 // FromStatus is the report of a node with that status.
@@ -13,8 +14,8 @@ func FromStatus(s control.Status) Report {
 		}
 	}
 	for _, f := range s.Problems {
-		if f.Severity != control.OK {
-			r.Problems = append(r.Problems, f.Check+": "+f.Detail)
+		if f.Severity != findings.OK {
+			r.Problems = append(r.Problems, f.ID+": "+f.Text)
 		}
 	}
 	for _, p := range s.Peers {

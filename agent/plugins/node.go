@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/cniconf"
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/detect"
 	"edgemesh/cni/overlap"
 )
@@ -80,15 +80,15 @@ func look(confDir string) detect.Node {
 
 // Check judges other plugins: they block ours or, in keep mode, the node's pods rely on
 // them, with the blocks that the membership has for this node.
-func Check(found []detect.Found, keep bool, blocks []netip.Prefix) control.Finding {
+func Check(found []detect.Found, keep bool, blocks []netip.Prefix) findings.Finding {
 	const check = "cniMode"
 	others := slices.DeleteFunc(slices.Clone(found), func(f detect.Found) bool { return f.Name == detect.Ours })
 	if len(others) == 0 {
 		if keep {
-			return control.Warningf(check, "install the network plugin that the pods are to have, or set cniMode: own",
+			return findings.Warningf(check, "install the network plugin that the pods are to have, or set cniMode: own",
 				"cniMode is keep, but no other network plugin is found")
 		}
-		return control.Okayf(check, "own: no other network plugin is found")
+		return findings.Okayf(check, "own: no other network plugin is found")
 	}
 	var names []string
 	for _, f := range others {
@@ -98,20 +98,20 @@ func Check(found []detect.Found, keep bool, blocks []netip.Prefix) control.Findi
 	first := others[0]
 	switch {
 	case !keep && first.Active:
-		return control.Brokenf(check, "remove its configuration, or set cniMode: keep to leave the pods with it",
+		return findings.Brokenf(check, "remove its configuration, or set cniMode: keep to leave the pods with it",
 			"the runtime uses another network plugin, whose configuration comes before ours: %s", text)
 	case !keep:
-		return control.Warningf(check, "remove its files, and reboot to remove its interfaces", "another network plugin has left traces: %s", text)
+		return findings.Warningf(check, "remove its files, and reboot to remove its interfaces", "another network plugin has left traces: %s", text)
 	}
 	if strange := foreign(first.PodCIDRs, blocks); len(strange) > 0 {
-		return control.Brokenf(check, "give this node the same podCIDRs in the membership and in the plugin's configuration",
+		return findings.Brokenf(check, "give this node the same podCIDRs in the membership and in the plugin's configuration",
 			"%s gives pods addresses of %v, but in the membership this node owns %v", first.Name, strange, blocks)
 	}
 	if !slices.Contains([]string{detect.Bridge, detect.Flannel, detect.Kindnet, detect.Calico}, first.Name) {
-		return control.Warningf(check, "test whether pods reach those of other nodes; if not, set cniMode: own",
+		return findings.Warningf(check, "test whether pods reach those of other nodes; if not, set cniMode: own",
 			"keep: the pods stay with %s, which may bypass the host's routes that cniMode: keep needs", text)
 	}
-	return control.Okayf(check, "keep: the pods stay with %s", text)
+	return findings.Okayf(check, "keep: the pods stay with %s", text)
 }
 
 // foreign lists the prefixes that are not within any of blocks.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/detect"
 )
 
@@ -26,21 +26,21 @@ func TestCheck(t *testing.T) {
 		name  string
 		found []detect.Found
 		keep  bool
-		want  control.Severity
+		want  findings.Severity
 		text  string
 	}{
-		{"own, alone", []detect.Found{ours}, false, control.OK, "own"},
-		{"own, shadowed", []detect.Found{bridge(true), ours}, false, control.Broken, "05-bridge.conflist"},
-		{"own, left-over", []detect.Found{ours, bridge(false)}, false, control.Warning, "bridge"},
-		{"keep, none", nil, true, control.Warning, "no other"},
-		{"keep", []detect.Found{bridge(true, "10.244.1.0/24")}, true, control.OK, "05-bridge.conflist"},
-		{"keep, part of the block", []detect.Found{bridge(true, "10.244.1.64/26")}, true, control.OK, "bridge"},
-		{"keep, other block", []detect.Found{bridge(true, "10.244.2.0/24")}, true, control.Broken, "[10.244.2.0/24]"},
-		{"keep, larger block", []detect.Found{bridge(true, "10.244.0.0/16")}, true, control.Broken, "10.244.0.0/16"},
-		{"keep, past the routing table", []detect.Found{cilium}, true, control.Warning, "cilium"},
+		{"own, alone", []detect.Found{ours}, false, findings.OK, "own"},
+		{"own, shadowed", []detect.Found{bridge(true), ours}, false, findings.Broken, "05-bridge.conflist"},
+		{"own, left-over", []detect.Found{ours, bridge(false)}, false, findings.Warning, "bridge"},
+		{"keep, none", nil, true, findings.Warning, "no other"},
+		{"keep", []detect.Found{bridge(true, "10.244.1.0/24")}, true, findings.OK, "05-bridge.conflist"},
+		{"keep, part of the block", []detect.Found{bridge(true, "10.244.1.64/26")}, true, findings.OK, "bridge"},
+		{"keep, other block", []detect.Found{bridge(true, "10.244.2.0/24")}, true, findings.Broken, "[10.244.2.0/24]"},
+		{"keep, larger block", []detect.Found{bridge(true, "10.244.0.0/16")}, true, findings.Broken, "10.244.0.0/16"},
+		{"keep, past the routing table", []detect.Found{cilium}, true, findings.Warning, "cilium"},
 	} {
 		f := Check(c.found, c.keep, []netip.Prefix{block})
-		if f.Severity != c.want || !strings.Contains(f.Detail, c.text) || (f.Remedy == "") != (c.want == control.OK) {
+		if f.Severity != c.want || !strings.Contains(f.Text, c.text) || (f.Remedy == "") != (c.want == findings.OK) {
 			t.Errorf("%s: %+v", c.name, f)
 		}
 	}
@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 
 func TestAnnotationsTellOfOtherPlugins(t *testing.T) {
 	found := Plugins("", map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"})
-	if f := Check(found, false, nil); !strings.Contains(f.Detail, "annotation flannel.alpha.coreos.com/backend-type") {
+	if f := Check(found, false, nil); !strings.Contains(f.Text, "annotation flannel.alpha.coreos.com/backend-type") {
 		t.Errorf("%+v", f)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/wording"
 )
 
@@ -130,17 +131,17 @@ func relayColour(all []control.RelayStatus) colour {
 
 // warnings counts what is wrong.
 func warnings(s control.Status) (string, colour) {
-	n := map[control.Severity]int{}
+	n := map[findings.Severity]int{}
 	for _, p := range s.Problems {
 		n[p.Severity]++
 	}
 	var parts []string
 	c := green
-	if n[control.Broken] > 0 {
-		parts, c = append(parts, fmt.Sprintf("%d broken", n[control.Broken])), red
+	if n[findings.Broken] > 0 {
+		parts, c = append(parts, fmt.Sprintf("%d broken", n[findings.Broken])), red
 	}
-	if n[control.Warning] > 0 {
-		parts = append(parts, wording.Count(n[control.Warning], "warning"))
+	if n[findings.Warning] > 0 {
+		parts = append(parts, wording.Count(n[findings.Warning], "warning"))
 	}
 	if len(s.Fallbacks) > 0 {
 		parts = append(parts, fmt.Sprintf("%d degraded", len(s.Fallbacks)))
@@ -158,7 +159,7 @@ func warnings(s control.Status) (string, colour) {
 func problems(w io.Writer, on Screen, s control.Status) {
 	var broken, degraded []problem
 	for _, p := range s.Problems {
-		broken = append(broken, problem{severityColour(p.Severity), p.Check, p.Detail, p.Remedy})
+		broken = append(broken, problem{severityColour(p.Severity), p.ID, p.Text, p.Remedy})
 	}
 	for _, f := range s.Fallbacks {
 		degraded = append(degraded, problem{yellow, f.What, f.Effect, f.Remedy})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -87,7 +88,7 @@ func TestOneScreen(t *testing.T) {
 
 // inTrouble has a problem that takes several lines, three more relays and a second pool.
 func inTrouble(s control.Status) control.Status {
-	s.Problems = []control.Finding{control.Warningf("clock", strings.Repeat("set the clock ", 9), "%s", strings.Repeat("wrong time ", 9))}
+	s.Problems = []findings.Finding{findings.Warningf("clock", strings.Repeat("set the clock ", 9), "%s", strings.Repeat("wrong time ", 9))}
 	for i := range 3 {
 		s.Relays = append(s.Relays, control.RelayStatus{PeerID: fmt.Sprint("12D3KooWspare", i), Addr: "/ip4/5.5.5.6/tcp/4001", Spare: true})
 	}
@@ -140,7 +141,7 @@ func TestPlain(t *testing.T) {
 	s := fleet(10)
 	s.Peers[0].Reason = "the peer says: \x1b[2J\nbroken   fake"
 	s.Peers[1].Site, s.Peers[1].Node = "\x1b]0;x", "e\x1b[31m"
-	s.Problems = []control.Finding{control.Brokenf("tun", "do this", "x\x1by")}
+	s.Problems = []findings.Finding{findings.Brokenf("tun", "do this", "x\x1by")}
 	for _, text := range []string{shown(Screen{}, s, Filter{All: true}), peerText(s, s.Peers[0]), peerText(s, s.Peers[1])} {
 		if strings.Contains(text, "\x1b") || strings.Contains(text, "\nbroken   fake") {
 			t.Errorf("not plain: %q", text)
@@ -237,10 +238,10 @@ func (f fixed) Status(bool) control.Status { return f.status }
 func (fixed) Ping(context.Context, control.PingRequest, func(control.PingResult)) (control.PingReply, error) {
 	return control.PingReply{}, nil
 }
-func (fixed) Doctor(context.Context) []control.Finding                   { return nil }
-func (fixed) Explain(context.Context, string) ([]control.Finding, error) { return nil, nil }
-func (fixed) Observe(context.Context, func(any) error) error             { return nil }
-func (fixed) LogLevel() *slog.LevelVar                                   { return new(slog.LevelVar) }
+func (fixed) Doctor(context.Context) []findings.Finding                   { return nil }
+func (fixed) Explain(context.Context, string) ([]findings.Finding, error) { return nil, nil }
+func (fixed) Observe(context.Context, func(any) error) error              { return nil }
+func (fixed) LogLevel() *slog.LevelVar                                    { return new(slog.LevelVar) }
 
 // A path that only a newer agent knows is shown under its own name.
 func TestUnknownPath(t *testing.T) {

@@ -224,9 +224,9 @@ func (s *sites) captures(t *testing.T) {
 
 // finding is one element of `edgemesh-agent doctor --json`.
 type finding struct {
-	Check    string `json:"check"`
+	Check    string `json:"id"`
 	Severity string `json:"severity"`
-	Detail   string `json:"detail"`
+	Detail   string `json:"text"`
 	Remedy   string `json:"remedy"`
 	Node     string `json:"node"`
 }

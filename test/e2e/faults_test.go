@@ -233,7 +233,7 @@ func seeded(t *testing.T, p *pair, r *lab.Relay, full *lab.Node, clock lab.Clock
 	routes := &again{ns: p.n1.NS, line: "ip route flush table 5210 dev edgemesh-tun"}
 	down := &again{ns: p.n1.NS, line: "ip link set edgemesh-tun down"}
 	return []fault{
-		{"the relay is off, and no other is there", p.n1, "relays", "broken", func() error { r.Process.Kill(); return nil }, r.Start},
+		{"the relay is off, and no other is there", p.n1, "relay-unreachable", "broken", func() error { r.Process.Kill(); return nil }, r.Start},
 		{"the relay's UDP port is closed", p.n1, "udp", "warning",
 			script(r.NS, "iptables -w -I INPUT -p udp -j DROP"), script(r.NS, "iptables -w -D INPUT -p udp -j DROP")},
 		{"forwarded packets are dropped on pod A's node", p.n1, "nftables", "broken",

@@ -1,0 +1,105 @@
+package findings
+
+import "slices"
+
+// Seen says who can see a finding.
+type Seen string
+
+// Who can see: the running agent by itself, continuously; doctor's probes; doctor while it follows packets to one address.
+const (
+	ByStatus Seen = "status"
+	ByDoctor Seen = "doctor"
+	ByPath   Seen = "doctor NODE or POD-IP"
+)
+
+// Kind describes all findings of one ID.
+type Kind struct {
+	ID     string
+	Seen   Seen
+	Cause  string
+	Remedy string
+	Event  string   // the reason of its event in Kubernetes, "" for none
+	Former string   // its name as a check until release 0.9, where that was another
+	Hides  []string // IDs of what follows from it while it is broken
+	Same   []string // IDs of what follows from it for the same subject, whatever its severity
+}
+
+// peers are findings of other nodes, hidden by what cuts this one off; relays are of relays.
+var (
+	peers  = []string{"peer-offline", "peer-unreachable", "relayed"}                                                                                  //nolint:gochecknoglobals // a constant
+	relays = []string{"relay-unreachable", "relay-refuses", "proxy", "udp", "clock"}                                                                  //nolint:gochecknoglobals // a constant
+	state  = []string{"routes", "rules", "vxlan", "guard", "snat", "firewall", "forwarding", "bridge", "tun", "paths", "input", "way", "host", "cni"} //nolint:gochecknoglobals // a constant
+)
+
+const (
+	repaired = "the agent repairs it within seconds; if it returns, another program undoes it: find and stop that program"
+	far      = "see the finding's own text: it names the node, the file or the rule"
+)
+
+// Kinds are all kinds of findings. What can be the cause of others comes first.
+var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
+	{ID: "agent", Seen: ByStatus, Cause: "the agent does not run, or does not answer", Remedy: "start or restart it; the end of its log names the cause"},
+	{ID: "judge", Seen: ByStatus, Cause: "a part of the agent that looks for findings crashed or hangs: what it would have found is missing here", Remedy: "restart the agent and report it with `edgemesh-agent doctor --bundle FILE`"},
+	{ID: "key", Seen: ByDoctor, Cause: "identity.key cannot be read, or is not the one that the agent started with", Remedy: "restore the file, or register the new peer ID and restart the agent"},
+	{ID: "membership", Seen: ByStatus, Event: "MeshMembershipOutdated", Cause: "the source of the membership is unreachable or invalid: the last good one is in force", Remedy: "fix the file, or the connection to the API, that it names; it is reloaded automatically"},
+	{ID: "uplink", Seen: ByStatus, Former: "uplinks", Hides: slices.Concat(relays, peers), Cause: "no interface that leads off this host has an address and a route to relays or peers", Remedy: "plug in the cable or bring up the interface; check its address and the default route"},
+	{ID: "names", Seen: ByStatus, Hides: state, Cause: "another program uses our interfaces' names, tables or ports", Remedy: "rename or delete what it names, and restart the agent"},
+	{ID: "host", Seen: ByStatus, Cause: "the kernel's state could not be compared or repaired", Remedy: "fix the cause; the agent tries again every 2 s"},
+	{ID: "forwarding", Seen: ByDoctor, Cause: "forwarding, or a setting that pods' packets need, is off", Remedy: repaired},
+	{ID: "bridge", Seen: ByDoctor, Cause: "the pods' bridge is missing, down or different", Remedy: repaired},
+	{ID: "tun", Seen: ByDoctor, Hides: []string{"routes", "way"}, Cause: "the TUN is missing, down or different", Remedy: repaired},
+	{ID: "vxlan", Seen: ByDoctor, Cause: "the VXLAN interface is missing or different", Remedy: repaired},
+	{ID: "routes", Seen: ByDoctor, Cause: "routes of the pod network are missing or different", Remedy: repaired},
+	{ID: "rules", Seen: ByDoctor, Cause: "routing rules of the pod network are missing or different", Remedy: repaired},
+	{ID: "guard", Seen: ByDoctor, Cause: "the rules against forged sources are missing or different", Remedy: repaired},
+	{ID: "snat", Seen: ByDoctor, Cause: "the rules that translate the node's own packets are missing or different", Remedy: repaired},
+	{ID: "firewall", Seen: ByDoctor, Cause: "the jump to our rules is gone or displaced", Remedy: repaired},
+	{ID: "paths", Seen: ByDoctor, Cause: "the kernel's routes of LAN paths differ", Remedy: repaired},
+	{ID: "way", Seen: ByStatus, Cause: "a routing rule of another program takes the pod ranges before ours", Remedy: "give that rule a priority above 5210, or exclude the pod ranges from it"},
+	{ID: "nftables", Seen: ByStatus, Cause: "an nftables rule drops pods' packets, or whether one does is unknown", Remedy: "let the table that it names accept packets from and to the pod ranges"},
+	{ID: "iptables", Seen: ByStatus, Cause: "an iptables rule drops pods' packets, or both backends have rules", Remedy: "delete the rule that it names, or let it accept the pod ranges"},
+	{ID: "input", Seen: ByDoctor, Cause: "the host's firewall keeps other nodes from this node's mesh address", Remedy: "accept the pod ranges as sources"},
+	{ID: "ipv6", Seen: ByStatus, Cause: "the node has IPv6 blocks, and its host no IPv6", Remedy: "enable IPv6 on the host, install ip6tables, or give the node IPv4 blocks only"},
+	{ID: "lan", Seen: ByStatus, Cause: "the host can hold no LAN paths: the tunnel carries everything", Remedy: "fix the cause it names, or turn them off on purpose: `lan.native`, `lan.vxlan`"},
+	{ID: "addresses", Seen: ByStatus, Cause: "another network on this host is inside the pod ranges", Remedy: "give that network other addresses (docker: `bip`, `default-address-pools`), or the cluster other `podCIDRs`"},
+	{ID: "forward", Seen: ByDoctor, Cause: "forwarding into the pod network is configured for ranges that are not allowed", Remedy: "correct `forward` in the agent's configuration"},
+	{ID: "cni", Seen: ByStatus, Cause: "files that the CNI plugin needs are missing or old, or new pods are refused", Remedy: "fix the cause it names; the agent checks again every 30 s"},
+	{ID: "cniMode", Seen: ByDoctor, Cause: "another network plugin is here, or is missing where `cniMode: keep` needs one", Remedy: "remove its configuration, or set `cniMode: keep`"},
+	{ID: "runtime", Seen: ByDoctor, Cause: "the container runtime looks for plugins in other directories than the agent's", Remedy: "set the keys that it names in the agent's configuration"},
+	{ID: "pods", Seen: ByStatus, Cause: "pods have addresses outside this node's blocks", Remedy: "delete these pods; their successors get addresses of this node"},
+	{ID: "pool", Seen: ByStatus, Event: "MeshPoolExhausted", Cause: "the addresses for pods are used up, or nearly", Remedy: "delete pods, lower kubelet's `maxPods`, or add a block to the node"},
+	{ID: "node-ip", Seen: ByStatus, Cause: "the addresses that kubelet reports are not this node's", Remedy: "[node-addresses.md](node-addresses.md)"},
+	{ID: "clock", Seen: ByDoctor, Hides: slices.Concat([]string{"relay-unreachable", "relay-refuses"}, peers), Cause: "this host's clock differs from a relay's", Remedy: "set it, for instance with chrony or systemd-timesyncd"},
+	{ID: "no-relays", Seen: ByStatus, Former: "relays", Cause: "the membership has no relays: only nodes that can dial each other directly connect", Remedy: "list a relay in the membership"},
+	{ID: "proxy", Seen: ByStatus, Hides: peers, Cause: "the HTTP proxy gives no connection to a relay", Remedy: "see its text: credentials (`proxyCredentials`), allowed ports, or the proxy itself"},
+	{ID: "relay-unreachable", Seen: ByStatus, Former: "relays", Hides: slices.Concat([]string{"udp"}, peers), Same: []string{"udp"}, Cause: "a relay does not answer; broken if no other relay has a reservation for this node", Remedy: "start edgemesh-relay there, open its port for TCP and UDP, and check its peer ID in the membership"},
+	{ID: "relay-refuses", Seen: ByStatus, Former: "relays", Hides: peers, Cause: "a relay is connected and gives this node no reservation", Remedy: "check that the relay's membership lists this node, and its limits"},
+	{ID: "udp", Seen: ByDoctor, Cause: "a relay answers by TCP, not by UDP: fewer holes are punched", Remedy: "open its UDP port in its firewall and its provider's; if no relay answers by UDP, allow outgoing UDP at this site"},
+	{ID: "relay", Seen: ByDoctor, Cause: "this node is a relay and not listed as one, or the reverse", Remedy: "set `relay.enabled`, or correct the membership's relays"},
+	{ID: "key-mismatch", Seen: ByStatus, Former: "keys", Event: "MeshKeyMismatch", Same: peers, Cause: "a node has another key than the membership says", Remedy: "register the peer ID that `edgemesh-agent id` prints there, or restore its key"},
+	{ID: "peer-offline", Seen: ByStatus, Former: "peers", Event: "MeshPathMissing", Same: []string{"peer-unreachable"}, Cause: "no relay has a reservation of that node: its agent does not run, or it has no uplink. Only peers that were requested within 60 s are looked for", Remedy: "start the machine or its agent, and check its uplink; `edgemesh-agent doctor` there says more"},
+	{ID: "peer-unreachable", Seen: ByStatus, Former: "peers", Event: "MeshPathMissing", Cause: "that node is there, but no path to it opens", Remedy: "`edgemesh-agent netcheck` on both nodes says which end, relay or NAT is the obstacle"},
+	{ID: "relayed", Seen: ByStatus, Event: "MeshPathRelayed", Cause: "packets to that node have been relayed for an hour: they arrive, slower and at the relay's expense", Remedy: "`edgemesh-agent netcheck` on both nodes says what blocks a better path"},
+	{ID: "mtu", Seen: ByStatus, Cause: "a LAN path loses packets of full size", Remedy: "correct the MTU of that interface on both nodes, or repair what drops large packets"},
+	{ID: "stranger", Seen: ByDoctor, Former: "strangers", Event: "MeshStranger", Cause: "a peer that is not a member connects, and is refused", Remedy: "register its key if it is a node of the cluster; otherwise nothing, or block its address"},
+	{ID: "banned", Seen: ByDoctor, Cause: "a banned peer connects, and is refused", Remedy: "nothing, or remove it from `banned`"},
+	{ID: "handshakes", Seen: ByStatus, Event: "MeshHandshakes", Cause: "the slots for handshakes are taken by connections that do not authenticate", Remedy: "block that address in the firewall"},
+	{ID: "limits", Seen: ByDoctor, Cause: "a member goes beyond its quota of this node", Remedy: "restart the agent there; if it continues, ban it"},
+	{ID: "offloads", Seen: ByDoctor, Cause: "the TUN has no offloads, which is slower", Remedy: "use a kernel of 5.4 or later with CONFIG_TUN"},
+	{ID: "owner", Seen: ByPath, Cause: "the two memberships disagree about who has the address", Remedy: "bring the outdated one up to date"},
+	{ID: "policy", Seen: ByPath, Cause: "a policy of this node refuses the packet", Remedy: "change `podDenyCIDRs` in the membership"},
+	{ID: "route", Seen: ByPath, Cause: "the kernel sends the packet elsewhere", Remedy: far},
+	{ID: "path", Seen: ByPath, Cause: "there is no path to the node", Remedy: far},
+	{ID: "node", Seen: ByPath, Cause: "the node's own address does not answer", Remedy: far},
+	{ID: "pod", Seen: ByPath, Cause: "the pod does not exist, or does not answer", Remedy: far},
+	{ID: "size", Seen: ByPath, Cause: "small packets pass, large ones do not", Remedy: "repair what drops large packets on the path, or set the MTU to what passes"},
+}
+
+// Of is the kind of an ID.
+func Of(id string) (Kind, bool) {
+	i := slices.IndexFunc(Kinds, func(k Kind) bool { return k.ID == id })
+	if i < 0 {
+		return Kind{}, false
+	}
+	return Kinds[i], true
+}
