@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/quic-go/quic-go"
@@ -47,6 +48,13 @@ type socket struct {
 	recv  func(fd uintptr) bool // made once: a closure per call would be garbage
 	errno syscall.Errno
 	froms fromCache
+	zones map[uint32]zone
+}
+
+// zone is the name of an interface, looked up at that time.
+type zone struct {
+	name string
+	at   time.Time
 }
 
 // batch is the messages that one system call reads.
@@ -87,7 +95,7 @@ func newSocket(c *net.UDPConn, t taker, onGone func()) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the socket: %w", err)
 	}
-	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone,
+	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone, zones: map[uint32]zone{},
 		batch: batch{hdrs: make([]mmsghdr, udpBatch), iovs: make([]unix.Iovec, udpBatch),
 			names: make([]unix.RawSockaddrInet6, udpBatch), oobs: make([][udpOOB]byte, udpBatch),
 			bufs: make([]byte, udpBatch*udpTrain)}}
@@ -157,7 +165,7 @@ func (s *socket) nextTrain() bool {
 	if n := trainSize(oob); n > 0 {
 		s.rest.size = n
 	}
-	s.rest.from = s.froms.addr(&s.names[s.at])
+	s.rest.from = s.froms.addr(&s.names[s.at], s.zone)
 	s.at++
 	return len(b) > 0 || s.nextTrain()
 }
@@ -210,7 +218,8 @@ type fromCache struct {
 	next int
 }
 
-func (f *fromCache) addr(sa *unix.RawSockaddrInet6) *net.UDPAddr {
+// addr is the address sa; zone names its interface if it is link-local.
+func (f *fromCache) addr(sa *unix.RawSockaddrInet6, zone func(index uint32) string) *net.UDPAddr {
 	var key netip.AddrPort
 	// The port has network order in memory whatever the machine's is.
 	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) }
@@ -220,7 +229,7 @@ func (f *fromCache) addr(sa *unix.RawSockaddrInet6) *net.UDPAddr {
 	} else {
 		a := netip.AddrFrom16(sa.Addr)
 		if sa.Scope_id != 0 && !a.Is4In6() {
-			a = a.WithZone(zoneName(sa.Scope_id))
+			a = a.WithZone(zone(sa.Scope_id))
 		}
 		key = netip.AddrPortFrom(a, port(&sa.Port))
 	}
@@ -235,12 +244,34 @@ func (f *fromCache) addr(sa *unix.RawSockaddrInet6) *net.UDPAddr {
 	return v
 }
 
-// zoneName is the name of an interface in link-local addresses, as net.UDPAddr has it.
-func zoneName(index uint32) string {
-	if i, err := net.InterfaceByIndex(int(index)); err == nil {
-		return i.Name
+const (
+	// zoneFor is how long the name of an interface holds: anybody on the link can send link-local packets, and each must not
+	// cost a look-up in the kernel.
+	zoneFor = time.Second
+	// maxZones bounds what is remembered of interfaces that come and go.
+	maxZones = 256
+)
+
+// zone is the name of an interface in link-local addresses, as net.UDPAddr has it.
+func (s *socket) zone(index uint32) string {
+	now := time.Now()
+	if z, ok := s.zones[index]; ok && now.Sub(z.at) < zoneFor {
+		return z.name
 	}
-	return fmt.Sprint(index)
+	z := zone{fmt.Sprint(index), now}
+	var err error
+	// SIOCGIFNAME finds one interface; net.InterfaceByIndex lists all.
+	if r, _ := unix.NewIfreq(""); s.raw.Control(func(fd uintptr) {
+		r.SetUint32(index)
+		err = unix.IoctlIfreq(int(fd), unix.SIOCGIFNAME, r)
+	}) == nil && err == nil {
+		z.name = r.Name()
+	}
+	if len(s.zones) >= maxZones {
+		clear(s.zones)
+	}
+	s.zones[index] = z
+	return z.name
 }
 
 // segmentControl appends the control message that has the kernel, or the network card, cut a train into packets of the
