@@ -84,8 +84,8 @@ before, and an agent must have run here, because its block is known only then.`,
 }
 
 // apiVersion fetches an API's version.
-func apiVersion(ctx context.Context, kubeconfig, server string) (string, error) {
-	c, err := client.New(kubeconfig, server, "edgemesh-agent/install", nil)
+func apiVersion(ctx context.Context, a client.Access) (string, error) {
+	c, err := client.New(a, "edgemesh-agent/install", nil)
 	if err != nil {
 		return "", err
 	}

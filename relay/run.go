@@ -81,7 +81,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
-	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, log: logger, wan: state.WANCIDRs}
+	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}}
 	if warning != nil { // otherwise the watch begins with both
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
@@ -203,6 +203,8 @@ type membership struct {
 	self   peer.ID
 	log    *slog.Logger
 	wan    []netip.Prefix // in force since the start
+	nodes  []mesh.Node    // in force
+	who    source.Reporter
 }
 
 // set applies a membership that was read without errors.
@@ -212,6 +214,9 @@ func (m *membership) set(s mesh.State) {
 		m.refuse(err)
 		return
 	}
+	admitted := s.Admitted().Nodes
+	m.who.Report(mesh.Diff(m.nodes, admitted), s)
+	m.nodes = admitted
 	m.log.Info("membership applied", "members", len(s.Nodes), "relays", len(s.Relays))
 	if !slices.Equal(m.wan, s.WANCIDRs) {
 		m.log.Warn("wanCIDRs changed: restart the relay to apply the change")

@@ -70,7 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	c, err := client.New(cfg.Kubeconfig, cfg.Server, "edgemesh-controller/"+cfg.Version, nil)
+	c, err := client.New(client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, "edgemesh-controller/"+cfg.Version, nil)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig, --server: %w", err)
 	}

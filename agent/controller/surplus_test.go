@@ -151,7 +151,7 @@ func TestFollow(t *testing.T) {
 		removed[r.PathValue("name")] = true
 		fmt.Fprint(w, "{}")
 	})
-	c, err := client.New("", kubetest.Serve(t, mux), "test/1", nil)
+	c, err := client.New(client.Access{Server: kubetest.Serve(t, mux)}, "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

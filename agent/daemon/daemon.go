@@ -254,8 +254,8 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	d.membership = &membership{
-		cfg: d.cfg, id: d.id, source: d.source.String(), force: d.force, saved: d.saved,
-		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, log: d.log,
+		cfg: d.cfg, id: d.id, from: d.source.String(), force: d.force, saved: d.saved,
+		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, log: d.log, who: source.Reporter{Log: d.log},
 	}
 	d.membership.trim(all)
 	return nil

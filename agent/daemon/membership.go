@@ -13,6 +13,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
@@ -28,7 +29,7 @@ import (
 type membership struct {
 	cfg    config.Config
 	id     peer.ID // of this node
-	source string  // its name
+	from   string  // the source's name
 	force  *inForce
 	saved  *snapshot.Keeper
 	node   *p2p.Node
@@ -36,6 +37,7 @@ type membership struct {
 	lan    *lanPaths
 	kernel *kernel
 	log    *slog.Logger
+	who    source.Reporter
 
 	mu       sync.Mutex // one change at a time, until it is in force; locked before every other mutex of this package
 	trimming sync.WaitGroup
@@ -70,7 +72,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 		logForward(p.Host, m.cfg.Key("forward"), m.log)
 	}
 	if problem != nil {
-		m.log.Info("membership is valid again", "source", m.source)
+		m.log.Info("membership is valid again", "source", m.from)
 	}
 	if p.Watched.Until != before.Watched.Until || !slices.Equal(p.Watched.By, before.Watched.By) {
 		m.force.watched.Wake()
@@ -78,6 +80,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	if p.Equal(before.Plan) {
 		return
 	}
+	m.who.Report(p.Since(was.Plan), s)
 	m.distribute(news)
 	defer m.trim(news)
 	m.verify(p)
@@ -94,7 +97,7 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 // onBroken reports an unusable membership; the last good one stays.
 func (m *membership) onBroken(err error) {
 	m.force.setProblem(err)
-	m.log.Error("membership is unusable; the last good one stays in force", "source", m.source, "err", err)
+	m.log.Error("membership is unusable; the last good one stays in force", "source", m.from, "err", err)
 }
 
 // close waits for what runs in the background, and leaves the snapshot in a form that every version reads.

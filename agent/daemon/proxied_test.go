@@ -97,7 +97,7 @@ func TestAPIOnlyThroughProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(kubeconfig, "", "test", way.Request)
+	c, err := client.New(client.Access{Kubeconfig: kubeconfig}, "test", way.Request)
 	if err != nil {
 		t.Fatal(err)
 	}

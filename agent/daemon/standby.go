@@ -102,7 +102,7 @@ func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(k.Kubeconfig, k.Server, "edgemesh-agent/"+o.Version, via.Request)
+	c, err := client.New(source.Access(k), "edgemesh-agent/"+o.Version, via.Request)
 	if err != nil {
 		return nil, err
 	}

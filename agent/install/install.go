@@ -17,6 +17,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/manifests"
 )
 
@@ -66,7 +67,7 @@ type Options struct {
 	// host's.
 	Systemctl func(ctx context.Context, args ...string) error
 	// Version fetches an API's version; nil if this is another host.
-	Version func(ctx context.Context, kubeconfig, server string) (string, error)
+	Version func(context.Context, client.Access) (string, error)
 	// TUN says why the kernel has no TUN; nil if this is another host.
 	TUN func() error
 	// Cleanup removes what the agent set up in the kernel; nil if this is another host.

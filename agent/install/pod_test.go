@@ -229,9 +229,9 @@ func TestOldCluster(t *testing.T) {
 			b := newBox(t, Systemd)
 			b.kubeconfig(kubeadm.kubeconfig, "token: t")
 			before := b.tree()
-			b.o.Version = func(_ context.Context, kubeconfig, server string) (string, error) {
-				if kubeconfig != kubeadm.kubeconfig || server != "" {
-					t.Errorf("queried %q %q", kubeconfig, server)
+			b.o.Version = func(_ context.Context, a client.Access) (string, error) {
+				if a != (client.Access{Kubeconfig: kubeadm.kubeconfig}) {
+					t.Errorf("queried %+v", a)
 				}
 				if version == "" {
 					return "", errors.New("no uplink")

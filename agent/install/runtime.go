@@ -17,7 +17,8 @@ func (i *installer) refuseOld(ctx context.Context, text string) error {
 	if err != nil || cfg.Membership.Kubernetes == nil || i.o.Version == nil {
 		return nil
 	}
-	v, err := i.o.Version(ctx, cfg.Membership.Kubernetes.Kubeconfig, cfg.Membership.Kubernetes.Server)
+	k := cfg.Membership.Kubernetes
+	v, err := i.o.Version(ctx, client.Access{Kubeconfig: k.Kubeconfig, Server: k.Server, LocalUID: k.LocalUID})
 	if err != nil {
 		return nil // offline, or not a node yet: the agent says it again
 	}

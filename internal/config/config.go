@@ -132,6 +132,8 @@ type Membership struct {
 type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	Server     string `json:"server"`
+	// LocalUID may serve the API on this host without TLS, besides root.
+	LocalUID int `json:"localUID"`
 	// NodeCertificate proves to controllers which node this is, where the API may only be read; "" is edgecore's or
 	// kubelet's.
 	NodeCertificate string `json:"nodeCertificate"`
@@ -259,7 +261,9 @@ func Help() string {
   cni             options of our plugin: keepFor, keepOnly, exclude, promiscMode,
                   allowSpoofing, chained
   membership      {file: PATH of cluster.yaml}, or {kubernetes: {kubeconfig: PATH, server: URL,
-                  nodeCertificate: PATH, nodeKey: PATH}}; {kubernetes: {}} in a pod
+                  nodeCertificate: PATH, nodeKey: PATH, localUID: UID}}; {kubernetes: {}}
+                  in a pod. Without TLS the API must be on this host, and a program of
+                  root's or localUID's accept the connection
   joinSecretFile  file (0600) with the secret that relays outside the cluster require
   listen          multiaddrs (default TCP and QUIC on a port chosen once, IPv4 and IPv6)
   metricsAddress  /metrics, /healthz, /readyz (default %s, "" = off; mesh:PORT = 127.0.0.1

@@ -161,6 +161,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"two memberships", "membership: {file: /m, kubernetes: {}}", "membership: both file and kubernetes"},
 		{"relative kubeconfig", "membership: {kubernetes: {kubeconfig: k}}", `membership.kubernetes.kubeconfig: "k" is not an absolute path`},
 		{"kubernetes server", "membership: {kubernetes: {server: 'a:6443'}}", `membership.kubernetes.server: "a:6443" is not a URL`},
+		{"user of a cache", "membership: {kubernetes: {localUID: -1}}", "membership.kubernetes.localUID"},
 		{"unknown kubernetes field", "membership: {kubernetes: {host: a}}", "membership.kubernetes.host: unknown field"},
 		{"relative membership", "membership: {file: m.yaml}", `membership.file: "m.yaml" is not an absolute path`},
 		{"node name", "nodeName: Edge_1", "nodeName: "},
@@ -214,7 +215,7 @@ func TestLoadKubernetes(t *testing.T) {
 	for text, want := range map[string]Kubernetes{
 		"{}": {},
 		"{kubeconfig: /k, server: 'https://10.0.0.1:6443'}": {Kubeconfig: "/k", Server: "https://10.0.0.1:6443"},
-		"{server: 'http://127.0.0.1:10550'}":                {Server: "http://127.0.0.1:10550"},
+		"{server: 'http://127.0.0.1:10550', localUID: 990}": {Server: "http://127.0.0.1:10550", LocalUID: 990},
 	} {
 		c, err := load(write(t, "membership: {kubernetes: "+text+"}\n"), "", hostNamed("h"))
 		if err != nil || c.Membership.File != "" || c.Membership.Kubernetes == nil || *c.Membership.Kubernetes != want {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/kubeapi"
 )
@@ -89,7 +90,7 @@ func (f *fleet) grow(n int) {
 		if err := f.c.CreateNode(name, fmt.Sprintf("10.%d.%d.0/24", 128+i/256, i%256)); err != nil {
 			return err
 		}
-		a.cfg = kube.Config{Kubeconfig: filepath.Join(f.c.Dir, name+".conf"), NodeName: name, PeerID: mesh.PeerID(newPeerID(f.t)),
+		a.cfg = kube.Config{Access: client.Access{Kubeconfig: filepath.Join(f.c.Dir, name+".conf")}, NodeName: name, PeerID: mesh.PeerID(newPeerID(f.t)),
 			AgentVersion: "v0.0.0-test", StateDir: f.t.TempDir(), Log: slog.New(slog.DiscardHandler)}
 		return f.c.Kubeconfig(name+".conf", cert, f.c.URL)
 	})

@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/fair"
@@ -118,7 +119,7 @@ func newAgent(t *testing.T, node, kubeconfig string) *agent {
 		t:    t,
 		lost: map[string]bool{},
 		cfg: kube.Config{
-			Kubeconfig:   kubeconfig,
+			Access:       client.Access{Kubeconfig: kubeconfig},
 			NodeName:     node,
 			PeerID:       mesh.PeerID(newPeerID(t)),
 			AgentVersion: "v0.0.0-test",

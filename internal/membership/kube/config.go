@@ -7,16 +7,16 @@ import (
 	"net/url"
 	"time"
 
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 )
 
 // Config says how to reach the API and who we are there.
 type Config struct {
-	Kubeconfig string // path, "" for in-cluster access
-	Server     string // URL that replaces the kubeconfig's or the pod's, "" for theirs
-	ReadOnly   bool   // only read, as relays do: no own MeshNode, no NodeName
-	Keep       bool   // another network plugin has the pods of this node
-	Deputy     Deputy // writes what an edge-local cache may not; nil: nobody
+	client.Access
+	ReadOnly bool   // only read, as relays do: no own MeshNode, no NodeName
+	Keep     bool   // another network plugin has the pods of this node
+	Deputy   Deputy // writes what an edge-local cache may not; nil: nobody
 
 	Waits func(error) // nil, or called from Start's goroutine with what a first start waits for
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/internal/membership/mesh"
 )
@@ -52,7 +53,7 @@ func newWorld(t *testing.T) *world {
 // restart begins a life of the agent, from a snapshot or not.
 func (w *world) restart(snap *mesh.State) {
 	w.t.Helper()
-	s, err := New(Config{Server: "https://127.0.0.1:1", NodeName: "a", StateDir: w.dir, Log: slog.New(slog.DiscardHandler),
+	s, err := New(Config{Access: client.Access{Server: "https://127.0.0.1:1"}, NodeName: "a", StateDir: w.dir, Log: slog.New(slog.DiscardHandler),
 		PeerID: mesh.PeerID(w.lists["meshnodes"][0].(*api.MeshNode).Spec.PeerID)})
 	if err != nil {
 		w.t.Fatal(err)
@@ -317,13 +318,13 @@ func TestLoopReports(t *testing.T) {
 }
 
 func TestNewRefusesBadNames(t *testing.T) {
-	if _, err := New(Config{Server: "http://127.0.0.1:1", NodeName: "Not_a_node"}); !errors.Is(err, ErrConfig) {
+	if _, err := New(Config{Access: client.Access{Server: "http://127.0.0.1:1"}, NodeName: "Not_a_node"}); !errors.Is(err, ErrConfig) {
 		t.Errorf("error %v, want ErrConfig", err)
 	}
-	if _, err := New(Config{Server: "http://127.0.0.1:1", ReadOnly: true, PeerID: mesh.PeerID("")}); err != nil {
+	if _, err := New(Config{Access: client.Access{Server: "http://127.0.0.1:1"}, ReadOnly: true, PeerID: mesh.PeerID("")}); err != nil {
 		t.Errorf("a reader needs no name: %v", err)
 	}
-	if _, err := New(Config{Server: "http://203.0.113.10:8080", ReadOnly: true}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "https") {
+	if _, err := New(Config{Access: client.Access{Server: "http://203.0.113.10:8080"}, ReadOnly: true}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "https") {
 		t.Errorf("a relay that reads the members without TLS: %v", err)
 	}
 }

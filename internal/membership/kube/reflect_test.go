@@ -58,7 +58,7 @@ func TestResume(t *testing.T) {
 }
 
 func TestResumeWithoutAnyAnswer(t *testing.T) {
-	c, err := client.New("", "http://127.0.0.1:1", "test/1", nil) // nobody listens there
+	c, err := client.New(client.Access{Server: "http://127.0.0.1:1"}, "test/1", nil) // nobody listens there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestGone(t *testing.T) {
 // Behind MetaServer with requireAuthorization, which is https, Nodes are polled and watches relisted as without it.
 func TestReflectorBehindTLS(t *testing.T) {
 	for server, want := range map[string]bool{"https://169.254.30.10:10550": true, client.MetaServer: true, "https://10.96.0.1": false} {
-		c, err := client.New("", server, "test/1", nil)
+		c, err := client.New(client.Access{Server: server}, "test/1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

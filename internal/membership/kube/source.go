@@ -48,7 +48,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c, err := client.New(cfg.Kubeconfig, cfg.Server, program+"/"+cmp.Or(cfg.AgentVersion, "dev"), cfg.Proxy)
+	c, err := client.New(cfg.Access, program+"/"+cmp.Or(cfg.AgentVersion, "dev"), cfg.Proxy)
 	if err != nil {
 		return nil, err
 	}

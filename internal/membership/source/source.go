@@ -80,18 +80,23 @@ func (None) Contact() *client.Contact { return nil }
 
 func (None) String() string { return "no membership" }
 
-// New returns the source that m configures. For an API, c says who connects; its Kubeconfig
-// and Server are taken from m. The error wraps ErrUnusable.
+// New returns the source that m configures. For an API, c says who connects; its Access is
+// taken from m. The error wraps ErrUnusable.
 func New(m config.Membership, c kube.Config) (Source, error) {
 	if m.Kubernetes == nil {
 		return fromFile{path: m.File, stateDir: c.StateDir}, nil
 	}
-	c.Kubeconfig, c.Server = m.Kubernetes.Kubeconfig, m.Kubernetes.Server
+	c.Access = Access(m.Kubernetes)
 	s, err := kube.New(c)
 	if err != nil {
 		return nil, &unusable{err}
 	}
 	return fromAPI{s}, nil
+}
+
+// Access is where k says that the API is.
+func Access(k *config.Kubernetes) client.Access {
+	return client.Access{Kubeconfig: k.Kubeconfig, Server: k.Server, LocalUID: k.LocalUID}
 }
 
 // fromFile is the membership in one YAML file.

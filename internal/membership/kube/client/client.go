@@ -4,6 +4,7 @@
 //	access.go      finds the API: by kubeconfig, by server, or as a pod does
 //	kubeconfig.go  checks kubeconfigs
 //	transport.go   connections, proxies, the token's file
+//	owner.go       whose program accepts connections without TLS
 //	client.go      requests and their answers
 //	decode.go      lists and watches, item by item
 //	contact.go     how many requests were answered, and when the last one was
@@ -57,38 +58,43 @@ func Brief(c *Client) *Client {
 	return &out
 }
 
-// New returns a client of the API that kubeconfig or server name, or of the pod's cluster where
-// both are "", without using it. The error wraps ErrConfig.
-// proxy chooses the HTTP proxy of a request; nil: as HTTPS_PROXY and NO_PROXY say.
-func New(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
-	return processEnvironment().client(kubeconfig, server, userAgent, proxy)
+// Access says where the API is: in the pod's cluster if both paths to it are "".
+type Access struct {
+	Kubeconfig, Server string
+	LocalUID           int // the user who may serve it on this host without TLS, besides root
 }
 
-func (e environment) client(kubeconfig, server, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
+// New returns a client of the API, without using it. The error wraps ErrConfig.
+// proxy chooses the HTTP proxy of a request; nil: as HTTPS_PROXY and NO_PROXY say.
+func New(a Access, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
+	return processEnvironment().client(a, userAgent, proxy)
+}
+
+func (e environment) client(a Access, userAgent string, proxy func(*http.Request) (*url.URL, error)) (*Client, error) {
 	var out *Client
-	c, err := e.access(kubeconfig, server)
+	c, err := e.access(a.Kubeconfig, a.Server)
 	if err == nil {
 		if c.Proxy == nil { // a kubeconfig's goes first
 			c.Proxy = proxy
 		}
 		c.UserAgent = userAgent
-		out, err = newClient(c)
+		out, err = newClient(c, a.LocalUID)
 	}
 	switch {
-	case err != nil && kubeconfig != "":
-		return nil, fmt.Errorf("%w: kubeconfig %s: %w", ErrConfig, kubeconfig, err)
+	case err != nil && a.Kubeconfig != "":
+		return nil, fmt.Errorf("%w: kubeconfig %s: %w", ErrConfig, a.Kubeconfig, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return out, nil
 }
 
-func newClient(c *rest.Config) (*Client, error) {
+func newClient(c *rest.Config, localUID int) (*Client, error) {
 	u, err := base(c)
 	if err != nil {
 		return nil, err
 	}
-	hc, dialer, err := connect(c)
+	hc, dialer, err := connect(c, u.Scheme == "http", localUID)
 	if err != nil {
 		return nil, err
 	}

@@ -96,6 +96,7 @@ func (c *Client) foreign() string {
 func (c *Client) failure(err error) string {
 	var network net.Error
 	switch {
+	case errors.Is(err, errOwner): // says it itself
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "the API's certificate is not signed by the CA that the agent was given: correct certificate-authority in the kubeconfig (in a pod the service " +
 			"account's ca.crt), or the address if another server answers there"

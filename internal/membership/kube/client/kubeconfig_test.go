@@ -42,7 +42,7 @@ func TestKubeconfigRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), x.text)
-			if _, err := New(path, "", "test/1", nil); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), path) {
+			if _, err := New(Access{Kubeconfig: path}, "test/1", nil); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v, want ErrConfig with %q and the path", err, x.says)
 			}
 		})
@@ -59,7 +59,7 @@ func TestKubeconfigServer(t *testing.T) {
 		config(`server: "http://127.0.0.1:10261"`, "token: t"):                       "http://127.0.0.1:10261",
 	} {
 		path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), text)
-		c, err := New(path, "", "test/1", nil)
+		c, err := New(Access{Kubeconfig: path}, "test/1", nil)
 		if err != nil || c.URL() != want {
 			t.Errorf("%v, %v, want %s", c, err, want)
 		}
@@ -103,7 +103,7 @@ echo "{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s
 		},
 	} {
 		path := write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", insecure-skip-tls-verify: true`, user))
-		c, err := New(path, "", "test/1", nil)
+		c, err := New(Access{Kubeconfig: path}, "test/1", nil)
 		if err != nil {
 			t.Fatalf("%s: %v", user, err)
 		}

@@ -26,9 +26,15 @@ func base(c *rest.Config) (*url.URL, error) {
 	return u, nil
 }
 
-// connect makes what sends requests to c, over connections that dialer knows. It changes c.
-func connect(c *rest.Config) (hc *http.Client, dialer *connrotation.Dialer, err error) {
-	dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
+// connect makes what sends requests to c, over connections that dialer knows. It changes c. Plain connections are to programs
+// of root's and localUID's on this host.
+func connect(c *rest.Config, plain bool, localUID int) (hc *http.Client, dialer *connrotation.Dialer, err error) {
+	dial := (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	if plain {
+		dial = owned(dial, localUID)
+		c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	dialer = connrotation.NewDialer(dial)
 	c.Dial = dialer.DialContext
 	if c.Proxy == nil {
 		c.Proxy = http.ProxyFromEnvironment // a transport of its own, or Close would close connections of others

@@ -90,7 +90,7 @@ func TestCertificateInFiles(t *testing.T) {
 	write(t, filepath.Join(dir, "current.pem"), certificate(t, "one"))
 	kubeconfig := write(t, filepath.Join(dir, "kubeconfig"),
 		config(`server: "`+server.URL+`", certificate-authority: ca.crt`, "client-certificate: current.pem, client-key: current.pem"))
-	c, err := New(kubeconfig, "", "test/1", nil)
+	c, err := New(Access{Kubeconfig: kubeconfig}, "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestUnknownAuthority(t *testing.T) {
 	dir := t.TempDir()
 	other := certificate(t, "another")
 	write(t, filepath.Join(dir, "ca.crt"), other)
-	c, err := New(write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", certificate-authority: ca.crt`, "token: t")), "", "test/1", nil)
+	c, err := New(Access{Kubeconfig: write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", certificate-authority: ca.crt`, "token: t"))}, "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +132,8 @@ func TestProgramRunsAgain(t *testing.T) {
 	if err := os.Symlink("one", now); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", insecure-skip-tls-verify: true`,
-		"exec: {command: cat, args: ["+now+"], apiVersion: client.authentication.k8s.io/v1beta1}")), "", "test/1", nil)
+	c, err := New(Access{Kubeconfig: write(t, filepath.Join(dir, "kubeconfig"), config(`server: "`+server.URL+`", insecure-skip-tls-verify: true`,
+		"exec: {command: cat, args: ["+now+"], apiVersion: client.authentication.k8s.io/v1beta1}"))}, "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

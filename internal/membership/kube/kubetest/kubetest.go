@@ -4,13 +4,18 @@ package kubetest
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/keep"
@@ -37,6 +42,36 @@ func Serve(t *testing.T, h http.Handler) string {
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+// ServeAs is Serve by a program of another user, as far as the kernel shows: the user who accepts a connection owns it.
+func ServeAs(t *testing.T, uid int, h http.Handler) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: to be another user needs root")
+	}
+	server := httptest.NewUnstartedServer(h)
+	server.Listener = userListener{server.Listener.(*net.TCPListener), uid}
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+type userListener struct {
+	*net.TCPListener
+	uid int
+}
+
+// Accept implements net.Listener. The file system's user (setfsuid(2)) is the thread's alone.
+func (l userListener) Accept() (net.Conn, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	root, err := unix.SetfsuidRetUid(l.uid)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _, _ = unix.SetfsuidRetUid(root) }()
+	return l.TCPListener.Accept()
 }
 
 // JSON is v as an API sends it.

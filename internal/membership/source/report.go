@@ -1,0 +1,71 @@
+package source
+
+import (
+	"log/slog"
+
+	"edgemesh/internal/membership/mesh"
+)
+
+const (
+	// mostLines is how many joined and left members one change logs by name.
+	mostLines = 20
+	// mostGone is how many members that left are remembered.
+	mostGone = 4096
+)
+
+// Reporter logs by name who joins, leaves, is banned, or has another peer ID than before. Its owner locks it.
+type Reporter struct {
+	Log  *slog.Logger
+	gone map[string]mesh.PeerID // members that left, by name: one that returns with another key is not new
+}
+
+// Report logs what became of the members of s.
+func (r *Reporter) Report(c mesh.Change, s mesh.State) {
+	if r.gone == nil || len(r.gone) >= mostGone {
+		r.gone = map[string]mesh.PeerID{}
+	}
+	left := nodes(c.Gone)
+	come := nodes(c.Come)
+	lines := 0
+	line := func(what string, n mesh.Node) {
+		if lines++; lines <= mostLines {
+			r.Log.Info(what, "node", n.Name, "peer", n.PeerID)
+		}
+	}
+	for _, n := range c.Come {
+		was, changes := left[n.Name]
+		before := was.PeerID
+		if !changes {
+			before = r.gone[n.Name]
+		}
+		delete(r.gone, n.Name)
+		if before != "" && before != n.PeerID {
+			r.Log.Warn("a member's peer ID changed: from now on the holder of another key is this node. If the node was not installed again, find out who "+
+				"changed it in the membership, and ban the name", "node", n.Name, "peer", n.PeerID, "before", before)
+		} else if !changes {
+			line("member joined", n)
+		}
+	}
+	for _, n := range c.Gone {
+		if _, stays := come[n.Name]; stays {
+			continue
+		}
+		r.gone[n.Name] = n.PeerID
+		if s.Bans(n.Name, n.PeerID) {
+			line("member banned", n)
+		} else {
+			line("member left", n)
+		}
+	}
+	if lines > mostLines {
+		r.Log.Info("more members joined or left", "count", lines-mostLines)
+	}
+}
+
+func nodes(list []mesh.Node) map[string]mesh.Node {
+	out := make(map[string]mesh.Node, len(list))
+	for _, n := range list {
+		out[n.Name] = n
+	}
+	return out
+}

@@ -1,0 +1,53 @@
+package source
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"edgemesh/internal/membership/mesh"
+)
+
+// Who joins, leaves, is banned or has another key is logged once, by name and peer ID; another key is a warning, also after
+// the member had left.
+func TestReport(t *testing.T) {
+	var out bytes.Buffer
+	r := Reporter{Log: slog.New(slog.NewTextHandler(&out, nil))}
+	var was []mesh.Node
+	step := func(banned []string, want string, nodes ...mesh.Node) {
+		t.Helper()
+		out.Reset()
+		r.Report(mesh.Diff(was, nodes), mesh.State{Nodes: nodes, Banned: banned})
+		was = nodes
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			_, line, _ = strings.Cut(strings.TrimSpace(line), "level=")
+			if level, rest, _ := strings.Cut(line, " "); level == "WARN" {
+				line = level + rest[strings.Index(rest, " node="):]
+			}
+			got = append(got, line)
+		}
+		if strings.Join(got, "; ") != want {
+			t.Errorf("%q\nwant %q", strings.Join(got, "; "), want)
+		}
+	}
+	node := func(name, id string) mesh.Node { return mesh.Node{Name: name, PeerID: mesh.PeerID(id)} }
+	step(nil, `INFO msg="member joined" node=a peer=A; INFO msg="member joined" node=b peer=B`, node("a", "A"), node("b", "B"))
+	step(nil, "", node("a", "A"), mesh.Node{Name: "b", PeerID: "B", Site: "x"})
+	step(nil, "WARN node=b peer=X before=B", node("a", "A"), node("b", "X"))
+	step(nil, "", node("a", "A"), node("b", "X"))
+	step([]string{"b"}, `INFO msg="member banned" node=b peer=X`, node("a", "A"))
+	step(nil, `INFO msg="member left" node=a peer=A`)
+	step(nil, `WARN node=a peer=Y before=A; INFO msg="member joined" node=b peer=X`, node("a", "Y"), node("b", "X"))
+	var many []mesh.Node
+	for i := range 30 {
+		many = append(many, node(fmt.Sprint("n", i), fmt.Sprint("N", i)))
+	}
+	out.Reset()
+	r.Report(mesh.Diff(nil, many), mesh.State{Nodes: many})
+	if n := strings.Count(out.String(), "\n"); n != mostLines+1 || !strings.Contains(out.String(), "count=10") {
+		t.Errorf("%d lines:\n%s", n, out.String())
+	}
+}
