@@ -17,6 +17,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/internal/cli"
 	"edgemesh/internal/config"
+	"edgemesh/internal/screen"
 	"edgemesh/internal/version"
 )
 
@@ -84,7 +85,7 @@ func (d *doctorCommand) run(ctx context.Context, out, stderr io.Writer) error {
 	if d.json {
 		err = printJSON(w, found)
 	} else {
-		view.Findings(w, view.ScreenOf(w), found)
+		view.Findings(w, screen.Of(w), found)
 	}
 	if err == nil && d.bundle != "" {
 		said := w

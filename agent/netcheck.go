@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/screen"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
@@ -57,7 +58,7 @@ with 1 if no relay answers.`,
 			if n.json {
 				err = printJSON(c.OutOrStdout(), r)
 			} else {
-				view.Netcheck(c.OutOrStdout(), view.ScreenOf(c.OutOrStdout()), r)
+				view.Netcheck(c.OutOrStdout(), screen.Of(c.OutOrStdout()), r)
 			}
 			if err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
 	"edgemesh/internal/cli"
+	"edgemesh/internal/screen"
 )
 
 const (
@@ -96,7 +97,7 @@ func (p *pingCommand) run(ctx context.Context, w io.Writer) error {
 	case p.count == 0:
 		req.IntervalMs = endlessEvery
 	}
-	on, lines := view.ScreenOf(w), json.NewEncoder(w)
+	on, lines := screen.Of(w), json.NewEncoder(w)
 	lost := "timed out"
 	r, err := p.client().Pings(ctx, req, func(x control.PingResult) error {
 		if x.RTTMs == nil {
@@ -136,7 +137,7 @@ func (p *pingCommand) sum(w io.Writer, r control.PingReply, endless bool) error 
 	case p.json:
 		return printJSON(w, r)
 	}
-	view.Pinged(w, r)
+	view.Pinged(w, screen.Of(w), r)
 	return nil
 }
 

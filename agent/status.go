@@ -13,6 +13,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/view"
 	"edgemesh/internal/cli"
+	"edgemesh/internal/screen"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 )
@@ -84,7 +85,7 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 	if s.filter.Path != "" && !slices.Contains(view.Paths, s.filter.Path) {
 		return cli.Usage(fmt.Errorf("--path %s: must be one of %s", s.filter.Path, strings.Join(view.Paths, ", ")))
 	}
-	on := view.ScreenOf(w)
+	on := screen.Of(w)
 	for first := true; ; first = false {
 		err := s.show(ctx, w, on, !first || on.Width > 0 && s.watch)
 		if !s.watch || first && err != nil {

@@ -24,9 +24,9 @@ func Findings(w io.Writer, on Screen, all []findings.Finding) {
 		if x.Node != "" {
 			where = "on " + x.Node + ": "
 		}
-		fmt.Fprintf(w, "%s %-12s %s\n", on.paint(severityColour(x.Severity), fmt.Sprintf("%-8s", x.Severity)), clean(x.ID), clean(where+x.Text))
+		on.Line(w, severityColour(x.Severity), fmt.Sprintf("%-8s %-12s ", x.Severity, clean(x.ID)), where+x.Text)
 		if x.Remedy != "" && x.Severity != findings.OK {
-			fmt.Fprintf(w, "%-8s %-12s → %s\n", "", "", clean(x.Remedy))
+			on.Line(w, plain, fmt.Sprintf("%-8s %-12s → ", "", ""), x.Remedy)
 		}
 	}
 }

@@ -14,33 +14,33 @@ import (
 // Netcheck prints what the network lets through.
 func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 	var t table
-	t.add(plain, "NAT", r.NAT.Kind+": "+r.NAT.Detail)
+	t.Add(plain, "NAT", r.NAT.Kind+": "+r.NAT.Detail)
 	for _, m := range r.Mapped {
-		t.add(plain, m.Family, fmt.Sprintf("%s is seen as %s by %s", m.Local, m.Seen, m.Server))
+		t.Add(plain, m.Family, fmt.Sprintf("%s is seen as %s by %s", m.Local, m.Seen, m.Server))
 	}
 	switch {
 	case r.UDP:
-		t.add(green, "UDP", "passes")
+		t.Add(green, "UDP", "passes")
 	case r.UDPTried():
-		t.add(yellow, "UDP", "no relay answers")
+		t.Add(yellow, "UDP", "no relay answers")
 	default:
-		t.add(plain, "UDP", "not measured: no UDP address of a relay is known")
+		t.Add(plain, "UDP", "not measured: no UDP address of a relay is known")
 	}
-	t.add(plain, "addresses", fmt.Sprintf("IPv4 %s, IPv6 %s", yesNo(r.IPv4), yesNo(r.IPv6)))
-	t.add(plain, "port mapping", cmp.Or(r.PortMapping, "not requested"))
-	t.add(plain, "proxy", cmp.Or(r.Proxy, "none"))
+	t.Add(plain, "addresses", fmt.Sprintf("IPv4 %s, IPv6 %s", yesNo(r.IPv4), yesNo(r.IPv6)))
+	t.Add(plain, "port mapping", cmp.Or(r.PortMapping, "not requested"))
+	t.Add(plain, "proxy", cmp.Or(r.Proxy, "none"))
 	for _, u := range r.Uplinks {
 		var addrs []string
 		for _, a := range u.Addrs {
 			addrs = append(addrs, a.String())
 		}
-		t.add(plain, "MTU", fmt.Sprintf("%d bytes on %s (%s)", u.MTU, u.Name, strings.Join(addrs, ", ")))
+		t.Add(plain, "MTU", fmt.Sprintf("%d bytes on %s (%s)", u.MTU, u.Name, strings.Join(addrs, ", ")))
 	}
-	t.add(plain, "clock", clockText(r.Clock))
-	t.print(w, on)
+	t.Add(plain, "clock", clockText(r.Clock))
+	t.Print(w, on)
 	if len(r.Relays) > 0 {
 		var t table
-		t.add(bold, "RELAY", "TCP", "UDP", "WEBSOCKET", "ERROR")
+		t.Add(bold, "RELAY", "TCP", "UDP", "WEBSOCKET", "ERROR")
 		for _, x := range r.Relays {
 			c, why := plain, []string{}
 			for name, a := range map[string]*netcheck.Answer{"tcp": x.TCP, "udp": x.UDP, "websocket": x.WS} {
@@ -48,10 +48,10 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 					c, why = yellow, append(why, name+" "+a.Addr+": "+a.Error)
 				}
 			}
-			t.add(c, cmp.Or(shortID(x.PeerID), hostOf(x), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
+			t.Add(c, cmp.Or(shortID(x.PeerID), hostOf(x), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
 		}
 		fmt.Fprintln(w)
-		t.print(w, on)
+		t.Print(w, on)
 	}
 	if len(r.Problems) > 0 {
 		fmt.Fprintln(w)

@@ -72,12 +72,11 @@ func Sites(s control.Status) []string {
 
 // Peer prints all that is known of one.
 func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now time.Time) {
-	on.Width = 0
-	fmt.Fprintf(w, "%s  %s\n", on.paint(bold, "node "+clean(p.Node)), on.paint(pathColours[p.Path], clean(p.Path)))
+	fmt.Fprintf(w, "%s  %s\n", on.Paint(bold, "node "+clean(p.Node)), on.Paint(pathColours[p.Path], clean(p.Path)))
 	var t table
 	line := func(name, value string) {
 		if value != "" {
-			t.add(plain, name, value)
+			t.Add(plain, name, value)
 		}
 	}
 	line("site", p.Site)
@@ -109,7 +108,7 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	if p.Punch != nil {
 		line("last tried", strings.Join(p.Punch.Tried, "; "))
 	}
-	t.print(w, on)
+	t.Print(w, on)
 }
 
 // queueText says where packets wait: here for the path, or on it.

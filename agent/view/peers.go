@@ -116,18 +116,18 @@ func newListed(on Screen, all []control.PeerStatus, f Filter, now time.Time) lis
 		delete(l.groups, Idle)
 	}
 	var t table
-	t.add(bold, fullHead...)
+	t.Add(bold, fullHead...)
 	for _, group := range l.groups {
 		slices.SortFunc(group, func(a, b control.PeerStatus) int {
 			return cmp.Or(cmp.Compare(traffic(b), traffic(a)), cmp.Compare(a.Node, b.Node))
 		})
 		if !l.full {
 			for _, p := range group {
-				t.add(plain, fullRow(p, now)...)
+				t.Add(plain, fullRow(p, now)...)
 			}
 		}
 	}
-	l.full = l.full || t.width() <= on.Width
+	l.full = l.full || t.Width() <= on.Width
 	return l
 }
 
@@ -141,16 +141,16 @@ func (l listed) least() int {
 
 const (
 	listHead    = 2 // a blank line and the columns' names
-	reasonLines = 3 // at most, where not all peers are shown; `status NODE` has the whole reason
+	reasonLines = 2 // at most, where not all peers are shown; `status NODE` has the whole reason
 )
 
 // print shows each group, and as many of its peers as fit rows lines.
 func (l listed) print(w io.Writer, rows int) {
-	var t table
+	t := table{Spare: []string{"QUEUE", "RATE", "RX", "TX", "SINCE"}}
 	if l.full {
-		t.add(bold, fullHead...)
+		t.Add(bold, fullHead...)
 	} else {
-		t.add(bold, shortHead...)
+		t.Add(bold, shortHead...)
 	}
 	shown := l.share(rows - listHead)
 	for _, path := range inOrder(l.groups) {
@@ -166,21 +166,21 @@ func (l listed) print(w io.Writer, rows int) {
 		case more > 0:
 			heading += fmt.Sprintf(", %d more: --all", more)
 		}
-		t.add(pathColours[path], heading)
+		t.Add(pathColours[path], heading)
 		for _, p := range group[:n] {
 			if l.full {
-				t.add(plain, fullRow(p, l.now)...)
+				t.Add(plain, fullRow(p, l.now)...)
 				continue
 			}
-			t.add(plain, shortRow(p, l.now)...)
+			t.Add(plain, shortRow(p, l.now)...)
 			for _, line := range l.reason(p) {
-				t.add(dim, line)
+				t.Add(dim, line)
 			}
 		}
 	}
-	if len(t.rows) > 1 {
+	if t.Len() > 1 {
 		fmt.Fprintln(w)
-		t.print(w, l.on)
+		t.Print(w, l.on)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"edgemesh/agent/control"
 )
@@ -18,10 +17,10 @@ func DirectOrBetter(path string) bool {
 // Probe prints one outcome.
 func Probe(w io.Writer, on Screen, target string, p control.PingResult) {
 	if p.RTTMs == nil {
-		fmt.Fprintf(w, "%s: seq %d  %s\n", clean(target), p.Seq, on.paint(red, "lost: "+clean(cmp.Or(p.Error, "no answer"))))
+		on.Line(w, red, fmt.Sprintf("%s: seq %d  ", clean(target), p.Seq), "lost: "+cmp.Or(p.Error, "no answer"))
 		return
 	}
-	fmt.Fprintf(w, "%s: seq %d  %.2f ms  %s\n", clean(target), p.Seq, *p.RTTMs, on.paint(pathColours[p.Path], pathText(p.Path, p.Transport, p.Relay)))
+	on.Line(w, pathColours[p.Path], fmt.Sprintf("%s: seq %d  %.2f ms  ", clean(target), p.Seq, *p.RTTMs), pathText(p.Path, p.Transport, p.Relay))
 }
 
 // sumPath is the path in the last line.
@@ -45,17 +44,16 @@ func pathText(path, transport, relay string) string {
 }
 
 // Pinged prints the sum, and why the path is not a better one.
-func Pinged(w io.Writer, r control.PingReply) {
-	who := ""
+func Pinged(w io.Writer, on Screen, r control.PingReply) {
+	sum := fmt.Sprintf("%d sent, %d received, %s", r.Sent, r.Received, sumPath(r))
 	if r.PodIP != "" && r.Node != "" {
-		who = fmt.Sprintf("pod %s is on node %s: ", clean(r.PodIP), clean(r.Node))
+		sum = fmt.Sprintf("pod %s is on node %s: %s", r.PodIP, r.Node, sum)
 	}
-	fmt.Fprintf(w, "%s%d sent, %d received, %s", who, r.Sent, r.Received, sumPath(r))
 	if r.Received > 0 && r.MinMs != nil && r.AvgMs != nil && r.MaxMs != nil {
-		fmt.Fprintf(w, ", min/avg/max %.2f/%.2f/%.2f ms", *r.MinMs, *r.AvgMs, *r.MaxMs)
+		sum += fmt.Sprintf(", min/avg/max %.2f/%.2f/%.2f ms", *r.MinMs, *r.AvgMs, *r.MaxMs)
 	}
-	fmt.Fprintln(w)
+	on.Line(w, plain, "", sum)
 	if r.Reason != "" {
-		fmt.Fprintf(w, "not a better path: %s\n", strings.TrimSpace(clean(r.Reason)))
+		on.Line(w, plain, "", "not a better path: "+r.Reason)
 	}
 }

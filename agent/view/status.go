@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,15 +34,15 @@ func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
 	switch {
 	case f.whole():
 	case on.Height == 0:
-		left = max(pipePeers, pipeLines-on.rows(head+wrong+links+full))
+		left = max(pipePeers, pipeLines-on.Rows(head+wrong+links+full))
 	default:
-		space := on.Height - 1 - on.rows(head) // a line is for the prompt, or the cursor
-		if most := max(space-list.least()-2, space/2); on.rows(wrong) > most {
-			wrong = on.first(wrong, most)
+		space := on.Height - 1 - on.Rows(head) // a line is for the prompt, or the cursor
+		if most := max(space-list.least(), space/3); on.Rows(wrong) > most {
+			wrong = first(on, wrong, most)
 		}
-		space -= on.rows(wrong)
+		space -= on.Rows(wrong)
 		links, full = fitting(on, links, full, space-list.least())
-		left = space - on.rows(links+full)
+		left = space - on.Rows(links+full)
 	}
 	fmt.Fprint(w, head, wrong, links)
 	list.print(w, left)
@@ -55,28 +54,28 @@ func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
 
 // fitting is relays and pools, as far as there is space for them.
 func fitting(on Screen, relays, pools string, space int) (r, p string) {
-	if on.rows(relays+pools) <= space {
+	if on.Rows(relays+pools) <= space {
 		return relays, pools
 	}
-	if note := on.paint(dim, "pools: --all") + "\n"; on.rows(relays)+1 <= space {
+	if note := on.Paint(dim, "pools: --all") + "\n"; on.Rows(relays)+1 <= space {
 		return relays, note
 	}
 	if space < 1 {
 		return "", ""
 	}
-	return "", on.paint(dim, "relays and pools: --all") + "\n"
+	return "", on.Paint(dim, "relays and pools: --all") + "\n"
 }
 
 // first is the beginning of text that takes at most so many rows.
-func (s Screen) first(text string, rows int) string {
+func first(s Screen, text string, rows int) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
-		if rows -= s.rows(line); rows < 1 {
+		if rows -= s.Rows(line); rows < 1 {
 			break
 		}
 		out.WriteString(line)
 	}
-	return out.String() + s.paint(dim, s.cut("… more: edgemesh-agent doctor")) + "\n"
+	return out.String() + s.Paint(dim, wording.Elide("… more: edgemesh-agent doctor", s.Width)) + "\n"
 }
 
 // summary is what an operator looks for first.
@@ -88,20 +87,20 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	if s.Site != "" {
 		head = append(head, "site "+clean(s.Site))
 	}
-	fmt.Fprintf(w, "%s  %s\n", on.paint(bold, "node "+clean(s.Node)), strings.Join(head, ", "))
+	fmt.Fprintf(w, "%s  %s\n", on.Paint(bold, "node "+clean(s.Node)), strings.Join(head, ", "))
 	var t table
-	t.add(plain, "mesh address", cmp.Or(strings.Join(s.Addresses, ", "), "none"))
-	t.add(plain, "peer ID", s.PeerID)
+	t.Add(plain, "mesh address", cmp.Or(strings.Join(s.Addresses, ", "), "none"))
+	t.Add(plain, "peer ID", s.PeerID)
 	nat := cmp.Or(s.NAT.Detail, "unknown")
 	if s.NAT.Router != "" {
 		nat += "; " + s.NAT.Router
 	}
-	t.add(plain, "NAT", nat)
-	t.add(relayColour(s.Relays), "relays", relaysText(s.Relays))
-	t.add(plain, "peers", peersText(s))
+	t.Add(plain, "NAT", nat)
+	t.Add(relayColour(s.Relays), "relays", relaysText(s.Relays))
+	t.Add(plain, "peers", peersText(s))
 	text, c := warnings(s)
-	t.add(c, "warnings", text)
-	t.print(w, on)
+	t.Add(c, "warnings", text)
+	t.Print(w, on)
 }
 
 func relaysText(all []control.RelayStatus) string {
@@ -180,32 +179,32 @@ func problemList(w io.Writer, on Screen, all []problem, what, text string) {
 	}
 	var t table
 	if on.Width == 0 {
-		t.add(bold, what, text, "REMEDY")
+		t.Add(bold, what, text, "REMEDY")
 	} else {
-		t.add(bold, what)
+		t.Add(bold, what)
 	}
 	for _, p := range all {
 		if on.Width == 0 {
-			t.add(p.colour, p.what, p.text, p.remedy)
+			t.Add(p.colour, p.what, p.text, p.remedy)
 			continue
 		}
 		for i, line := range wording.Wrap(clean(p.what+": "+p.text), on.Width-4) {
-			t.add(p.colour, strings.Repeat(" ", 2+2*min(i, 1))+line)
+			t.Add(p.colour, strings.Repeat(" ", 2+2*min(i, 1))+line)
 		}
 		for i, line := range wording.Wrap(clean(p.remedy), on.Width-6) {
-			t.add(plain, []string{"    → ", "      "}[min(i, 1)]+line)
+			t.Add(plain, []string{"    → ", "      "}[min(i, 1)]+line)
 		}
 	}
 	fmt.Fprintln(w)
-	t.print(w, on)
+	t.Print(w, on)
 }
 
 func relays(w io.Writer, on Screen, all []control.RelayStatus) {
 	if len(all) == 0 {
 		return
 	}
-	var t table
-	t.add(bold, "RELAY", "ADDRESS", "CONNECTED", "RESERVED", "RTT", "ERROR")
+	t := table{Below: []string{"ADDRESS", "ERROR"}}
+	t.Add(bold, "RELAY", "ADDRESS", "CONNECTED", "RESERVED", "RTT", "ERROR")
 	for _, r := range all {
 		c, reserved := plain, yesNo(r.Reserved)
 		if r.Spare {
@@ -218,10 +217,10 @@ func relays(w io.Writer, on Screen, all []control.RelayStatus) {
 		if r.Proxy != "" {
 			addr += " via proxy " + r.Proxy
 		}
-		t.add(c, shortID(r.PeerID), addr, yesNo(r.Connected), reserved, millis(r.RTTMs), cmp.Or(r.Error, "-"))
+		t.Add(c, shortID(r.PeerID), addr, yesNo(r.Connected), reserved, millis(r.RTTMs), cmp.Or(r.Error, "-"))
 	}
 	fmt.Fprintln(w)
-	t.print(w, on)
+	t.Print(w, on)
 }
 
 func pools(w io.Writer, on Screen, all []control.Pool, now time.Time) {
@@ -229,12 +228,9 @@ func pools(w io.Writer, on Screen, all []control.Pool, now time.Time) {
 		return
 	}
 	var t table
-	t.add(bold, "POOL", "ADDRESSES", "USED", "RESERVED", "OLDEST")
+	t.Add(bold, "POOL", "ADDRESSES", "USED", "RESERVED", "OLDEST")
 	for _, p := range all {
-		size, oldest := strconv.FormatUint(p.Size, 10), "-"
-		if p.Size >= 1<<32 {
-			size = "2^32 or more"
-		}
+		oldest := "-"
 		if p.Oldest != nil {
 			oldest = since(p.Oldest, now) + " ago"
 		}
@@ -242,8 +238,8 @@ func pools(w io.Writer, on Screen, all []control.Pool, now time.Time) {
 		if uint64(max(p.Used, 0)) >= p.Size {
 			c = red
 		}
-		t.add(c, strings.Join(p.Blocks, ","), size, strconv.Itoa(p.Used), strconv.Itoa(p.Kept), oldest)
+		t.Add(c, strings.Join(p.Blocks, ", "), wording.Number(p.Size), wording.Number(p.Used), wording.Number(p.Kept), oldest)
 	}
 	fmt.Fprintln(w)
-	t.print(w, on)
+	t.Print(w, on)
 }
