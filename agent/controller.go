@@ -39,7 +39,8 @@ peer ID, which the PodNetwork's status names. The token is in the Secret edgemes
 
 Exit code 2: fix the command line or the access to the API; 1: anything else failed.`,
 		Example: `  edgemesh-agent controller                   # in a pod, as the chart's service account
-  edgemesh-agent controller --kubeconfig admin.conf --namespace kube-system --metrics-address ""
+  edgemesh-agent controller --kubeconfig admin.conf --namespace kube-system \
+    --metrics-address ""
   edgemesh-agent controller --map 127.0.0.1:9475
   kubectl -n kube-system get lease edgemesh-controller      # which one leads`,
 		Args: cli.Args(),

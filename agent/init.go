@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/self"
 	"edgemesh/manifests"
 )
 
@@ -68,7 +69,7 @@ func (s *starter) run() error {
 	if err != nil {
 		return cli.Usage(err)
 	}
-	id, err := cli.PeerID("stateDir", cfg.StateDir)
+	id, err := self.PeerID("stateDir", cfg.StateDir)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,8 @@ before, and an agent must have run here, because its block is known only then.`,
   edgemesh-agent install --node-ip --form daemonset           # nothing else: the cluster runs the agent
   edgemesh-agent install --membership /etc/edgemesh/cluster.yaml
   edgemesh-agent install --server http://127.0.0.1:10550      # an API cache on the node
-  edgemesh-agent install --form static-pod --image registry.example.org/edgemesh-agent:0.2.0`,
+  edgemesh-agent install --form static-pod \
+    --image registry.example.org/edgemesh-agent:0.2.0`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := host(c, &o); err != nil {

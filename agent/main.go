@@ -10,6 +10,7 @@ import (
 	"edgemesh/agent/fleet"
 	"edgemesh/internal/cli"
 	"edgemesh/internal/config"
+	"edgemesh/internal/self"
 	"edgemesh/internal/version"
 )
 
@@ -31,7 +32,7 @@ func newRoot() *cobra.Command {
 members: over the LAN if they share one, otherwise through an encrypted tunnel that is
 dialed directly, hole-punched or relayed.`,
 	}
-	root.AddCommand(newRun(), newInit(), cli.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(), newNetcheck(), newLogLevel(), newNodeIP(),
-		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newCapture(), newMap(), cli.Version(program))
+	root.AddCommand(newRun(), newInit(), self.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(), newNetcheck(), newLogLevel(), newNodeIP(),
+		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newCapture(), newMap(), self.Version(program))
 	return root
 }

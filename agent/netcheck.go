@@ -46,7 +46,8 @@ The relays are those given with --relay, else those of --membership, else those 
 agent's configuration: its membership file, or the snapshot of the last membership. Exits
 with 1 if no relay answers.`,
 		Example: `  edgemesh-agent netcheck
-  edgemesh-agent netcheck --relay /ip4/5.5.5.5/tcp/4470 --relay /ip4/5.5.5.5/udp/4470/quic-v1
+  edgemesh-agent netcheck --relay /ip4/5.5.5.5/tcp/4470 \
+    --relay /ip4/5.5.5.5/udp/4470/quic-v1
   edgemesh-agent netcheck --membership cluster.yaml --json | jq .nat.kind`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -26,6 +26,7 @@ import (
 	"edgemesh/internal/cli"
 	agent "edgemesh/internal/config"
 	"edgemesh/internal/logs"
+	"edgemesh/internal/self"
 	"edgemesh/internal/version"
 )
 
@@ -40,7 +41,7 @@ func newRoot() *cobra.Command {
 through it, use it to punch holes through their NATs, and send through it what cannot
 go directly. It sees ciphertext only and serves members only.`,
 	}
-	root.AddCommand(newRun(), newOwn(), newLogLevel(), cli.ID(program, "relay", defaultStateDir), cli.Version(program))
+	root.AddCommand(newRun(), newOwn(), newLogLevel(), self.ID(program, "relay", defaultStateDir), self.Version(program))
 	return root
 }
 

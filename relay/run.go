@@ -23,6 +23,7 @@ import (
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
+	"edgemesh/internal/self"
 	"edgemesh/internal/version"
 	underlay "edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/socket"
@@ -40,7 +41,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if c.file == "" {
 		name += " (set by a file that --config names)"
 	}
-	key, err := cli.LoadKey(name, c.stateDir)
+	key, err := self.LoadKey(name, c.stateDir)
 	if err != nil {
 		return withFile(c, err)
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"edgemesh/internal/cli"
 )
 
 // TestPort is where the pods of a connectivity test answer.
@@ -88,7 +90,7 @@ image, without rights. Results come with the pods' status, so that nodes behind 
 Exits with 1 if any pair fails.`, mostNodes, testNamespace),
 		Example: `  kubectl edgemesh connectivity-test
   kubectl edgemesh connectivity-test --nodes edge-1,edge-2,cloud-1`,
-		Args: noArgs,
+		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			t := &test{cluster: k, w: c.ErrOrStderr(), image: image, ips: map[string]string{}}
 			if err := t.choose(c.Context(), nodes); err != nil {
@@ -239,7 +241,7 @@ func (o tested) print(w io.Writer, asJSON bool) error {
 		o.advise(w)
 	}
 	if len(o.Failed)+len(o.Unlisted)+len(o.Missing) > 0 {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }

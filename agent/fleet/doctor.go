@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/findings"
+	"edgemesh/internal/cli"
 )
 
 // examined is what doctor found on one node.
@@ -93,7 +94,7 @@ func judge(c *cobra.Command, all []examined, printed bool) error {
 		fmt.Fprintf(w, "%d nodes: %d checked, something is broken on %d\n", len(all), reached, broken)
 	}
 	if broken > 0 || reached == 0 {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }

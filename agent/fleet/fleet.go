@@ -22,9 +22,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"edgemesh/internal/manpage"
+	"edgemesh/internal/cli"
 	"edgemesh/internal/version"
-	"edgemesh/internal/wording"
 )
 
 // Name is the program's, by which kubectl finds it; CompleteName is that by which kubectl's completion does.
@@ -32,12 +31,6 @@ const (
 	Name         = "kubectl-edgemesh"
 	CompleteName = "kubectl_complete-edgemesh"
 )
-
-// usageCode is the exit code for a mistake in a command line, also the agent's.
-const usageCode = 2
-
-// errReported means that the output says what is wrong.
-var errReported = errors.New("something is broken")
 
 // Main runs the program.
 func Main() {
@@ -54,39 +47,8 @@ func Main() {
 // of the agent's command.
 func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	var passed exitCode
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &passed):
-		return int(passed)
-	case !errors.Is(err, errReported):
-		fmt.Fprintf(stderr, "kubectl edgemesh: %s\n", wording.PrintableLines(err.Error())) // it may quote what others said
-	}
-	if errors.As(err, new(usageError)) {
-		return usageCode
-	}
-	return 1
-}
-
-// usageError is a mistake in the command line.
-type usageError struct{ error }
-
-func badUsage(c *cobra.Command, err error) error {
-	return usageError{fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath())}
-}
-
-// noArgs accepts options only.
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return badUsage(c, fmt.Errorf("unexpected argument %q", args[0]))
-	}
-	return nil
+	return cli.Execute(ctx, root, args, stdout, stderr)
 }
 
 func newRoot() *cobra.Command {
@@ -99,35 +61,15 @@ API server (kubectl exec), and needs the rights to list MeshNodes and pods and t
 the agents' pods. Agents that run as units have no pod, and the API server reaches no node
 behind a NAT unless its kubelet reports its mesh address (docs/node-addresses.md): such nodes
 are shown as the others see them.`,
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl edgemesh"},
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.SetFlagErrorFunc(badUsage)
-	root.Args = func(c *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			var names []string
-			for _, sub := range c.Commands() {
-				names = append(names, sub.Name())
-			}
-			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names)))
-		}
-		return nil
-	}
-	show := root.Flags().BoolP("version", "v", false, "version for "+root.DisplayName())
-	root.RunE = func(c *cobra.Command, _ []string) error {
-		if *show {
-			fmt.Fprintln(c.OutOrStdout(), version.Number())
-			return nil
-		}
-		return c.Help()
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl edgemesh"},
+		Version:     version.Number(),
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubectl's configuration file")
 	f.StringVar(&c.context, "context", "", "kubectl's context")
 	f.StringVarP(&c.namespace, "namespace", "n", "kube-system", "namespace of the agents")
 	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "how long each agent may take to answer")
-	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), goneMap(), newMan(root), pass(&c, &cobra.Command{
+	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), goneMap(), newVersion(), pass(&c, &cobra.Command{
 		Use:   "ping NODE TARGET [OPTIONS]",
 		Short: "Have NODE's agent ping a node or a pod's IP",
 		Example: `  kubectl edgemesh ping edge-1 edge-2
@@ -150,25 +92,19 @@ func goneMap() *cobra.Command {
 	return &cobra.Command{
 		Use: "map", Hidden: true, DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return badUsage(c.Root(), errors.New("map was removed: run `edgemesh-agent map` on a node that observers names, or set controller.map in the chart; docs/map.md"))
+			return cli.BadUsage(c.Root(), errors.New("map was removed: run `edgemesh-agent map` on a node that observers names, or set controller.map in the chart; docs/map.md"))
 		},
 	}
 }
 
-// newMan writes the man pages of root's commands.
-func newMan(root *cobra.Command) *cobra.Command {
+// newVersion prints the plugin's version; status has the agents'.
+func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use:     "man DIR",
-		Short:   manpage.Short,
-		Long:    manpage.Long,
-		Example: "  kubectl edgemesh man /usr/local/share/man/man1",
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return badUsage(c, errors.New("one DIR is expected"))
-			}
-			return nil
-		},
-		RunE: func(_ *cobra.Command, args []string) error { return manpage.Write(root, version.Number(), args[0]) },
+		Use:     "version",
+		Short:   "Print the plugin's version, commit and date; status has the agents' versions",
+		Example: "  kubectl edgemesh version\n  kubectl edgemesh --version    # the first line alone",
+		Args:    cli.Args(),
+		RunE:    func(c *cobra.Command, _ []string) error { return version.Print(c.OutOrStdout()) },
 	}
 }
 
@@ -178,7 +114,7 @@ func pass(k *cluster, c *cobra.Command, least int) *cobra.Command {
 	c.Flags().SetInterspersed(false)
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) < least {
-			return badUsage(c, fmt.Errorf("%s is missing", strings.Join(strings.Fields(c.Use)[1+len(args):1+least], " ")))
+			return cli.BadUsage(c, fmt.Errorf("%s is missing", strings.Join(strings.Fields(c.Use)[1+len(args):1+least], " ")))
 		}
 		return nil
 	}

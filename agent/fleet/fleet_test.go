@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/internal/cli"
 	"edgemesh/internal/version"
 )
 
@@ -55,7 +56,7 @@ esac
 // The command that was removed names what replaces it, whatever its options were.
 func TestGoneMap(t *testing.T) {
 	code, out := run(t, fake, "map", "--write", "mesh.html")
-	if code != usageCode {
+	if code != cli.ExitUsage {
 		t.Errorf("code %d", code)
 	}
 	contains(t, out, "map was removed", "`edgemesh-agent map`", "controller.map", "docs/map.md")
@@ -237,7 +238,7 @@ func TestManAndCompletion(t *testing.T) {
 	if code, out := run(t, fake, "__complete", "stat"); code != 0 || !strings.Contains(out, "status\t") {
 		t.Errorf("code %d: %s", code, out)
 	}
-	if code, _ := run(t, fake, "man"); code != usageCode {
+	if code, _ := run(t, fake, "man"); code != cli.ExitUsage {
 		t.Errorf("man without a directory: code %d", code)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/internal/cli"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wording"
 )
@@ -29,11 +30,6 @@ const (
 	// maxAnswer bounds what one call may print, in bytes: the status of 10,000 members fits.
 	maxAnswer = 64 << 20
 )
-
-// exitCode is that of a command that has said everything itself.
-type exitCode int
-
-func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // cluster is what kubectl is called for.
 type cluster struct {
@@ -280,10 +276,10 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 	}
 	err = run.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		if other := otherRelease(m); other != "" && exit.ExitCode() == usageCode {
+		if other := otherRelease(m); other != "" && exit.ExitCode() == cli.ExitUsage {
 			fmt.Fprintf(c.ErrOrStderr(), "kubectl edgemesh: %s may not know this%s\n", clean(node), other)
 		}
-		return exitCode(max(1, exit.ExitCode()))
+		return cli.Exit(max(1, exit.ExitCode()))
 	}
 	return err
 }

@@ -53,7 +53,7 @@ type Mapped struct {
 	Server netip.AddrPort `json:"server"`
 }
 
-// Relay is how one relay is reached; null: the membership has no such address of it.
+// Relay is how one relay is reached; null: the membership has no such address of it, nor does it serve WebSocket without one.
 type Relay struct {
 	PeerID string  `json:"peerID"`
 	TCP    *Answer `json:"tcp"`

@@ -20,8 +20,13 @@ import (
 // relay starts one on loopback and returns its entry of a membership.
 func relay(t *testing.T) mesh.Relay {
 	t.Helper()
+	return relayAt(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/0/ws", "/ip4/127.0.0.1/udp/0/quic-v1")
+}
+
+func relayAt(t *testing.T, listen ...string) mesh.Relay {
+	t.Helper()
 	key, _ := keytest.New(t)
-	r, err := relaytest.Start(key, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/0/ws", "/ip4/127.0.0.1/udp/0/quic-v1")
+	r, err := relaytest.Start(key, listen...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +61,14 @@ func TestReached(t *testing.T) {
 	}
 }
 
+// A relay without WebSocket, which the membership does not promise either, is well.
+func TestNoWebSocket(t *testing.T) {
+	r := Run(t.Context(), Config{Relays: []mesh.Relay{relayAt(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")}})
+	if x := r.Relays[0]; !x.TCP.Answered() || x.WS != nil {
+		t.Errorf("tcp %+v, websocket %+v", x.TCP, x.WS)
+	}
+}
+
 // What is not a relay, is closed, or does not answer has its reason, and the report says what to do.
 func TestNotReached(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
@@ -68,7 +81,7 @@ func TestNotReached(t *testing.T) {
 	defer silent.Close()
 	_, udpPort, _ := net.SplitHostPort(silent.LocalAddr().String())
 	r := Run(t.Context(), Config{Relays: []mesh.Relay{{PeerID: "x", Addrs: []string{
-		"/ip4/127.0.0.1/tcp/" + u.Port(), "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1", "/nonsense"}}}})
+		"/ip4/127.0.0.1/tcp/" + u.Port(), "/ip4/127.0.0.1/tcp/" + u.Port() + "/ws", "/ip4/127.0.0.1/udp/" + udpPort + "/quic-v1", "/nonsense"}}}})
 	x := r.Relays[0]
 	if x.TCP.Answered() || x.UDP.Answered() || x.WS.Answered() || !strings.Contains(x.WS.Error, "404") || x.TCP.Error == "" || x.UDP.Error == "" {
 		t.Errorf("tcp %+v, udp %+v, websocket %+v", x.TCP, x.UDP, x.WS)

@@ -86,6 +86,9 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 			a := Answer{Addr: t.text}
 			var at *Clock
 			rtt, err := k.try(ctx, t, &at)
+			if err != nil && t.may {
+				return
+			}
 			if err != nil {
 				a.Error = wording.OneLine(err.Error())
 			} else {

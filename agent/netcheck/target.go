@@ -27,6 +27,7 @@ type target struct {
 	v6   bool // only its IPv6 addresses count
 	v4   bool
 	text string // the multiaddr
+	may  bool   // not in the membership: a relay may serve it or not
 }
 
 func (t target) address() string { return net.JoinHostPort(t.host, t.port) }
@@ -82,7 +83,7 @@ func parse(text string) (target, error) {
 	return t, nil
 }
 
-// targets are those of one relay, the good ones. A relay serves WebSocket on its TCP ports, too.
+// targets are those of one relay, the good ones. A relay may serve WebSocket on its TCP ports, too.
 func targets(addrs []string) []target {
 	var out []target
 	have := map[string]bool{}
@@ -99,7 +100,7 @@ func targets(addrs []string) []target {
 	for _, t := range out {
 		if t.kind == tcp && !have[t.address()] {
 			have[t.address()] = true
-			t.kind, t.text = webSocket, t.text+"/ws"
+			t.kind, t.text, t.may = webSocket, t.text+"/ws", true
 			out = append(out, t)
 		}
 	}

@@ -1,5 +1,8 @@
-// Package cli holds what the command lines of agent and relay share: exit codes,
-// usage errors, and the commands id and version.
+// Package cli holds what the command lines of agent, relay and kubectl plugin share.
+//
+//	cli.go       exit codes, usage errors, help in 80 columns
+//	loglevel.go  the command log-level
+//	man.go       the command man
 package cli
 
 import (
@@ -14,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/internal/screen"
 	"edgemesh/internal/wording"
 )
 
@@ -23,9 +27,17 @@ const (
 	ExitUsage  = 2 // the command line or the configuration is wrong
 )
 
+// helpWidth is how wide help is, also on a wider terminal.
+const helpWidth = 80
+
 // ErrReported makes a program exit with ExitFailed and print no error: its output has
 // already said what is wrong.
 var ErrReported = errors.New("something is broken")
+
+// Exit makes a program exit with this code and print no error: what it ran has said everything.
+type Exit int
+
+func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // usageError is for the operator to fix.
 type usageError struct{ error }
@@ -51,11 +63,15 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
+	var exit Exit
+	switch {
+	case err == nil:
 		return 0
-	}
-	if !errors.Is(err, ErrReported) {
-		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), wording.PrintableLines(err.Error())) // it may quote what others said
+	case errors.As(err, &exit):
+		return int(exit)
+	case !errors.Is(err, ErrReported):
+		text := wording.PrintableLines(root.DisplayName() + ": " + err.Error()) // it may quote what others said
+		fmt.Fprintln(stderr, strings.Join(screen.Of(stderr).Fit(text), "\n"))
 	}
 	if errors.As(err, new(usageError)) {
 		return ExitUsage
@@ -70,12 +86,21 @@ func prepare(root *cobra.Command) {
 	// Not by cobra's template: with package text/template the linker keeps every exported method, 6 MB of an agent.
 	number := root.Version
 	root.Version = ""
-	show := root.Flags().BoolP("version", "v", false, "version for "+root.Name())
+	show := root.Flags().BoolP("version", "v", false, "version for "+root.DisplayName())
 	root.AddCommand(manCommand(root, number))
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return badUsage(c, err) })
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		var b strings.Builder
+		out := c.OutOrStdout()
+		c.SetOut(&b)
+		help(c, args)
+		c.SetOut(out)
+		fmt.Fprint(out, wording.Reflow(b.String(), helpWidth))
+	})
+	root.SetFlagErrorFunc(BadUsage)
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return badUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names(c))))
+			return BadUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names(c))))
 		}
 		return nil
 	}
@@ -98,7 +123,8 @@ func names(c *cobra.Command) (out []string) {
 	return out
 }
 
-func badUsage(c *cobra.Command, err error) error {
+// BadUsage is a usage error that names the help of c.
+func BadUsage(c *cobra.Command, err error) error {
 	return Usage(fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath()))
 }
 
@@ -107,9 +133,9 @@ func Args(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {
 		case len(args) > len(names):
-			return badUsage(c, fmt.Errorf("unexpected argument %q", args[len(names)]))
+			return BadUsage(c, fmt.Errorf("unexpected argument %q", args[len(names)]))
 		case len(args) < len(names):
-			return badUsage(c, fmt.Errorf("%s is missing", strings.Join(names[len(args):], " ")))
+			return BadUsage(c, fmt.Errorf("%s is missing", strings.Join(names[len(args):], " ")))
 		}
 		return nil
 	}
@@ -119,7 +145,7 @@ func Args(names ...string) cobra.PositionalArgs {
 func Optional(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > len(names) {
-			return badUsage(c, fmt.Errorf("unexpected argument %q", args[len(names)]))
+			return BadUsage(c, fmt.Errorf("unexpected argument %q", args[len(names)]))
 		}
 		return nil
 	}

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"errors"
@@ -9,9 +9,13 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"edgemesh/internal/cli"
+	"edgemesh/internal/self"
 )
 
 func TestExecute(t *testing.T) {
+	state := t.TempDir()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -28,34 +32,36 @@ func TestExecute(t *testing.T) {
 		{"--version", 0, "1.2.3\n", ""},
 		{"version --help", 0, "  prog version\n", ""},
 		{"id --help", 0, "this relay's peer ID", ""},
-		{"id --state-dir " + t.TempDir(), 0, "12D3KooW", ""},
-		{"id --state-dir " + file + "/s", ExitUsage, "", "prog: --state-dir: mkdir " + file + ": not a directory; a file is in the way"},
-		{"nonsense", ExitUsage, "", "prog: unknown command \"nonsense\" (see `prog --help`)\n"},
-		{"versoin", ExitUsage, "", "prog: unknown command \"versoin\" (did you mean version?) (see `prog --help`)\n"},
-		{"go up\x1b[2J", ExitFailed, "", "prog: no way to up?[2J\n"},
-		{"version now", ExitUsage, "", "prog: unexpected argument \"now\" (see `prog version --help`)\n"},
-		{"id --dir", ExitUsage, "", "prog: unknown flag: --dir (see `prog id --help`)\n"},
-		{"go", ExitUsage, "", "prog: WHERE is missing (see `prog go --help`)\n"},
-		{"go home now", ExitUsage, "", "prog: unexpected argument \"now\" (see `prog go --help`)\n"},
-		{"go nowhere", ExitFailed, "", "prog: no way to nowhere\n"},
-		{"go wrong", ExitUsage, "", "prog: way: wrong\n"},
-		{"go silently", ExitFailed, "", ""},
+		{"id --state-dir " + state, 0, "12D3KooW", "created the key of this relay: " + state + "/identity.key\n"},
+		{"id --state-dir " + state, 0, "12D3KooW", ""},
+		{"id --state-dir " + state + "/a/b", cli.ExitUsage, "", "prog: --state-dir " + state + "/a/b: there is no directory " + state + "/a; check the path"},
+		{"id --state-dir " + file + "/s", cli.ExitUsage, "", "prog: --state-dir: mkdir " + file + ": not a directory; a file is in the way"},
+		{"nonsense", cli.ExitUsage, "", "prog: unknown command \"nonsense\" (see `prog --help`)\n"},
+		{"versoin", cli.ExitUsage, "", "prog: unknown command \"versoin\" (did you mean version?) (see `prog --help`)\n"},
+		{"go up\x1b[2J", cli.ExitFailed, "", "prog: no way to up?[2J\n"},
+		{"version now", cli.ExitUsage, "", "prog: unexpected argument \"now\" (see `prog version --help`)\n"},
+		{"id --dir", cli.ExitUsage, "", "prog: unknown flag: --dir (see `prog id --help`)\n"},
+		{"go", cli.ExitUsage, "", "prog: WHERE is missing (see `prog go --help`)\n"},
+		{"go home now", cli.ExitUsage, "", "prog: unexpected argument \"now\" (see `prog go --help`)\n"},
+		{"go nowhere", cli.ExitFailed, "", "prog: no way to nowhere\n"},
+		{"go wrong", cli.ExitUsage, "", "prog: way: wrong\n"},
+		{"go silently", cli.ExitFailed, "", ""},
 	} {
 		root := &cobra.Command{Use: "prog", Version: "1.2.3"}
-		root.AddCommand(Version("prog"), ID("prog", "relay", "/var/lib/x"), &cobra.Command{
-			Use: "go WHERE", Args: Args("WHERE"),
+		root.AddCommand(self.Version("prog"), self.ID("prog", "relay", "/var/lib/x"), &cobra.Command{
+			Use: "go WHERE", Args: cli.Args("WHERE"),
 			RunE: func(_ *cobra.Command, args []string) error {
 				switch args[0] {
 				case "wrong":
-					return fmt.Errorf("way: %w", Usage(errors.New("wrong")))
+					return fmt.Errorf("way: %w", cli.Usage(errors.New("wrong")))
 				case "silently":
-					return ErrReported
+					return cli.ErrReported
 				}
 				return errors.New("no way to " + args[0])
 			},
 		})
 		var stdout, stderr strings.Builder
-		code := Execute(t.Context(), root, strings.Fields(c.args), &stdout, &stderr)
+		code := cli.Execute(t.Context(), root, strings.Fields(c.args), &stdout, &stderr)
 		for what, s := range map[string][2]string{"stdout": {stdout.String(), c.stdout}, "stderr": {stderr.String(), c.stderr}} {
 			if !strings.Contains(s[0], s[1]) || s[1] == "" && s[0] != "" {
 				t.Errorf("prog %s: %s %q, want %q", c.args, what, s[0], s[1])

@@ -12,7 +12,7 @@ func manCommand(root *cobra.Command, version string) *cobra.Command {
 		Use:     "man DIR",
 		Short:   manpage.Short,
 		Long:    manpage.Long,
-		Example: "  " + root.Name() + " man /usr/local/share/man/man1",
+		Example: "  " + root.DisplayName() + " man /usr/local/share/man/man1",
 		Args:    Args("DIR"),
 		RunE:    func(_ *cobra.Command, args []string) error { return manpage.Write(root, version, args[0]) },
 	}

@@ -67,6 +67,19 @@ func (s Screen) Line(w io.Writer, c Colour, first, text string) {
 	}
 }
 
+// Fit is text of several lines in those of the screen's width.
+func (s Screen) Fit(text string) (lines []string) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if indent := line[:len(line)-len(strings.TrimLeft(line, " "))]; s.Width > 0 && utf8.RuneCountInString(line) > s.Width {
+			lines = append(lines, wording.Hang(indent, line, s.Width)...)
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // Rows counts the lines that text takes on the screen, where long ones continue below.
 func (s Screen) Rows(text string) int {
 	n := 0

@@ -106,3 +106,32 @@ func TestElide(t *testing.T) {
 		}
 	}
 }
+
+func TestReflow(t *testing.T) {
+	const in = `A paragraph that is wider than this
+screen. It stays one.
+
+Flags:
+      --state-dir string   where the key is (default
+                           "/var")
+  -h, --help               help
+
+  prog run --now        # a comment
+  prog run
+  prog stop
+`
+	if got := Reflow(in, 26); !strings.HasPrefix(got, "A paragraph that is wider\nthan this screen. It stays\none.\n\nFlags:\n      --state-dir string") {
+		t.Errorf("%s", got)
+	}
+	const at32 = `  # a comment
+  prog run --now
+  prog run
+  prog stop
+`
+	if got := Reflow(in, 32); !strings.HasSuffix(got, at32) || !strings.Contains(got, "string   where\n"+strings.Repeat(" ", 27)+"the\n") {
+		t.Errorf("%s", got)
+	}
+	if got := Reflow(in, 80); got != in {
+		t.Errorf("what fits is changed:\n%s", got)
+	}
+}

@@ -1,10 +1,11 @@
-package cli
+package self
 
 import (
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/internal/cli"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/version"
@@ -20,7 +21,7 @@ func Version(program string) *cobra.Command {
 of what it shares with others: protocols with agents and relays, objects with the API,
 the snapshot of the membership with its next version.`,
 		Example: "  " + program + " version\n  " + program + " --version      # the first line alone",
-		Args:    Args(),
+		Args:    cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var protocols []string
 			for _, p := range identity.Protocols() {

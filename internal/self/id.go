@@ -1,14 +1,21 @@
-package cli
+// Package self holds the commands that agent and relay have about themselves.
+//
+//	id.go       the peer ID, and the key it comes from
+//	version.go  versions of the program, its protocols and formats
+package self
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/spf13/cobra"
 
+	"edgemesh/internal/cli"
 	"edgemesh/internal/config"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -19,14 +26,25 @@ func ID(program, who, defaultStateDir string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "id",
 		Short: fmt.Sprintf("Print this %s's peer ID; create its key if there is none", who),
-		Long: fmt.Sprintf(`Print this %s's peer ID, and nothing else. The key is created once, in
-STATE-DIR/identity.key (mode 0600), and is the %[1]s's identity from then on.`, who),
+		Long: fmt.Sprintf(`Print this %s's peer ID, and nothing else; that a key was created is said on
+standard error. The key is created once, in STATE-DIR/identity.key (mode 0600),
+and is the %[1]s's identity from then on. The directory above STATE-DIR must exist:
+a mistyped path gets no key.`, who),
 		Example: "  " + program + " id --state-dir " + defaultStateDir,
-		Args:    Args(),
+		Args:    cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			parent := filepath.Dir(filepath.Clean(stateDir))
+			if _, err := os.Stat(parent); errors.Is(err, fs.ErrNotExist) {
+				return cli.Usage(fmt.Errorf("--state-dir %s: there is no directory %s; check the path, or create that directory first", stateDir, parent))
+			}
+			file := filepath.Join(stateDir, identity.KeyFile)
+			_, missing := os.Lstat(file)
 			id, err := PeerID("--state-dir", stateDir)
 			if err != nil {
 				return err
+			}
+			if errors.Is(missing, fs.ErrNotExist) {
+				fmt.Fprintf(c.ErrOrStderr(), "created the key of this %s: %s\n", who, file)
 			}
 			_, err = fmt.Fprintln(c.OutOrStdout(), id)
 			return err
@@ -57,10 +75,10 @@ func LoadKey(name, stateDir string) (crypto.PrivKey, error) {
 		return key, nil
 	}
 	if err := config.MakeDir(name, stateDir, 0o700); err != nil {
-		return nil, Usage(err)
+		return nil, cli.Usage(err)
 	}
 	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
-		return nil, Usage(err)
+		return nil, cli.Usage(err)
 	}
 	return nil, err
 }

@@ -1,0 +1,9 @@
+package main
+
+import (
+	"testing"
+
+	"edgemesh/internal/cli/clitest"
+)
+
+func TestHelp(t *testing.T) { clitest.Help(t, newRoot) }
