@@ -88,9 +88,9 @@ e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
 	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 20m -v -run OpenYurt ./test/kube
 
-map-browser: EXTRA_DEPS = chromium:chromium npm:npm
+map-browser: EXTRA_DEPS = chromium-headless-shell:chromium-headless-shell npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
-	@EDGEMESH_BROWSER='$(or $(SHOTS),1)' $(GO) test -count=1 -v -run 'TestBundle|TestPage|TestSmooth' ./agent/livemap
+	@EDGEMESH_BROWSER='$(or $(abspath $(SHOTS)),1)' $(GO) test -count=1 -v -run 'TestBundle|TestPage|TestScenes|TestStale|TestFocus|TestSmooth' ./agent/livemap
 
 map-bundle: ## fetch the live map's drawing library as web/package-lock.json names it
 	@d=$$(mktemp -d); trap 'rm -rf "$$d"' EXIT; cp agent/livemap/web/package*.json "$$d"; \

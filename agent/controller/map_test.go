@@ -228,7 +228,7 @@ func TestLiveMap(t *testing.T) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() && (!seen["good is well"] || !seen["refuses"] || !seen["floods"]) {
 		var news struct {
-			Nodes []struct{ ID, Class, Version, Why string }
+			Nodes []struct{ ID, State, Version, Why string }
 		}
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok {
@@ -239,11 +239,11 @@ func TestLiveMap(t *testing.T) {
 		}
 		for _, n := range news.Nodes {
 			switch {
-			case n.ID == "good" && n.Class == "well" && n.Version == "1.2.3<b>":
+			case n.ID == "good" && n.State == "well" && n.Version == "1.2.3<b>":
 				seen["good is well"] = true
 			case n.ID == "refuses" && strings.Contains(n.Why, "only observers"), n.ID == "floods" && strings.Contains(n.Why, "too long"):
 				seen[n.ID] = true
-			case n.ID == "stranger", n.ID == "away" && n.Class != "unasked":
+			case n.ID == "stranger", n.ID == "away" && n.State != "unasked":
 				t.Errorf("%+v", n)
 			}
 		}

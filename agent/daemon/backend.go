@@ -27,12 +27,12 @@ type backend struct {
 
 	tracker  findings.Tracker
 	mu       sync.Mutex // nothing else of this package is locked before it
-	problems []findings.Finding
-	found    time.Time // when problems were looked for
+	findings []findings.Finding
+	found    time.Time // when they were
 }
 
-// problemsFor is how long the problems on a map are reused.
-const problemsFor = 15 * time.Second
+// findingsFor is how long the findings on a map are reused.
+const findingsFor = 5 * time.Second
 
 // Status implements control.Backend.
 func (b *backend) Status(all bool) control.Status {
@@ -50,16 +50,17 @@ func (b *backend) paths(all bool) control.Status {
 	return control.Status{Version: b.version, StartedAt: b.started, NAT: describe.NAT(st), Relays: describe.Relays(st.Relays), Peers: used, Idle: idle}
 }
 
-// observed is what a map shows, each second while one is open: only the members in use. Problems are up to problemsFor old,
+// observed is what a map shows, each second while one is open: only the members in use. Findings are up to findingsFor old,
 // as routes and files are read for them.
 func (b *backend) observed() control.Status {
 	s := b.paths(false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Since(b.found) >= problemsFor {
-		b.problems, b.found = b.doctor.problems(), time.Now()
+	if time.Since(b.found) >= findingsFor {
+		b.found = time.Now()
+		b.findings = b.tracker.Now(b.found, b.doctor.problems())
 	}
-	s.Problems = b.problems
+	s.Findings = b.findings
 	return s
 }
 

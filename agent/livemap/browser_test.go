@@ -2,6 +2,7 @@ package livemap
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/agent/observe"
 )
 
@@ -114,6 +116,291 @@ func blank(t *testing.T, b *browser) {
 	t.Logf("a blank page: %.1f frames a second, %.1f ms of CPU each", frames.Count/frames.Millis*1000, (b.cpu(t)-cpu)*1000/frames.Count)
 }
 
+// scene is what an observer hears of a small fleet: three sites behind NATs and a cloud, with two relays.
+type scene []observe.Event
+
+// relayIDs are those of the scene's relays.
+var relayIDs = []string{"12D3KooWGRUVh7eR8mCzRTsYJ5q3vWmZLk1aYb2x9dEfParisOne", "12D3KooWK9qHn4cTq8f7XwzVbLr2sJ6pNgTt3yUoDiMkAsiaTwo"} //nolint:gochecknoglobals // a constant
+
+func newScene(relays int) (s scene) {
+	at := time.Now().Add(-3 * time.Hour)
+	for i, name := range []string{"cloud-1", "paris-1", "paris-2", "paris-3", "lyon-1", "lyon-2", "lyon-3", "lyon-4", "oslo-1", "oslo-2", "oslo-till-register-basement", "oslo-4"} {
+		site, _, _ := strings.Cut(name, "-")
+		e := heard(name, site)
+		e.Self, e.All = i == 0, i == 0
+		e.Report.NAT, e.Report.StartedAt = "stable", at
+		for k, id := range relayIDs[:relays] {
+			e.Report.Relays = append(e.Report.Relays, observe.Relay{PeerID: id, Reserved: true, Addr: fmt.Sprintf("/ip4/203.0.113.%d/tcp/4001", 10+k)})
+		}
+		s = append(s, e)
+	}
+	for _, p := range []struct {
+		a, b int
+		path string
+	}{{1, 2, "native"}, {2, 3, "native"}, {4, 5, "native"}, {6, 7, "vxlan"}, {8, 9, "native"}, {9, 10, "native"}, {10, 11, "native"}, {0, 1, "direct"}, {0, 4, "direct"}, {0, 8, "direct"},
+		{1, 4, "punched"}, {3, 7, "punched"}, {5, 11, "relayed"}, {2, 9, "punched"}} {
+		for _, end := range [][2]int{{p.a, p.b}, {p.b, p.a}} {
+			rtt := map[string]float64{"native": .4, "vxlan": .7, "direct": 12, "punched": 21, "relayed": 48}[p.path]
+			s[end[0]].Report.Pairs = append(s[end[0]].Report.Pairs, observe.Pair{Peer: s[end[1]].PeerID, Path: p.path, RTTMs: &rtt, TxBytes: 1 << 20, Transport: "quic", Since: &at})
+		}
+	}
+	return s
+}
+
+// relayDead has the only relay answer nobody.
+func (s scene) relayDead() scene {
+	since := time.Now().Add(-4 * time.Minute)
+	for i := range s {
+		r := s[i].Report
+		r.Relays[0].Reserved, r.Relays[0].Lost = false, true
+		f := findings.Finding{ID: "relay-unreachable", Severity: findings.Broken, Subject: relayIDs[0], Since: &since, Source: findings.Agent,
+			Text: "the relay 203.0.113.10:4001 refuses connections: edgemesh-relay does not run there", Remedy: "start edgemesh-relay on 203.0.113.10, and open its port 4001 for TCP and UDP"}
+		for k := range r.Pairs {
+			if r.Pairs[k].Path == "relayed" {
+				r.Pairs[k].Path = "none"
+				f.Victims = append(f.Victims, "peer-unreachable "+strings.ToLower(r.Pairs[k].Peer))
+			}
+		}
+		r.Findings = observe.Findings{f}
+	}
+	return s
+}
+
+// nodeOff has oslo's second node off, which two others need.
+func (s scene) nodeOff() scene {
+	since := time.Now().Add(-9 * time.Minute)
+	off := s[9]
+	s[9] = observe.Event{Node: off.Node, PeerID: off.PeerID, Site: off.Site, Error: "no relay has a reservation of it"}
+	for _, i := range []int{2, 8, 10} {
+		r := s[i].Report
+		for k := range r.Pairs {
+			if r.Pairs[k].Peer == off.PeerID {
+				r.Pairs[k].Path, r.Pairs[k].RTTMs = "none", nil
+			}
+		}
+		r.Findings = observe.Findings{{ID: "peer-offline", Severity: findings.Broken, Subject: off.Node, Since: &since, Source: findings.Agent, Text: off.Node + " is offline: no relay has it since 05:21; its agent does not run or it has no uplink",
+			Remedy: "start the machine or its agent, and check its uplink; `edgemesh-agent doctor` there says more"}}
+	}
+	return s
+}
+
+// show serves a page with a scene, and keeps it fresh.
+func (s scene) show(t *testing.T) (url string, say chan<- observe.Event) {
+	t.Helper()
+	in := make(chan observe.Event)
+	p, base, stop := serve(t, in)
+	for _, e := range s {
+		in <- observe.Event{Node: e.Node, PeerID: e.PeerID, Site: e.Site}
+	}
+	for _, e := range s {
+		in <- e
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return base + "/?token=" + p.Token, in
+}
+
+// pixels counts a picture's pixels of a colour of the style sheet, within a small distance.
+func (b *browser) pixels(t *testing.T, colour string) (n int) {
+	t.Helper()
+	b.eval(t, `new Promise(done => setTimeout(() => { // after the next drawing
+		const want = getComputedStyle(document.documentElement).getPropertyValue('--`+colour+`').trim().match(/[0-9a-f]{2}/g).map(x => parseInt(x, 16));
+		let n = 0;
+		for (const c of document.querySelectorAll('#graph canvas')) {
+			const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+			for (let i = 0; i < d.length; i += 4) n += d[i + 3] > 250 && want.every((v, k) => Math.abs(d[i + k] - v) < 3);
+		}
+		done(n);
+	}, 1500))`, &n)
+	return n
+}
+
+// The pictures of docs/map.md, each with what it must show: causes apart from victims, in words and in colour, and nothing that is
+// healthy by colour where nothing fresh was heard.
+func TestScenes(t *testing.T) {
+	b := newBrowser(t, 1280, 800)
+	text := func(id string) (out string) {
+		b.eval(t, "document.querySelector('#"+id+"').innerText", &out)
+		return out
+	}
+	state := func(id string) (out string) {
+		b.eval(t, "cy.getElementById('"+id+"').data('state')", &out)
+		return out
+	}
+	is := func(t *testing.T, what, got, want string) {
+		t.Helper()
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	open := func(t *testing.T, s scene, theme string) chan<- observe.Event {
+		url, say := s.show(t)
+		t.Cleanup(func() { b.must(t, b.session, "Page.navigate", map[string]any{"url": "about:blank"}, nil) }) // before the map ends
+		b.open(t, url)
+		b.eval(t, "theme('"+theme+"')", nil)
+		b.until(t, fmt.Sprintf("cy.nodes('[class=\"node\"]').length === %d", len(s)))
+		time.Sleep(1500 * time.Millisecond) // lists follow
+		return say
+	}
+	one, two := "relay …"+relayIDs[0][len(relayIDs[0])-8:], "relay …"+relayIDs[1][len(relayIDs[1])-8:]
+	t.Run("healthy", func(t *testing.T) {
+		open(t, newScene(2), "light")
+		is(t, "verdict", text("verdict"), "No trouble")
+		is(t, "relays", text("relays"), "203.0.113.11")
+		if state(one) != "well" || state(two) != "well" || b.pixels(t, "bad")+b.pixels(t, "unknown") > 0 {
+			t.Errorf("%s, %s, %d red pixels", state(one), state(two), b.pixels(t, "bad"))
+		}
+		var lines int
+		if b.eval(t, "cy.edges('[path=\"relay\"]').length", &lines); lines != 24 {
+			t.Errorf("%d lines to relays", lines)
+		}
+		b.shot(t, "healthy")
+	})
+	t.Run("relay dead", func(t *testing.T) {
+		open(t, newScene(1).relayDead(), "light")
+		is(t, "verdict", text("verdict"), "1 broken")
+		is(t, "what is wrong", text("findings"), "edgemesh-relay does not run there")
+		is(t, "victims", text("nodes"), "affected: relay 203.0.113.10")
+		is(t, "victims", text("findings"), "From it follows: lyon-2 (peer-unreachable), oslo-4 (peer-unreachable)")
+		if state(one) != "broken" || state("oslo-4") != "affected" || b.pixels(t, "bad") < 200 {
+			t.Errorf("%s, %s, %d red pixels", state(one), state("oslo-4"), b.pixels(t, "bad"))
+		}
+		b.shot(t, "relay-dead")
+		b.eval(t, "choose({relay: '"+strings.TrimPrefix(one, "relay ")+"'})", nil)
+		b.until(t, "document.querySelector('#detail').innerText.includes('start edgemesh-relay on 203.0.113.10')")
+	})
+	t.Run("node off", func(t *testing.T) {
+		open(t, newScene(2).nodeOff(), "light")
+		is(t, "what is wrong", text("findings"), "oslo-2 is offline: no relay has it since 05:21")
+		is(t, "victims", text("findings"), "Reported by oslo-1, oslo-till-register-basement, paris-2")
+		if state("oslo-2") != "broken" || state("oslo-1") != "affected" || state("lyon-1") != "well" {
+			t.Errorf("%s, %s, %s", state("oslo-2"), state("oslo-1"), state("lyon-1"))
+		}
+		b.shot(t, "node-off")
+	})
+	t.Run("dark", func(t *testing.T) {
+		open(t, newScene(1).relayDead(), "dark")
+		if b.pixels(t, "bad") < 200 {
+			t.Error("the relay is not red")
+		}
+		b.shot(t, "dark")
+	})
+	t.Run("200 nodes", func(t *testing.T) {
+		all := scene(fleet(200, 0))
+		all[57] = observe.Event{Node: all[57].Node, PeerID: all[57].PeerID, Site: all[57].Site, Error: "no answer for 12 s"}
+		all[20].Report.Findings = observe.Findings{{ID: "uplink", Severity: findings.Broken, Text: "no interface that leads off this host has an address", Victims: []string{"relay-unreachable 12D3KooWrelay-one"}}}
+		all[131].Report.Findings = observe.Findings{{ID: "pool", Severity: findings.Warning, Text: "241 of 253 pod addresses are used"}}
+		open(t, all, "light")
+		is(t, "verdict", text("verdict"), "1 broken, 1 warning, 1 node unknown")
+		b.shot(t, "200-nodes")
+	})
+	t.Run("phone", func(t *testing.T) {
+		b.size(t, 390, 844)
+		defer b.size(t, 1280, 800)
+		open(t, newScene(1).relayDead(), "light")
+		var wide int
+		if b.eval(t, "document.documentElement.scrollWidth", &wide); wide > 390 {
+			t.Errorf("%d pixels wide", wide)
+		}
+		var cut []string
+		if b.eval(t, "[...document.querySelectorAll('header *, #side td, #side th, #side button, .legend *')].filter(x => x.offsetParent && x.getBoundingClientRect().right > 390).map(x => x.textContent)", &cut); len(cut) > 0 {
+			t.Errorf("beyond the edge: %q", cut)
+		}
+		b.shot(t, "phone")
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.console) > 0 {
+		t.Errorf("the page complains: %s", b.console)
+	}
+}
+
+// Without news nothing is green: neither when the map has ended, nor when it hangs, nor when a member is heard no longer.
+func TestStale(t *testing.T) {
+	b := newBrowser(t, 1280, 800)
+	in := make(chan observe.Event)
+	p, base, stop := serve(t, in)
+	for _, e := range newScene(2) {
+		in <- e
+	}
+	b.open(t, base+"/?token="+p.Token)
+	b.until(t, "document.querySelector('#verdict').textContent === 'No trouble' && cy.nodes('[state=\"well\"]').length === 14")
+	if b.pixels(t, "good") < 1000 {
+		t.Error("nothing is green at first")
+	}
+	green := func(when string) {
+		t.Helper()
+		if n := b.pixels(t, "good"); n > 0 {
+			t.Errorf("%s: %d green pixels", when, n)
+		}
+	}
+	b.eval(t, "heardAt -= 16000", nil) // as if nothing had come, while the connection stands
+	b.until(t, "document.querySelector('#verdict').textContent.startsWith('Old: no news since')")
+	green("the map hangs")
+	b.until(t, "document.querySelector('#verdict').textContent === 'No trouble'") // the next beat
+	b.until(t, "document.querySelector('#nodes').innerText.includes('unknown: last heard ')")
+	var words string
+	if b.eval(t, "document.querySelector('#nodes').innerText", &words); strings.Contains(words, "no trouble") {
+		t.Errorf("nobody has reported for long: %s", words)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	b.until(t, "document.querySelector('#verdict').textContent.startsWith('Old: no news since')")
+	green("the map has ended")
+}
+
+// The focus stays on what it was on while rows change, move and go, in lists and in the detail.
+func TestFocus(t *testing.T) {
+	b := newBrowser(t, 1280, 800)
+	s := newScene(2)
+	url, say := s.show(t)
+	b.open(t, url)
+	b.until(t, "document.querySelectorAll('#nodes tr').length === 12")
+	focus := func(where, on string) {
+		t.Helper()
+		b.eval(t, "[...document.querySelectorAll('"+where+" button')].find(x => x.textContent.startsWith('"+on+"')).focus()", nil)
+	}
+	is := func(when, script string) {
+		t.Helper()
+		b.until(t, script)
+		var on string
+		b.eval(t, "document.activeElement.textContent", &on)
+		if !strings.HasPrefix(on, "lyon-3") {
+			t.Errorf("%s: the focus is on %.100q", when, on)
+		}
+	}
+	focus("#nodes", "lyon-3")
+	sick := s[6]
+	report := *sick.Report
+	report.Findings = observe.Findings{{ID: "tun", Severity: findings.Broken, Text: "the TUN is down"}}
+	sick.Report = &report
+	say <- sick
+	is("its row moved to the top", "document.querySelector('#nodes tr').textContent.includes('the TUN is down')")
+	say <- s[6]
+	is("it moved back", "!document.querySelector('#nodes').textContent.includes('the TUN is down')")
+	focus("#nodes", "lyon-4")
+	b.eval(t, "document.activeElement.click()", nil)
+	b.until(t, "document.activeElement.id === 'detail'")
+	focus("#detail", "lyon-3")
+	other := s[7]
+	report = *other.Report
+	report.NAT = "random"
+	other.Report = &report
+	say <- other
+	is("the detail changed", "document.querySelector('#detail').textContent.includes('random')")
+	focus("#nodes", "lyon-3")
+	say <- observe.Event{Node: "lyon-3", PeerID: "LYON-3", Gone: true}
+	b.until(t, "document.querySelectorAll('#nodes tr').length === 11")
+	var label string
+	if b.eval(t, "document.activeElement.getAttribute('aria-labelledby')", &label); label != "nodes-title" {
+		t.Errorf("its row is gone: the focus is on %q", label)
+	}
+}
+
 // 500 nodes: painted within a second, and moved at 30 frames a second while all of them report.
 func TestSmooth(t *testing.T) {
 	b := newBrowser(t, 1600, 1000)
@@ -129,7 +416,6 @@ func TestSmooth(t *testing.T) {
 	if paint > 1000 {
 		t.Errorf("first paint after %.0f ms, want 1000 at most", paint)
 	}
-	b.shot(t, "500-light")
 	for _, move := range []struct{ name, begin, step, end string }{
 		{"drag", "send('mousedown', 600, 500)", "send('mousemove', 600 + 90 * Math.sin(n / 15), 500 + 60 * Math.cos(n / 20))", "send('mouseup', 600, 500)"},
 		{"wheel", "0", "wheel(600, 500, 3 * Math.sin(n / 20))", "0"},
@@ -176,7 +462,7 @@ func TestPage(t *testing.T) {
 	b := newBrowser(t, 1400, 900)
 	url, say := busy(t, 24)
 	bad := heard("evil", "<img src=x onerror=window.hit=1>", observe.Pair{Peer: "EDGE-1", Path: "relayed", TxBytes: 1, Reason: "<script>window.hit=1</script>"})
-	bad.Report.Problems = []string{"<b>bold</b>"}
+	bad.Report.Findings = observe.Findings{{ID: "tun", Severity: findings.Broken, Text: "<b>bold</b>", Remedy: "<i>do</i>"}}
 	say <- bad
 	b.open(t, url)
 	b.until(t, "document.querySelectorAll('#nodes tr').length === 25")
@@ -199,14 +485,12 @@ func TestPage(t *testing.T) {
 		}
 	}
 	var hit bool
-	if b.eval(t, "!!window.hit || document.querySelectorAll('main img, main script, #lists b').length > 0", &hit); hit {
+	if b.eval(t, "!!window.hit || document.querySelectorAll('main img, main script, #lists b, #side i').length > 0", &hit); hit {
 		t.Error("what a member said became HTML")
 	}
-	b.shot(t, "pair-light")
 
 	b.eval(t, "document.querySelector('#search').value = 'site-1 relayed'; document.querySelector('#search').dispatchEvent(new Event('input'))", nil)
 	b.until(t, "document.querySelectorAll('#paths tr').length > 0 && [...document.querySelectorAll('#paths tr')].every(x => x.textContent.includes('relayed')) && cy.elements('.dim').length > 0")
-	b.shot(t, "search")
 	b.eval(t, "document.querySelector('#search').value = ''; document.querySelector('#search').dispatchEvent(new Event('input')); document.querySelector('#graph').focus()", nil)
 	var before, after float64
 	b.eval(t, "cy.zoom()", &before)
@@ -232,12 +516,10 @@ func TestPage(t *testing.T) {
 				t.Errorf("%s: %s: %s", theme, v.ID, v.Help)
 			}
 		}
-		b.shot(t, "node-"+theme)
 	}
-	b.must(t, b.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": true}, nil)
+	b.size(t, 390, 844)
 	b.eval(t, "choose(null)", nil)
-	b.until(t, "cy.width() <= 420 && document.documentElement.scrollWidth <= 420")
-	b.shot(t, "narrow")
+	b.until(t, "cy.width() <= 390 && document.documentElement.scrollWidth <= 390")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.console) > 0 {

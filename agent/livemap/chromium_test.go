@@ -41,7 +41,10 @@ func newBrowser(t *testing.T, wide, high int, args ...string) *browser {
 	}
 	program, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Fatal("chromium is not installed: apt-get install chromium")
+		program, err = exec.LookPath("chromium-headless-shell")
+	}
+	if err != nil {
+		t.Fatal("no browser is installed: apt-get install chromium-headless-shell")
 	}
 	in, theirOut, err := os.Pipe()
 	if err != nil {
@@ -81,7 +84,7 @@ func newBrowser(t *testing.T, wide, high int, args ...string) *browser {
 	for _, domain := range []string{"Page.enable", "Runtime.enable", "Log.enable"} {
 		b.must(t, b.session, domain, nil, nil)
 	}
-	b.must(t, b.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": false}, nil)
+	b.size(t, wide, high)
 	return b
 }
 
@@ -225,6 +228,12 @@ func (b *browser) cpu(t *testing.T) (sum float64) {
 	return sum
 }
 
+// size is that of the window; below 600 it is a phone's.
+func (b *browser) size(t *testing.T, wide, high int) {
+	t.Helper()
+	b.must(t, b.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": wide < 600}, nil)
+}
+
 // shot writes a screenshot into $EDGEMESH_BROWSER, where that is a directory.
 func (b *browser) shot(t *testing.T, name string) {
 	t.Helper()
@@ -233,10 +242,10 @@ func (b *browser) shot(t *testing.T, name string) {
 		return
 	}
 	var r struct{ Data string }
-	b.must(t, b.session, "Page.captureScreenshot", map[string]any{"format": "png"}, &r)
-	png, err := base64.StdEncoding.DecodeString(r.Data)
+	b.must(t, b.session, "Page.captureScreenshot", map[string]any{"format": "webp", "quality": 50}, &r)
+	picture, err := base64.StdEncoding.DecodeString(r.Data)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600)
+		err = os.WriteFile(filepath.Join(dir, "map-"+name+".webp"), picture, 0o644)
 	}
 	if err != nil {
 		t.Error(err)

@@ -43,7 +43,7 @@ func (h *hub) enter() (chan []byte, error) {
 		return nil, errTooManyPages
 	}
 	page := make(chan []byte, maxBehind)
-	page <- h.m.full()
+	page <- h.m.full(time.Now())
 	h.pages[page] = true
 	h.count()
 	return page, nil
@@ -73,7 +73,7 @@ func (h *hub) run(ctx context.Context) {
 func (h *hub) send(numbers bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	news := h.m.changes(numbers)
+	news := h.m.changes(numbers, time.Now())
 	if news == nil {
 		return
 	}

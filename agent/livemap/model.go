@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +19,8 @@ const (
 	rateOver = 10 * time.Second
 	// maxHistory bounds the changes of a pair that are remembered.
 	maxHistory = 30
+	// freshFor is how long a report says how a node is: members send one every 3 s.
+	freshFor = 15 * time.Second
 )
 
 // model is what the page shows, merged from what members report.
@@ -34,6 +38,7 @@ type model struct {
 // member is one node, as it was last heard.
 type member struct {
 	observe.Event
+	at   time.Time
 	ends map[string]*end // by the name of the other node
 }
 
@@ -91,7 +96,7 @@ func (m *model) apply(e observe.Event, now time.Time) {
 		m.members[e.Node] = x
 	}
 	before := x.ends
-	x.Event, x.ends = e, map[string]*end{}
+	x.Event, x.at, x.ends = e, now, map[string]*end{}
 	if e.Report != nil {
 		for _, p := range e.Report.Pairs {
 			other, known := m.names[p.Peer]
@@ -180,10 +185,7 @@ func (m *model) nameOf(id string) string {
 	if name := m.names[id]; name != "" {
 		return name
 	}
-	if len(id) > 8 {
-		return "…" + id[len(id)-8:]
-	}
-	return id
+	return short(id)
 }
 
 // rate is a counter's growth over the samples, in Mbit/s.
@@ -217,23 +219,30 @@ func round(v float64) float64 {
 
 // view is what all pages have.
 type view struct {
-	nodes  map[string]node
-	edges  map[string]edge
-	relays map[string]relay
+	nodes    map[string]node
+	edges    map[string]edge
+	relays   map[string]relay
+	findings map[string]finding
 }
 
 // node is a node on the page.
 type node struct {
 	ID      string `json:"id"`
 	Site    string `json:"site"`
-	Class   string `json:"class"` // well, wrong, silent, unasked
+	State   string `json:"state"` // as in states
 	Why     string `json:"why,omitempty"`
 	Version string `json:"version,omitempty"`
 	NAT     string `json:"nat,omitempty"`
-	Relays  string `json:"relays,omitempty"`
+	Relays  []use  `json:"relays,omitempty"`
 	Since   string `json:"since,omitempty"` // when the agent started
 	Self    bool   `json:"self,omitempty"`
 	Left    int    `json:"left,omitempty"`
+}
+
+// use is what a node has of a relay.
+type use struct {
+	Relay string `json:"relay"`
+	State string `json:"state"` // reserved, connected or lost
 }
 
 // edge is a pair on the page, with the worse of its ends' paths.
@@ -251,26 +260,36 @@ type edge struct {
 
 // relay is a relay on the page.
 type relay struct {
-	ID    string `json:"id"`
-	Nodes int    `json:"nodes"` // that have a place there
+	ID    string `json:"id"`   // the end of its peer ID
+	Name  string `json:"name"` // its host, if this node uses it
+	State string `json:"state"`
+	Nodes int    `json:"nodes"` // that have a reservation there
 }
 
 // now makes the view.
-func (m *model) now() view {
-	v := view{nodes: map[string]node{}, edges: map[string]edge{}, relays: map[string]relay{}}
+func (m *model) now(at time.Time) view {
+	v := view{nodes: map[string]node{}, edges: map[string]edge{}, relays: map[string]relay{}, findings: map[string]finding{}}
 	sites := m.lans.sites(m.members)
-	for name, x := range m.members {
-		v.nodes[name] = m.node(name, x, sites[name])
+	for _, name := range slices.Sorted(maps.Keys(m.members)) {
+		x := m.members[name]
+		v.nodes[name] = m.node(x, sites[name], at)
 		if x.Report == nil {
 			continue
 		}
 		for _, r := range x.Report.Relays {
+			id := short(r.PeerID)
+			y := v.relays[id]
+			y.ID, y.State, y.Name = id, cmp.Or(y.State, unknown), cmp.Or(y.Name, host(r.Addr))
 			if r.Reserved {
-				id := m.nameOf(r.PeerID)
-				v.relays[id] = relay{ID: id, Nodes: v.relays[id].Nodes + 1}
+				y.Nodes++
 			}
+			if !r.Lost && v.nodes[name].State == well {
+				y.State = well
+			}
+			v.relays[id] = y
 		}
 	}
+	m.place(v, at)
 	for key, p := range m.pairs {
 		if p.path == "" {
 			continue
@@ -291,64 +310,80 @@ func (m *model) now() view {
 	return v
 }
 
-func (m *model) node(name string, x *member, site string) node {
-	n := node{ID: name, Site: site, Class: "unasked", Self: x.Self, Why: x.Error}
-	if x.Error != "" {
-		n.Class = "silent"
-	}
+func (m *model) node(x *member, site string, at time.Time) node {
+	n := node{ID: x.Node, Site: site, State: unasked, Self: x.Self, Why: x.Error}
 	r := x.Report
+	switch {
+	case x.Error != "":
+		n.State = unknown
+	case r != nil && at.Sub(x.at) > freshFor:
+		n.State, n.Why = unknown, "last heard "+x.at.UTC().Format(time.TimeOnly)+" UTC"
+	case r != nil:
+		n.State = well
+	}
 	if r == nil {
 		return n
 	}
-	n.Class, n.Version, n.NAT, n.Left = "well", r.Version, r.NAT, r.Left
+	n.Version, n.NAT, n.Left = r.Version, r.NAT, r.Left
 	if !r.StartedAt.IsZero() {
 		n.Since = r.StartedAt.UTC().Format(time.RFC3339)
 	}
 	for _, p := range r.Relays {
-		text := m.nameOf(p.PeerID)
-		if !p.Reserved {
-			text += " (no place)"
+		u := use{Relay: short(p.PeerID), State: "connected"}
+		switch {
+		case p.Reserved:
+			u.State = "reserved"
+		case p.Lost:
+			u.State = "lost"
 		}
-		n.Relays = join(n.Relays, text, ", ")
-	}
-	for _, p := range r.Problems {
-		n.Class, n.Why = "wrong", join(n.Why, p, "; ")
-	}
-	for _, other := range slices.Sorted(maps.Keys(x.ends)) {
-		if x.ends[other].Path == "none" {
-			n.Class, n.Why = "wrong", join(n.Why, "no path to "+other, "; ")
-		}
+		n.Relays = append(n.Relays, u)
 	}
 	return n
 }
 
-func join(a, b, by string) string {
-	if a == "" {
-		return b
+// short is the end of a peer ID, which distinguishes relays.
+func short(id string) string {
+	if len(id) > 8 {
+		return "…" + id[len(id)-8:]
 	}
-	return a + by + b
+	return id
+}
+
+// host is the host of a multiaddr: /ip4/5.5.5.5/tcp/4001, /dns4/relay.example/tcp/443.
+func host(addr string) string {
+	parts := strings.Split(addr, "/")
+	if len(parts) < 3 {
+		return ""
+	}
+	return parts[2]
 }
 
 // message is what a page is sent: everything, or what has changed.
 type message struct {
-	Full   bool     `json:"full,omitempty"`
-	All    bool     `json:"all,omitempty"` // this node is an observer
-	Self   string   `json:"self,omitempty"`
-	Nodes  []node   `json:"nodes,omitempty"`
-	Edges  []edge   `json:"edges,omitempty"`
-	Relays []relay  `json:"relays,omitempty"`
-	Gone   []string `json:"gone,omitempty"` // IDs of nodes, edges as A|B
-	NoRly  []string `json:"noRelay,omitempty"`
+	Full     bool      `json:"full,omitempty"`
+	All      bool      `json:"all,omitempty"` // this node is an observer
+	Self     string    `json:"self,omitempty"`
+	Nodes    []node    `json:"nodes,omitempty"`
+	Edges    []edge    `json:"edges,omitempty"`
+	Relays   []relay   `json:"relays,omitempty"`
+	Findings []finding `json:"findings,omitempty"`
+	Gone     struct {
+		Nodes    []string `json:"nodes,omitempty"`
+		Edges    []string `json:"edges,omitempty"`
+		Relays   []string `json:"relays,omitempty"`
+		Findings []string `json:"findings,omitempty"`
+	} `json:"gone,omitzero"` // their IDs
 }
 
 // full is everything that the pages have: changes follow on it.
-func (m *model) full() []byte {
+func (m *model) full(at time.Time) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.sent.nodes == nil {
-		m.sent = m.now()
+		m.sent = m.now(at)
 	}
-	out := message{Full: true, All: m.all, Nodes: sorted(m.sent.nodes), Edges: sorted(m.sent.edges), Relays: sorted(m.sent.relays)}
+	v := m.sent
+	out := message{Full: true, All: m.all, Nodes: sorted(v.nodes), Edges: sorted(v.edges), Relays: sorted(v.relays), Findings: sorted(v.findings)}
 	for name, x := range m.members {
 		if x.Self {
 			out.Self, out.All = name, x.All
@@ -358,25 +393,25 @@ func (m *model) full() []byte {
 	return b
 }
 
-// changes is what has changed since the last call, nil for nothing. Without numbers, those of pairs wait for a later call: each
-// message has the page draw everything again.
-func (m *model) changes(numbers bool) []byte {
+// changes is what has changed since the last call, nil for nothing. Without numbers, those of pairs wait for a later call, and so
+// does what has merely become old: each message has the page draw everything again.
+func (m *model) changes(numbers bool, at time.Time) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.dirty {
+	if !m.dirty && !numbers {
 		return nil
 	}
-	m.dirty = !numbers
-	before, now := m.sent, m.now()
+	m.dirty = m.dirty && !numbers
+	before, now := m.sent, m.now(at)
 	m.sent = now
 	var out message
-	out.Nodes, out.Gone = diff(before.nodes, now.nodes, func(a, b node) bool { return a == b })
-	edges, gone := diff(before.edges, now.edges, func(a, b edge) bool {
+	out.Nodes, out.Gone.Nodes = diff(before.nodes, now.nodes, equal)
+	out.Edges, out.Gone.Edges = diff(before.edges, now.edges, func(a, b edge) bool {
 		return a.Path == b.Path && a.Relay == b.Relay && (!numbers || a.ms == b.ms && a.Forth == b.Forth && a.Back == b.Back)
 	})
 	if !numbers {
 		changed := map[string]bool{}
-		for _, e := range edges {
+		for _, e := range out.Edges {
 			changed[e.ID] = true
 		}
 		for id, e := range before.edges {
@@ -385,14 +420,16 @@ func (m *model) changes(numbers bool) []byte {
 			}
 		}
 	}
-	out.Edges, out.Gone = edges, append(out.Gone, gone...)
-	out.Relays, out.NoRly = diff(before.relays, now.relays, func(a, b relay) bool { return a == b })
-	if len(out.Nodes)+len(out.Edges)+len(out.Relays)+len(out.Gone)+len(out.NoRly) == 0 {
+	out.Relays, out.Gone.Relays = diff(before.relays, now.relays, equal)
+	out.Findings, out.Gone.Findings = diff(before.findings, now.findings, equal)
+	if equal(out, message{}) {
 		return nil
 	}
 	b, _ := json.Marshal(out) //nolint:errchkjson // strings and numbers
 	return b
 }
+
+func equal[T any](a, b T) bool { return reflect.DeepEqual(a, b) }
 
 func diff[T any](before, now map[string]T, same func(a, b T) bool) (changed []T, gone []string) {
 	for _, id := range slices.Sorted(maps.Keys(now)) {

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/agent/observe"
 )
 
@@ -37,39 +39,39 @@ func TestPair(t *testing.T) {
 	}
 	m.apply(heard("a", "", pair("B", "direct", 1e6, 0, 0), pair("C", "direct", 0, 0, 0), pair("Z", "direct", 1, 0, 0)), now)
 	m.apply(heard("b", "", pair("A", "relayed", 0, 1e6, 0)), now)
-	full := decode(t, m.full())
+	full := decode(t, m.full(now))
 	if len(full.Nodes) != 3 || len(full.Edges) != 1 || full.Self != "c" {
 		t.Fatalf("%+v", full)
 	}
 	if e := full.Edges[0]; e.A != "a" || e.B != "b" || e.Path != "relayed" || *e.RTT != 1.2 || e.Relay != "…ooWrelay" {
 		t.Errorf("%+v", e)
 	}
-	_ = m.changes(true)
-	if news := m.changes(true); news != nil {
+	_ = m.changes(true, now)
+	if news := m.changes(true, now); news != nil {
 		t.Errorf("nothing has changed: %s", news)
 	}
 	now = now.Add(4 * time.Second)
 	m.apply(heard("a", "", pair("B", "direct", 6e6, 0, 0)), now)
 	m.apply(heard("b", "", pair("A", "direct", 0, 6e6, 2e6)), now)
-	news := decode(t, m.changes(true))
+	news := decode(t, m.changes(true, now))
 	if len(news.Edges) != 1 || news.Edges[0].Path != "direct" || news.Edges[0].Forth != 14 || news.Edges[0].Back != 0 || news.Full {
 		t.Errorf("%+v", news)
 	}
 	now = now.Add(4 * time.Second)
 	m.apply(heard("a", "", pair("B", "direct", 6e6, 0, 0)), now)
 	m.apply(heard("b", "", pair("A", "direct", 0, 6e6, 2e6)), now)
-	if news := m.changes(false); news != nil {
+	if news := m.changes(false, now); news != nil {
 		t.Errorf("numbers alone: %s", news)
 	}
-	if news := decode(t, m.changes(true)); len(news.Edges) != 1 || news.Edges[0].Forth != 7 {
+	if news := decode(t, m.changes(true, now)); len(news.Edges) != 1 || news.Edges[0].Forth != 7 {
 		t.Errorf("numbers, later: %+v", news)
 	}
 	m.apply(observe.Event{Node: "a", PeerID: "A", Error: "unreachable"}, now) // b still says so
-	if news := decode(t, m.changes(true)); news.Nodes[0].Class != "silent" || news.Nodes[0].Why != "unreachable" || len(news.Gone) != 0 {
+	if news := decode(t, m.changes(true, now)); news.Nodes[0].State != unknown || news.Nodes[0].Why != "unreachable" || len(news.Gone.Nodes)+len(news.Gone.Edges) != 0 {
 		t.Errorf("%+v", news)
 	}
 	m.apply(heard("b", ""), now)
-	if news := decode(t, m.changes(true)); len(news.Gone) != 1 || news.Gone[0] != "a|b" {
+	if news := decode(t, m.changes(true, now)); !slices.Equal(news.Gone.Edges, []string{"a|b"}) {
 		t.Errorf("%+v", news)
 	}
 	d, ok := m.detail("b", "a")
@@ -96,12 +98,85 @@ func TestUnused(t *testing.T) {
 	me.Self = true
 	m.apply(me, now)
 	m.apply(heard("b", "", observe.Pair{Peer: "A", Path: "relayed"}), now)
-	if f := decode(t, m.full()); len(f.Edges) != 0 {
+	if f := decode(t, m.full(now)); len(f.Edges) != 0 {
 		t.Errorf("%+v", f.Edges)
 	}
 	m.apply(heard("b", "", observe.Pair{Peer: "A", Path: "relayed", RxBytes: 1}), now)
-	if c := decode(t, m.changes(true)); len(c.Edges) != 1 {
+	if c := decode(t, m.changes(true, now)); len(c.Edges) != 1 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// Findings are where they are about, the gravest report of several has the word, and their consequences are apart. Nothing is
+// well without a fresh report, and nothing is judged here: a pair without a path makes no trouble of its own.
+func TestFindings(t *testing.T) {
+	m, now := newModel(), time.Now()
+	relayID := "12D3KooWaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaarelay1"
+	early := now.Add(-time.Hour)
+	for _, n := range []string{"a", "b", "c", "d"} {
+		m.apply(observe.Event{Node: n, PeerID: strings.ToUpper(n)}, now)
+	}
+	report := func(n string, lost bool, all ...findings.Finding) observe.Event {
+		e := heard(n, "", observe.Pair{Peer: "D", Path: "none"})
+		e.Report.Relays = []observe.Relay{{PeerID: relayID, Reserved: !lost, Lost: lost, Addr: "/ip4/5.5.5.5/tcp/4001"}}
+		e.Report.Findings = all
+		return e
+	}
+	dead := findings.Finding{ID: "relay-unreachable", Severity: findings.Warning, Subject: relayID, Text: "refuses", Since: &now, Source: "agent", Victims: []string{"peer-offline d"}}
+	m.apply(report("a", true, dead), now)
+	worse := dead
+	worse.Severity, worse.Text, worse.Since, worse.Victims = findings.Broken, "is dead", &early, []string{"peer-offline C", "udp " + relayID}
+	m.apply(report("b", true, worse, findings.Finding{ID: "tun", Severity: findings.Warning, Subject: "edgemesh-tun", Text: "different"},
+		findings.Finding{ID: "forward", Severity: findings.Note, Text: "routes"}), now)
+	m.apply(report("c", false), now)
+	states := func(full message) map[string]string {
+		out := map[string]string{}
+		for _, n := range full.Nodes {
+			out[n.ID] = n.State
+		}
+		for _, r := range full.Relays {
+			out[r.Name] = r.State
+		}
+		return out
+	}
+	full := decode(t, m.full(now))
+	if got, want := states(full), map[string]string{"a": affected, "b": warning, "c": affected, "d": affected, "5.5.5.5": broken}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if len(full.Findings) != 3 || full.Relays[0].Nodes != 1 {
+		t.Fatalf("%+v, %+v", full.Findings, full.Relays)
+	}
+	f := full.Findings[1]
+	if f.Kind != "relay-unreachable" || f.Severity != findings.Broken || f.Text != "is dead" || f.Relay != "…aarelay1" || f.Node != "" || f.Since != early.UTC().Format(time.RFC3339) ||
+		!slices.Equal(f.By, []string{"a", "b"}) || !slices.Equal(f.Victims, []string{"peer-offline c", "peer-offline d", "udp …aarelay1"}) {
+		t.Errorf("%+v", f)
+	}
+	if f := full.Findings[2]; f.Node != "b" || f.Subject != "edgemesh-tun" {
+		t.Errorf("%+v", f)
+	}
+	_ = m.changes(true, now)
+	now = now.Add(freshFor + time.Second)
+	m.apply(report("c", true), now)
+	_ = m.changes(true, now)
+	m.sent.nodes = nil
+	full = decode(t, m.full(now))
+	if got, want := states(full), map[string]string{"a": unknown, "b": unknown, "c": well, "d": unasked, "5.5.5.5": unknown}; !maps.Equal(got, want) || len(full.Findings) != 0 {
+		t.Errorf("later: %v, want %v; %+v", got, want, full.Findings)
+	}
+}
+
+// What became old is passed on although nothing was heard.
+func TestOld(t *testing.T) {
+	m, now := newModel(), time.Now()
+	m.apply(heard("a", ""), now)
+	_ = m.full(now)
+	_ = m.changes(true, now)
+	now = now.Add(freshFor + time.Second)
+	if news := m.changes(false, now); news != nil {
+		t.Errorf("%s", news)
+	}
+	if news := decode(t, m.changes(true, now)); len(news.Nodes) != 1 || news.Nodes[0].State != unknown || !strings.HasPrefix(news.Nodes[0].Why, "last heard ") {
+		t.Errorf("%+v", news)
 	}
 }
 
@@ -166,7 +241,7 @@ func BenchmarkModel500(b *testing.B) {
 		for _, e := range fleet(500, i) {
 			m.apply(e, now)
 		}
-		_ = m.changes(true)
+		_ = m.changes(true, now)
 		now = now.Add(3 * time.Second)
 	}
 }

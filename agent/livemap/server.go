@@ -35,8 +35,9 @@ const (
 	writeTime  = 10 * time.Second
 	// maxHeader bounds a request's header, in bytes.
 	maxHeader = 16 << 10
-	// beatEvery is how often a page hears something, so that both sides notice a dead connection.
-	beatEvery = 10 * time.Second
+	// beatEvery is how often a page hears something, so that both sides notice a dead connection. It calls everything old after
+	// three of them.
+	beatEvery = 5 * time.Second
 	// cookie keeps the token in the browser, where scripts cannot read it.
 	cookie = "edgemesh-map"
 )
@@ -226,7 +227,7 @@ func events(ctx context.Context, h *hub, w http.ResponseWriter, r *http.Request)
 		case <-r.Context().Done():
 			return
 		case <-beat.C:
-			err = send(": still here\n\n")
+			err = send("event: beat\ndata:\n\n")
 		case news, ok := <-page:
 			if !ok {
 				return // too slow; the browser connects again

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/seldom"
 	"edgemesh/internal/wake"
@@ -101,7 +102,7 @@ func (a *Answerer) Answer(id mesh.PeerID, st Stream) {
 				a.log.Warn("a member's request for paths is refused", "peer", id, "because", refusal)
 			}
 			_ = st.SetWriteDeadline(time.Now().Add(patience))
-			_ = Write(st, Report{Refused: refusal.Error()})
+			_ = Write(st, Report{Refused: refusal.Error()}, nil)
 			_ = st.CloseWrite()
 			_ = st.SetReadDeadline(time.Now().Add(time.Second)) // a reset may overtake what was written
 			_, _ = io.CopyN(io.Discard, st, 1)
@@ -182,7 +183,7 @@ func (a *Answerer) serve(id mesh.PeerID, st Stream) error {
 			continue
 		}
 		_ = st.SetWriteDeadline(time.Now().Add(patience))
-		if err := Write(st, now); err != nil {
+		if err := Write(st, now, before.Findings); err != nil {
 			return err
 		}
 		before, sent = now, time.Now()
@@ -220,7 +221,10 @@ func (r Report) only(peer string) Report {
 
 // samePaths reports whether nothing but numbers has changed.
 func samePaths(a, b Report) bool {
-	return slices.Equal(a.Problems, b.Problems) && slices.EqualFunc(a.Pairs, b.Pairs, func(x, y Pair) bool {
+	same := func(x, y findings.Finding) bool {
+		return x.ID == y.ID && x.Subject == y.Subject && x.Severity == y.Severity
+	}
+	return slices.EqualFunc(a.Findings, b.Findings, same) && slices.EqualFunc(a.Pairs, b.Pairs, func(x, y Pair) bool {
 		return x.Peer == y.Peer && x.Path == y.Path && x.Relay == y.Relay && x.Transport == y.Transport
 	})
 }

@@ -34,21 +34,27 @@ func frame(body string) []byte {
 
 // What is written is read; what is beyond the bounds is left out, with the least traffic first.
 func TestReport(t *testing.T) {
-	r := Report{Version: "1", NAT: "stable", Problems: []string{"a\nb"}}
+	r := Report{Version: "1", NAT: "stable", Relays: []Relay{{PeerID: "r", Lost: true, Addr: "/ip4/5.5.5.5"}}}
+	for range maxFindings + 1 {
+		r.Findings = append(r.Findings, findings.Finding{ID: "tun", Severity: "dire", Text: "a\nb", Remedy: strings.Repeat("<", 2*maxText), Victims: slices.Repeat([]string{strings.Repeat("<", 2*maxText)}, 100)})
+	}
 	for i := range MaxPairs + 10 {
 		r.Pairs = append(r.Pairs, Pair{Peer: fmt.Sprint("p", i), Path: "relayed", RTTMs: ms(1.5), TxBytes: uint64(i), Reason: strings.Repeat("<ü\x1b>", 200)})
 	}
 	r.Pairs = append(r.Pairs, Pair{Peer: "p1", Path: "direct"}, Pair{Peer: "x", Path: "teleported"})
 	var wire bytes.Buffer
-	if err := Write(&wire, r); err != nil {
+	if err := Write(&wire, r, nil); err != nil {
 		t.Fatal(err)
 	}
 	if wire.Len() > MaxReport+4 {
 		t.Errorf("%d bytes", wire.Len())
 	}
-	got, err := Read(&wire)
-	if err != nil || len(got.Pairs)+got.Left != MaxPairs+10 || len(got.Pairs) < MaxPairs/4 || got.Problems[0] != "a b" {
-		t.Fatalf("%d pairs, %d left out, %v, %v", len(got.Pairs), got.Left, got.Problems, err)
+	got, err := Read(&wire, nil)
+	if err != nil || len(got.Pairs)+got.Left != MaxPairs+10 || len(got.Pairs) < MaxPairs/10 || len(got.Findings) != maxFindings || got.Findings[0].Text != "a; b" {
+		t.Fatalf("%d pairs, %d left out, %d findings, %v", len(got.Pairs), got.Left, len(got.Findings), err)
+	}
+	if f := got.Findings[0]; f.Severity != findings.Warning || len(f.Remedy) > maxText || len(f.Victims) != maxVictims || len(f.Victims[0]) > 2*maxName || !got.Relays[0].Lost || got.Relays[0].Addr != "" {
+		t.Errorf("%.300s, %+v", fmt.Sprint(f), got.Relays)
 	}
 	p := got.Pairs[0]
 	if p.Peer != fmt.Sprint("p", MaxPairs+9) || *p.RTTMs != 1.5 || len(p.Reason) > maxText || strings.Contains(p.Reason, "\x1b") || !utf8.ValidString(p.Reason) {
@@ -73,11 +79,11 @@ func TestRubbish(t *testing.T) {
 		{"a number that is none", frame(`{"pairs":[{"rttMs":1e999}]}`), ErrRubbish},
 		{"half", frame("{}")[:5], io.EOF},
 	} {
-		if _, err := Read(bytes.NewReader(c.sent)); !errors.Is(err, c.want) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, err := Read(bytes.NewReader(c.sent), nil); !errors.Is(err, c.want) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	r, err := Read(bytes.NewReader(frame(`{"pairs":[{"peer":"a","path":"direct","rttMs":-1,"reason":"<script>\u001b\u202e"},{"peer":"a","path":"none"}],"left":-5,"more":1}`)))
+	r, err := Read(bytes.NewReader(frame(`{"pairs":[{"peer":"a","path":"direct","rttMs":-1,"reason":"<script>\u001b\u202e"},{"peer":"a","path":"none"}],"left":-5,"more":1}`)), nil)
 	if err != nil || len(r.Pairs) != 1 || r.Pairs[0].RTTMs != nil || r.Pairs[0].Reason != "<script>??" || r.Left != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -86,7 +92,7 @@ func TestRubbish(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add(frame(`{"version":"1","pairs":[{"peer":"a","path":"direct"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := Read(bytes.NewReader(data))
+		r, err := Read(bytes.NewReader(data), nil)
 		if err != nil {
 			return
 		}
@@ -95,24 +101,63 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("%+v", p)
 			}
 		}
-		if len(r.Pairs) > MaxPairs || len(r.Relays) > maxRelays || len(r.Problems) > maxProblems {
-			t.Errorf("%d pairs, %d relays, %d problems", len(r.Pairs), len(r.Relays), len(r.Problems))
+		if len(r.Pairs) > MaxPairs || len(r.Relays) > maxRelays || len(r.Findings) > maxFindings {
+			t.Errorf("%d pairs, %d relays, %d findings", len(r.Pairs), len(r.Relays), len(r.Findings))
 		}
 		var wire bytes.Buffer
-		if err := Write(&wire, r); err != nil || wire.Len() > MaxReport+4 {
+		if err := Write(&wire, r, nil); err != nil || wire.Len() > MaxReport+4 {
 			t.Errorf("written again: %d bytes, %v", wire.Len(), err)
 		}
 	})
 }
 
-// Only what is in use and what is wrong is reported.
+// Findings are sent once: with 50 reports, a member in trouble sends less than it did when each had its problems. Agents of
+// release 0.2 read and write problems.
+func TestUnchangedFindings(t *testing.T) {
+	at := time.Now()
+	r := Report{Version: "1", Findings: Findings{
+		{ID: "relay-unreachable", Severity: findings.Broken, Subject: "12D3KooW", Text: "the relay is dead", Remedy: "start it", Since: &at, Source: "agent", Victims: []string{"peer-offline b"}},
+		{ID: "forward", Severity: findings.Note, Text: "routes", Since: &at},
+	}}
+	var wire bytes.Buffer
+	var sent, heard Findings
+	sizes := []int{}
+	for i := range 4 {
+		if i == 2 {
+			r.Findings = slices.Clone(r.Findings)
+			r.Findings[0].Text = "the relay is very dead"
+		}
+		before := wire.Len()
+		if err := Write(&wire, r, sent); err != nil {
+			t.Fatal(err)
+		}
+		sent, sizes = r.Findings, append(sizes, wire.Len()-before)
+		if body := wire.String(); !strings.Contains(body, `"problems":["relay-unreachable: the relay is`) || strings.Contains(body, "forward: ") {
+			t.Error(body)
+		}
+		got, err := Read(&wire, heard)
+		if err != nil || len(got.Findings) != 2 || got.Findings[0].Text != r.Findings[0].Text || !slices.Equal(got.Findings[0].Victims, r.Findings[0].Victims) || got.Problems != nil || got.Unchanged {
+			t.Fatalf("%d: %+v, %v", i, got, err)
+		}
+		heard = got.Findings
+	}
+	if sizes[1] > 120 || sizes[2] < 2*sizes[1] || sizes[3] > 120 {
+		t.Errorf("%d bytes", sizes)
+	}
+	got, err := Read(bytes.NewReader(frame(`{"problems":["tun: down"]}`)), nil)
+	if err != nil || len(got.Findings) != 1 || got.Findings[0].Text != "tun: down" || got.Findings[0].Severity != findings.Warning {
+		t.Errorf("release 0.2: %+v, %v", got, err)
+	}
+}
+
+// Only what is in use and what is found is reported; of relays those that are not needed are left out.
 func TestFromStatus(t *testing.T) {
 	r := FromStatus(control.Status{
-		Version: "1", Relays: []control.RelayStatus{{PeerID: "r", Connected: true}, {PeerID: "off"}},
-		Problems: []findings.Finding{findings.Okayf("a", "well"), findings.Brokenf("tun", "", "down")},
+		Version: "1", Relays: []control.RelayStatus{{PeerID: "r", Connected: true, Addr: "/ip4/5.5.5.5"}, {PeerID: "dead"}, {PeerID: "spare", Spare: true}},
+		Findings: Findings{findings.Brokenf("tun", "", "down")},
 		Peers:    []control.PeerStatus{{PeerID: "a", Path: "idle"}, {PeerID: "b", Path: "native", LANBytes: 3}},
 	})
-	if len(r.Relays) != 1 || len(r.Pairs) != 1 || r.Pairs[0].LANBytes != 3 || !slices.Equal(r.Problems, []string{"tun: down"}) {
+	if len(r.Relays) != 2 || r.Relays[0].Lost || !r.Relays[1].Lost || len(r.Pairs) != 1 || r.Pairs[0].LANBytes != 3 || len(r.Findings) != 1 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -146,25 +191,25 @@ func (m *member) observe(wg *sync.WaitGroup, id mesh.PeerID, s Scope) pipe {
 
 // Any member hears of its own pair, an observer of all, each of a changed path within a second; others hear why not.
 func TestAnswer(t *testing.T) {
-	two := Report{Version: "1", NAT: "stable", Problems: []string{"tun: down"}, Pairs: []Pair{{Peer: "a", Path: "direct"}, {Peer: "b", Path: "relayed"}}}
+	two := Report{Version: "1", NAT: "stable", Findings: Findings{findings.Brokenf("tun", "", "down")}, Pairs: []Pair{{Peer: "a", Path: "direct"}, {Peer: "b", Path: "relayed"}}}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		m := newMember(ctx, two, "boss")
 		var wg sync.WaitGroup
 		hear := func(st pipe) Report {
 			t.Helper()
-			r, err := Read(st)
+			r, err := Read(st, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r
 		}
 		own := m.observe(&wg, "a", Own)
-		if r := hear(own); len(r.Pairs) != 1 || r.Pairs[0].Peer != "a" || r.NAT != "" || r.Problems != nil || r.Refused != "" {
+		if r := hear(own); len(r.Pairs) != 1 || r.Pairs[0].Peer != "a" || r.NAT != "" || r.Findings != nil || r.Refused != "" {
 			t.Errorf("a's own: %+v", r)
 		}
 		boss := m.observe(&wg, "boss", All)
-		if r := hear(boss); len(r.Pairs) != 2 || r.NAT != "stable" || len(r.Problems) != 1 {
+		if r := hear(boss); len(r.Pairs) != 2 || r.NAT != "stable" || len(r.Findings) != 1 {
 			t.Errorf("an observer: %+v", r)
 		}
 		changed := two

@@ -235,9 +235,9 @@ func (o Observer) observe(ctx context.Context, m mesh.Node, s Scope, slots chan 
 	if _, err := st.Write([]byte{byte(s)}); err != nil {
 		return false, fmt.Errorf("send the request: %w", err)
 	}
-	for {
+	for before := Findings(nil); ; {
 		_ = st.SetReadDeadline(time.Now().Add(silence))
-		r, err := Read(st)
+		r, err := Read(st, before)
 		if err != nil {
 			return heard, fmt.Errorf("read what it reports: %w", err)
 		}
@@ -247,7 +247,7 @@ func (o Observer) observe(ctx context.Context, m mesh.Node, s Scope, slots chan 
 		if s == Own {
 			r = r.only(string(o.Self().PeerID))
 		}
-		heard = true
+		heard, before = true, r.Findings
 		e := about(m)
 		e.Report = &r
 		if !put(ctx, out, e) || !wake.Sleep(ctx, leastPause) {

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 	"unicode/utf8"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/wording"
 )
 
@@ -21,9 +23,11 @@ const (
 	MaxReport = 256 << 10
 	// MaxPairs bounds the pairs of a report. A member that uses more leaves out those with the least traffic.
 	MaxPairs = 600
-	// maxRelays and maxProblems bound the rest of it, maxText each reason and problem, maxName each name, in bytes.
+	// maxRelays and maxFindings bound the rest of it, maxVictims what follows from one finding, maxText each text, maxName each name
+	// (the names in a consequence: two), in bytes.
 	maxRelays   = 64
-	maxProblems = 5
+	maxFindings = 8
+	maxVictims  = 16
 	maxText     = 300
 	maxName     = 64
 )
@@ -43,17 +47,24 @@ type Report struct {
 	StartedAt time.Time `json:"startedAt,omitzero"`
 	NAT       string    `json:"nat,omitempty"`
 	Relays    []Relay   `json:"relays,omitempty"`
-	Problems  []string  `json:"problems,omitempty"`
+	Findings  Findings  `json:"findings,omitempty"`
+	Unchanged bool      `json:"unchangedFindings,omitempty"` // on the wire: Findings are those of the report before
+	Problems  []string  `json:"problems,omitempty"`          // on the wire: all that agents of release 0.2 know of Findings
 	Pairs     []Pair    `json:"pairs,omitempty"`
 	Left      int       `json:"left,omitempty"`    // pairs that are left out
 	Refused   string    `json:"refused,omitempty"` // why there is nothing else
 }
 
-// Relay is a relay that the member uses.
+// Findings are what is wrong at a member, and notes, as its status has them.
+type Findings []findings.Finding
+
+// Relay is a relay that the member uses, or should.
 type Relay struct {
 	PeerID   string   `json:"peerID"`
 	Reserved bool     `json:"reserved,omitempty"`
+	Lost     bool     `json:"lost,omitempty"` // not connected, though it is needed
 	RTTMs    *float64 `json:"rttMs,omitempty"`
+	Addr     string   `json:"addr,omitempty"` // known of this node's own: others do not send it
 }
 
 // Pair is how the member reaches another one.
@@ -75,9 +86,10 @@ type Pair struct {
 // traffic is by what pairs are chosen where there are too many.
 func (p Pair) traffic() uint64 { return p.TxBytes + p.RxBytes + p.LANBytes }
 
-// Write sends a report. Pairs and text beyond the bounds are left out first, so that it fits.
-func Write(w io.Writer, r Report) error {
-	body, err := encode(r)
+// Write sends a report. Pairs and text beyond the bounds are left out first, so that it fits. Findings that are those of the
+// report sent before are not repeated.
+func Write(w io.Writer, r Report, before Findings) error {
+	body, err := encode(r, before)
 	if err != nil {
 		return err
 	}
@@ -85,14 +97,25 @@ func Write(w io.Writer, r Report) error {
 	return err
 }
 
-func encode(r Report) ([]byte, error) {
+func encode(r Report, before Findings) ([]byte, error) {
 	r.bound()
+	for i := range r.Relays {
+		r.Relays[i].Addr = ""
+	}
+	for _, f := range r.Findings {
+		if f.Severity.Wrong() {
+			r.Problems = append(r.Problems, cut(f.ID+": "+f.Text, maxText))
+		}
+	}
+	if len(r.Findings) > 0 && reflect.DeepEqual(r.Findings, before.bounded()) {
+		r.Findings, r.Unchanged = nil, true
+	}
 	for {
 		body, err := json.Marshal(r)
 		if err != nil {
 			return nil, fmt.Errorf("encode report: %w", err)
 		}
-		if len(body) <= MaxReport {
+		if len(body) <= MaxReport || len(r.Pairs) == 0 {
 			return body, nil
 		}
 		keep := len(r.Pairs) / 2 // text that JSON has to escape is several times as long
@@ -101,9 +124,10 @@ func encode(r Report) ([]byte, error) {
 	}
 }
 
-// Read reads a report. What it returns is within the bounds, whatever was sent: known paths, finite numbers, short text
-// without control characters. The error wraps ErrTooLong or ErrRubbish where the sender breaks the rules.
-func Read(r io.Reader) (Report, error) {
+// Read reads a report, after one with the findings before. What it returns is within the bounds, whatever was sent: known
+// paths, finite numbers, short text without control characters. The error wraps ErrTooLong or ErrRubbish where the sender
+// breaks the rules.
+func Read(r io.Reader, before Findings) (Report, error) {
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
 		return Report{}, err
@@ -120,6 +144,14 @@ func Read(r io.Reader) (Report, error) {
 	if err := json.Unmarshal(body.Bytes(), &out); err != nil {
 		return Report{}, fmt.Errorf("%w: %s", ErrRubbish, cut(err.Error(), maxText))
 	}
+	switch {
+	case out.Unchanged:
+		out.Findings = before
+	case len(out.Findings) == 0: // release 0.2
+		for _, p := range out.Problems {
+			out.Findings = append(out.Findings, findings.Finding{ID: "problem", Severity: findings.Warning, Text: p, Source: findings.Agent})
+		}
+	}
 	out.bound()
 	return out, nil
 }
@@ -130,12 +162,9 @@ func (r *Report) bound() {
 	r.Left = max(0, min(r.Left, math.MaxInt32))
 	r.Relays = slices.Clone(r.Relays[:min(len(r.Relays), maxRelays)])
 	for i, x := range r.Relays {
-		r.Relays[i] = Relay{PeerID: cut(x.PeerID, maxName), Reserved: x.Reserved, RTTMs: number(x.RTTMs)}
+		r.Relays[i] = Relay{PeerID: cut(x.PeerID, maxName), Reserved: x.Reserved, Lost: x.Lost, RTTMs: number(x.RTTMs), Addr: cut(x.Addr, maxText)}
 	}
-	r.Problems = slices.Clone(r.Problems[:min(len(r.Problems), maxProblems)])
-	for i, p := range r.Problems {
-		r.Problems[i] = cut(p, maxText)
-	}
+	r.Findings, r.Unchanged, r.Problems = r.Findings.bounded(), false, nil
 	seen := map[string]bool{}
 	r.Pairs = slices.DeleteFunc(slices.Clone(r.Pairs), func(p Pair) bool {
 		twice := seen[p.Peer]
@@ -151,6 +180,24 @@ func (r *Report) bound() {
 		p.Peer, p.Transport, p.Relay, p.Reason = cut(p.Peer, maxName), cut(p.Transport, maxName), cut(p.Relay, maxName), cut(p.Reason, maxText)
 		p.RTTMs, p.QueueMs = number(p.RTTMs), number(p.QueueMs)
 	}
+}
+
+// bounded is all of them within the bounds, nil for none. Severities that nobody knows count as warnings.
+func (all Findings) bounded() (out Findings) {
+	for _, f := range all[:min(len(all), maxFindings)] {
+		f = f.Bounded()
+		f.ID, f.Node, f.Source = cut(f.ID, maxName), cut(f.Node, maxName), cut(f.Source, maxName)
+		f.Subject, f.Text, f.Remedy = cut(f.Subject, maxText), cut(f.Text, maxText), cut(f.Remedy, maxText)
+		if f.Severity != findings.Note && !f.Severity.Wrong() {
+			f.Severity = findings.Warning
+		}
+		f.Victims = slices.Clone(f.Victims[:min(len(f.Victims), maxVictims)])
+		for i, v := range f.Victims {
+			f.Victims[i] = cut(v, 2*maxName)
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 // number is nil for what no measurement can be.

@@ -2,20 +2,14 @@ package observe
 
 import (
 	"edgemesh/agent/control"
-	"edgemesh/agent/findings"
 )
 
 // FromStatus is the report of a node with that status.
 func FromStatus(s control.Status) Report {
-	r := Report{Version: s.Version, StartedAt: s.StartedAt, NAT: s.NAT.Kind}
+	r := Report{Version: s.Version, StartedAt: s.StartedAt, NAT: s.NAT.Kind, Findings: s.Findings}
 	for _, x := range s.Relays {
-		if x.Connected {
-			r.Relays = append(r.Relays, Relay{PeerID: x.PeerID, Reserved: x.Reserved, RTTMs: x.RTTMs})
-		}
-	}
-	for _, f := range s.Problems {
-		if f.Severity != findings.OK {
-			r.Problems = append(r.Problems, f.ID+": "+f.Text)
+		if x.Connected || !x.Spare {
+			r.Relays = append(r.Relays, Relay{PeerID: x.PeerID, Reserved: x.Reserved, Lost: !x.Connected, RTTMs: x.RTTMs, Addr: x.Addr})
 		}
 	}
 	for _, p := range s.Peers {

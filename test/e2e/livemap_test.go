@@ -27,7 +27,7 @@ type mapEdge struct {
 }
 
 // mapNode is a node on the page.
-type mapNode struct{ ID, Class, Why, Site string }
+type mapNode struct{ ID, State, Why, Site string }
 
 // newLiveMap starts a map on a node, and a page that listens to it.
 func newLiveMap(t *testing.T, n *lab.Node) *liveMap {
@@ -73,7 +73,7 @@ func (m *liveMap) now(t *testing.T) (nodes map[string]mapNode, edges map[string]
 		var news struct {
 			Nodes []mapNode
 			Edges []mapEdge
-			Gone  []string
+			Gone  struct{ Nodes, Edges []string }
 		}
 		ok(t, json.Unmarshal([]byte(data), &news))
 		for _, n := range news.Nodes {
@@ -82,8 +82,10 @@ func (m *liveMap) now(t *testing.T) (nodes map[string]mapNode, edges map[string]
 		for _, x := range news.Edges {
 			edges[x.ID] = x
 		}
-		for _, id := range news.Gone {
+		for _, id := range news.Gone.Nodes {
 			delete(nodes, id)
+		}
+		for _, id := range news.Gone.Edges {
 			delete(edges, id)
 		}
 	}
@@ -108,7 +110,7 @@ func TestLiveMap(t *testing.T) {
 	contains(t, code, "requires a token", "401")
 	await(t, 20*time.Second, "all nodes are heard", func() bool {
 		nodes, edges := all.now(t)
-		return len(nodes) == 3 && nodes["edge-1"].Class == "well" && nodes["edge-2"].Class == "well" && len(edges) == 0
+		return len(nodes) == 3 && nodes["edge-1"].State == "well" && nodes["edge-2"].State == "well" && len(edges) == 0
 	})
 
 	curlPods(t, pod1, pod2, 5*time.Second)
@@ -123,7 +125,7 @@ func TestLiveMap(t *testing.T) {
 	own := newLiveMap(t, edge1)
 	await(t, 10*time.Second, "edge-1's own pair, from both ends", func() bool {
 		nodes, edges := own.now(t)
-		return len(edges) == 1 && edges["edge-1|edge-2"].Path == "punched" && nodes["edge-2"].Class == "well"
+		return len(edges) == 1 && edges["edge-1|edge-2"].Path == "punched" && nodes["edge-2"].State == "well"
 	})
 	detail, err := edge1.Run(t.Context(), "curl", "-s", "-H", "Authorization: Bearer "+own.token, own.base+"pair?a=edge-1&b=edge-2")
 	ok(t, err)

@@ -12,21 +12,29 @@ const Draw = (() => {
   const look = () => {
     const text = colour('text'), back = colour('back');
     return [
-      { selector: 'node', style: { width: 26, height: 26, label: 'data(name)', color: text, 'font-size': 11, 'font-family': 'system-ui, sans-serif',
+      { selector: 'node', style: { width: 26, height: 26, label: 'data(name)', color: text, 'font-size': 11, 'font-family': 'system-ui, sans-serif', 'text-wrap': 'ellipsis', 'text-max-width': cell + 24,
         'text-valign': 'bottom', 'text-margin-y': 3, 'min-zoomed-font-size': 7, 'background-color': colour('good'), 'border-width': 1.5, 'border-color': text } },
-      { selector: 'node[class="wrong"]', style: { shape: 'diamond', 'background-color': colour('bad'), width: 32, height: 32 } },
-      { selector: 'node[class="silent"]', style: { shape: 'rectangle', 'background-color': back, 'border-style': 'dashed', 'border-width': 3, 'border-color': colour('bad') } },
-      { selector: 'node[class="unasked"]', style: { 'background-color': back, 'border-color': colour('faint') } },
-      { selector: 'node[class="relay"]', style: { shape: 'triangle', 'background-color': colour('mid'), width: 32, height: 32 } },
-      { selector: 'node[class="site"]', style: { shape: 'round-rectangle', 'background-color': colour('panel'), 'background-opacity': 1, 'border-color': colour('line'),
-        'border-width': 1, 'text-valign': 'top', 'text-margin-y': -4, 'font-size': 16, color: colour('faint'), 'min-zoomed-font-size': 6, width: 'data(wide)', height: 'data(wide)',
+      { selector: 'node[class="relay"]', style: { shape: 'round-hexagon', width: 36, height: 32, 'text-max-width': 3 * cell, 'text-valign': 'top', 'text-margin-y': -3 } },
+      { selector: 'node[state="broken"]', style: { 'background-color': colour('bad'), width: 34, height: 34 } },
+      { selector: 'node[state="warning"]', style: { 'background-color': colour('warn') } },
+      { selector: 'node[class="node"][state="broken"]', style: { shape: 'diamond' } },
+      { selector: 'node[class="node"][state="warning"]', style: { shape: 'pentagon' } },
+      { selector: 'node[?self]', style: { 'border-width': 4, 'border-color': colour('accent'), 'font-weight': 'bold' } },
+      { selector: 'node[state="affected"]', style: { 'border-style': 'double', 'border-width': 6, 'border-color': colour('warn') } },
+      { selector: 'node[state="unknown"], node.stale', style: { 'background-color': colour('unknown'), 'border-style': 'dashed', 'border-width': 3, 'border-color': text } },
+      { selector: 'node[class="node"][state="unknown"]', style: { shape: 'rectangle' } },
+      { selector: 'node[state="unasked"]', style: { 'background-color': back, 'border-color': colour('faint') } },
+      { selector: 'node[class="site"]', style: { shape: 'round-rectangle', 'background-color': colour('panel'), 'background-opacity': 1, 'border-color': colour('line'), 'border-style': 'solid',
+        'border-width': 1, 'text-valign': 'top', 'text-margin-y': -4, 'font-size': 16, color: colour('faint'), 'min-zoomed-font-size': 6, width: 'data(wide)', height: 'data(wide)', 'text-max-width': 'data(wide)',
         'z-compound-depth': 'bottom', events: 'no' } },
-      { selector: 'node[?self]', style: { 'border-width': 4, 'border-color': colour('accent') } },
       { selector: 'edge', style: { 'curve-style': 'haystack', 'haystack-radius': 0, width: 'data(w)', 'line-color': colour('good'), label: 'data(label)', color: text,
         'font-size': 8, 'min-zoomed-font-size': 9, 'text-background-color': back, 'text-background-opacity': .85 } },
       { selector: 'edge[path="punched"]', style: { 'line-color': colour('mid') } },
       { selector: 'edge[path="relayed"]', style: { 'line-color': colour('poor'), 'line-style': 'dashed' } },
       { selector: 'edge[path="none"]', style: { 'line-color': colour('bad'), 'line-style': 'dotted' } },
+      { selector: 'edge[path="relay"]', style: { 'line-color': colour('faint'), 'line-opacity': .45, events: 'no' } },
+      { selector: 'edge[use="lost"]', style: { 'line-color': colour('bad'), 'line-style': 'dotted', 'line-opacity': .8 } },
+      { selector: 'edge.stale', style: { 'line-color': colour('unknown') } },
       { selector: '.off', style: { display: 'none' } },
       { selector: '.dim', style: { opacity: .12 } },
       { selector: 'core', style: { 'outside-texture-bg-opacity': 0 } },
@@ -67,11 +75,15 @@ const Draw = (() => {
       x += b.wide + gap;
       high = Math.max(high, b.wide);
     }
-    relays.forEach((r, i) => at.set('relay ' + r.id, { x: (i + .5) * row / relays.length, y: -gap - siteLabel - cell / 2 }));
+    const used = Math.max(...boxes.map(b => at.get(b.ids[0]).x + b.wide / 2), cell * relays.length);
+    relays.forEach((r, i) => at.set('relay ' + r.id, { x: (i + .5) * used / relays.length, y: -gap - siteLabel - cell / 2 }));
     return at;
   };
 
-  const nodeData = n => ({ id: n.id, name: n.id, class: n.class, self: n.self || false });
+  const sign = { broken: '✗ ', warning: '! ', unknown: '? ' }; // for eyes that see no difference between red and green
+  const nodeData = n => ({ id: n.id, name: (sign[n.state] || '') + n.id, class: 'node', state: n.state, self: n.self || false });
+  const relayData = r => ({ id: 'relay ' + r.id, name: (sign[r.state] || '') + 'relay ' + (r.name || r.id), class: 'relay', state: r.state });
+  const useData = (n, u) => ({ id: 'use ' + n.id + '|' + u.relay, source: n.id, target: 'relay ' + u.relay, path: 'relay', use: u.state, w: u.state === 'lost' ? 3 : 1, label: '' });
   // Widths come in steps, and labels where they can be read: cytoscape computes an element's style anew by every change.
   const edgeData = e => {
     const busy = e.forth + e.back, rtt = e.rtt === undefined ? '' : e.rtt + ' ms';
@@ -94,7 +106,8 @@ const Draw = (() => {
   let shape = ''; // which nodes, at which sites: only when that changes are places computed anew
 
   // What has changed waits while the picture is moved, and a while after it was brought up to date.
-  const waiting = { nodes: new Map(), relays: new Map(), edges: new Map(), gone: new Set(), noRelay: new Set() };
+  const kinds = ['nodes', 'relays', 'edges'], elementOf = { nodes: id => id, relays: id => 'relay ' + id, edges: id => id };
+  const waiting = Object.fromEntries(kinds.map(k => [k, new Map()])), gone = Object.fromEntries(kinds.map(k => [k, new Set()]));
   // The while is ten times what that took, so that a large mesh on a slow machine leaves the page usable.
   let all = null, timer = 0, movedAt = -1e9, began = 0, drawnAt = -1e9, pause = 0;
   const drawn = () => {
@@ -119,10 +132,14 @@ const Draw = (() => {
     const keptAt = movedAt;
     began = performance.now();
     cy.batch(() => {
-      for (const id of waiting.gone) cy.getElementById(id).remove();
-      for (const id of waiting.noRelay) cy.getElementById('relay ' + id).remove();
+      for (const kind of kinds) for (const id of gone[kind]) cy.getElementById(elementOf[kind](id)).remove();
       for (const n of waiting.nodes.values()) put('nodes', nodeData(n), { position: at && at.get(n.id) });
-      for (const r of waiting.relays.values()) put('nodes', { id: 'relay ' + r.id, name: 'relay ' + r.id + ' (' + r.nodes + ')', class: 'relay' });
+      for (const r of waiting.relays.values()) put('nodes', relayData(r));
+      for (const n of waiting.nodes.values()) {
+        const uses = (n.relays || []).filter(u => all.relays.has(u.relay)).map(u => useData(n, u)), now = new Set(uses.map(u => u.id));
+        cy.getElementById(n.id).connectedEdges('[path="relay"]').filter(x => !now.has(x.id())).remove();
+        for (const u of uses) put('edges', u, { classes: hidden.has('relay') ? 'off' : '' });
+      }
       for (const e of waiting.edges.values()) {
         if (!all.nodes.has(e.a) || !all.nodes.has(e.b)) continue;
         put('edges', edgeData(e), { classes: hidden.has(e.path) ? 'off' : '' });
@@ -133,7 +150,7 @@ const Draw = (() => {
       cy.nodes('[class="site"]').filter(s => !at.has(s.id())).remove();
       cy.nodes().positions(n => at.get(n.id()) || { x: 0, y: 0 });
     });
-    for (const of of Object.values(waiting)) of.clear();
+    for (const kind of kinds) { waiting[kind].clear(); gone[kind].clear(); }
     if (at) {
       shape = now;
       Draw.fit();
@@ -148,7 +165,7 @@ const Draw = (() => {
       cy.on('tap', e => {
         if (e.target === cy) return chosen(null);
         if (e.target.isEdge()) return chosen({ edge: e.target.id() });
-        if (e.target.data('class') !== 'relay') chosen({ node: e.target.id() });
+        chosen(e.target.data('class') === 'relay' ? { relay: e.target.id().slice('relay '.length) } : { node: e.target.id() });
       });
       // Nothing answers to hovering, and cytoscape would look for what is below the pointer among all elements.
       container.addEventListener('mousemove', e => { if (!e.buttons) e.stopPropagation(); }, true);
@@ -170,18 +187,19 @@ const Draw = (() => {
       return cy;
     },
     restyle() { cy.style(look()); },
-    // update takes maps of everything, and what of it has changed.
-    update(everything, changed) {
+    // update takes maps of everything, and what of it has changed or is gone.
+    update(everything, news, old) {
       const begin = all === null;
       all = everything;
-      for (const id of changed.gone) { waiting.gone.add(id); waiting.nodes.delete(id); waiting.edges.delete(id); }
-      for (const id of changed.noRelay) { waiting.noRelay.add(id); waiting.relays.delete(id); }
-      for (const n of changed.nodes) { waiting.gone.delete(n.id); waiting.nodes.set(n.id, n); }
-      for (const e of changed.edges) { waiting.gone.delete(e.id); waiting.edges.set(e.id, e); }
-      for (const r of changed.relays) { waiting.noRelay.delete(r.id); waiting.relays.set(r.id, r); }
+      for (const kind of kinds) {
+        for (const id of old[kind]) { gone[kind].add(id); waiting[kind].delete(id); }
+        for (const x of news[kind]) { gone[kind].delete(x.id); waiting[kind].set(x.id, x); }
+      }
       if (begin) apply();
       else later();
     },
+    // stale shows that everything is old, or no longer.
+    stale(is) { cy.batch(() => cy.elements('[class!="site"]').toggleClass('stale', is)); },
     fit() { cy.fit(undefined, 40); if (cy.zoom() > 2.4) { cy.zoom(2.4); cy.center(); } },
     zoom(by) { cy.zoom({ level: cy.zoom() * by, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }); },
     pan(x, y) { cy.panBy({ x, y }); },

@@ -3,12 +3,15 @@
 // nodes, so they become text only, never HTML.
 
 const most = 200; // rows of a list; search finds the others
+const staleAfter = 15000; // ms without a word: the server sends one every 5 s
 const paths = ['none', 'relayed', 'punched', 'direct', 'vxlan', 'native']; // the ones to look at first
 const tone = { native: 'good', vxlan: 'good', direct: 'good', punched: 'mid', relayed: 'poor', none: 'bad' };
-const states = { well: 'no trouble', wrong: 'trouble', silent: 'not heard', unasked: 'not queried' };
-const all = { nodes: new Map(), edges: new Map(), relays: new Map() };
+const weight = ['broken', 'warning', 'unknown', 'affected', 'unasked', 'well', 'note'];
+const stateTone = { broken: 'bad', warning: 'poor', unknown: 'unknown', affected: 'poor' };
+const kinds = ['nodes', 'edges', 'relays', 'findings'];
+const all = Object.fromEntries(kinds.map(k => [k, new Map()]));
 const $ = id => document.getElementById(id);
-let self = '', observer = false, target = null, first = true, listing = 0;
+let self = '', observer = false, target = null, first = true, listing = 0, heardAt = Date.now(), stale = true;
 
 const make = (tag, text, kind) => {
   const x = document.createElement(tag);
@@ -47,51 +50,94 @@ const ago = when => {
   return Math.floor(s / 86400) + ' d';
 };
 
-// The stream.
+// The stream. What is shown is old when nothing comes any more: then nothing is green.
 function listen() {
   const stream = new EventSource('events');
-  stream.onmessage = e => take(JSON.parse(e.data));
-  stream.onerror = () => { $('summary').textContent = 'No connection: has `edgemesh-agent map` ended? What is shown is old.'; };
+  stream.onmessage = e => { heard(); take(JSON.parse(e.data)); };
+  stream.addEventListener('beat', heard);
+  stream.onerror = old;
+  setInterval(() => { if (Date.now() - heardAt > staleAfter) old(); }, 1000);
+}
+
+function heard() {
+  heardAt = Date.now();
+  if (stale) setStale(false);
+}
+
+function old() { if (!stale || first) setStale(true); }
+
+function setStale(is) {
+  stale = is;
+  Draw.stale(is);
+  list();
+  if (target) show();
 }
 
 function take(news) {
-  const changed = { nodes: news.nodes || [], edges: news.edges || [], relays: news.relays || [], gone: news.gone || [], noRelay: news.noRelay || [] };
+  const changed = {}, gone = {};
+  for (const kind of kinds) {
+    changed[kind] = news[kind] || [];
+    gone[kind] = (news.gone || {})[kind] || [];
+    if (!news.full) continue;
+    const now = new Set(changed[kind].map(x => x.id));
+    for (const id of all[kind].keys()) if (!now.has(id)) gone[kind].push(id);
+  }
   if (news.full) {
     self = news.self || '';
     observer = news.all || false;
-    for (const [kind, gone] of [['nodes', 'gone'], ['edges', 'gone'], ['relays', 'noRelay']]) {
-      const now = new Set(changed[kind].map(x => x.id));
-      for (const id of all[kind].keys()) if (!now.has(id)) changed[gone].push(id);
-    }
   }
-  for (const id of changed.gone) {
-    const e = all.edges.get(id);
-    if (e) say(e, 'no longer in use');
-    all.edges.delete(id);
-    all.nodes.delete(id);
-  }
-  for (const id of changed.noRelay) all.relays.delete(id);
-  for (const n of changed.nodes) {
-    all.nodes.set(n.id, n);
-    if (n.self) self = n.id;
-  }
-  for (const r of changed.relays) all.relays.set(r.id, r);
+  for (const id of gone.edges) say(pairName(all.edges.get(id)), 'no longer in use');
+  for (const id of gone.findings) if (isWrong(all.findings.get(id))) say(place(all.findings.get(id)), all.findings.get(id).kind + ' is over');
   for (const e of changed.edges) {
     const was = all.edges.get(e.id);
-    if (!was || was.path !== e.path) say(e, (was ? was.path : 'not in use') + ' → ' + e.path);
-    all.edges.set(e.id, e);
+    if (!was || was.path !== e.path) say(pairName(e), (was ? was.path : 'not in use') + ' → ' + e.path);
   }
+  for (const f of changed.findings) if (isWrong(f) && !all.findings.has(f.id)) say(place(f), f.severity + ': ' + f.text);
+  for (const kind of kinds) {
+    for (const id of gone[kind]) all[kind].delete(id);
+    for (const x of changed[kind]) all[kind].set(x.id, x);
+  }
+  for (const n of changed.nodes) if (n.self) self = n.id;
   first = false;
-  Draw.update(all, changed);
+  Draw.update(all, changed, gone);
   if (!listing) listing = setTimeout(list, news.full ? 0 : 500); // lists need not follow every message
-  if (target && (changed.edges.some(e => e.id === target.edge) || changed.nodes.some(n => n.id === target.node))) show();
+  if (target && (changed.edges.some(e => e.id === target.edge) || changed.nodes.some(n => n.id === target.node) ||
+    changed.relays.some(r => r.id === target.relay) || changed.findings.length || gone.findings.length)) show();
 }
 
 // say adds a line to the changes; list shows it.
 const clock = new Intl.DateTimeFormat([], { timeStyle: 'medium' }); // toLocaleTimeString would make one for every line
 let said = [];
-function say(e, what) {
-  if (!first) said.push(clock.format() + ' ' + e.a + ' – ' + e.b + ': ' + what);
+function say(who, what) {
+  if (!first) said.push(clock.format() + ' ' + who + ': ' + what);
+}
+
+// Names of things, and what is wrong with them. Members judge, and the map says where it is.
+const pairName = e => e.a + ' – ' + e.b;
+const relayName = r => r.name ? r.name + ' (' + r.id + ')' : r.id;
+const isWrong = f => f.severity !== 'note';
+const place = f => f.relay ? 'relay ' + relayName(all.relays.get(f.relay) || { id: f.relay }) : f.node;
+const targetOf = f => f.relay ? { relay: f.relay } : { node: f.node };
+const at = what => [...all.findings.values()].filter(f => what.relay ? f.relay === what.relay : f.node === what.node).sort(graver);
+const graver = (a, b) => weight.indexOf(a.severity) - weight.indexOf(b.severity) || (a.id < b.id ? -1 : 1);
+const state = x => stale ? 'unknown' : x.state;
+const consequence = v => { const [kind, of] = v.split(/ (.*)/); return of ? of + ' (' + kind + ')' : kind; };
+let concerned = new Map(); // where the causes are of what a node or relay is affected by
+function concern() {
+  concerned = new Map();
+  for (const f of all.findings.values()) {
+    if (!isWrong(f)) continue;
+    for (const id of new Set([...f.by, ...(f.victims || []).map(v => v.split(/ (.*)/)[1])])) if (id) concerned.set(id, [...concerned.get(id) || [], f]);
+  }
+}
+function words(x, what) {
+  const is = state(x);
+  if (stale) return 'unknown: the map gets no news';
+  if (is === 'unknown') return 'unknown' + (x.why ? ': ' + x.why : '');
+  if (is === 'unasked') return 'not queried';
+  if (is === 'well') return what.node && !observer && what.node !== self ? 'answers' : 'no trouble';
+  if (is === 'affected') return 'affected: ' + [...new Set((concerned.get(x.id) || []).map(place))].join(', ');
+  return is + ': ' + at(what).filter(isWrong).map(f => f.text).join('; ');
 }
 
 // Lists and search.
@@ -99,61 +145,94 @@ function matches(words, ...texts) {
   const text = texts.join(' ').toLowerCase();
   return words.every(w => text.includes(w));
 }
+const plural = (n, one) => n + ' ' + one + (n === 1 ? '' : 's');
 
 function list() {
   listing = 0;
+  concern();
   const log = $('changes');
   log.prepend(...said.slice(-50).reverse().map(x => make('li', x)));
   said = [];
   while (log.children.length > 50) log.lastChild.remove();
-  const words = $('search').value.toLowerCase().split(/\s+/).filter(w => w);
+  const find = $('search').value.toLowerCase().split(/\s+/).filter(w => w);
+  const nodes = [...all.nodes.values()], edges = [...all.edges.values()], relays = [...all.relays.values()], wrong = [...all.findings.values()].filter(isWrong);
   const count = {};
-  let wrong = 0;
-  const nodes = [...all.nodes.values()], edges = [...all.edges.values()];
-  for (const e of edges) count[e.path] = (count[e.path] || 0) + 1;
-  for (const n of nodes) wrong += n.class === 'wrong' || n.class === 'silent';
+  for (const e of edges) count['path-' + e.path] = (count['path-' + e.path] || 0) + 1;
+  for (const x of [...nodes, ...relays]) count['state-' + state(x)] = (count['state-' + state(x)] || 0) + 1;
+  count['path-relay'] = relays.length;
+  for (const n of document.querySelectorAll('.n')) n.textContent = count[n.dataset.of] || 0;
+  const broken = wrong.filter(f => f.severity === 'broken').length, unknown = nodes.filter(n => state(n) === 'unknown').length;
   const sites = new Set(nodes.map(n => n.site).filter(s => s)).size;
-  $('summary').textContent = nodes.length + ' nodes at ' + sites + ' sites, ' + wrong + ' in trouble; ' + edges.length + ' pairs in use' +
-    (observer ? '' : '. ' + self + ' is not an observer: only its own pairs are shown');
-  document.title = 'EdgeMesh: ' + nodes.length + ' nodes' + (wrong ? ', ' + wrong + ' in trouble' : '');
-  for (const box of document.querySelectorAll('[data-path]')) box.parentElement.querySelector('.n').textContent = count[box.dataset.path] || 0;
+  const verdict = [broken && broken + ' broken', wrong.length - broken && plural(wrong.length - broken, 'warning'), unknown && plural(unknown, 'node') + ' unknown'].filter(x => x).join(', ');
+  $('verdict').textContent = first ? 'Connecting …' : stale ? 'Old: no news since ' + clock.format(heardAt) + '. Has `edgemesh-agent map` ended?' : verdict || 'No trouble';
+  $('verdict').className = first ? '' : stale ? 'unknown' : broken ? 'bad' : verdict ? 'poor' : 'good';
+  $('summary').textContent = first ? '' : plural(nodes.length, 'node') + ' at ' + plural(sites, 'site') + ', ' + plural(relays.length, 'relay') + ', ' + plural(edges.length, 'pair') + ' in use' +
+    (observer ? '' : '. ' + self + ' is not an observer: only its own pairs and findings are shown');
+  document.title = 'EdgeMesh: ' + (stale ? 'no news' : verdict || plural(nodes.length, 'node'));
 
   const site = id => (all.nodes.get(id) || {}).site || '';
-  const seenNodes = nodes.filter(n => matches(words, n.id, n.site, n.class === 'well' ? '' : states[n.class], n.relays || ''))
-    .sort((a, b) => (b.class !== 'well') - (a.class !== 'well') || (a.id < b.id ? -1 : 1));
-  const seenEdges = edges.filter(e => matches(words, e.a, e.b, site(e.a), site(e.b), e.path, e.relay || ''))
+  const heavier = (a, b) => weight.indexOf(state(a)) - weight.indexOf(state(b)) || (a.name || a.id).localeCompare(b.name || b.id, 'en', { numeric: true });
+  const seenFindings = wrong.filter(f => matches(find, place(f), f.kind, f.text, ...f.by)).sort(graver);
+  const seenNodes = nodes.filter(n => matches(find, n.id, n.site, n.state === 'well' ? '' : words(n, { node: n.id }), ...(n.relays || []).map(u => u.relay))).sort(heavier);
+  const seenRelays = relays.filter(r => matches(find, 'relay', relayName(r), r.state === 'well' ? '' : words(r, { relay: r.id }))).sort(heavier);
+  const seenEdges = edges.filter(e => matches(find, e.a, e.b, site(e.a), site(e.b), e.path, e.relay || ''))
     .sort((a, b) => paths.indexOf(a.path) - paths.indexOf(b.path) || b.forth + b.back - a.forth - a.back || (a.id < b.id ? -1 : 1));
-  fill('nodes', seenNodes, n => [n.id, n.site || '–', states[n.class] + (n.why ? ': ' + n.why : '')],
-    (n, [name, at, state]) => row(button(name, () => choose({ node: n.id })), at, make('span', state, n.class === 'wrong' || n.class === 'silent' ? 'bad' : '')));
-  fill('paths', seenEdges, e => [e.a + ' – ' + e.b, e.path, ms(e.rtt), rate(e.forth), rate(e.back)],
-    (e, [name, path, ...numbers]) => row(button(name, () => choose({ edge: e.id })), make('span', path, tone[path]), ...numbers));
-  Draw.dim(words.length ? new Set([...seenNodes, ...seenEdges, ...[...all.relays.values()].filter(r => matches(words, r.id, 'relay')).map(r => ({ id: 'relay ' + r.id }))].map(x => x.id)) : null);
+  fill('findings', seenFindings, f => [f.severity, place(f), f.text, victims(f), f.since ? ago(f.since) : ''],
+    (f, [severity, where, text, victims, since]) => {
+      const what = make('div', text, 'text');
+      const more = [victims, since && (f.source === 'doctor' ? 'Seen by doctor ' + since + ' ago' : 'For ' + since)].filter(x => x).join('. ');
+      if (more) what.append(make('p', more, 'faint'));
+      const at = make('div');
+      at.append(make('p', stale ? 'unknown' : severity, stale ? 'unknown' : stateTone[severity]), button(where, () => choose(targetOf(f))));
+      return row(at, what);
+    });
+  fill('nodes', seenNodes, n => [n.id, n.site || '–', words(n, { node: n.id }), stateTone[state(n)] || ''],
+    (n, [name, at, text, tone]) => row(button(name, () => choose({ node: n.id })), at, make('span', text, 'text ' + tone)));
+  fill('relays', seenRelays, r => [relayName(r), words(r, { relay: r.id }), r.nodes, stateTone[state(r)] || ''],
+    (r, [name, text, nodes, tone]) => row(button(name, () => choose({ relay: r.id })), make('span', text, 'text ' + tone), nodes));
+  fill('paths', seenEdges, e => [pairName(e), e.path, ms(e.rtt), rate(e.forth), rate(e.back), stale],
+    (e, [name, path, ...numbers]) => row(button(name, () => choose({ edge: e.id })), make('span', path, stale ? 'unknown' : tone[path]), ...numbers.slice(0, 3)));
+  Draw.dim(find.length ? new Set([...seenNodes.map(x => x.id), ...seenEdges.map(x => x.id), ...seenRelays.map(r => 'relay ' + r.id),
+    ...seenFindings.map(f => f.relay ? 'relay ' + f.relay : f.node)]) : null);
 }
 
-// fill makes a list's rows, of which those that say the same as before stay, with the focus that may be on one.
-const rows = { nodes: new Map(), paths: new Map() };
+// victims is what follows from a finding, apart from who reports it.
+function victims(f) {
+  const some = (of, what) => !of.length ? '' : what + of.slice(0, 3).join(', ') + (of.length > 3 ? ' and ' + (of.length - 3) + ' more' : '');
+  return [some((f.victims || []).map(consequence), 'From it follows: '), some(f.by.filter(n => n !== f.node), 'Reported by ')].filter(x => x).join('. ');
+}
+
+// keepFocus does what replaces elements, and leaves the focus on what is called the same, else on the list around it.
+function keepFocus(body, act) {
+  const had = body.contains(document.activeElement) ? document.activeElement : null, name = had && had.textContent;
+  act();
+  if (!had || body.contains(document.activeElement)) return;
+  ([...body.querySelectorAll('button')].find(b => b.textContent === name) || body.closest('[tabindex]')).focus({ preventScroll: true });
+}
+
+// fill makes a list's rows, of which those that say the same as before stay.
+const rows = { findings: new Map(), nodes: new Map(), relays: new Map(), paths: new Map() };
 function fill(id, items, say, make) {
-  const body = $(id), had = rows[id], focus = body.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const body = $(id), had = rows[id];
   const now = rows[id] = new Map(items.slice(0, most).map(x => {
     const texts = say(x), all = texts.join('\n'), old = had.get(x.id);
     return [x.id, old && old.all === all ? old : { all, tr: make(x, texts) }];
   }));
-  for (const [id, old] of had) if (now.get(id) !== old) old.tr.remove();
-  let at = body.firstChild;
-  for (const { tr } of now.values()) {
-    if (tr === at) at = at.nextSibling;
-    else body.insertBefore(tr, at);
-  }
+  keepFocus(body, () => {
+    for (const [id, old] of had) if (now.get(id) !== old) old.tr.remove();
+    let at = body.firstChild;
+    for (const { tr } of now.values()) {
+      if (tr === at) at = at.nextSibling;
+      else body.insertBefore(tr, at);
+    }
+  });
   $(id + '-more').textContent = items.length > most ? (items.length - most) + ' more: search for them' : items.length ? '' : 'None.';
-  if (focus !== null && !body.contains(document.activeElement)) {
-    for (const b of body.querySelectorAll('button')) if (b.textContent === focus) { b.focus({ preventScroll: true }); break; }
-  }
 }
 
 // What is chosen.
 function choose(what) {
   target = what;
-  Draw.choose(what && (what.edge || what.node));
+  Draw.choose(what && (what.edge || what.node || 'relay ' + what.relay));
   $('detail').hidden = !what;
   if (!what) return;
   show().then(() => $('detail').focus({ preventScroll: false }));
@@ -161,11 +240,11 @@ function choose(what) {
 
 async function show() {
   const now = target;
-  const parts = now.edge ? await pairParts(now.edge) : nodeParts(now.node);
+  const parts = now.edge ? await pairParts(now.edge) : now.relay ? relayParts(now.relay) : nodeParts(now.node);
   if (target !== now) return; // another one was chosen meanwhile
   const close = button('Close', () => choose(null));
   close.className = 'close';
-  $('detail').replaceChildren(close, ...parts);
+  keepFocus($('detail'), () => $('detail').replaceChildren(close, ...parts));
 }
 
 function terms(list) {
@@ -177,20 +256,48 @@ function terms(list) {
   return dl;
 }
 
+// findingParts are what is found somewhere, with what to do.
+function findingParts(what) {
+  const parts = [];
+  for (const f of at(what)) {
+    parts.push(make('h3', (f.subject ? f.subject + ': ' : '') + f.severity + ' (' + f.kind + ')', stale ? 'unknown' : stateTone[f.severity]), make('p', f.text),
+      terms([['Do', f.remedy], ['Seen', f.since && (f.source === 'doctor' ? ago(f.since) + ' ago, by doctor' : 'for ' + ago(f.since))],
+        ['Reported by', f.by.filter(n => n !== f.node).join(', ')], ['From it follows', (f.victims || []).map(consequence).join(', ')]]));
+  }
+  return parts;
+}
+
+function links(title, items) {
+  if (!items.length) return [];
+  const ul = make('ul');
+  for (const [text, what] of items) {
+    const li = make('li');
+    li.append(button(text, () => choose(what)));
+    ul.append(li);
+  }
+  return [make('h3', title), ul];
+}
+
 function nodeParts(id) {
   const n = all.nodes.get(id);
   if (!n) return [make('h2', id), make('p', 'It has left the membership.')];
-  const ul = make('ul');
-  for (const e of all.edges.values()) {
-    if (e.a !== id && e.b !== id) continue;
-    const li = make('li');
-    li.append(button((e.a === id ? e.b : e.a) + ': ' + e.path + (e.rtt === undefined ? '' : ', ' + ms(e.rtt)), () => choose({ edge: e.id })));
-    ul.append(li);
-  }
-  const parts = [make('h2', id), terms([['State', states[n.class]], ['Because', n.why], ['Site', n.site], ['Version', n.version],
-    ['Running for', n.since && ago(n.since)], ['NAT', n.nat], ['Relays', n.relays], ['Left out', n.left && n.left + ' pairs with the least traffic']])];
-  if (ul.children.length) parts.push(make('h3', 'Its pairs'), ul);
-  return parts;
+  concern();
+  const concerns = (concerned.get(id) || []).filter(f => f.node !== id);
+  return [make('h2', id), terms([['State', state(n) === 'broken' || state(n) === 'warning' ? state(n) : words(n, { node: id })], ['Site', n.site], ['Version', n.version],
+    ['Running for', n.since && ago(n.since)], ['NAT', n.nat], ['Left out', n.left && n.left + ' pairs with the least traffic']]), ...findingParts({ node: id }),
+    ...links('Trouble elsewhere that concerns it', concerns.map(f => [place(f) + ': ' + f.kind, targetOf(f)])),
+    ...links('Its relays', (n.relays || []).map(u => [relayName(all.relays.get(u.relay) || { id: u.relay }) + ': ' + u.state, { relay: u.relay }])),
+    ...links('Its pairs', [...all.edges.values()].filter(e => e.a === id || e.b === id).map(e =>
+      [(e.a === id ? e.b : e.a) + ': ' + e.path + (e.rtt === undefined ? '' : ', ' + ms(e.rtt)), { edge: e.id }]))];
+}
+
+function relayParts(id) {
+  const r = all.relays.get(id);
+  if (!r) return [make('h2', 'Relay ' + id), make('p', 'No node uses it now.')];
+  const uses = [];
+  for (const n of all.nodes.values()) for (const u of n.relays || []) if (u.relay === id) uses.push([n.id + ': ' + u.state, { node: n.id }]);
+  return [make('h2', 'Relay ' + relayName(r)), terms([['State', words(r, { relay: id })], ['Reservations', String(r.nodes)]]), ...findingParts({ relay: id }),
+    ...links('Nodes', uses.slice(0, most))];
 }
 
 async function pairParts(id) {
