@@ -88,7 +88,7 @@ e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
 	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 20m -v -run OpenYurt ./test/kube
 
-map-browser: EXTRA_DEPS = chromium-headless-shell:chromium-headless-shell npm:npm
+map-browser: EXTRA_DEPS = $(if $(shell command -v chromium),,chromium-headless-shell:chromium-headless-shell) npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
 	@EDGEMESH_BROWSER='$(or $(abspath $(SHOTS)),1)' $(GO) test -count=1 -v -run 'TestBundle|TestPage|TestScenes|TestStale|TestFocus|TestSmooth' ./agent/livemap
 
