@@ -18,6 +18,7 @@ import (
 	web "edgemesh/internal/endpoint"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
+	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
@@ -60,7 +61,7 @@ func newMetrics(limits relayservice.Limits, peers, joined func() int) *metrics {
 	return m
 }
 
-// endpoint serves /metrics, /healthz (the process answers) and /readyz (members
+// endpoint serves /metrics, /healthz (no loop hangs) and /readyz (members
 // can use the relay).
 type endpoint struct {
 	server *http.Server
@@ -71,7 +72,7 @@ type endpoint struct {
 }
 
 // serveHTTP starts the endpoint on address (host:port).
-func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*endpoint, error) {
+func serveHTTP(address string, reg *prometheus.Registry, healthy func() error, logger *slog.Logger) (*endpoint, error) {
 	at, mesh := web.Loopback(address)
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -80,7 +81,7 @@ func serveHTTP(address string, reg *prometheus.Registry, logger *slog.Logger) (*
 	e := &endpoint{addr: l.Addr(), done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", watchdog.Handler(healthy))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !e.ready.Load() {
 			http.Error(w, "relay is starting or stopping", http.StatusServiceUnavailable)

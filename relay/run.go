@@ -25,6 +25,7 @@ import (
 	"edgemesh/internal/processors"
 	"edgemesh/internal/self"
 	"edgemesh/internal/version"
+	"edgemesh/internal/watchdog"
 	underlay "edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -36,6 +37,8 @@ const shutdownTime = 2 * time.Second
 // run is the relay from its configuration to SIGTERM (the end of ctx). It writes
 // the relay's addresses to stdout, one per line, once it is ready.
 func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
+	dog := watchdog.New(watchdog.Config{Log: logger})
+	defer dog.Start(ctx)()
 	identity.LogLibrary(logger)
 	name := "stateDir"
 	if c.file == "" {
@@ -50,6 +53,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return withFile(c, err)
 	}
 	defer unlock()
+	defer dog.Remember(c.stateDir)()
 	defer serveLevel(c.stateDir, c.level, logger)()
 	self, err := peer.IDFromPrivateKey(key)
 	if err != nil {
@@ -82,12 +86,13 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
-	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}}
+	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, loop: dog.Loop("membership"), log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}}
+	dog.Watch("connections", v.watch)
 	if warning != nil { // otherwise the watch begins with both
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
 	}
-	err = serve(ctx, c, m, members, stdout)
+	err = serve(ctx, c, m, members, dog, stdout)
 	if err := m.saved.Close(); err != nil {
 		logger.Warn("snapshot not written as a whole: an older version would start with an older one", "err", err)
 	}
@@ -118,12 +123,12 @@ func fits(c config, s mesh.State, self peer.ID) error {
 
 // serve prints the addresses, answers health checks and follows the membership until
 // ctx ends.
-func serve(ctx context.Context, c config, m *membership, members source.Source, stdout io.Writer) error {
+func serve(ctx context.Context, c config, m *membership, members source.Source, dog *watchdog.Watchdog, stdout io.Writer) error {
 	ready := func(bool) {}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if c.metricsAddress != "" {
-		web, err := serveHTTP(c.metricsAddress, m.server.metrics.registry, m.log)
+		web, err := serveHTTP(c.metricsAddress, m.server.metrics.registry, dog.Healthy, m.log)
 		if err != nil {
 			return startError(c, err, "use 127.0.0.1, \"\" for none")
 		}
@@ -148,6 +153,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 	memory.Limit()
 	memory.AfterStart()
 	ready(true)
+	dog.Ready("serving members")
 	defer ready(false)
 	wg.Go(func() { m.server.run(ctx) })
 	members.Watch(ctx, m.set, m.problem)
@@ -202,6 +208,7 @@ type membership struct {
 	server *server
 	saved  *snapshot.Keeper
 	self   peer.ID
+	loop   *watchdog.Loop
 	log    *slog.Logger
 	wan    []netip.Prefix // in force since the start
 	nodes  []mesh.Node    // in force
@@ -210,6 +217,8 @@ type membership struct {
 
 // set applies a membership that was read without errors.
 func (m *membership) set(s mesh.State) {
+	m.loop.Begin()
+	defer m.loop.End()
 	m.server.metrics.memberships.WithLabelValues("good").Inc()
 	if err := m.server.setMembership(s); err != nil {
 		m.refuse(err)

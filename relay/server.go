@@ -16,6 +16,7 @@ import (
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/version"
+	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
@@ -224,6 +225,12 @@ func (v *server) proved() int {
 		return 0
 	}
 	return v.gate.Proved()
+}
+
+// watch takes the locks that every connection takes: it does not return where one is never given back.
+func (v *server) watch(func(watchdog.Work)) {
+	v.connected()
+	v.proved()
 }
 
 // run keeps the gate until ctx ends.

@@ -55,6 +55,7 @@ func (s *source) Read(b []byte) (int, error) {
 	return copy(b, s.frame), nil
 }
 func (s *source) UDPSegments() bool { return true }
+func (s *source) Pending() bool     { return false }
 func (s *source) Write(b []byte) error {
 	s.wrote.Add(1)
 	return nil

@@ -22,6 +22,7 @@ type joiner struct{ frames [][]byte }
 func (j *joiner) Read([]byte) (int, error) { return 0, os.ErrClosed }
 func (j *joiner) Close() error             { return nil }
 func (j *joiner) UDPSegments() bool        { return true }
+func (j *joiner) Pending() bool            { return false }
 func (j *joiner) Write(b []byte) error {
 	j.frames = append(j.frames, bytes.Clone(b))
 	return nil
@@ -257,6 +258,7 @@ type nowhere struct{ bytes int }
 func (n *nowhere) Read([]byte) (int, error) { return 0, os.ErrClosed }
 func (n *nowhere) Close() error             { return nil }
 func (n *nowhere) UDPSegments() bool        { return true }
+func (n *nowhere) Pending() bool            { return false }
 func (n *nowhere) Write(b []byte) error {
 	n.bytes += len(b)
 	return nil

@@ -13,5 +13,7 @@ type Device interface {
 	// UDPSegments reports whether Write takes UDP super-segments at no more cost than a packet: only then are
 	// datagrams joined to some.
 	UDPSegments() bool
+	// Pending reports whether Read has something to return without waiting.
+	Pending() bool
 	Close() error
 }

@@ -40,6 +40,7 @@
 //	dials.go        how many peers a pod can have dialed
 //	limits.go       every bound, with its default
 //	stats.go        the numbers
+//	watch.go        where its loops stand
 //	device.go       what a TUN has to do (tun/)
 //	underlay.go     what a path to a peer has to do (p2p/)
 //	errors.go       what Receive and Run fail with

@@ -22,6 +22,7 @@ type lane struct {
 	carriers epoch.Sender
 	links    // the carriers that it names
 	writer   writerState
+	steps    uint64 // of the writers
 	closed   bool
 	idle     bool // end the carrier once the queue is empty
 

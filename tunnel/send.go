@@ -21,6 +21,7 @@ func (t *Tunnel) readDevice() error {
 	failed := 0
 	for {
 		n, err := t.cfg.Device.Read(p.buf[frameHdrLen:])
+		t.reads.Add(1)
 		if err != nil {
 			if errors.Is(err, os.ErrClosed) || t.ctx.Err() != nil {
 				return nil

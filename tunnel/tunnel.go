@@ -47,8 +47,9 @@ type Tunnel struct {
 	icmp   *rate.Limiter
 
 	table atomic.Pointer[table]
-	held  atomic.Int64 // memory in all queues, bytes
-	lost  counters     // of packets that no peer was known for, and of peers that have left
+	held  atomic.Int64  // memory in all queues, bytes
+	reads atomic.Uint64 // of the device that returned
+	lost  counters      // of packets that no peer was known for, and of peers that have left
 
 	mu       sync.Mutex // of all below
 	closed   bool

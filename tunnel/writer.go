@@ -57,6 +57,7 @@ func (l *lane) step() turn {
 	t := turn{now: l.p.t.now()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.steps++
 	if l.closed {
 		l.free()
 		t.do = epoch.Rest

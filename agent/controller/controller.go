@@ -11,6 +11,7 @@
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
+//	watch.go        which of its loops are watched
 //	metrics.go      what is counted; serves /metrics, /healthz, /readyz
 package controller
 
@@ -28,6 +29,7 @@ import (
 
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/watchdog"
 )
 
 // serviceAccount is where a pod finds the namespace it is in.
@@ -58,6 +60,8 @@ var ErrConfig = errors.New("cannot start")
 // Run works until ctx ends. The error wraps ErrConfig or client.ErrConfig if it is the
 // operator's to fix.
 func Run(ctx context.Context, cfg Config) error {
+	dog := watchdog.New(watchdog.Config{Log: cfg.Log})
+	defer dog.Start(ctx)()
 	if cfg.Namespace == "" {
 		text, err := os.ReadFile(filepath.Join(serviceAccount, "namespace"))
 		if err != nil {
@@ -77,29 +81,31 @@ func Run(ctx context.Context, cfg Config) error {
 	defer c.Close()
 
 	m := newMetrics()
-	e := &election{store: &leases{c: c, namespace: cfg.Namespace}, identity: cfg.Identity, log: cfg.Log, leads: m.lead, heard: m.hear}
+	e := &election{store: &leases{c: c, namespace: cfg.Namespace}, identity: cfg.Identity, log: cfg.Log, leads: m.lead, heard: m.hear, loop: dog.Loop("leader election")}
 	if cfg.MetricsAddress != "" {
 		l, err := net.Listen("tcp", cfg.MetricsAddress)
 		if err != nil {
 			return fmt.Errorf("%w: --metrics-address: %w; free the port, set another one, or \"\" for none", ErrConfig, err)
 		}
-		defer endpoint.Serve(l, m.handler(), cfg.Log)()
+		defer endpoint.Serve(l, m.handler(dog.Healthy), cfg.Log)()
 	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
+	dog.Ready("taking part in the election of a leader")
+	loops := loops{surplus: dog.Loop("surplus PodBlocks"), records: dog.Loop("NodeRecords"), rollouts: dog.Loop("rollouts"), sight: dog.Loop("sight of nodes")}
 	e.run(ctx, func(ctx context.Context) {
-		s := &surplus{api: c, log: cfg.Log, metrics: m}
-		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), metrics: m, log: cfg.Log}
-		n := &records{api: c, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m}
+		s := &surplus{api: watched{c, loops.surplus}, loop: loops.surplus, log: cfg.Log, metrics: m}
+		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: loops.sight, metrics: m, log: cfg.Log}
+		n := &records{api: watched{c, loops.records}, loop: loops.records, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		all.Go(func() { n.run(ctx) })
-		p := &rollouts{api: c, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
+		p := &rollouts{api: watched{c, loops.rollouts}, loop: loops.rollouts, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
 		if cfg.Enroll || cfg.Map != "" {
 			all.Go(func() { g.run(ctx) })
 		}
 		if !cfg.Enroll { // these nodes have kubelets that are heard
-			kubelets := &sight{Sight: g.sight, api: c, log: cfg.Log}
+			kubelets := &sight{Sight: g.sight, api: watched{c, loops.sight}, loop: loops.sight, log: cfg.Log}
 			all.Go(func() { kubelets.run(ctx) })
 		}
 		all.Wait()

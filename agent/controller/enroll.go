@@ -22,6 +22,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/admission/join"
 )
@@ -42,6 +43,7 @@ const (
 // registry serves the edges that reach this controller while it leads.
 type registry struct {
 	api       *client.Client
+	loop      *watchdog.Loop // of its sight
 	namespace string
 	caFiles   []string
 	secrets   string // file with the join secrets that relays require; "": none does
@@ -100,7 +102,7 @@ func (g *registry) serve(ctx context.Context) error {
 		c.Run(ctx, func() []peer.AddrInfo { return *g.relays.Load() }, func(n int) { g.metrics.relays.Set(float64(n)) })
 	})
 	if g.answers {
-		nodes := &sight{Sight: g.sight, api: g.api, log: g.log, sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
+		nodes := &sight{Sight: g.sight, api: watched{g.api, g.loop}, loop: g.loop, log: g.log, sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
 		stay.Go(func() { nodes.run(ctx) })
 	}
 	if g.mapAt != "" {

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/watchdog"
 )
 
 const (
@@ -51,6 +52,7 @@ type election struct {
 	store    store
 	identity string
 	log      *slog.Logger
+	loop     *watchdog.Loop
 	leads    func(bool) // called when this process begins or ends to lead
 	heard    func()     // called when the API has answered
 
@@ -63,6 +65,8 @@ type election struct {
 // run calls lead whenever this process is the leader, until ctx ends. lead returns when
 // its context ends, which is when the Lease is lost.
 func (e *election) run(ctx context.Context, lead func(context.Context)) {
+	e.loop.Begin() // it always has work: the Lease
+	defer e.loop.End()
 	for ctx.Err() == nil {
 		if held, err := e.step(ctx, renewTime); held {
 			e.reign(ctx, lead)
@@ -119,6 +123,7 @@ func (e *election) keep(ctx context.Context) (why string) {
 // step gets the Lease, or renews it, if nobody else holds it. Without an error it reports
 // whether this process leads now.
 func (e *election) step(ctx context.Context, limit time.Duration) (bool, error) {
+	e.loop.Step()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()

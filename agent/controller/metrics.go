@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"edgemesh/internal/version"
+	"edgemesh/internal/watchdog"
 )
 
 // unheard is how long the API may be silent before the controller is not ready.
@@ -70,11 +71,11 @@ func (m *metrics) request(err error) {
 // hear notes that the API has answered.
 func (m *metrics) hear() { m.last.Store(time.Now().UnixNano()) }
 
-// handler serves /metrics, /healthz (the process answers) and /readyz (the API answers it).
-func (m *metrics) handler() http.Handler {
+// handler serves /metrics, /healthz (no loop hangs) and /readyz (the API answers it).
+func (m *metrics) handler(healthy func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", watchdog.Handler(healthy))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if time.Since(time.Unix(0, m.last.Load())) > unheard {
 			http.Error(w, "the API does not answer", http.StatusServiceUnavailable)

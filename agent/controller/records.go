@@ -16,6 +16,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/seldom"
+	"edgemesh/internal/watchdog"
 )
 
 const (
@@ -29,6 +30,7 @@ const (
 // waits for.
 type records struct {
 	api      cluster
+	loop     *watchdog.Loop
 	lease    string // whose holder keeps them, NAMESPACE/NAME
 	log      *slog.Logger
 	metrics  *metrics
@@ -130,6 +132,8 @@ func trimNode(o api.Object) {
 
 // hear takes what the API says of Nodes and NodeRecords.
 func (r *records) hear(n news) {
+	r.loop.Begin()
+	defer r.loop.End()
 	if r.note("follow "+n.kind.Name, n.err); n.err != nil {
 		return
 	}
@@ -189,6 +193,8 @@ func (r *records) take(e client.Event) {
 // round makes the records of the names that changed agree with the Nodes, those of removed Nodes first. What fails stays
 // dirty.
 func (r *records) round(ctx context.Context) error {
+	r.loop.Begin()
+	defer r.loop.End()
 	if len(r.dirty) == 0 {
 		return nil
 	}

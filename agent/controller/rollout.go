@@ -16,6 +16,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
+	"edgemesh/internal/watchdog"
 )
 
 const (
@@ -31,6 +32,7 @@ const (
 // former pod has gone does not count against maxSurge. All of it belongs to the goroutine in run.
 type rollouts struct {
 	api       cluster
+	loop      *watchdog.Loop
 	namespace string
 	log       *slog.Logger
 	metrics   *metrics
@@ -95,6 +97,8 @@ func trimPod(o api.Object) {
 
 // hear takes what the API says of the agents' pods.
 func (r *rollouts) hear(n news, now time.Time) {
+	r.loop.Begin()
+	defer r.loop.End()
 	switch {
 	case n.err != nil:
 		return
@@ -243,6 +247,8 @@ func lastWords(t *api.Terminated) string {
 
 // round writes into the PodNetwork's status which revisions fail.
 func (r *rollouts) round(ctx context.Context, now time.Time) (time.Duration, error) {
+	r.loop.Begin()
+	defer r.loop.End()
 	path := api.PodNetworks().Path(api.NetworkName)
 	var n api.PodNetwork
 	if !r.read {

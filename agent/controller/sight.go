@@ -13,6 +13,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
+	"edgemesh/internal/watchdog"
 )
 
 // Sight is how the leader queries relays about nodes.
@@ -110,6 +111,7 @@ func trimReady(o api.Object) {
 type sight struct {
 	Sight
 	api      cluster
+	loop     *watchdog.Loop
 	log      *slog.Logger
 	reported seldom.Log
 	sees     func(ctx context.Context, relay, member peer.ID) (bool, error)
@@ -152,6 +154,8 @@ func (s *sight) run(ctx context.Context) {
 
 // hear takes what the API says of MeshNodes and Nodes.
 func (s *sight) hear(n news) {
+	s.loop.Begin()
+	defer s.loop.End()
 	if n.err != nil {
 		return
 	}
@@ -206,6 +210,8 @@ func (s *sight) take(what string, o api.Object) {
 
 // round queries every MeshNode once.
 func (s *sight) round(ctx context.Context) error {
+	s.loop.Begin()
+	defer s.loop.End()
 	var says map[string]map[peer.ID]answer
 	if s.relays == nil {
 		says = s.queryPlatform()
@@ -274,6 +280,7 @@ func (s *sight) query(ctx context.Context, relays []peer.AddrInfo) map[string]ma
 				mu.Lock()
 				defer mu.Unlock()
 				answers[r.ID] = says
+				s.loop.Step()
 			})
 		}
 	}

@@ -14,12 +14,14 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
+	"edgemesh/internal/watchdog"
 )
 
 // surplus deletes the PodBlocks that do not count. All of it belongs to the goroutine in run,
 // and during a sweep to those that it waits for.
 type surplus struct {
 	api      cluster
+	loop     *watchdog.Loop
 	log      *slog.Logger
 	metrics  *metrics
 	reported seldom.Log
@@ -63,6 +65,8 @@ func (s *surplus) run(ctx context.Context) {
 
 // hear takes what the API says of PodBlocks.
 func (s *surplus) hear(n news) {
+	s.loop.Begin()
+	defer s.loop.End()
 	switch {
 	case n.err != nil:
 		s.metrics.failures.Inc()
@@ -106,6 +110,8 @@ func (s *surplus) take(e client.Event) {
 // sweep deletes what the nodes have in surplus that changed. Nodes where that fails stay
 // dirty.
 func (s *surplus) sweep(ctx context.Context) error {
+	s.loop.Begin()
+	defer s.loop.End()
 	if len(s.dirty) == 0 {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"edgemesh/agent/describe"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/observe"
+	"edgemesh/internal/watchdog"
 )
 
 var _ control.Backend = (*backend)(nil)
@@ -23,6 +24,7 @@ type backend struct {
 	doctor        *doctor
 	pinger        pinger
 	explainer     explainer
+	loop          *watchdog.Loop
 	observer      observe.Node // shows other members which paths this node uses, and queries them
 
 	tracker  findings.Tracker
@@ -36,6 +38,8 @@ const findingsFor = 5 * time.Second
 
 // Status implements control.Backend.
 func (b *backend) Status(all bool) control.Status {
+	b.loop.Begin()
+	defer b.loop.End()
 	s, d := b.paths(all), b.doctor
 	s.Node, s.PeerID, s.Site, s.Fallbacks = b.name, d.id.String(), d.force.current().Self.Site, b.degraded
 	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), b.tracker.Now(time.Now(), d.problems())

@@ -56,6 +56,8 @@ import (
 	"edgemesh/internal/processors"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/watchdog"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/admission/enroll"
@@ -67,10 +69,14 @@ import (
 // queuesPart is which part of a cgroup's memory packets may wait in; without a limit it is the tunnel's default.
 const queuesPart = 8
 
+// running is what the service manager shows of an agent whose pods have their network.
+const running = "running; `edgemesh-agent status` says more"
+
 // daemon is the wiring of one running agent.
 type daemon struct {
 	cfg        config.Config
 	opts       Options
+	dog        *watchdog.Watchdog
 	id         peer.ID
 	log        *slog.Logger
 	source     source.Source
@@ -95,6 +101,8 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
 	}
+	dog := watchdog.New(watchdog.Config{Log: o.Log.With("part", "watchdog"), Block: o.Block})
+	defer dog.Start(ctx)()
 	for _, dir := range []struct {
 		key, path string
 		mode      os.FileMode
@@ -105,7 +113,8 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	lock, err := LockStateDir(cfg.StateDir)
 	if o.Wait && errors.Is(err, ErrLocked) {
-		lock, err = standBy(ctx, cfg, preflight, o)
+		dog.Ready("standing by for the agent that runs")
+		lock, err = standBy(ctx, cfg, preflight, dog.Healthy, o)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -114,6 +123,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	defer lock.Release()
+	defer dog.Remember(cfg.RuntimeDir)()
 	if err := version.CheckState(cfg.StateDir); err != nil {
 		return configError(err)
 	}
@@ -128,7 +138,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
 	memory.AfterStart()
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -139,8 +149,12 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}
 	d.deputy = deputyOf(cfg, key, via, o.Log)
 	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, peerID: d.id.String(), log: o.Log}
+	waits := func(err error) {
+		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
+		w.because(err)
+	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
-		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: w.because, Deputy: d.deputy,
+		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: waits, Deputy: d.deputy,
 		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: via.Request, Log: o.Log.With("part", "kube"),
 	})
 	if err != nil {
@@ -239,8 +253,12 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	d.kernel.canHold = d.lan.setCapabilities
 	p.Plan = d.lan.complete(p.Plan)
 	d.force.setPlan(p)
+	var device tunnel.Device = d.device
+	if d.opts.Device != nil {
+		device = d.opts.Device(device)
+	}
 	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{
-		Device: d.device, Limits: tunnel.Limits{TotalBytes: int(min(d.memory/queuesPart, 64<<20))}, Log: d.log.With("part", "tunnel"),
+		Device: device, Limits: tunnel.Limits{TotalBytes: int(min(d.memory/queuesPart, 64<<20))}, Log: d.log.With("part", "tunnel"),
 	}))
 	d.tunnel.SetRoutes(all.routes.Come)
 	if err := d.kernel.apply(ctx); err != nil {
@@ -255,7 +273,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}
 	d.membership = &membership{
 		cfg: d.cfg, id: d.id, from: d.source.String(), force: d.force, saved: d.saved,
-		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, log: d.log, who: source.Reporter{Log: d.log},
+		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, loop: d.dog.Loop("membership"), log: d.log, who: source.Reporter{Log: d.log},
 	}
 	d.membership.trim(all)
 	return nil
@@ -292,7 +310,9 @@ func (d *daemon) serve(ctx context.Context) error {
 		wg.Go(func() { followJoinSecrets(ctx, d.cfg.JoinSecretFile, d.node, d.log) })
 	}
 	wg.Go(func() { m.onConfirmed(ctx) })
-	repair := repairer{kernel: d.kernel, node: d.node, relay: d.cfg.Relay, source: d.source, socket: ctl, followMesh: followMesh, log: d.log}
+	repair := repairer{kernel: d.kernel, node: d.node, relay: d.cfg.Relay, source: d.source, socket: ctl, followMesh: followMesh,
+		loop: d.dog.Loop("kernel repair"), ready: d.dog.Ready, log: d.log}
+	d.dog.Watch("tunnel", d.tunnel.Watch)
 	wg.Go(func() { repair.run(ctx) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
@@ -309,6 +329,8 @@ func (d *daemon) serve(ctx context.Context) error {
 	d.source.SetServing(why)
 	if why != nil {
 		d.kernel.changed.Wake() // look again soon
+	} else {
+		d.dog.Ready(running)
 	}
 
 	d.log.Info("agent is running", "node", d.cfg.NodeName, "peerID", d.id, "listen", d.node.ListenAddrs(),
@@ -326,7 +348,7 @@ func (d *daemon) serve(ctx context.Context) error {
 func (d *daemon) backend(ctx context.Context) *backend {
 	r := reach{plan: d.force.current, node: d.node, tunnel: d.tunnel, lan: d.lan}
 	b := &backend{
-		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()),
+		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), loop: d.dog.Loop("control socket"),
 		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, node: d.node, device: d.device,
 			kernel: d.kernel, lan: d.lan, reach: r, log: d.log},
 		pinger:    pinger{r},
@@ -350,7 +372,7 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 	if d.cfg.CNIMode == config.CNIOwn {
 		all = append(all, cnicalls.New(d.cfg.RuntimeDir, d.log))
 	}
-	return metricsServer{listener: d.metrics, address: d.cfg.MetricsAddress, collectors: all, ready: func() error { return d.kernel.serving(nil) }, log: d.log}
+	return metricsServer{listener: d.metrics, address: d.cfg.MetricsAddress, collectors: all, healthy: d.dog.Healthy, ready: func() error { return d.kernel.serving(nil) }, log: d.log}
 }
 
 // visits are those to controllers that observe.

@@ -113,6 +113,7 @@ func (l *lastingTUN) Name() string           { return l.device().Name() }
 func (l *lastingTUN) Kind() string           { return l.device().Kind() }
 func (l *lastingTUN) Offloads() tun.Offloads { return l.device().Offloads() }
 func (l *lastingTUN) UDPSegments() bool      { return l.device().UDPSegments() }
+func (l *lastingTUN) Pending() bool          { return l.device().Pending() }
 
 // allOffloads are those of a kernel since 6.2.
 const allOffloads = tun.Checksum | tun.TSO4 | tun.TSO6 | tun.TSOECN | tun.USO4 | tun.USO6

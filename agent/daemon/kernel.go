@@ -24,6 +24,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 )
@@ -226,6 +227,8 @@ type repairer struct {
 	}
 	socket     *control.Server
 	followMesh func([]netip.Addr)
+	loop       *watchdog.Loop
+	ready      func(status string) // notifies the service manager
 	log        *slog.Logger
 }
 
@@ -235,12 +238,14 @@ func (r repairer) run(ctx context.Context) {
 	rested := time.Now() // no repair before
 	look := nextLook{last: time.Now()}
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
+	r.loop.Begin()
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := r.kernel.addresses()
 		own.report(append([]string{r.node.Status().Kind.String()}, describe.Texts(addrs)...))
 		r.followMesh(addrs)
 		relay.report(r.relay.Enabled, r.node.RelayAddrs(r.relay.Announce))
+		r.loop.End()
 		select {
 		case <-ctx.Done():
 			return
@@ -252,7 +257,9 @@ func (r repairer) run(ctx context.Context) {
 			case <-time.After(max(repairDebounce, time.Until(rested))):
 			}
 		}
+		r.loop.Begin()
 		err := r.kernel.apply(ctx)
+		r.loop.Step()
 		if err != nil && ctx.Err() == nil {
 			r.log.Error("could not set kernel state; retrying", "every", retryEvery, "err", err)
 		}
@@ -263,6 +270,7 @@ func (r repairer) run(ctx context.Context) {
 		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
 		if untilLook == 0 {
 			r.kernel.look(ctx)
+			r.loop.Step()
 			look = nextLook{last: time.Now()}
 			untilLook = probeEvery
 		}
@@ -275,6 +283,7 @@ func (r repairer) run(ctx context.Context) {
 			wait = statusEvery
 		default:
 			wait = repairEvery
+			r.ready(running)
 		}
 		wait = min(wait, untilLook)
 		rested = time.Now().Add(repairRest)

@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
+	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 )
@@ -36,6 +37,7 @@ type membership struct {
 	tunnel *tunnel.Tunnel
 	lan    *lanPaths
 	kernel *kernel
+	loop   *watchdog.Loop
 	log    *slog.Logger
 	who    source.Reporter
 
@@ -46,6 +48,8 @@ type membership struct {
 // onState brings a changed membership into force. It refuses a state without this node,
 // which does not say what this node should do; the others cut it off themselves.
 func (m *membership) onState(ctx context.Context, s mesh.State) {
+	m.loop.Begin()
+	defer m.loop.End()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	began := time.Now()
@@ -81,7 +85,9 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 		return
 	}
 	m.who.Report(p.Since(was.Plan), s)
+	m.loop.Step()
 	m.distribute(news)
+	m.loop.Step()
 	defer m.trim(news)
 	m.verify(p)
 	if err := m.apply(ctx, p); err != nil {
@@ -124,6 +130,8 @@ func (m *membership) onConfirmed(ctx context.Context) {
 // replan brings this node's changed part in native and VXLAN paths into force; the
 // membership is the same.
 func (m *membership) replan(ctx context.Context) {
+	m.loop.Begin()
+	defer m.loop.End()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, _ := m.force.plan()

@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 )
@@ -185,6 +186,7 @@ type metricsServer struct {
 	listener   net.Listener // nil: there are no metrics
 	address    string       // metricsAddress
 	collectors []prometheus.Collector
+	healthy    func() error // as the watchdog sees it
 	ready      func() error
 	log        *slog.Logger
 }
@@ -200,7 +202,7 @@ func (m metricsServer) start() (follow func([]netip.Addr), stop func()) {
 	reg.MustRegister(m.collectors...)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	handleProbes(mux, func(context.Context) error { return m.ready() })
+	handleProbes(mux, m.healthy, func(context.Context) error { return m.ready() })
 	stop = endpoint.Serve(m.listener, mux, m.log)
 	if _, inMesh := endpoint.Loopback(m.address); !inMesh {
 		return follow, stop
@@ -213,14 +215,11 @@ func (m metricsServer) start() (follow func([]netip.Addr), stop func()) {
 	return f.Set, func() { f.Close(); stop() }
 }
 
-// handleProbes answers a pod's probes. why says why new pods get no network.
-func handleProbes(mux *http.ServeMux, why func(context.Context) error) {
-	mux.HandleFunc("GET /healthz", healthz)
+// handleProbes answers a pod's probes: whether it is to be restarted, and why new pods get no network.
+func handleProbes(mux *http.ServeMux, healthy func() error, why func(context.Context) error) {
+	mux.HandleFunc("GET /healthz", watchdog.Handler(healthy))
 	mux.HandleFunc("GET /readyz", readyz(why))
 }
-
-// healthz answers a pod's probes: the process runs.
-func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 
 // readyz answers whether new pods of this node get a network. An agent that is offline is ready: the last membership works.
 func readyz(why func(context.Context) error) http.HandlerFunc {

@@ -34,7 +34,7 @@ import (
 // it has the same metricsAddress, otherwise from here. An agent that could not take over,
 // or had better not, does not stand by: its error ends the update while the other agent
 // still works. That is what check finds, and kube.ErrRolloutStopped.
-func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, o Options) (*Lock, error) {
+func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, healthy func() error, o Options) (*Lock, error) {
 	lock, err := LockStateDir(cfg.StateDir)
 	if !errors.Is(err, ErrLocked) {
 		return lock, err
@@ -53,7 +53,7 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 		at, _ := endpoint.Loopback(cfg.MetricsAddress)
 		if l, err := net.Listen("tcp", at); err == nil {
 			mux := http.NewServeMux()
-			handleProbes(mux, func(ctx context.Context) error {
+			handleProbes(mux, healthy, func(ctx context.Context) error {
 				return cmp.Or(stopped(ctx), answers(ctx, cfg.RuntimeDir))
 			})
 			defer endpoint.Serve(l, mux, o.Log)()

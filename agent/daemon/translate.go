@@ -14,6 +14,7 @@ import (
 	"edgemesh/agent/deputy"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
+	"edgemesh/tunnel"
 	secret "edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/relay/relayservice"
@@ -83,6 +84,10 @@ type Options struct {
 	Revision    string // of the DaemonSet that this agent's pod is of; "": of none
 	Log         *slog.Logger
 	Level       *slog.LevelVar // of Log; nil: it cannot be changed
+
+	// Tests block loops with these: the first is called where one begins work, the second may replace the tunnel's device.
+	Block  func(loop string)
+	Device func(tunnel.Device) tunnel.Device
 }
 
 // level is that of the log; changing it has no effect where there is none.

@@ -33,6 +33,7 @@ type device struct{ closed chan struct{} }
 func (d device) Read([]byte) (int, error) { <-d.closed; return 0, os.ErrClosed }
 func (device) Write([]byte) error         { return nil }
 func (device) UDPSegments() bool          { return false }
+func (device) Pending() bool              { return false }
 func (d device) Close() error             { close(d.closed); return nil }
 
 // nowhere has no path to anybody.

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -45,6 +46,8 @@ type Device interface {
 	Offloads() Offloads
 	// UDPSegments reports whether the kernel takes UDP super-segments from Write; otherwise they are cut here.
 	UDPSegments() bool
+	// Pending reports whether a frame waits to be read.
+	Pending() bool
 }
 
 // Config says which interface to open, and how.
@@ -165,6 +168,20 @@ func Delete(name string) error {
 		return fmt.Errorf("delete tun %s: %w", name, explain(err))
 	}
 	return nil
+}
+
+// pending reports whether something of f can be read now.
+func pending(f *os.File) (ready bool) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		n, err := unix.Poll(polled, 0)
+		ready = err == nil && n == 1 && polled[0].Revents&unix.POLLIN != 0
+	})
+	return ready && err == nil
 }
 
 // explain puts the remedy before an error of the driver, which stays wrapped.

@@ -54,6 +54,39 @@ func TestCloseUnblocksRead(t *testing.T) {
 	})
 }
 
+// Pending is true while a packet of the kernel waits to be read, and false of a device that is closed.
+func TestPending(t *testing.T) {
+	kinds(t, func(t *testing.T, portable bool) {
+		ns := newNamespace(t)
+		dev := ns.open(t, Config{Name: "emtest0", Portable: portable})
+		ns.do(t, func() error { return address("emtest0", "10.9.0.1/24") })
+		buf := make([]byte, virtio.MaxFrame)
+		for dev.Pending() { // the kernel's own router solicitations
+			if _, err := dev.Read(buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ns.do(t, func() error {
+			c, err := net.Dial("udp4", "10.9.0.2:9")
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write([]byte("x"))
+			return err
+		})
+		if !dev.Pending() {
+			t.Error("a packet waits")
+		}
+		if err := dev.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if dev.Pending() {
+			t.Error("closed")
+		}
+	})
+}
+
 func TestShortBuffersAndFrames(t *testing.T) {
 	kinds(t, func(t *testing.T, portable bool) {
 		dev := newNamespace(t).open(t, Config{Name: "emtest0", Portable: portable})

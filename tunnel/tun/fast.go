@@ -133,3 +133,4 @@ func (d *fast) Name() string       { return d.name }
 func (d *fast) Kind() string       { return "fast" }
 func (d *fast) Offloads() Offloads { return d.offloads }
 func (d *fast) UDPSegments() bool  { return d.offloads&USO4 != 0 }
+func (d *fast) Pending() bool      { return pending(d.file) }

@@ -95,6 +95,7 @@ func (d *portable) Name() string       { return d.name }
 func (d *portable) Kind() string       { return "portable" }
 func (d *portable) Offloads() Offloads { return 0 }
 func (d *portable) UDPSegments() bool  { return false }
+func (d *portable) Pending() bool      { return pending(d.file) }
 
 // writeSegments writes the packets that a super-segment stands for to w, one Write each, without the first skip bytes of
 // the virtio-net header.

@@ -6,6 +6,7 @@ package tunneltest
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/virtio"
@@ -17,6 +18,7 @@ type Device struct {
 	done chan struct{}
 	once sync.Once
 	sink func(frame []byte) error
+	wait atomic.Int32 // frames that wait to be read
 	// Segments is what UDPSegments says; set it before the tunnel is made.
 	Segments bool
 }
@@ -37,6 +39,8 @@ func (d *Device) Inject(packet []byte) bool {
 
 // InjectFrame is Inject with a virtio header of the caller's.
 func (d *Device) InjectFrame(frame []byte) bool {
+	d.wait.Add(1)
+	defer d.wait.Add(-1)
 	select {
 	case d.in <- frame:
 		return true
@@ -67,6 +71,9 @@ func (d *Device) Write(buf []byte) error {
 
 // UDPSegments implements tunnel.Device.
 func (d *Device) UDPSegments() bool { return d.Segments }
+
+// Pending implements tunnel.Device.
+func (d *Device) Pending() bool { return d.wait.Load() > 0 }
 
 // Close implements tunnel.Device.
 func (d *Device) Close() error {

@@ -1,0 +1,85 @@
+package watchdog
+
+import "time"
+
+// Work is where a loop stands.
+type Work struct {
+	Name  string // as operators read it
+	Busy  bool   // it has work
+	Steps uint64 // changes whenever it gets something done, or waits for work
+	Free  func() // nil, or what may free it: called once, after half of Patience
+}
+
+// Hung is a loop that hangs.
+type Hung struct {
+	Name  string
+	Since time.Time // its last progress, within some seconds
+}
+
+// judge says which loops hang. Time counts only while the judge itself ran on schedule: a machine that was suspended, a
+// process that was stopped and one that got no processor accuse nobody.
+type judge struct {
+	last  time.Duration // of the last look, since the boot
+	loops map[string]*stalled
+}
+
+// stalled is a loop that has had work since it made progress.
+type stalled struct {
+	steps uint64
+	since time.Time
+	time  time.Duration // that counts
+	freed bool
+	hung  bool // until it makes progress
+}
+
+// look takes what is seen of all loops now, and returns those that hang and what may free others. waits reports whether the
+// process waits in a call of the kernel: no time counts then.
+func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []Hung, free []func()) {
+	passed := now - j.last
+	j.last = now
+	onTime := passed <= 2*every
+	loops := make(map[string]*stalled)
+	for _, x := range all {
+		if !x.Busy {
+			continue
+		}
+		s := j.loops[x.Name]
+		if s == nil || s.steps != x.Steps {
+			s = &stalled{steps: x.Steps, since: time.Now()}
+		} else if !onTime {
+			s.time = 0
+		} else {
+			s.time += passed
+		}
+		loops[x.Name] = s
+	}
+	if onTime && anyStalled(loops) && waits() {
+		for _, s := range loops {
+			s.time = max(0, s.time-passed)
+		}
+	}
+	for _, x := range all {
+		s := loops[x.Name]
+		if s == nil {
+			continue
+		}
+		if s.time >= Patience/2 && !s.freed && x.Free != nil {
+			s.freed = true
+			free = append(free, x.Free)
+		}
+		if s.hung = s.hung || s.time >= Patience; s.hung {
+			hung = append(hung, Hung{x.Name, s.since})
+		}
+	}
+	j.loops = loops
+	return hung, free
+}
+
+func anyStalled(loops map[string]*stalled) bool {
+	for _, s := range loops {
+		if s.time > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,408 @@
+// Package watchdog notices loops that hang: they have work and get nothing of it done. It names them, writes all stacks to
+// the log, and ends the process, so that whoever supervises it starts it again. The service manager is notified meanwhile
+// (sd_notify), so that it notices when this package hangs itself.
+//
+//	watchdog.go  what is watched, and what follows when a loop hangs
+//	judge.go     which loops hang
+//	loop.go      what loops mark
+//	calls.go     whether the process waits in a call of the kernel that is no fault of its own
+//	handler.go   answers liveness probes
+//	ends.go      how often the process ended out of order within the last hour
+//
+// DESIGN.md says what must not count as a hang, and why.
+package watchdog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/wake"
+)
+
+const (
+	// Patience is for how long a loop may have work and get nothing done.
+	Patience = 30 * time.Second
+	// every is between two looks at all loops.
+	every = 3 * time.Second
+	// readyWithin bounds how long the service manager, and with it what is ordered after this process, waits for Ready.
+	readyWithin = 20 * time.Second
+	// lookTime is how long a look may take before the loop's own state counts as hung.
+	lookTime = time.Second
+	// reportTime is how long log and memory may take what is known of a hang before the process ends, and how long status and
+	// probes have to read it.
+	reportTime = time.Second
+	// mostEnds within an hour, and the process is not ended again; forgetful is how long one runs before it may be ended
+	// that has no memory of that.
+	mostEnds  = 3
+	hour      = time.Hour
+	forgetful = hour / mostEnds
+)
+
+// Source shows the loops of one part of the program. It is called every few seconds, never concurrently; while a call does not
+// return, that part counts as a loop that hangs.
+type Source func(show func(Work))
+
+// Config is what a Watchdog needs; all of it may be zero.
+type Config struct {
+	Log *slog.Logger
+	// Block, of tests, is called where a loop begins work.
+	Block func(loop string)
+
+	outside
+}
+
+// outside is what tests replace.
+type outside struct {
+	now    func() time.Duration // since the boot, suspended or not
+	waits  func() bool          // the process waits in a call of the kernel
+	notify func(state string)   // the service manager
+	beat   time.Duration        // it wants to hear of us this often, 0: never
+	stacks io.Writer
+	end    func()
+}
+
+// Watchdog watches the loops of one process.
+type Watchdog struct {
+	cfg     Config
+	started time.Duration
+	ready   sync.Once
+
+	mu      sync.Mutex // a leaf
+	sources []*watched
+	memory  *ends // nil: there is none
+	spared  bool  // the process has ended too often: report only
+	hung    []Hung
+	ending  bool          // the process is about to end
+	dumped  bool          // the stacks are in the log
+	looked  time.Duration // when all loops were looked at last; 0: not yet
+}
+
+// New makes a Watchdog that watches nothing yet.
+func New(cfg Config) *Watchdog {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.now == nil {
+		cfg.outside = system(cfg.Log)
+	}
+	return &Watchdog{cfg: cfg, started: cfg.now()}
+}
+
+// system is this machine.
+func system(log *slog.Logger) outside {
+	beat, err := systemd.SdWatchdogEnabled(false)
+	if err != nil {
+		log.Warn("the service manager's watchdog is not used: WATCHDOG_USEC or WATCHDOG_PID cannot be read", "err", err)
+	}
+	return outside{
+		now: sinceBoot, waits: inCalls, beat: beat, stacks: os.Stderr,
+		notify: func(state string) {
+			if _, err := systemd.SdNotify(false, state); err != nil {
+				log.Debug("notify the service manager", "err", err)
+			}
+		},
+		end: func() { os.Exit(1) },
+	}
+}
+
+// sinceBoot is CLOCK_BOOTTIME: nobody sets it, and it continues while the machine is suspended.
+func sinceBoot() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// Watch has a source looked at from now on. The name is the finding's where the source itself hangs.
+func (w *Watchdog) Watch(name string, f Source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sources = append(w.sources, &watched{name: name, look: f, free: true})
+}
+
+// Loop returns a new loop that is watched from now on.
+func (w *Watchdog) Loop(name string) *Loop {
+	l := &Loop{name: name, block: w.cfg.Block}
+	w.Watch(name, func(show func(Work)) { show(l.work()) })
+	return l
+}
+
+// Remember keeps in dir how often the process ended out of order. Call it once no other process uses dir, and the function that
+// it returns when this one ends in order.
+func (w *Watchdog) Remember(dir string) (inOrder func()) {
+	m, err := begin(dir, w.cfg.now())
+	if err != nil {
+		w.cfg.Log.Warn("how often this process was restarted cannot be remembered, so in its first 20 minutes a loop that hangs is only reported", "err", err)
+		return func() {}
+	}
+	w.mu.Lock()
+	w.memory = m
+	w.mu.Unlock()
+	w.spare()
+	return m.inOrder
+}
+
+// spare notes whether the process has ended too often to be ended again, by itself or by the service manager.
+func (w *Watchdog) spare() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.memory == nil {
+		w.spared = w.cfg.now()-w.started < forgetful
+		return
+	}
+	recent, causes := w.memory.recent(w.cfg.now())
+	if w.spared == (recent >= mostEnds) {
+		return
+	}
+	w.spared = !w.spared
+	usec := w.cfg.beat.Microseconds()
+	if w.spared {
+		usec = 0
+		w.cfg.Log.Warn("this process was killed or crashed three times within an hour, so for the rest of that a loop that hangs is only reported", "hung", causes)
+	}
+	if w.cfg.beat > 0 {
+		w.cfg.notify(fmt.Sprint("WATCHDOG_USEC=", usec))
+	}
+}
+
+// Ready notifies the service manager that pods can be served, or why that takes longer: what is ordered after this process is
+// not to wait for it then. Only the first call counts.
+func (w *Watchdog) Ready(status string) {
+	w.ready.Do(func() { w.cfg.notify(systemd.SdNotifyReady + "\nSTATUS=" + status) })
+}
+
+// Hung are the loops that hang now.
+func (w *Watchdog) Hung() []Hung {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.hung)
+}
+
+// Healthy says why a supervisor should restart the process: it hangs, and did not end itself.
+func (w *Watchdog) Healthy() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.ending:
+		return hungError(w.hung)
+	case w.looked != 0 && w.cfg.now()-w.looked > Patience && !w.spared:
+		return errors.New("the watchdog itself hangs")
+	}
+	return nil
+}
+
+func hungError(all []Hung) error {
+	var names []string
+	for _, h := range all {
+		names = append(names, h.Name)
+	}
+	return fmt.Errorf("no progress for %v: %s", Patience, strings.Join(names, ", "))
+}
+
+// Start watches until ctx ends or stop is called.
+func (w *Watchdog) Start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { w.run(ctx) })
+	return func() { cancel(); running.Wait() }
+}
+
+// run watches until ctx ends.
+func (w *Watchdog) run(ctx context.Context) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	late := time.NewTimer(readyWithin)
+	defer late.Stop()
+	j := judge{last: w.cfg.now()}
+	var beaten time.Duration
+	for {
+		if now := w.cfg.now(); w.cfg.beat > 0 && now-beaten >= w.cfg.beat/4 && !w.isEnding() {
+			w.cfg.notify(systemd.SdNotifyWatchdog)
+			beaten = now
+		}
+		select {
+		case <-ctx.Done():
+			w.cfg.notify(systemd.SdNotifyStopping)
+			return
+		case <-late.C:
+			w.Ready("still starting")
+		case <-tick.C:
+			w.look(ctx, &j)
+		}
+	}
+}
+
+func (w *Watchdog) isEnding() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ending
+}
+
+// look looks at all loops once, and acts on what it sees.
+func (w *Watchdog) look(ctx context.Context, j *judge) {
+	w.mu.Lock()
+	sources := slices.Clone(w.sources)
+	w.mu.Unlock()
+	all := lookAt(sources)
+	for _, s := range sources {
+		if why := s.panicked(); why != "" {
+			w.cfg.Log.Error("a loop is not watched any longer: looking at it crashed", "loop", s.name, "err", why)
+		}
+	}
+	now := w.cfg.now()
+	hung, free := j.look(now, all, w.cfg.waits)
+	for _, f := range free {
+		go f() // it may hang itself
+	}
+	w.spare()
+	w.mu.Lock()
+	w.looked = now
+	before := w.hung
+	w.hung = hung
+	w.mu.Unlock()
+	switch {
+	case len(hung) > 0:
+		w.act(ctx, now, hung, len(hung) > len(before))
+	case len(before) > 0:
+		w.cfg.Log.Info("the loops that hung make progress again")
+	}
+}
+
+// act reports loops that hang, and ends the process unless that happened too often.
+func (w *Watchdog) act(ctx context.Context, now time.Duration, hung []Hung, news bool) {
+	w.mu.Lock()
+	w.ending = !w.spared
+	end, memory, dump := w.ending, w.memory, !w.dumped
+	w.dumped = true
+	w.mu.Unlock()
+	if !end && !news {
+		return
+	}
+	kept := make(chan error, 1)
+	go func() { // neither disk nor log may stop what follows
+		var err error
+		if end && memory != nil {
+			err = memory.hung(now, hung)
+		}
+		kept <- err
+		w.cfg.Log.Error("loops hang: they have work and make no progress", "loops", hungError(hung), "since", hung[0].Since.Format(time.RFC3339), "restart", end)
+		if dump {
+			_ = pprof.Lookup("goroutine").WriteTo(w.cfg.stacks, 1)
+		}
+	}()
+	if !end {
+		return
+	}
+	w.cfg.notify("STATUS=" + hungError(hung).Error())
+	if !wake.Sleep(ctx, reportTime) {
+		return // it ends anyway
+	}
+	var err error
+	select {
+	case err = <-kept:
+	default:
+		err = errors.New("the disk does not answer")
+	}
+	if err == nil {
+		w.cfg.end()
+		return
+	}
+	w.mu.Lock()
+	w.ending, w.memory = false, nil
+	w.mu.Unlock()
+	w.cfg.Log.Error("this restart cannot be remembered, so it waits until the process has run for 20 minutes", "err", err)
+}
+
+// watched is a source, and the look at it.
+type watched struct {
+	name string
+	look Source
+
+	mu    sync.Mutex // a leaf
+	free  bool       // no look is under way
+	last  []Work     // what the last look saw
+	crash string     // why looking crashed, until it is reported
+}
+
+// begin looks, unless a look is under way; done is called when it has ended.
+func (s *watched) begin(done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.free {
+		done()
+		return
+	}
+	s.free = false
+	go func() {
+		defer done()
+		var all []Work
+		crash := ""
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					crash = fmt.Sprintf("%v\n%s", r, debug.Stack())
+				}
+			}()
+			s.look(func(x Work) { all = append(all, x) })
+		}()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.last, s.free, s.crash = all, true, crash; crash != "" {
+			s.look = func(func(Work)) {}
+		}
+	}()
+}
+
+// works is what the look that has ended saw. One that has not is work without progress.
+func (s *watched) works() []Work {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.free {
+		return []Work{{Name: s.name, Busy: true}}
+	}
+	return s.last
+}
+
+func (s *watched) panicked() (why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why, s.crash = s.crash, ""
+	return why
+}
+
+// lookAt looks at all sources at the same time, for lookTime at most.
+func lookAt(sources []*watched) (all []Work) {
+	var looks sync.WaitGroup
+	looks.Add(len(sources))
+	done := make(chan struct{})
+	for _, s := range sources {
+		s.begin(looks.Done)
+	}
+	go func() { looks.Wait(); close(done) }()
+	timer := time.NewTimer(lookTime)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+	for _, s := range sources {
+		all = append(all, s.works()...)
+	}
+	slices.SortFunc(all, func(a, b Work) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}

@@ -1,0 +1,428 @@
+package watchdog
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bench is a Watchdog in a bubble of testing/synctest: minutes pass in no time.
+type bench struct {
+	*Watchdog
+	suspended atomic.Int64 // nanoseconds
+	waits     atomic.Bool
+
+	mu     sync.Mutex
+	sent   []string
+	ended  int
+	log    strings.Builder
+	stacks strings.Builder
+}
+
+func (b *bench) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.log.Write(p)
+}
+
+type lockedWriter struct {
+	b *bench
+	w *strings.Builder
+}
+
+func (l lockedWriter) Write(p []byte) (int, error) {
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// newBench starts one in a process that remembers its ends in dir.
+func newBench(t *testing.T, dir string) *bench { return newBenchAt(t, dir, 0) }
+
+// newBenchAt is newBench later in the same boot.
+func newBenchAt(t *testing.T, dir string, later time.Duration) *bench {
+	t.Helper()
+	began := time.Now()
+	b := &bench{}
+	b.suspended.Store(int64(later))
+	b.Watchdog = New(Config{Log: slog.New(slog.NewTextHandler(b, nil)), outside: outside{
+		now:   func() time.Duration { return 24*time.Hour + time.Since(began) + time.Duration(b.suspended.Load()) },
+		waits: b.waits.Load, beat: 30 * time.Second,
+		notify: func(s string) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.sent = append(b.sent, s)
+		},
+		stacks: lockedWriter{b, &b.stacks},
+		end: func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.ended++
+		},
+	}})
+	if dir != "" {
+		b.Remember(dir)
+	}
+	t.Cleanup(b.Start(t.Context()))
+	return b
+}
+
+// count is how often the service manager was sent this.
+func (b *bench) count(state string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sent {
+		if s == state {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *bench) ends() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
+func (b *bench) said(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Count(b.log.String(), text)
+}
+
+// after lets time pass.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// names are the loops that hang.
+func (b *bench) names() string {
+	var out []string
+	for _, h := range b.Hung() {
+		out = append(out, h.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestHungLoopIsNamedAndEndsTheProcess(t *testing.T) {
+	for _, offset := range []time.Duration{0, time.Millisecond, 1499 * time.Millisecond, every - time.Millisecond} {
+		t.Run(fmt.Sprint(offset), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, t.TempDir())
+				l := b.Loop("kernel repair")
+				after(time.Minute + offset)
+				l.Begin() // and never ends
+				hangs := time.Now()
+				for b.names() == "" && time.Since(hangs) < time.Minute {
+					after(10 * time.Millisecond)
+				}
+				named := time.Since(hangs)
+				if b.names() != "kernel repair" || named > 35*time.Second || named < Patience {
+					t.Fatalf("hung %q after %v", b.names(), named)
+				}
+				if err := b.Healthy(); err == nil || !strings.Contains(err.Error(), "kernel repair") {
+					t.Errorf("health: %v", err)
+				}
+				beats := b.count("WATCHDOG=1")
+				after(2 * time.Second)
+				if b.ends() != 1 || b.count("WATCHDOG=1") != beats {
+					t.Errorf("%d ends, %d beats after %d", b.ends(), b.count("WATCHDOG=1"), beats)
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if n := strings.Count(b.stacks.String(), "goroutine profile:"); n != 1 || !strings.Contains(b.log.String(), `kernel repair" since=`) {
+					t.Errorf("%d dumps of the stacks; log: %s", n, b.log.String())
+				}
+				if since := b.hung[0].Since; since.Sub(hangs).Abs() > every+lookTime {
+					t.Errorf("hangs since %v, said %v", hangs, since)
+				}
+			})
+		})
+	}
+}
+
+// What must never count: no work, slow work, a suspended machine, a process that waits for its disk.
+func TestNoHang(t *testing.T) {
+	for name, live := range map[string]func(b *bench, l *Loop){
+		"no work":   func(_ *bench, _ *Loop) { after(time.Hour) },
+		"slow work": func(_ *bench, l *Loop) { l.Begin(); slowly(l.Step); l.End() },
+		"short work": func(_ *bench, l *Loop) {
+			slowly(func() { l.Begin(); l.End() })
+		},
+		"work of others": func(_ *bench, l *Loop) {
+			l.Begin() // one of several hangs
+			slowly(func() { l.Begin(); l.End() })
+		},
+		"another machine": func(_ *bench, l *Loop) {
+			l.Begin()
+			back := l.Outside()
+			after(10 * time.Minute)
+			back()
+			l.End()
+		},
+		"suspended": func(b *bench, l *Loop) {
+			l.Begin()
+			after(Patience - 2*every)
+			b.suspended.Add(int64(time.Hour))
+			after(Patience - every)
+			l.End()
+			after(time.Minute)
+		},
+		"slow disk": func(b *bench, l *Loop) {
+			b.waits.Store(true)
+			l.Begin()
+			after(10 * time.Minute)
+			l.End()
+			b.waits.Store(false)
+			after(time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, t.TempDir())
+				after(time.Minute)
+				live(b, b.Loop("loop"))
+				if b.ends() != 0 || b.said("loops hang") != 0 || b.Healthy() != nil {
+					t.Errorf("%d ends; %v", b.ends(), b.Healthy())
+				}
+				if n := b.count("WATCHDOG=1"); n < 4 {
+					t.Errorf("%d beats", n)
+				}
+			})
+		})
+	}
+}
+
+// slowly does f for ten minutes, less often than each look.
+func slowly(f func()) {
+	for range 24 {
+		after(25 * time.Second)
+		f()
+	}
+}
+
+// A disk that was slow accuses nobody, and saves nobody either.
+func TestHangBehindSlowDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		b.waits.Store(true)
+		b.Loop("loop").Begin()
+		after(10 * time.Minute)
+		b.waits.Store(false)
+		if after(36 * time.Second); b.names() != "loop" {
+			t.Errorf("hung: %q", b.names())
+		}
+	})
+}
+
+// A part whose locks nobody gives back hangs itself, one that crashes is watched no longer; neither keeps the others from being
+// watched.
+func TestSourcesThatHangAndCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		forever := make(chan struct{})
+		defer close(forever)
+		b.Watch("crashes", func(func(Work)) { panic("oh") })
+		b.Watch("tunnel", func(func(Work)) { <-forever })
+		var freed atomic.Int32
+		b.Watch("writers", func(show func(Work)) {
+			show(Work{Name: "writer", Busy: freed.Load() == 0, Free: func() { freed.Add(1) }})
+		})
+		if after(Patience/2 + 3*every); freed.Load() != 1 {
+			t.Errorf("freed %d times", freed.Load())
+		}
+		b.Loop("loop").Begin()
+		after(40 * time.Second)
+		if b.names() != "loop, tunnel" || b.said("crashed") != 1 {
+			t.Errorf("hung: %q; %s", b.names(), b.log.String())
+		}
+	})
+}
+
+// Three restarts within an hour, then reports only; later the fourth.
+func TestThreeRestartsAnHour(t *testing.T) {
+	dir := t.TempDir()
+	var boot time.Duration
+	for n := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBenchAt(t, dir, boot)
+			after(time.Minute)
+			b.Loop("loop").Begin()
+			after(2 * time.Minute)
+			switch wants := n < mostEnds; {
+			case wants != (b.ends() > 0), wants == (b.Healthy() == nil):
+				t.Errorf("run %d: %d ends, %v", n, b.ends(), b.Healthy())
+			case !wants && (b.names() != "loop" || b.said("loops hang") != 1 || b.said("three times") != 1 || b.count("WATCHDOG_USEC=0") != 1):
+				t.Errorf("not reported once: %s %q", b.log.String(), b.sent)
+			case !wants:
+				if after(time.Hour); b.ends() == 0 || b.count("WATCHDOG_USEC=30000000") == 0 {
+					t.Errorf("not restarted in the next hour: %s", b.log.String())
+				}
+			}
+			boot += 3 * time.Minute
+		})
+	}
+}
+
+func TestEnds(t *testing.T) {
+	dir := t.TempDir()
+	recent := func(now time.Duration) (n int, m *ends) {
+		t.Helper()
+		m, err := begin(dir, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ = m.recent(now)
+		return n, m
+	}
+	want := func(n, wanted int, what string) {
+		t.Helper()
+		if n != wanted {
+			t.Errorf("%s: %d ends out of order, want %d", what, n, wanted)
+		}
+	}
+	n, m := recent(time.Hour)
+	want(n, 0, "first run")
+	m.inOrder()
+	n, _ = recent(time.Hour + 1) // killed
+	want(n, 0, "after one in order")
+	n, m = recent(time.Hour + 2)
+	want(n, 1, "after one that was killed")
+	if err := m.hung(3*time.Hour, []Hung{{Name: "loop"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, m = recent(3*time.Hour + 1); n != 1 {
+		t.Errorf("%d: the hang of a run that is hours old counts from its end", n)
+	}
+	if _, causes := m.recent(3*time.Hour + 1); !slices.Equal(causes, []string{"loop"}) {
+		t.Errorf("causes %q", causes)
+	}
+	n, _ = recent(time.Minute)
+	want(n, 0, "from the future")
+	path := filepath.Join(dir, file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, now := range map[string]string{"torn": string(text[:len(text)/2]), "empty": "", "another boot": strings.Replace(string(text), `"boot":"`, `"boot":"x`, 1)} {
+		if err := os.WriteFile(path, []byte(now), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, _ := recent(time.Minute + 1)
+		want(n, 0, what)
+	}
+}
+
+// Without a memory a process runs for 20 minutes before it is ended.
+func TestNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, filepath.Join(t.TempDir(), "missing"))
+		b.Loop("loop").Begin()
+		after(19 * time.Minute)
+		if b.ends() != 0 || b.names() != "loop" || b.Healthy() != nil || b.said("cannot be remembered") != 1 {
+			t.Errorf("%d ends, hung %q, %v", b.ends(), b.names(), b.Healthy())
+		}
+		if after(2 * time.Minute); b.ends() == 0 {
+			t.Error("not ended")
+		}
+	})
+}
+
+// A log that nobody reads does not keep a hung process alive; a disk that does not take the memory does.
+func TestBlockedReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		forever := make(chan struct{})
+		b.cfg.stacks = blocked(forever)
+		b.Loop("loop").Begin()
+		if after(40 * time.Second); b.ends() == 0 {
+			t.Error("not ended: the log blocks")
+		}
+		close(forever)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := newBench(t, dir)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		b.Loop("loop").Begin()
+		if after(10 * time.Minute); b.ends() != 0 || b.names() != "loop" || b.said("waits until") != 1 {
+			t.Errorf("%d ends: %s", b.ends(), b.log.String())
+		}
+	})
+}
+
+type blocked chan struct{}
+
+func (b blocked) Write(p []byte) (int, error) { <-b; return len(p), nil }
+
+func TestReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		b.Ready("serving pods")
+		after(time.Minute)
+		if b.count("READY=1\nSTATUS=serving pods") != 1 || b.count("READY=1\nSTATUS=still starting") != 0 {
+			t.Errorf("%q", b.sent)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		if after(readyWithin + time.Second); b.count("READY=1\nSTATUS=still starting") != 1 {
+			t.Errorf("what is ordered after this process waits: %q", b.sent)
+		}
+	})
+}
+
+func TestNobodyWatches(t *testing.T) {
+	var l *Loop
+	l.Begin()
+	l.Step()
+	l.Outside()()
+	l.End()
+}
+
+// A thread that waits for another program's lock of a file.
+func TestCalls(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	lock := func() *os.File {
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	holds, wants := lock(), lock()
+	if err := unix.Flock(int(holds.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if inCalls() {
+		t.Error("waits before")
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() { _ = unix.Flock(int(wants.Fd()), unix.LOCK_EX) })
+	deadline := time.Now().Add(10 * time.Second)
+	for !inCalls() {
+		if time.Now().After(deadline) {
+			t.Fatal("a thread in flock is not seen")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := unix.Flock(int(holds.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
+}
