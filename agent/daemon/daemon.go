@@ -9,6 +9,7 @@
 //	kernel.go      plan ──▶ kernel and CNI files, again whenever they differ, and what blocks the pod network there
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
+//	hung.go        loops that hang
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
 //	cleanup.go     removes everything; errors.go: what callers can expect
@@ -350,7 +351,7 @@ func (d *daemon) backend(ctx context.Context) *backend {
 	b := &backend{
 		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), loop: d.dog.Loop("control socket"),
 		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, node: d.node, device: d.device,
-			kernel: d.kernel, lan: d.lan, reach: r, log: d.log},
+			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, log: d.log},
 		pinger:    pinger{r},
 		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},
 	}

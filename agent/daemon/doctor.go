@@ -25,6 +25,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
@@ -49,6 +50,7 @@ type doctor struct {
 	kernel *kernel
 	lan    *lanPaths
 	reach  reach
+	dog    *watchdog.Watchdog
 	log    *slog.Logger
 }
 
@@ -300,7 +302,7 @@ func (d *doctor) problems() []findings.Finding {
 	if d.cfg.Membership.Kubernetes != nil {
 		out = append(out, diagnose.NodeIPMissing(plan.Plan)...)
 	}
-	return oneLined(append(out, d.kernel.findings(plan.Host)...))
+	return oneLined(slices.Concat(out, hungLoops(d.dog), d.kernel.findings(plan.Host)))
 }
 
 // warnNeighbours logs, at the start, which other networks on this node block the pod

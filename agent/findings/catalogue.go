@@ -40,6 +40,7 @@ const (
 var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "agent", Seen: ByStatus, Cause: "the agent does not run, or does not answer", Remedy: "start or restart it; the end of its log names the cause"},
 	{ID: "judge", Seen: ByStatus, Cause: "a part of the agent that looks for findings crashed or hangs: what it would have found is missing here", Remedy: "restart the agent and report it with `edgemesh-agent doctor --bundle FILE`"},
+	{ID: "hung-loop", Seen: ByStatus, Cause: "a loop of the agent has work and makes no progress for 30 s, or was why the agent restarted itself within the last hour", Remedy: "the agent restarts itself, three times an hour at most; report the stacks in its log"},
 	{ID: "key", Seen: ByDoctor, Cause: "identity.key cannot be read, or is not the one that the agent started with", Remedy: "restore the file, or register the new peer ID and restart the agent"},
 	{ID: "membership", Seen: ByStatus, Event: "MeshMembershipOutdated", Cause: "the source of the membership is unreachable or invalid: the last good one is in force", Remedy: "fix the file, or the connection to the API, that it names; it is reloaded automatically"},
 	{ID: "uplink", Seen: ByStatus, Former: "uplinks", Hides: slices.Concat(relays, peers), Cause: "no interface that leads off this host has an address and a route to relays or peers", Remedy: "plug in the cable or bring up the interface; check its address and the default route"},

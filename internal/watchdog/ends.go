@@ -59,17 +59,16 @@ func begin(dir string, now time.Duration) (*ends, error) {
 // within reports whether a run counts.
 func (r run) within(now time.Duration) bool { return r.At <= now && now-r.At < hour }
 
-// recent is how many runs before this one ended out of order within the last hour, and what hung in them.
-func (m *ends) recent(now time.Duration) (n int, causes []string) {
+// recent are the runs before this one that ended out of order within the last hour.
+func (m *ends) recent(now time.Duration) (all []run) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.list.Runs[:len(m.list.Runs)-1] {
 		if r.within(now) {
-			n++
-			causes = append(causes, r.Hung...)
+			all = append(all, r)
 		}
 	}
-	return n, causes
+	return all
 }
 
 // hung notes that this run is ended because loops hang.
@@ -98,6 +97,9 @@ func (m *ends) write(list runs) error {
 	text, err := json.Marshal(list)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", m.path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(m.path), 0o755); err != nil { // like the control socket, it is recreated when it was removed
+		return err //nolint:wrapcheck // names the directory
 	}
 	if err := os.WriteFile(m.path+".new", text, 0o600); err != nil {
 		return err //nolint:wrapcheck // names the file

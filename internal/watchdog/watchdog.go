@@ -165,15 +165,15 @@ func (w *Watchdog) spare() {
 		w.spared = w.cfg.now()-w.started < forgetful
 		return
 	}
-	recent, causes := w.memory.recent(w.cfg.now())
-	if w.spared == (recent >= mostEnds) {
+	recent := w.memory.recent(w.cfg.now())
+	if w.spared == (len(recent) >= mostEnds) {
 		return
 	}
 	w.spared = !w.spared
 	usec := w.cfg.beat.Microseconds()
 	if w.spared {
 		usec = 0
-		w.cfg.Log.Warn("this process was killed or crashed three times within an hour, so for the rest of that a loop that hangs is only reported", "hung", causes)
+		w.cfg.Log.Warn("this process was killed or crashed three times within an hour, so for the rest of that a loop that hangs is only reported")
 	}
 	if w.cfg.beat > 0 {
 		w.cfg.notify(fmt.Sprint("WATCHDOG_USEC=", usec))
@@ -191,6 +191,24 @@ func (w *Watchdog) Hung() []Hung {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.hung)
+}
+
+// Ends are the runs of this program that were ended within the last hour because loops hung, and whether there were too many for
+// another one.
+func (w *Watchdog) Ends() (all []Hung, spared bool) {
+	w.mu.Lock()
+	m, spared := w.memory, w.spared
+	w.mu.Unlock()
+	if m == nil {
+		return nil, spared
+	}
+	now := w.cfg.now()
+	for _, r := range m.recent(now) {
+		for _, name := range r.Hung {
+			all = append(all, Hung{name, time.Now().Add(r.At - now)})
+		}
+	}
+	return all, spared
 }
 
 // Healthy says why a supervisor should restart the process: it hangs, and did not end itself.

@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -284,8 +285,7 @@ func TestEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, _ = m.recent(now)
-		return n, m
+		return len(m.recent(now)), m
 	}
 	want := func(n, wanted int, what string) {
 		t.Helper()
@@ -306,8 +306,8 @@ func TestEnds(t *testing.T) {
 	if n, m = recent(3*time.Hour + 1); n != 1 {
 		t.Errorf("%d: the hang of a run that is hours old counts from its end", n)
 	}
-	if _, causes := m.recent(3*time.Hour + 1); !slices.Equal(causes, []string{"loop"}) {
-		t.Errorf("causes %q", causes)
+	if r := m.recent(3*time.Hour + 1)[0]; !slices.Equal(r.Hung, []string{"loop"}) {
+		t.Errorf("%+v: not why it ended", r)
 	}
 	n, _ = recent(time.Minute)
 	want(n, 0, "from the future")
@@ -325,10 +325,19 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// noDirectory replaces a directory by a file.
+func noDirectory(t *testing.T, dir string) string {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // Without a memory a process runs for 20 minutes before it is ended.
 func TestNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, filepath.Join(t.TempDir(), "missing"))
+		b := newBench(t, noDirectory(t, t.TempDir()))
 		b.Loop("loop").Begin()
 		after(19 * time.Minute)
 		if b.ends() != 0 || b.names() != "loop" || b.Healthy() != nil || b.said("cannot be remembered") != 1 {
@@ -355,9 +364,7 @@ func TestBlockedReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		b := newBench(t, dir)
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		noDirectory(t, dir)
 		b.Loop("loop").Begin()
 		if after(10 * time.Minute); b.ends() != 0 || b.names() != "loop" || b.said("waits until") != 1 {
 			t.Errorf("%d ends: %s", b.ends(), b.log.String())
