@@ -30,6 +30,7 @@ import (
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/uplink"
 )
 
 // Names and numbers that the rest of the agent needs.
@@ -206,7 +207,31 @@ func (h *Host) plan(w mesh.Host) (plan.State, error) {
 		h.log.Warn("LAN paths unavailable; packets take the tunnel", "reason", reasons(can))
 	}
 	h.can = can
-	return plan.New(w, can, addrs)
+	s, err := plan.New(w, can, addrs)
+	if err != nil {
+		return s, err
+	}
+	return s, h.addUplinks(&s, w)
+}
+
+// addUplinks says between which links nothing is forwarded: where the host forwarded nothing before us.
+func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
+	links, err := rtnetlink.Foreign()
+	if err != nil {
+		return err
+	}
+	before, err := h.memory.Before(links)
+	if err != nil {
+		return err
+	}
+	s.NoTables = h.refused != "" || nft.Missing() != ""
+	names := uplink.Between(links, before.Links)
+	for i := range s.Each {
+		if f := &s.Each[i]; f.Wanted && !before.On[i] && !w.Forward.All && len(names) > 1 {
+			f.Uplinks = plan.Uplinks{Names: names, From: sysctl.LinkNames(links, before.From[i])}
+		}
+	}
+	return nil
 }
 
 // look returns what this host can hold of w.

@@ -49,6 +49,8 @@ func (k keepers) parts(s plan.State, applied bool) []part {
 		p.ofLAN = s.Paths()
 		return p
 	}
+	uplinks := of("guard", remedyAgain, nft.DiffUplinks, presentGuard)
+	uplinks.ofLAN = s.Between() && !s.NoTables // iptables may hold it
 	return []part{
 		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no foreign program uses our names, tables or ports" }),
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, rtnetlink.CountRoutes),
@@ -57,7 +59,7 @@ func (k keepers) parts(s plan.State, applied bool) []part {
 		ofLAN(of("guard", remedyAgain, k.tables.DiffGuard, presentGuard)),
 		of("snat", remedyAgain, k.tables.DiffNAT, presentNAT),
 		ofLAN(of("firewall", remedyAgain, k.fw.Diff, iptables.Count)),
-		of("guard", remedyAgain, nft.DiffSpareGuard, presentGuard),
+		uplinks,
 		of("forwarding", remedySetting, k.diffRouters, presentForwarding),
 		of("bridge", remedyAgain, rtnetlink.DiffBridge, presentBridge),
 		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
@@ -87,7 +89,12 @@ func (k keepers) diffRouters(s plan.State) ([]plan.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sysctl.DiffRouters(s, links, k.memory)
+	before, err := k.memory.DiffBefore(links)
+	if err != nil {
+		return nil, err
+	}
+	routers, err := sysctl.DiffRouters(s, links, k.memory)
+	return append(before, routers...), err
 }
 
 func (k keepers) diffForwarding(s plan.State) ([]plan.Change, error) {
@@ -106,7 +113,11 @@ func presentVXLAN(s plan.State) string {
 }
 
 func presentGuard(s plan.State) string {
-	return either(nft.GuardWanted(s), "the nftables guard checks sources", "no nftables guard wanted: iptables checks sources")
+	out := either(nft.GuardWanted(s), "the nftables guard checks sources", "no nftables guard wanted: iptables checks sources")
+	if s.Between() {
+		out += "; what goes from one uplink to another is dropped: forwarding was off before the agent"
+	}
+	return out
 }
 
 func presentNAT(s plan.State) string {

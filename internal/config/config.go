@@ -277,7 +277,9 @@ func Help() string {
   punch           {guess: auto}: ports of random NATs are guessed where nothing else helps; never, for
                   links that are metered or run on batteries (birthday: accepted for one release)
   forward         whom this node forwards to nodes and pods from outside, an API server without an agent
-                  for instance: {from: [172.31.0.0/20], ports: [10250/tcp]} (default: nobody; kubelet's port)
+                  for instance: {from: [172.31.0.0/20], ports: [10250/tcp]} (default: nobody; kubelet's port);
+                  all, or {uplinks: all} beside from: this host routes between its uplinks, too. Without it
+                  the agent does not make a host that did not forward before a router between them
   log             {format: text, level: info}: text or json; debug, info, warn, error. The command
                   log-level changes the level of a running agent
   tunQueues       0 to %d; accepted without effect, the TUN has one queue

@@ -4,6 +4,7 @@ package uplink
 
 import (
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -37,4 +38,49 @@ func Indexes(links []netlink.Link) map[int]bool {
 		}
 	}
 	return out
+}
+
+// Between returns the names of links that lead to other networks, up or not, in order: hardware and what stands on it, and
+// VPNs of any kind. Bridges, veth pairs and TAP devices lead to containers and virtual machines, unless they are in before
+// (by index), or a port of the bridge leads to another network.
+func Between(links []netlink.Link, before []int) []string {
+	leads := map[int]bool{}
+	for changed := true; changed; { // a bridge, and what stands on another link, may come before that
+		changed = false
+		for _, l := range links {
+			a := l.Attrs()
+			if leads[a.Index] || !outer(l, leads, slices.Contains(before, a.Index)) {
+				continue
+			}
+			leads[a.Index], changed = true, true
+			if a.MasterIndex != 0 {
+				leads[a.MasterIndex] = true
+			}
+		}
+	}
+	var out []string
+	for _, l := range links {
+		if leads[l.Attrs().Index] {
+			out = append(out, l.Attrs().Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// outer reports whether one link leads to another network; leads has those known to.
+func outer(l netlink.Link, leads map[int]bool, before bool) bool {
+	a := l.Attrs()
+	switch l.Type() {
+	case "dummy", "ifb", "nlmon", "can", "vcan":
+		return false
+	case "bridge", "veth", "netkit", "vxlan", "geneve", "openvswitch", "vrf":
+		return before
+	case "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap":
+		return before || a.ParentIndex == 0 || a.NetNsID >= 0 || leads[a.ParentIndex] // of another namespace: a container's own uplink
+	case "tuntap":
+		t, is := l.(*netlink.Tuntap)
+		return before || !is || t.Mode != netlink.TUNTAP_MODE_TAP
+	}
+	return a.Flags&net.FlagLoopback == 0
 }

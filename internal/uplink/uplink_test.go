@@ -2,6 +2,7 @@ package uplink
 
 import (
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -33,5 +34,31 @@ func TestIndexes(t *testing.T) {
 		if got[i] != want && i != 6 { // a bridge's port has no address of its own
 			t.Errorf("link %d: %v, want %v", i, got[i], want)
 		}
+	}
+}
+
+// TestBetween: what leads to other networks, whatever was made after the agent.
+func TestBetween(t *testing.T) {
+	link := func(name, kind string, index, master, parent int) netlink.Link {
+		return &netlink.GenericLink{LinkType: kind, LinkAttrs: netlink.LinkAttrs{Name: name, Index: index, MasterIndex: master, ParentIndex: parent, NetNsID: -1}}
+	}
+	tun := func(name string, index int, mode netlink.TuntapMode) netlink.Link {
+		return &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}, Mode: mode}
+	}
+	lo := link("lo", "device", 1, 0, 0)
+	lo.Attrs().Flags = net.FlagLoopback
+	all := []netlink.Link{
+		lo,
+		link("host.7", "vlan", 2, 0, 8), // over a host's bridge, which comes later
+		link("eth0", "device", 3, 8, 0), link("wlan0", "device", 4, 0, 0), link("bond0", "bond", 5, 0, 0), link("wg0", "wireguard", 6, 0, 0), tun("vpn0", 7, netlink.TUNTAP_MODE_TUN),
+		link("host", "bridge", 8, 0, 0),
+		link("docker0", "bridge", 10, 0, 0), link("vethd", "veth", 11, 10, 0), link("docker0.2", "vlan", 12, 0, 10), link("calia", "veth", 13, 0, 0),
+		tun("vnet0", 14, netlink.TUNTAP_MODE_TAP), link("flannel.1", "vxlan", 15, 0, 3), link("kube-ipvs0", "dummy", 16, 0, 0),
+		link("old0", "bridge", 17, 0, 0), link("oldeth0", "veth", 18, 0, 0), link("olddummy", "dummy", 19, 0, 0),
+	}
+	got := Between(all, []int{17, 18, 19})
+	want := []string{"bond0", "eth0", "host", "host.7", "old0", "oldeth0", "vpn0", "wg0", "wlan0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }

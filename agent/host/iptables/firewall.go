@@ -80,7 +80,11 @@ func (fw *Firewall) Diff(s plan.State) ([]plan.Change, error) {
 		if err != nil {
 			return nil, err
 		}
-		want := chainsOf(s.Each[i])
+		family := s.Each[i]
+		if !s.NoTables {
+			family.Uplinks = plan.Uplinks{}
+		}
+		want := chainsOf(family)
 		var changes []plan.Change
 		toFill := slices.DeleteFunc(slices.Clone(want), func(c chain) bool { return fw.holds(have, c) })
 		for _, c := range want {

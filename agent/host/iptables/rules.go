@@ -30,6 +30,8 @@ const (
 	chainInput   = Prefix + "INPUT"   // filter: probes and VXLAN to the host
 	chainHost    = Prefix + "HOST"    // filter: who reaches the ports of nodes, where not everyone does
 	chainDeny    = Prefix + "DENY"    // filter: what pods do not reach through this node
+	chainUplinks = Prefix + "UPLINKS" // filter: what comes from an uplink, where there is no nf_tables
+	chainBetween = Prefix + "BETWEEN" // filter: what goes from one uplink to another
 )
 
 // chainsOf lists the chains of one family in the order in which they are made. This is
@@ -51,6 +53,10 @@ func chainsOf(f plan.Family) []chain {
 	}
 	if len(f.Access.Deny) > 0 {
 		out = append(out, chain{table: "filter", name: chainDeny, rules: denyRules(f)})
+	}
+	if f.Uplinks.Names != nil { // else package nft has them
+		out = append(out, chain{table: "filter", name: chainBetween, rules: betweenRules(f)},
+			chain{table: "filter", name: chainUplinks, rules: expand(f, "-i {uplink} -g "+chainBetween)})
 	}
 	out = append(out, []chain{
 		{table: "filter", name: chainForward, hook: "FORWARD", only: notFromPods(f), rules: forwardRules(f)},
@@ -120,6 +126,10 @@ func expand(f plan.Family, lines ...string) []string {
 	}
 	if f.LAN.VXLANPort != 0 {
 		add("vxlan-port", f.LAN.VXLANPort)
+	}
+	if f.Uplinks.Names != nil {
+		add("between", "")
+		words["uplink"], words["forwarded-before"] = f.Uplinks.Names, f.Uplinks.From
 	}
 	for word, values := range accessWords(f) {
 		words[word] = values
@@ -198,6 +208,7 @@ func notFromPods(f plan.Family) string {
 // nothing: network policy behind them has its say.
 func forwardRules(f plan.Family) []string {
 	toNodes := expand(f,
+		"{between}-j "+chainUplinks,
 		"{deny}{pods} -j "+chainDeny,
 		"{deny}-s {range} ! -i lo -j "+chainDeny, // of other nodes, whose rules have not seen what this one translates
 		"-d {node} {pods} -j "+chainHost,         // here, too: a Service's translation may give a pod this node's address
@@ -221,6 +232,19 @@ func forwardRules(f plan.Family) []string {
 		"{lan}-d {range} {known} -j RETURN",
 		"-d {range} -j DROP",
 	)...)
+}
+
+// betweenRules drop what goes from one uplink to another, as chain between of package nft does.
+func betweenRules(f plan.Family) []string {
+	return expand(f,
+		"-i {uplink} -o {uplink} -j RETURN",
+		"-d {multicast} -j RETURN",
+		"{lan}-d {range} -j RETURN",
+		"-i {forwarded-before} -j RETURN",
+		"-m conntrack --ctstate DNAT -j RETURN",
+		"{answers} -j RETURN",
+		"-o {uplink} -j DROP",
+	)
 }
 
 // keepForwardRules guard the tunnel alone; what else the node forwards is the

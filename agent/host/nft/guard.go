@@ -12,7 +12,9 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// Where native and VXLAN paths may be used, this table checks who sends with which source, in
+// This is the one writer of table inet edgemesh. It has no owner (NFT_TABLE_F_OWNER), so that it stays when the agent ends.
+//
+// Where native and VXLAN paths may be used, the table checks who sends with which source, in
 // place of iptables' chains EDGEMESH-SOURCE and -RANGE. It binds a block to its sender: packets
 // arrive on the interface and from the MAC of the member that owns the block, or inside VXLAN
 // on the interface and between the underlay addresses for which the path was proved. iptables cannot look up two fields together without
@@ -64,22 +66,43 @@ import (
 //		}
 //	}
 //
+// Where forwarding was off before us, the same table drops what goes from one uplink to another, so that the agent makes no
+// router of a host with two networks; with iptables' chains EDGEMESH-UPLINKS and -BETWEEN where there is no nf_tables. This
+// part stays when the agent ends, as forwarding does:
+//
+//	set uplinks { type ifname }                                   package uplink lists them
+//	chain forward { type filter hook forward priority filter
+//		iifname @uplinks oifname @uplinks jump between
+//	}
+//	chain between {
+//		iifname UPLINK oifname UPLINK return                  not another one: a bridge's own frames, two prefixes on one wire
+//		ip daddr 224.0.0.0/4 return                           forwarded by multicast routers only, which we do not switch on
+//		ip daddr RANGE return                                 with LAN paths only: iptables' chain EDGEMESH-FORWARD decides
+//		meta nfproto ipv4 iifname UPLINK return               whose packets were forwarded before us
+//		meta nfproto ipv6 return                              where IPv6 was forwarded before us, or is not by us
+//		ct status & dnat != 0 return                          published by this host
+//		ct direction reply, ct state established, related return
+//		drop
+//	}
+//
 // Masks turn a lookup by prefix into one in a hash. Blocks have one length in most
 // clusters, so there is one lookup, whatever the number of peers. VXLAN that chain vxlan does not
 // know is dropped there, and again by iptables' chain EDGEMESH-INPUT because it is
 // tracked: the host may have rules by which nothing is tracked, and this table may
 // be deleted.
 const (
-	guardTable = "edgemesh"
-	chainFirst = "prerouting"
-	chainPods  = "pods"
-	chainVXLAN = "vxlan"
-	chainInner = "unpacked"
-	chainInput = "input"
-	chainOut   = "output"
-	chainLeave = "leave"
-	leaveSet   = "vxlan-out"
-	probing    = "-probes" // ends the names of sets of who sends probes alone
+	guardTable   = "edgemesh"
+	chainFirst   = "prerouting"
+	chainPods    = "pods"
+	chainVXLAN   = "vxlan"
+	chainInner   = "unpacked"
+	chainInput   = "input"
+	chainOut     = "output"
+	chainLeave   = "leave"
+	chainForward = "forward"
+	chainBetween = "between"
+	leaveSet     = "vxlan-out"
+	probing      = "-probes" // ends the names of sets of who sends probes alone
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
@@ -92,6 +115,14 @@ type guard struct {
 	outer6    bool // VXLAN's outer packets are IPv6
 	alone     bool // no pods have the outer packets' IP version, so that iptables has no chains for it
 	counted   bool // packets are counted per element
+	between   []between
+}
+
+// between is one family whose packets are dropped between uplinks.
+type between struct {
+	v6 bool
+	plan.Uplinks
+	ranges []netip.Prefix // of pods on LAN paths
 }
 
 func guardOf(s plan.State) guard {
@@ -105,7 +136,15 @@ func guardOf(s plan.State) guard {
 		g.alone = !outer.Wanted
 	}
 	for _, f := range s.Held() {
+		if f.Uplinks.Names != nil && !s.NoTables {
+			b := between{v6: f.V6, Uplinks: f.Uplinks}
+			if f.LAN.On {
+				b.ranges = f.Ranges
+			}
+			g.between = append(g.between, b)
+		}
 		if f.LAN.On {
+			f.Uplinks = plan.Uplinks{}
 			f.Access = plan.Access{} // iptables has it
 			g.families = append(g.families, f)
 		}
@@ -113,10 +152,57 @@ func guardOf(s plan.State) guard {
 	return g
 }
 
-func (g guard) wanted() bool { return len(g.families) > 0 }
+// sources reports whether the table checks sources, wanted whether there is one at all.
+func (g guard) sources() bool { return len(g.families) > 0 }
+func (g guard) wanted() bool  { return g.sources() || len(g.between) > 0 }
 
 func (g guard) table() table {
-	return table{name: guardTable, sets: g.sets(), vmap: g.inputs(), chains: g.chains(), print: fingerprint(11, g), marks: []string{chainPods, chainVXLAN}}
+	t := table{name: guardTable, print: fingerprint(12, g), marks: []string{chainPods, chainVXLAN, chainBetween}}
+	if g.sources() {
+		t.sets, t.vmap, t.chains = g.sets(), g.inputs(), g.chains()
+	}
+	if len(g.between) > 0 {
+		t.links, t.chains = g.between[0].Names, append(t.chains, g.uplinks()...)
+	}
+	return t
+}
+
+// Of conntrack: what another address was meant for (IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h), and the direction of
+// answers (IP_CT_DIR_REPLY).
+const (
+	destinationNAT = 1 << 5
+	reply          = 1
+)
+
+// uplinks are the chains that drop what goes between uplinks.
+func (g guard) uplinks() []chain {
+	c := chain{name: chainBetween}
+	for _, name := range g.between[0].Names {
+		c.add(iifname.is(name), oifname.is(name), ret)
+	}
+	multicast := map[bool]netip.Prefix{false: netip.MustParsePrefix("224.0.0.0/4"), true: netip.MustParsePrefix("ff00::/8")}
+	here := map[bool]bool{}
+	for _, b := range g.between {
+		here[b.v6] = true
+		daddr := ip(b.v6).daddr()
+		for _, p := range append([]netip.Prefix{multicast[b.v6]}, b.ranges...) {
+			c.add(isVersion(b.v6), daddr.in(p), ret)
+		}
+		for _, name := range b.From {
+			c.add(isVersion(b.v6), iifname.is(name), ret)
+		}
+	}
+	for _, v6 := range []bool{false, true} {
+		if !here[v6] {
+			c.add(isVersion(v6), ret)
+		}
+	}
+	c.add(ctStatus.and(bytesOf(host(destinationNAT))).isNot(host(0)), ret)
+	c.add(ctDirection.is(byte(reply)), ctState.and(bytesOf(host(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED))).isNot(host(0)), ret)
+	c.add(drop)
+	hook := chain{name: chainForward, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: *nftables.ChainPriorityFilter}
+	hook.add(inSet(linksName, iifname), inSet(linksName, oifname), jump(chainBetween))
+	return []chain{c, hook}
 }
 
 // suffix is how names of one IP version end.
@@ -335,4 +421,4 @@ func (g guard) input() chain {
 }
 
 // GuardWanted reports whether the guard checks sources instead of iptables.
-func GuardWanted(s plan.State) bool { return guardOf(s).wanted() }
+func GuardWanted(s plan.State) bool { return guardOf(s).sources() }

@@ -73,16 +73,18 @@ func meta(key expr.MetaKey, size uint32) field {
 
 // Fields outside the IP header.
 var (
-	nfproto    = meta(expr.MetaKeyNFPROTO, 1)
-	l4proto    = meta(expr.MetaKeyL4PROTO, 1)
-	iif        = meta(expr.MetaKeyIIF, 4)
-	iifname    = meta(expr.MetaKeyIIFNAME, unix.IFNAMSIZ)
-	oifname    = meta(expr.MetaKeyOIFNAME, unix.IFNAMSIZ)
-	mark       = meta(expr.MetaKeyMARK, 4)
-	etherSaddr = payload(expr.PayloadBaseLLHeader, 6, 6)
-	dport      = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
-	ctState    = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATE, Register: register} }}
-	daddrType  = field{size: 4, load: func(register uint32) expr.Any {
+	nfproto     = meta(expr.MetaKeyNFPROTO, 1)
+	l4proto     = meta(expr.MetaKeyL4PROTO, 1)
+	iif         = meta(expr.MetaKeyIIF, 4)
+	iifname     = meta(expr.MetaKeyIIFNAME, unix.IFNAMSIZ)
+	oifname     = meta(expr.MetaKeyOIFNAME, unix.IFNAMSIZ)
+	mark        = meta(expr.MetaKeyMARK, 4)
+	etherSaddr  = payload(expr.PayloadBaseLLHeader, 6, 6)
+	dport       = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
+	ctState     = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATE, Register: register} }}
+	ctStatus    = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATUS, Register: register} }}
+	ctDirection = field{size: 1, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeyDIRECTION, Register: register} }}
+	daddrType   = field{size: 4, load: func(register uint32) expr.Any {
 		return &expr.Fib{Register: register, FlagDADDR: true, ResultADDRTYPE: true}
 	}}
 )

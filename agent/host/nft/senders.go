@@ -19,7 +19,7 @@ import (
 // ours comes in: two that are on one LAN both answer for it.
 func WantSenders(s plan.State, w mesh.Paths, links map[string]int, onLink func(netip.Addr) []int) Senders {
 	g := guardOf(s)
-	if !g.wanted() {
+	if !g.sources() {
 		return nil
 	}
 	sets, out := g.sets(), Senders{}
@@ -61,7 +61,7 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int, onLink func(n
 // zero. The error wraps ErrNotCounted where the kernel does not count them.
 func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]mesh.Count, error) {
 	g, out := guardOf(s), map[mesh.Inlet]mesh.Count{}
-	if !g.wanted() {
+	if !g.sources() {
 		return out, nil
 	}
 	c := conn()
@@ -97,7 +97,7 @@ func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]mesh.Count, err
 
 // ReadSenders returns the elements of all sets of the guard that exist.
 func ReadSenders(s plan.State) (Senders, error) {
-	if g := guardOf(s); g.wanted() {
+	if g := guardOf(s); g.sources() {
 		return g.senders()
 	}
 	return nil, nil

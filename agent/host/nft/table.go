@@ -18,6 +18,7 @@ type table struct {
 	name   string
 	sets   map[string]setType
 	vmap   []nftables.SetElement // elements of a map from interface names to verdicts
+	links  []string              // elements of a set of interfaces' names
 	chains []chain
 	print  []byte   // names the content; the first rule carries it
 	marks  []string // chains by which a table is known to be ours
@@ -48,8 +49,11 @@ func inBatches(table string, all []sender, f func(*nftables.Set, []nftables.SetE
 	return nil
 }
 
-// vmapName is the name of a table's vmap.
-const vmapName = "inputs"
+// The names of a table's vmap and of its set of interfaces.
+const (
+	vmapName  = "inputs"
+	linksName = "uplinks"
+)
 
 // setType is what a set holds.
 type setType struct {
@@ -76,17 +80,26 @@ func (t table) inPlace() (exists, same bool, err error) {
 	if err != nil {
 		return true, false, fmt.Errorf("list nftables sets: %w", err)
 	}
+	lacks := func(name string) bool {
+		return !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name })
+	}
 	for name := range t.sets {
-		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
+		if lacks(name) {
 			return true, false, nil
 		}
 	}
-	if len(t.vmap) > 0 {
-		elements, err := c.GetSetElements(&nftables.Set{Table: have, Name: vmapName})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return true, false, fmt.Errorf("list nftables map: %w", err)
+	for name, n := range map[string]int{vmapName: len(t.vmap), linksName: len(t.links)} {
+		switch {
+		case n == 0:
+			continue
+		case lacks(name):
+			return true, false, nil
 		}
-		if len(elements) != len(t.vmap) {
+		elements, err := c.GetSetElements(&nftables.Set{Table: have, Name: name})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return true, false, fmt.Errorf("list nftables set %s: %w", name, err)
+		}
+		if len(elements) != n {
 			return true, false, nil
 		}
 	}
@@ -129,6 +142,15 @@ func (t table) make(replace bool, have Senders) error {
 		from := &nftables.Set{Table: of, Name: vmapName, IsMap: true, KeyType: nftables.TypeIFName, DataType: nftables.TypeVerdict, KeyByteOrder: binaryutil.NativeEndian}
 		if err := c.AddSet(from, t.vmap); err != nil {
 			return fmt.Errorf("nftables map %s: %w", vmapName, err)
+		}
+	}
+	if len(t.links) > 0 {
+		var elements []nftables.SetElement
+		for _, name := range t.links {
+			elements = append(elements, nftables.SetElement{Key: bytesOf(name)})
+		}
+		if err := c.AddSet(&nftables.Set{Table: of, Name: linksName, KeyType: nftables.TypeIFName, KeyByteOrder: binaryutil.NativeEndian}, elements); err != nil {
+			return fmt.Errorf("nftables set %s: %w", linksName, err)
 		}
 	}
 	for i, want := range t.chains {

@@ -27,7 +27,7 @@ func (t *Tables) Uncounted() bool { return t.uncounted }
 // count packets per element.
 func (t *Tables) DiffGuard(s plan.State) ([]plan.Change, error) {
 	g := guardOf(s)
-	if !g.wanted() {
+	if !g.sources() {
 		return nil, nil
 	}
 	exists, same, err := g.table().inPlace() // an error also if nf_tables is gone: iptables must keep checking sources
@@ -62,16 +62,22 @@ func (g guard) make(replace bool) error {
 	return err
 }
 
-// DiffSpareGuard removes a guard that is no longer wanted, once iptables checks sources
-// again.
-func DiffSpareGuard(s plan.State) ([]plan.Change, error) {
-	if Missing() != "" || GuardWanted(s) {
+// DiffUplinks compares the table of a host without LAN paths, once iptables checks sources again: it drops what goes
+// between uplinks, or is removed.
+func DiffUplinks(s plan.State) ([]plan.Change, error) {
+	g := guardOf(s)
+	if g.sources() || !g.wanted() && Missing() != "" {
 		return nil, nil
 	}
-	spare := guardOf(s).table()
-	exists, _, err := spare.inPlace()
-	if !exists || err != nil {
+	spare := g.table()
+	exists, same, err := spare.inPlace()
+	switch {
+	case err != nil:
 		return nil, err
+	case g.wanted() && !same:
+		return []plan.Change{{What: "make nftables table inet " + guardTable, Do: func() error { return spare.make(exists, nil) }}}, nil
+	case g.wanted() || !exists:
+		return nil, nil
 	}
 	return []plan.Change{{What: "delete nftables table inet " + guardTable, Do: spare.remove}}, nil
 }
@@ -106,7 +112,7 @@ func (t *Tables) DiffNAT(s plan.State) ([]plan.Change, error) {
 // CheckNames looks for foreign tables under the names that s needs. The error wraps ErrTaken.
 func CheckNames(s plan.State) error {
 	var errs []error
-	if GuardWanted(s) {
+	if guardOf(s).wanted() {
 		errs = append(errs, guardOf(s).table().check())
 	}
 	if natWanted(s) && Missing() == "" {

@@ -37,6 +37,7 @@ type State struct {
 	Keep, Promisc bool      // as in mesh.Host
 	LAN           mesh.LAN  // the part of it that this host can hold
 	Uncounted     bool      // as in Capabilities
+	NoTables      bool      // there is no nf_tables: iptables drops what goes between uplinks, too
 }
 
 // Family is what is wanted of one IP version.
@@ -52,6 +53,13 @@ type Family struct {
 	LAN     LAN
 	Access  Access
 	Forward mesh.Forward // the senders of this family, and no pods
+	Uplinks Uplinks
+}
+
+// Uplinks are what one family's packets may not go between: the host did not forward them before us.
+type Uplinks struct {
+	Names []string // nil: nothing is dropped
+	From  []string // of them, those whose packets the host forwarded all the same
 }
 
 // LAN is one family's part in native and VXLAN paths.
@@ -119,6 +127,11 @@ func (s *State) addLAN(w mesh.LAN, can Capabilities) {
 			f.LAN.VXLANPort = w.VXLANPort
 		}
 	}
+}
+
+// Between reports whether packets between uplinks are dropped, in package nft unless NoTables.
+func (s State) Between() bool {
+	return s.Each[0].Uplinks.Names != nil || s.Each[1].Uplinks.Names != nil
 }
 
 // Paths reports whether native or VXLAN paths may be used.

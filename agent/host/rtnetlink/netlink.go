@@ -89,6 +89,14 @@ func LinkIndexes() (map[string]int, error) {
 // Links lists all interfaces.
 func Links() ([]netlink.Link, error) { return dump("interfaces", netlink.LinkList) }
 
+// Foreign lists the interfaces that are not ours.
+func Foreign() ([]netlink.Link, error) {
+	links, err := Links()
+	return slices.DeleteFunc(links, func(l netlink.Link) bool {
+		return plan.OurLink(l.Attrs().Name) || l.Attrs().Name == plan.FormerTUNName && l.Type() == "tuntap"
+	}), err
+}
+
 // OnLink returns a function that lists the interfaces, by index, that have an address's prefix: that of the
 // address, and others of the same LAN.
 func OnLink() (func(netip.Addr) []int, error) {

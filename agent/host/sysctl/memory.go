@@ -37,7 +37,8 @@ type record struct {
 	BootID string            `json:"bootID"`
 	Values map[string]string `json:"values"` // by key below /proc/sys
 	// Links are the indexes of the interfaces in keys, by name: one may be renamed.
-	Links map[string]int `json:"links,omitempty"`
+	Links  map[string]int `json:"links,omitempty"`
+	Before *Before        `json:"before,omitempty"`
 }
 
 // now returns the key that a remembered key has today: its interface may have been renamed.

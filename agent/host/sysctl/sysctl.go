@@ -3,6 +3,7 @@
 //
 //	sysctl.go  one value
 //	memory.go  the host's values as they were before us
+//	before.go  what the host forwarded before us
 //	wanted.go  which values are wanted
 package sysctl
 

@@ -90,7 +90,9 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		m, ok := v.(map[string]any)
+		_, text := v.(string)
 		switch {
+		case text && reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()): // it reads a text, too
 		case !ok:
 			bad.Addf(field, "must be a mapping of keys to values, not %s", kind(v))
 		case t.Kind() == reflect.Struct:

@@ -21,6 +21,7 @@ type Access struct {
 type Forward struct {
 	From  []netip.Prefix
 	Ports []HostPort // of nodes and pods
+	All   bool       // the node routes between its uplinks, too
 }
 
 // HostAccess says who reaches the ports of a node by its addresses in the pod network.
