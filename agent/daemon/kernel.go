@@ -152,7 +152,10 @@ func (k *kernel) look(ctx context.Context) []findings.Finding {
 // warn logs, at the start, what on this host blocks the pod network.
 func (k *kernel) warn(ctx context.Context) {
 	for _, f := range k.look(ctx) {
-		if f.ID != "ipv6" && f.ID != "lan" { // logged by the host itself
+		switch {
+		case f.Severity == findings.Note:
+			k.log.Info("about this host", "check", f.ID, "found", wording.OneLine(f.Text))
+		case f.ID != "ipv6" && f.ID != "lan": // logged by the host itself
 			k.log.Warn("something on this host blocks the pod network", "check", f.ID, "found", wording.OneLine(f.Text), "remedy", f.Remedy)
 		}
 	}

@@ -64,6 +64,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "lan", Seen: ByStatus, Cause: "the host can hold no LAN paths: the tunnel carries everything", Remedy: "fix the cause it names, or turn them off on purpose: `lan.native`, `lan.vxlan`"},
 	{ID: "addresses", Seen: ByStatus, Cause: "another network on this host is inside the pod ranges", Remedy: "give that network other addresses (docker: `bip`, `default-address-pools`), or the cluster other `podCIDRs`"},
 	{ID: "forward", Seen: ByDoctor, Cause: "forwarding into the pod network is configured for ranges that are not allowed", Remedy: "correct `forward` in the agent's configuration"},
+	{ID: "router", Seen: ByStatus, Cause: "the host forwards between two or more uplinks, as it did before the agent", Remedy: "if it shall not, switch forwarding off where it is switched on (/etc/sysctl.d) and restart the host: the agent then drops what goes from one uplink to another. If it shall, `forward: all` in the agent's configuration silences this"},
 	{ID: "cni", Seen: ByStatus, Cause: "files that the CNI plugin needs are missing or old, or new pods are refused", Remedy: "fix the cause it names; the agent checks again every 30 s"},
 	{ID: "cniMode", Seen: ByDoctor, Cause: "another network plugin is here, or is missing where `cniMode: keep` needs one", Remedy: "remove its configuration, or set `cniMode: keep`"},
 	{ID: "runtime", Seen: ByDoctor, Cause: "the container runtime looks for plugins in other directories than the agent's", Remedy: "set the keys that it names in the agent's configuration"},

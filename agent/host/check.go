@@ -7,11 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/uplink"
 )
 
 func finding(check string, grade findings.Severity, detail, remedy string) findings.Finding {
@@ -124,6 +127,7 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []findin
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		warn("ipv6", "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only")
 	}
+	out = append(out, h.checkRouter(w)...)
 	out = append(out, h.checkForward(ctx, s)...)
 	detail, remedy := h.fw.Mixed()
 	warn("iptables", detail, remedy)
@@ -132,6 +136,40 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []findin
 	}
 	if why := reasons(h.can); why != "" {
 		warn("lan", "LAN paths unavailable: "+why, "see the cause; packets take the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false")
+	}
+	return out
+}
+
+// checkRouter notes that this host routes between networks, as it did before the agent.
+func (h *Host) checkRouter(w mesh.Host) []findings.Finding {
+	links, err := rtnetlink.Foreign()
+	if err != nil || w.Forward.All {
+		return nil
+	}
+	before, err := h.memory.Before(links)
+	var versions []string
+	for i, on := range before.On {
+		if on {
+			versions = append(versions, [2]string{"IPv4", "IPv6"}[i])
+		}
+	}
+	if err != nil || len(versions) == 0 {
+		return nil
+	}
+	names, err := rtnetlink.Addressed(links, uplink.Between(links, lonePairs(links, before.Links)))
+	if err != nil || len(names) < 2 {
+		return nil
+	}
+	return []findings.Finding{findings.Notef("router", "this host forwards %s between %s, as it did before the agent: what one network sends to another passes, as far as the host's firewall lets it",
+		strings.Join(versions, " and "), strings.Join(names, ", "))}
+}
+
+// lonePairs are the veth pairs among links that were there before the agent: where the host is itself a container, its uplinks.
+func lonePairs(links []netlink.Link, before []int) (out []int) {
+	for _, l := range links {
+		if a := l.Attrs(); l.Type() == "veth" && a.MasterIndex == 0 && slices.Contains(before, a.Index) {
+			out = append(out, a.Index)
+		}
 	}
 	return out
 }

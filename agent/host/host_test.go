@@ -17,7 +17,8 @@ import (
 func TestSet(t *testing.T) {
 	enter(t)
 	makeTUN(t)
-	h := newHost(t)
+	state := t.TempDir()
+	h := New(Config{StateDir: state, Log: newHost(t).log})
 	mustSet(t, h, dual())
 	wantContains(t, "ip rule", run(t, "ip rule"),
 		"5200:	from all fwmark 0xed0000/0xff0000 lookup main proto 210",
@@ -36,7 +37,7 @@ func TestSet(t *testing.T) {
 	wantContains(t, "bridge", run(t, "ip addr show edgemesh-br"), "10.244.1.1/24", "fd00:1::1/64 scope global nodad")
 	wantContains(t, "TUN", run(t, "ip addr show edgemesh-tun"), "10.244.1.1/32", "fd00:1::1/128 scope global nodad")
 	wantUnchanged(t, h, dual())
-	wantUnchanged(t, newHost(t), dual()) // a restarted agent
+	wantUnchanged(t, New(Config{StateDir: state, Log: h.log}), dual()) // a restarted agent
 }
 
 func TestSetWithoutTUN(t *testing.T) {

@@ -131,8 +131,8 @@ func TestSetPaths(t *testing.T) {
 	off.LAN = mesh.LAN{}
 	mustSet(t, h, off)
 	wantUnchanged(t, h, off)
-	left := run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list tables inet")
-	if !strings.Contains(left, "EDGEMESH-SOURCE") || strings.Contains(left, "edgemesh-vx") || strings.Contains(left, "inet edgemesh") {
+	left := run(t, "iptables-save") + run(t, "ip link") + run(t, "nft list ruleset inet")
+	if !strings.Contains(left, "EDGEMESH-SOURCE") || strings.Contains(left, "edgemesh-vx") || strings.Contains(left, "inet edgemesh-nat") || strings.Contains(left, "chain lan4") {
 		t.Errorf("LAN paths are off:\n%s", left)
 	}
 }

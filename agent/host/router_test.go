@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -233,6 +234,10 @@ func TestRouterStaysOne(t *testing.T) {
 		mustSet(t, p.host, dual())
 		p.open(plantEnds["IPv4"])
 		p.closed(true, plantEnds["IPv6"])
+		note := p.host.checkRouter(dual())
+		if len(note) != 1 || note[0].Severity != findings.Note || !strings.Contains(note[0].Text, "forwards IPv4 between up0, plc0") {
+			t.Errorf("findings %+v", note)
+		}
 		run(t, "sysctl -qw net.ipv4.ip_forward=0") // by another program, while the agent runs
 		mustSet(t, p.host, dual())
 		p.start(true)

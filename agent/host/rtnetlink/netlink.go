@@ -97,6 +97,22 @@ func Foreign() ([]netlink.Link, error) {
 	}), err
 }
 
+// Addressed keeps the names of links that are up and have an address on a prefix with other hosts.
+func Addressed(links []netlink.Link, names []string) (out []string, err error) {
+	all, err := dump("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	for _, l := range links {
+		a := l.Attrs()
+		has := slices.ContainsFunc(all, func(x netlink.Addr) bool {
+			p := prefixOf(x.IPNet)
+			return x.LinkIndex == a.Index && !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast()
+		})
+		if has && a.Flags&net.FlagUp != 0 && slices.Contains(names, a.Name) {
+			out = append(out, a.Name)
+		}
+	}
+	return out, err
+}
+
 // OnLink returns a function that lists the interfaces, by index, that have an address's prefix: that of the
 // address, and others of the same LAN.
 func OnLink() (func(netip.Addr) []int, error) {
