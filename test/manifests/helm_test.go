@@ -300,6 +300,23 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// Host bits inside of a byte are beyond what a schema can see.
+func TestHostBits(t *testing.T) {
+	t.Parallel()
+	helm := tool(t, "helm")
+	for cidr, want := range map[string]string{
+		"10.244.8.0/20": "10.244.8.0/20 has bits set behind its prefix length: byte 3 must be a multiple of 16",
+		"10.3.0.0/15":   "byte 2 must be a multiple of 2",
+		"10.244.0.5/30": "byte 4 must be a multiple of 4",
+		"10.244.0.0/20": "", "10.2.0.0/15": "", "10.244.0.4/30": "", "8.0.0.0/5": "",
+	} {
+		_, err := command(t, helm, "template", "x", chart, "--set", "podNetwork.podCIDRs={"+cidr+"}")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", cidr, err, want)
+		}
+	}
+}
+
 // The plain manifests are what the chart renders now.
 func TestPlainManifestsAreUpToDate(t *testing.T) {
 	dir := t.TempDir()
@@ -326,6 +343,12 @@ func TestSchemaRefuses(t *testing.T) {
 		"podNetwork.podCIDRs=":                             "/podNetwork/podCIDRs",
 		"podNetwork.podCIDRs={10.244.0.0}":                 "/podNetwork/podCIDRs/0",
 		"podNetwork.podCIDRs={10.244.0.0/16}x":             "",
+		"podNetwork.podCIDRs={10.244.0.1/16}":              "/podNetwork/podCIDRs/0", // host bits
+		"podNetwork.podCIDRs={10.244.0.0/16,fd00::1/64}":   "/podNetwork/podCIDRs/1",
+		"podNetwork.podCIDRs={fd00:1:2:3:4::/64}":          "/podNetwork/podCIDRs/0",
+		"agent.resources.limits.memory=10Mi":               "/agent/resources/limits/memory", // killed before it runs
+		"relay.resources.limits.memory=1000000":            "/relay/resources/limits/memory",
+		"agent.proxy=10.1.1.1:3128":                        "/agent/proxy",
 		"podNetwork.relays={/ip4/203.0.113.5/tcp/4470}":    "/podNetwork/relays/0",
 		"podNetwork.encryption=never":                      "/podNetwork/encryption",
 		"podNetwork.admitLabel=role":                       "/podNetwork/admitLabel",
