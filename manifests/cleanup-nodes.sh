@@ -4,20 +4,23 @@
 # same directories and images, and waits until every node is clean. Pods lose their
 # network. Then remove the rest: helm uninstall, or kubectl delete -f.
 #
-#   manifests/cleanup-nodes.sh [--purge] [--no-wait] [--force]
+#   manifests/cleanup-nodes.sh [--yes] [--dry-run] [--purge] [--no-wait] [--force]
 #
+# Names the nodes and waits for a yes, which --yes gives; --dry-run ends there and changes nothing.
 # Refuses while a kubelet there reports its mesh address, which goes with the network: run
 # `edgemesh-agent install --form daemonset --node-ip=off` on that node first. --force does not look.
 # --purge also removes the nodes' keys. Nodes that run the agent in another form are
 # not touched: run `edgemesh-agent uninstall` there. Set NAMESPACE=NAME if Helm
 # installed to another namespace than kube-system.
 set -euo pipefail
-ns=${NAMESPACE:-kube-system} args='"cleanup"' wait=1 force=0
+ns=${NAMESPACE:-kube-system} args='"cleanup"' wait=1 force=0 yes=0 dry=0
 for a in "$@"; do
   case $a in
     --purge) args+=', "--purge"' ;;
     --no-wait) wait=0 ;;
     --force) force=1 ;;
+    --yes) yes=1 ;;
+    --dry-run) dry=1 ;;
     -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
   esac
@@ -43,6 +46,21 @@ if [ $force = 0 ]; then
   fi
 fi
 
+sets=edgemesh-agent
+[ -z "$(kubectl -n "$ns" get daemonset edgemesh-agent-edge --ignore-not-found -o name)" ] || sets+=' edgemesh-agent-edge'
+
+nodes=$(kubectl -n "$ns" get pods -l "$agents" -o 'jsonpath={range .items[*]}{.spec.nodeName}{"\n"}{end}' | sort -u)
+purge=
+case $args in *purge*) purge=', and remove their keys: they come back as other nodes' ;; esac
+echo "This will end the agents of namespace $ns and remove the pod network from $(printf '%s' "$nodes" | grep -c . || true) nodes$purge; their pods lose their network:"
+fold -s -w 78 <<<"${nodes//$'\n'/ }" | sed 's/^/  /'
+[ $dry = 0 ] || exit 0
+if [ $yes = 0 ]; then
+  [ -t 0 ] || { echo "nothing was changed: repeat with --yes, or answer on a terminal" >&2; exit 2; }
+  read -rp "Continue? [y/N] " answer
+  case $answer in y|Y|yes|YES|Yes) ;; *) echo "nothing was changed" >&2; exit 1 ;; esac
+fi
+
 # The controller's pod has an address of the pod network: it goes while the network can still take that back.
 if [ -n "$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o name)" ]; then
   kubectl -n "$ns" scale deployment edgemesh-controller --replicas=0
@@ -50,8 +68,6 @@ if [ -n "$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-foun
     echo "the controller's pod is still there: its node is unreachable, or kubelet there cannot end it" >&2
 fi
 
-sets=edgemesh-agent
-[ -z "$(kubectl -n "$ns" get daemonset edgemesh-agent-edge --ignore-not-found -o name)" ] || sets+=' edgemesh-agent-edge'
 for ds in $sets; do
   # Where an init container installs the plugin, it removes it now: the agent's own container may not.
   plugin=

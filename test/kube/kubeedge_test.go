@@ -295,7 +295,7 @@ func connected(ctx context.Context, t *testing.T, c *cluster.Cluster, nodes ...s
 // The network leaves the edges of both forms; it is the last test of the file.
 func TestLeavesKubeEdge(t *testing.T) {
 	c := kubeEdge(t)
-	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh")).CombinedOutput()
+	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh"), "--yes").CombinedOutput()
 	if err != nil {
 		t.Fatalf("cleanup-nodes.sh: %v\n%s", err, out)
 	}

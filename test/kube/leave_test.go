@@ -120,13 +120,13 @@ func TestUninstall(t *testing.T) {
 	kubectl(t, "delete", "-f", "manifests/", "--timeout=55s")
 	eventually(t, 90*time.Second, func(ctx context.Context) error { return gone(ctx, c) })
 	// A kubelet must not be left with an address that goes.
-	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh")).CombinedOutput()
+	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh"), "--yes").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "reports its mesh address, which goes with the network, on: edge-b2\n") {
 		t.Errorf("cleanup-nodes.sh, while edge-b2 reports its mesh address: %v\n%s", err, out)
 	}
 	start := time.Now()
 	setNodeIP(t, c, "edge-b2", "off") // the only one whose agent the cluster runs
-	out, err = c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh")).CombinedOutput()
+	out, err = c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh"), "--yes").CombinedOutput()
 	t.Logf("cleanup-nodes.sh:\n%s", out)
 	ok(t, err)
 	ok(t, c.Service(t.Context(), "stop", unit, "edgemesh-agent")) // what systemd would do for uninstall

@@ -195,7 +195,7 @@ func TestOpenYurtRestarts(t *testing.T) { restarts(t, openYurt(t), "yurthub") }
 // The network leaves the nodes; it is the last test of the file.
 func TestLeavesOpenYurt(t *testing.T) {
 	c := openYurt(t)
-	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh")).CombinedOutput()
+	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh"), "--yes").CombinedOutput()
 	if err != nil {
 		t.Fatalf("cleanup-nodes.sh: %v\n%s", err, out)
 	}

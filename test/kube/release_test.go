@@ -247,7 +247,7 @@ func (s *shelf) leave(t *testing.T, objects func()) {
 	t.Helper()
 	kubectl(t, "delete", "-f", "manifests/", "--timeout=55s")
 	eventually(t, 90*time.Second, func(ctx context.Context) error { return gone(ctx, s.c) })
-	s.script(t, "cleanup-nodes.sh", "--purge")
+	s.script(t, "cleanup-nodes.sh", "--yes", "--purge")
 	objects()
 	kubectl(t, "-n", "kube-system", "delete", "lease", "edgemesh-controller", "--ignore-not-found")
 	kubectl(t, "-n", "kube-system", "delete", "secret", "edgemesh-relay-token", "edgemesh-controller", "edgemesh-join", "--ignore-not-found")

@@ -236,7 +236,7 @@ func TestOnAServer(t *testing.T) {
 			"-o", "name"); got != "" {
 			t.Errorf("--api-server \"\" left %s", got)
 		}
-		script("cleanup-nodes.sh", "--purge", "--no-wait")
+		script("cleanup-nodes.sh", "--yes", "--purge", "--no-wait")
 		ds := c.kubectl("-n", "kube-system", "get", "daemonset", "edgemesh-agent", "-o",
 			"jsonpath={.spec.template.spec.containers[0].args} {.spec.updateStrategy.rollingUpdate}")
 		if ds != `["cleanup","--purge"] {"maxSurge":0,"maxUnavailable":"100%"}` {
