@@ -67,6 +67,16 @@ func newConnectivity() *cobra.Command {
 	return c
 }
 
+// newConnectivityTest points to where that command is.
+func newConnectivityTest() *cobra.Command {
+	return &cobra.Command{
+		Use: "connectivity-test", Hidden: true, DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return cli.BadUsage(c.Root(), errors.New("connectivity-test makes pods through the API: run `kubectl edgemesh connectivity-test` where kubectl is; for this node alone, `edgemesh-agent doctor` and `edgemesh-agent ping NODE`"))
+		},
+	}
+}
+
 // serveHello answers on l until ctx ends.
 func serveHello(ctx context.Context, l net.Listener) error {
 	s := &http.Server{ReadHeaderTimeout: tryOnce, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -110,7 +111,7 @@ node that is installed again keeps its identity.`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := newLogger(verbose)
-			cfg, err := cleanupConfig(config.DefaultPath, false, log)
+			cfg, err := cleanupConfig(filepath.Join(o.Root, config.DefaultPath), false, log)
 			if err != nil {
 				// A broken configuration must not keep the agent on the host.
 				cfg = defaultDirs(log, "configuration unusable: cleaning the default directories", "err", err)
@@ -131,6 +132,9 @@ node that is installed again keeps its identity.`,
 					lock.Release()
 					return daemon.Cleanup(ctx, cfg, o.Purge, log)
 				}
+			}
+			if o.Root != "/" {
+				o.Files = func() error { return daemon.CleanupFiles(cfg, o.Root, o.Purge, log) }
 			}
 			return installError(install.Uninstall(c.Context(), o))
 		},

@@ -43,9 +43,33 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 		return err
 	}
 	defer release()
+	return errors.Join(cleanFiles(cfg, purge, log), host.New(host.Config{StateDir: cfg.StateDir, Log: log}).Cleanup(ctx))
+}
+
+// CleanupFiles is the part of Cleanup that needs no kernel, for the host whose root directory is at root. The error wraps
+// ErrLocked while an agent runs there.
+func CleanupFiles(cfg config.Config, root string, purge bool, log *slog.Logger) error {
+	for _, dir := range []*string{&cfg.StateDir, &cfg.RuntimeDir, &cfg.CNIConfDir, &cfg.CNIBinDir} {
+		if *dir != "" {
+			*dir = filepath.Join(root, *dir)
+		}
+	}
+	lock, err := LockStateDir(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	err = cleanFiles(cfg, purge, log)
+	for _, dir := range []string{cfg.StateDir, cfg.RuntimeDir} {
+		_ = os.Remove(dir) // unless something is in it
+	}
+	return err
+}
+
+// cleanFiles removes an agent's files, the plugin's configuration first.
+func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 	errs := []error{
 		installer(cfg, log).Uninstall(),
-		host.New(host.Config{StateDir: cfg.StateDir, Log: log}).Cleanup(ctx),
 		removeFile(cfg.RuntimeDir, control.SocketFile),
 		removeFile(cfg.RuntimeDir, control.FailureFile),
 		removeFile(cfg.RuntimeDir, calls.File),

@@ -72,7 +72,9 @@ type Options struct {
 	TUN func() error
 	// Cleanup removes what the agent set up in the kernel; nil if this is another host.
 	Cleanup func(ctx context.Context) error
-	Out     io.Writer // what was done, and what is left to do
+	// Files removes what the agent left in another host's directories, in place of Cleanup.
+	Files func() error
+	Out   io.Writer // what was done, and what is left to do
 }
 
 // installer is one installation or uninstallation.

@@ -42,6 +42,9 @@ func Uninstall(ctx context.Context, o Options) error {
 	} else if o.Cleanup == nil {
 		i.todo = append(i.todo, "interfaces, routes and rules of a running agent are still there: stop it, then run "+
 			"`edgemesh-agent cleanup` on the host, or reboot it")
+		if o.Files != nil {
+			errs = append(errs, o.Files())
+		}
 	} else if err := o.Cleanup(ctx); err != nil {
 		// The binary must stay for another attempt.
 		return errors.Join(append(errs, err)...)
