@@ -210,6 +210,8 @@ func TestUnknownNames(t *testing.T) {
 		{"status 8.8.8.8", "an address in no other node's block", cli.ExitFailed},
 		{"status --site osol", "no peer is at this site (did you mean oslo?)", cli.ExitFailed},
 		{"status --path relaid", "must be one of none, relayed", cli.ExitUsage},
+		{"status --path relaid", "(did you mean relayed?)", cli.ExitUsage},
+		{"log-level wran", "(did you mean warn?)", cli.ExitUsage},
 		{"ping 8.8.8.8", "outside the cluster's pod ranges", cli.ExitFailed},
 		{"ping 8.8.8.8 --json", "outside the cluster's pod ranges", cli.ExitFailed},
 		{"ping 8.8.8.8 --count 0", "outside the cluster's pod ranges", cli.ExitFailed},
@@ -233,7 +235,7 @@ func TestUnknownNames(t *testing.T) {
 		plainly(t, c.line, out+errOut)
 	}
 	for line, says := range map[string]string{
-		"staus": "did you mean status?", "init --node-name=Bad_Name --dir " + dir: "nothing is written: --node-name",
+		"staus": "did you mean status?", "connectivity-test --nodes a,b": "run `kubectl edgemesh connectivity-test` where kubectl is", "init --node-name=Bad_Name --dir " + dir: "nothing is written: --node-name",
 		"netcheck --relay nonsense": "--relay", "netcheck --membership /nowhere/c.yaml": "/nowhere/c.yaml", "connectivity try": "NAME=URL is missing",
 		"node-ip --config /nowhere/a.yaml": "/nowhere/a.yaml", "run --config /nowhere/a.yaml": "create it, or give its path with --config",
 	} {

@@ -32,15 +32,18 @@ cniMode is keep, or cniBinDir is "", nothing is installed.`,
 			i := cniconf.New(cniconf.Config{BinDir: cfg.CNIBinDir, Log: log})
 			switch {
 			case rm:
-				return i.RemovePlugin()
+				return cli.Done(c, i.RemovePlugin(), "removed edgemesh-cni from %s", cfg.CNIBinDir)
 			case cfg.CNIMode == config.CNIKeep:
-				return nil
+				return cli.Done(c, nil, "installed nothing: cniMode is keep")
+			}
+			if cfg.CNIBinDir == "" {
+				return cli.Done(c, nil, "installed nothing: cniBinDir is empty")
 			}
 			err = naming(path, cfg, i.InstallPlugin())
 			if errors.As(err, new(*config.KeyError)) {
 				return cli.Usage(err)
 			}
-			return err
+			return cli.Done(c, err, "edgemesh-cni is in %s", cfg.CNIBinDir)
 		},
 	}
 	addConfigFlags(c, &path, &verbose)

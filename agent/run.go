@@ -91,7 +91,8 @@ identity. The agent must not be running.`,
 				return cli.Usage(err)
 			}
 			// Half a cleanup is worse than a late one: a signal does not end it.
-			return graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, log))
+			err = graded(daemon.Cleanup(context.WithoutCancel(c.Context()), cfg, purge, log))
+			return cli.Done(c, err, "the pod network is removed from this host; pods made with it have no network")
 		},
 	}
 	addConfigFlags(c, &path, &verbose)

@@ -83,7 +83,7 @@ only, unless NO_COLOR is set.`,
 
 func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 	if s.filter.Path != "" && !slices.Contains(view.Paths, s.filter.Path) {
-		return cli.Usage(fmt.Errorf("--path %s: must be one of %s", s.filter.Path, strings.Join(view.Paths, ", ")))
+		return cli.Usage(fmt.Errorf("--path %s: must be one of %s%s", s.filter.Path, strings.Join(view.Paths, ", "), wording.Offer(s.filter.Path, view.Paths)))
 	}
 	on := screen.Of(w)
 	for first := true; ; first = false {

@@ -24,11 +24,11 @@ it if there is none. A relay in Kubernetes runs as a user without privileges, an
 directory on the node belongs to root at first, or to what the relay ran as before.`,
 		Example: "  " + program + " own --state-dir " + defaultStateDir + " --user 65532",
 		Args:    cli.Args(),
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			if user < 0 {
 				return cli.Usage(fmt.Errorf("--user: %d is not the number of a user", user))
 			}
-			return own(stateDir, user)
+			return cli.Done(c, own(stateDir, user), "%s belongs to user %d", stateDir, user)
 		},
 	}
 	c.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state directory that holds identity.key")

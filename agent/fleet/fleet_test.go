@@ -244,6 +244,17 @@ func TestManAndCompletion(t *testing.T) {
 }
 
 // A mistake in the command line says what is missing and where the help is, and exits with 2; kubectl's log is left out.
+// A cluster without members is not well.
+func TestNoMembers(t *testing.T) {
+	code, out := run(t, "#!/bin/sh\necho '{\"items\": []}'\n", "status")
+	if contains(t, out, "no agent has joined"); code != 1 {
+		t.Errorf("code %d", code)
+	}
+	if code, out := run(t, fake, "version"); code != 0 || !strings.HasPrefix(out, version.Number()+"\n") {
+		t.Errorf("version: code %d: %s", code, out)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"ping": "NODE TARGET is missing (see `kubectl edgemesh ping --help`)", "ping a": "TARGET is missing", "capture": "NODE is missing",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -53,6 +54,9 @@ node's own status; options behind NODE are those of edgemesh-agent status.`,
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
 				return e.Encode(map[string][]state{"nodes": states})
+			}
+			if len(states) == 0 {
+				return errors.New("the cluster has no MeshNode: no agent has joined; `kubectl get pods -A -l app.kubernetes.io/name=edgemesh` shows the agents' pods")
 			}
 			show(c.OutOrStdout(), states, all)
 			return nil

@@ -141,6 +141,14 @@ func Args(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// Done prints what was done, unless err says that it was not.
+func Done(c *cobra.Command, err error, format string, args ...any) error {
+	if err == nil {
+		_, err = fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
+	}
+	return err
+}
+
 // Optional accepts at most the named arguments.
 func Optional(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {

@@ -36,6 +36,7 @@ func TestExecute(t *testing.T) {
 		{"id --state-dir " + state, 0, "12D3KooW", ""},
 		{"id --state-dir " + state + "/a/b", cli.ExitUsage, "", "prog: --state-dir " + state + "/a/b: there is no directory " + state + "/a; check the path"},
 		{"id --state-dir " + file + "/s", cli.ExitUsage, "", "prog: --state-dir: mkdir " + file + ": not a directory; a file is in the way"},
+		{"man " + state + "/man", 0, "wrote the man pages to " + state + "/man\n", ""},
 		{"nonsense", cli.ExitUsage, "", "prog: unknown command \"nonsense\" (see `prog --help`)\n"},
 		{"versoin", cli.ExitUsage, "", "prog: unknown command \"versoin\" (did you mean version?) (see `prog --help`)\n"},
 		{"go up\x1b[2J", cli.ExitFailed, "", "prog: no way to up?[2J\n"},

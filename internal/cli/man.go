@@ -14,6 +14,8 @@ func manCommand(root *cobra.Command, version string) *cobra.Command {
 		Long:    manpage.Long,
 		Example: "  " + root.DisplayName() + " man /usr/local/share/man/man1",
 		Args:    Args("DIR"),
-		RunE:    func(_ *cobra.Command, args []string) error { return manpage.Write(root, version, args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return Done(c, manpage.Write(root, version, args[0]), "wrote the man pages to %s", args[0])
+		},
 	}
 }

@@ -1,6 +1,7 @@
 // Package logs makes a program's logger, whose level can be changed while the program runs.
 //
 //	logs.go    formats and levels
+//	text.go    values as a person reads them
 //	switch.go  the level over HTTP, on a socket of its own where the program has no other
 package logs
 
@@ -10,6 +11,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+
+	"edgemesh/internal/wording"
 )
 
 // Formats and Levels are what a configuration may say; the first format is the default.
@@ -38,7 +41,7 @@ func (c Config) Check() (format, level string) {
 // Parse reads the name of a level.
 func Parse(text string) (slog.Level, error) {
 	if !slices.Contains(Levels, strings.ToLower(text)) {
-		return 0, fmt.Errorf("%q is not one of %s", text, strings.Join(Levels, ", "))
+		return 0, fmt.Errorf("%q is not one of %s%s", text, strings.Join(Levels, ", "), wording.Offer(text, Levels))
 	}
 	var l slog.Level
 	err := l.UnmarshalText([]byte(text))
@@ -58,5 +61,6 @@ func New(w io.Writer, c Config, verbose bool) (*slog.Logger, *slog.LevelVar) {
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o)), &v
 	}
+	o.ReplaceAttr = readable
 	return slog.New(slog.NewTextHandler(w, o)), &v
 }

@@ -6,13 +6,32 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
+
+// A person reads the text: no 10m0s, no [a b], nothing of what is not there.
+func TestReadable(t *testing.T) {
+	var b bytes.Buffer
+	log, _ := New(&b, Config{}, false)
+	log.Info("x", "after", 10*time.Minute, "relays", []string{"a", "b"}, "dropped", []string{}, "err", nil, "pods",
+		[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, "key", []byte("k"), "cause", errors.Join(errors.New("one")), "addr", netip.MustParseAddr("::1"))
+	if _, got, _ := strings.Cut(b.String(), "msg="); got != "x after=10m relays=\"a, b\" pods=10.0.0.0/8 key=k cause=one addr=::1\n" {
+		t.Errorf("%s", got)
+	}
+	b.Reset()
+	log, _ = New(&b, Config{Format: "json"}, false)
+	log.Info("x", "after", time.Second, "relays", []string{"a"})
+	if !strings.Contains(b.String(), `"after":1000000000,"relays":["a"]`) {
+		t.Errorf("%s", &b)
+	}
+}
 
 func TestFormats(t *testing.T) {
 	var b bytes.Buffer
