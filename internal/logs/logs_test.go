@@ -22,7 +22,7 @@ func TestReadable(t *testing.T) {
 	log, _ := New(&b, Config{}, false)
 	log.Info("x", "after", 10*time.Minute, "relays", []string{"a", "b"}, "dropped", []string{}, "err", nil, "pods",
 		[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, "key", []byte("k"), "cause", errors.Join(errors.New("one")), "addr", netip.MustParseAddr("::1"))
-	if _, got, _ := strings.Cut(b.String(), "msg="); got != "x after=10m relays=\"a, b\" pods=10.0.0.0/8 key=k cause=one addr=::1\n" {
+	if _, got, _ := strings.Cut(b.String(), "msg="); got != "x after=10m relays=\"a, b\" pods=10.0.0.0/8 key=\"k\" cause=one addr=::1\n" {
 		t.Errorf("%s", got)
 	}
 	b.Reset()

@@ -11,7 +11,7 @@ import (
 
 // readable has durations and lists in a text log as in all other output: 10m in place of 10m0s, "a, b" in place of [a b]. A list
 // without elements, and an error that is nil, are left out. A JSON log keeps the values, for programs.
-func readable(groups []string, a slog.Attr) slog.Attr {
+func readable(_ []string, a slog.Attr) slog.Attr {
 	switch v := a.Value.Resolve(); v.Kind() {
 	case slog.KindDuration:
 		return slog.String(a.Key, wording.Duration(v.Duration()))
