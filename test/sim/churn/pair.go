@@ -96,7 +96,6 @@ func (w *World) begin(s *side) {
 	if s.node.off {
 		return
 	}
-	s.handle(ladder.Use{})
 	s.open()
 	s.look()
 	w.improve(s)

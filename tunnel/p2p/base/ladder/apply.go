@@ -23,8 +23,6 @@ func (e Opened) apply(m *Machine) {
 
 func (e Abandon) apply(m *Machine) { m.openings = m.openings.without(e.ID) }
 
-func (Use) apply(m *Machine) { m.use.last = m.now }
-
 func (Disconnect) apply(m *Machine) {
 	if m.now-m.use.last > inUse {
 		m.closeAll(Unused)
@@ -92,7 +90,7 @@ func (e Answer) apply(m *Machine) {
 
 func (Connected) apply(m *Machine)   { m.connected() }
 func (StandbyDone) apply(m *Machine) { m.standby = standby{next: m.now + standbyRetry} }
-func (e Punched) apply(m *Machine)   { m.punched(e.Later) }
+func (e Punched) apply(m *Machine)   { m.punch.ended(m.now, len(m.Missing()), e.Later, m.jitter) }
 func (NetChanged) apply(m *Machine)  { m.netChanged() }
 func (Nudged) apply(m *Machine)      { m.nudged() }
 
@@ -118,7 +116,7 @@ func (e Wake) apply(m *Machine) {
 	for _, p := range append([]*path(nil), m.paths...) {
 		p.kept = e.Kept && !p.link.Relayed
 		if why, dead := p.silent(m.now); dead {
-			p.rest.doubt(m.now, p)
+			p.doubt(m.now)
 			m.lose(p, Silent, why)
 		}
 	}

@@ -5,17 +5,6 @@ import (
 	"time"
 )
 
-// Lane is a kind of traffic; each has a best path of its own.
-type Lane uint8
-
-const (
-	// StreamLane carries bulk data: TCP is faster.
-	StreamLane Lane = iota
-	// DatagramLane prefers QUIC, so that bulk data is not in its way.
-	DatagramLane
-	lanes = 2
-)
-
 // forgiveAfter is how long a path must have answered for earlier suspicions to be forgotten.
 const forgiveAfter = time.Minute
 

@@ -2,12 +2,20 @@
 // no I/O, has no clock and no goroutine. It takes events with their time, answers with actions, and says when it wants to
 // be woken. DESIGN.md draws its states.
 //
-//	event.go    the events and the actions
+// A file names only what those below it have:
+//
 //	apply.go    what each event changes
-//	machine.go  the states, and the order of things after every event
+//	handle.go   the order of things after every event
+//	view.go     what can be seen of the peer from outside
+//	punch.go    when direct paths are tried
+//	choose.go   which path each lane uses
+//	event.go    the events
+//	machine.go  the state
+//	open.go     the path of a stream that is being opened; pending while there is none
 //	path.go     one path: proven or not, silent or not
 //	rest.go     how long an idle path is left alone
-//	choose.go   which path each lane uses
-//	open.go     the path of a stream that is being opened; pending while there is none
-//	punch.go    when direct paths are tried
+//	retry.go    when attempts to get direct paths follow each other
+//	nat.go      kinds of NAT
+//	action.go   the actions
+//	link.go     the words: time, transports, lanes
 package ladder

@@ -143,7 +143,7 @@ var events = []struct {
 	name string
 	e    Event
 }{
-	{"open", Open{ID: 2}}, {"use", Use{}}, {"disconnect", Disconnect{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
+	{"open", Open{ID: 2}}, {"disconnect", Disconnect{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
 	{"up relayed", Up{9, relayedTCP}}, {"up direct", Up{9, directQUIC}}, {"ready 1", Ready{1}},
 	{"down 1", Down{1}}, {"down 2", Down{2}}, {"ask 1", Ask{1}}, {"suspect 1", Suspect{1}}, {"suspect 2", Suspect{2}},
 	{"broken 1", Broken{1, "why"}}, {"broken 2", Broken{2, "why"}},

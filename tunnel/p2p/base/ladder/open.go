@@ -5,9 +5,6 @@ import "slices"
 // maxTries bounds the paths on which one stream is tried, and how often a try is moved to a better path.
 const maxTries = 8
 
-// OpenID names a stream that is being opened.
-type OpenID uint64
-
 // opening is a stream that is being opened: pending while there is no path for it, then tried on one path.
 type opening struct {
 	id     OpenID
@@ -33,26 +30,26 @@ func (os openings) without(id OpenID) openings {
 	return slices.DeleteFunc(os, func(o *opening) bool { return o.id == id })
 }
 
-// serve orders what each stream that is being opened does next: it is tried on the best path on which it has not failed. Where
-// there is none it is pending: a round of connecting begins, and the stream fails when a round ends without a path for it.
-func (m *Machine) serve() {
-	over := m.dial.over
-	m.dial.over, m.dial.wanted = false, false
-	for _, o := range slices.Clone(m.openings) {
-		best := m.best(o.lane, func(p PathID) bool { return slices.Contains(o.failed, p) })
+// serve returns what each stream that is being opened does next: it is tried on the best path on which it has not failed.
+// Where there is none it is pending: a round of connecting is wanted unless dialing, and the stream fails when a round is over
+// that made no path for it, or immediately when the peer is refused. best is Machine.best.
+func (os *openings) serve(best func(Lane, func(PathID) bool) *path, dialing, over, refused bool) (out []Action, wanted bool) {
+	for _, o := range slices.Clone(*os) {
+		best := best(o.lane, func(p PathID) bool { return slices.Contains(o.failed, p) })
 		switch {
-		case best == nil && (m.refused || over && o.on == 0), len(o.failed) > maxTries:
-			m.openings = m.openings.without(o.id)
-			m.order(Fail{Open: o.id})
+		case best == nil && (refused || over && o.on == 0), len(o.failed) > maxTries:
+			*os = os.without(o.id)
+			out = append(out, Fail{Open: o.id})
 		case best == nil:
-			m.dial.wanted = m.dial.wanted || o.on == 0 && !m.dial.running
+			wanted = wanted || o.on == 0 && !dialing
 		case best.id == o.on || o.on != 0 && o.moves == maxTries:
 		default:
 			if o.on != 0 {
 				o.moves++
 			}
 			o.on = best.id
-			m.order(Try{Open: o.id, Path: best.id})
+			out = append(out, Try{Open: o.id, Path: best.id})
 		}
 	}
+	return out, wanted
 }

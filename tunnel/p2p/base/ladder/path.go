@@ -19,53 +19,6 @@ const (
 	DeadIdle    = 5 * time.Second
 )
 
-// PathID names a path; never 0.
-type PathID uint64
-
-// Transport is what a path runs over.
-type Transport uint8
-
-const (
-	TCP Transport = iota
-	QUIC
-)
-
-func (t Transport) String() string {
-	if t == QUIC {
-		return "quic"
-	}
-	return "tcp"
-}
-
-// Link is what is known of a path from its beginning.
-type Link struct {
-	Relayed   bool
-	Relay     string    // names the relay of a relayed path
-	Transport Transport // to the peer, or to the relay
-	Order     int       // see Sample
-}
-
-// like reports whether one of the two would do: direct over the same transport, or through the same relay.
-func (l Link) like(k Link) bool {
-	return l.Relay == k.Relay && (l.Relayed || l.Transport == k.Transport)
-}
-
-// PathState is how far a path is to be believed.
-type PathState uint8
-
-const (
-	// Unproven: no probe has come back yet. Used only where there is no proven one.
-	Unproven PathState = iota
-	// Proven: the last probes came back.
-	Proven
-	// Suspected: it was proven, then suspected. Used like an unproven one.
-	Suspected
-)
-
-func (s PathState) String() string {
-	return [...]string{"unproven", "proven", "suspected"}[s]
-}
-
 // path is one connection to the peer.
 type path struct {
 	id     PathID
@@ -217,4 +170,34 @@ func (p *path) look(now Time) Time {
 		return min(at, soonest) // the next hop may have fallen silent since
 	}
 	return min(max(at, now+time.Millisecond), now+ProbeBusy)
+}
+
+// Sample is what is known of a path without a probe.
+type Sample struct {
+	Path    PathID
+	Moved   uint64 // bytes sent and received by streams since Up
+	Heard   Time   // how long ago something last arrived from the peer
+	Carrier Time   // how long ago the kernel heard the next hop; Never if it cannot tell
+	Streams int    // open now
+	Order   int    // of a relayed path: which relay to prefer, the lowest
+	Poor    bool   // of a relayed path: the relay could be reached over a better transport
+}
+
+// wait is how long after the last packet an idle path is asked: a little later by who asked last.
+func (p *path) wait(now Time) Time {
+	every := p.rest.every(now)
+	switch {
+	case p.kept && p.link.Transport == QUIC:
+		every = restFirst
+	case p.kept:
+		every = min(every, restKept)
+	}
+	early := every / 16 * p.early / restEarly
+	switch {
+	case p.heard-p.resting.answered > time.Second: // the peer asked last
+		return every - early
+	case p.rest.lead:
+		return every*9/8 - early
+	}
+	return every*5/4 - early
 }

@@ -48,13 +48,6 @@ func (r *rest) every(now Time) Time {
 // answered notes that a path answered after a silence.
 func (r *rest) answered(silence Time) { r.held = max(r.held, min(silence, restMost)) }
 
-// doubt notes that p did not answer after a silence. It may have been too long, or the network is down: see blame.
-func (r *rest) doubt(now Time, p *path) {
-	if p.exact && p.began >= r.learns {
-		r.doubted, r.noticed = p.silence, now
-	}
-}
-
 // lost notes that a silence was too long.
 func (r *rest) lost(now, silence Time) {
 	if silence < restFirst {
@@ -111,25 +104,13 @@ type resting struct {
 	early    Time // of restEarly: each peer has its own, so that those that came together part
 }
 
+// doubt notes that the path did not answer after its silence. It may have been too long, or the network is down: see blame.
+func (r *resting) doubt(now Time) {
+	if r.exact && r.began >= r.learns {
+		r.doubted, r.noticed = r.silence, now
+	}
+}
+
 // restEarly is into how many parts a sixteenth of a wait is divided, some of which are left out. Less than what one side
 // waits longer than the other.
 const restEarly = 256
-
-// wait is how long after the last packet an idle path is asked: a little later by who asked last.
-func (p *path) wait(now Time) Time {
-	every := p.rest.every(now)
-	switch {
-	case p.kept && p.link.Transport == QUIC:
-		every = restFirst
-	case p.kept:
-		every = min(every, restKept)
-	}
-	early := every / 16 * p.early / restEarly
-	switch {
-	case p.heard-p.resting.answered > time.Second: // the peer asked last
-		return every - early
-	case p.rest.lead:
-		return every*9/8 - early
-	}
-	return every*5/4 - early
-}

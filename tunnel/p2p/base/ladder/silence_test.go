@@ -221,7 +221,7 @@ func TestClockJumps(t *testing.T) {
 		s.react(s.tell(Wake{Samples: s.samples()}))
 		for _, back := range []Time{time.Second, ahead} {
 			m := s.m
-			for _, a := range m.Handle(s.now-back, Use{}) {
+			for _, a := range m.Handle(s.now-back, Abandon{}) {
 				if n := name(a); strings.HasPrefix(n, "Close") || strings.HasPrefix(n, "Moved") || n == "Lost" {
 					t.Errorf("%v ahead, %v back: %s", ahead, back, n)
 				}

@@ -206,7 +206,7 @@ func (w *world) fault() {
 	case 10:
 		w.handle(Nudged{})
 	default:
-		w.handle(Use{})
+		w.handle(Abandon{})
 	}
 }
 

@@ -1,0 +1,106 @@
+package ladder
+
+import "time"
+
+const (
+	// flapTime: a direct path lost within this time of the one before flaps.
+	flapTime = time.Minute
+	// firstFlaps is how many losses are answered without a pause: one cut takes the paths over TCP and QUIC one by one.
+	firstFlaps = 2
+	// flapMax and holdMax bound what flapping adds: a path that is back for good is used within a minute all the same.
+	flapMax = 15 * time.Second
+	holdMax = 10 * time.Second
+	// hopelessTries is how many attempts are made where both NATs map per destination, and doubtfulTries where one does and
+	// the other might let in only whom it knows. Then one follows every hopelessPause, or doubtfulPause, since the kinds
+	// of NATs are guesses, and NATs are replaced.
+	hopelessTries = 2
+	doubtfulTries = 6
+	hopelessPause = 15 * time.Minute
+	doubtfulPause = 10 * time.Minute
+	// LongestPause is the longest time between two attempts with a peer in demand.
+	LongestPause = hopelessPause + hopelessPause/10 + time.Millisecond
+	// oneMissing is how much longer the pauses are while only one of the two direct transports is missing, up to
+	// oneMissingMax.
+	oneMissing    = 5
+	oneMissingMax = 5 * time.Minute
+	// laterPause is how long after an attempt that could not be made in full the next one follows, laterTries how many such
+	// attempts do not count.
+	laterPause = 8 * time.Second
+	laterTries = 60
+)
+
+// punch is what the machine knows of attempts to get direct paths. Of two nodes only the coordinator begins them.
+type punch struct {
+	running  bool
+	missed   int // transports missing when it began
+	attempts int // since the last change for the better
+	next     Time
+	tries    int  // after so many attempts the NATs' kinds are believed; 0: never
+	worked   bool // there was a direct path between these NATs
+	later    int  // attempts that did not count, since the last change for the better
+	lost     Time // when the last direct path was lost
+	flaps    int  // direct paths lost within flapTime of each other
+	nudged   Time // the last nudge, sent or obeyed
+}
+
+// pause is how long after the kth failed attempt the next one follows. The last one leaves room for an attempt within a
+// minute of a path's return.
+func pause(k int) Time {
+	steps := []Time{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
+		10 * time.Second, 20 * time.Second, 40 * time.Second}
+	return steps[min(max(k, 0), len(steps)-1)]
+}
+
+// note plans what follows the loss of a direct path: an attempt without a pause, unless direct paths are lost repeatedly.
+func (s *punch) note(now Time) {
+	if now-s.lost < flapTime {
+		s.flaps++
+	} else {
+		s.flaps = 0
+	}
+	s.lost, s.attempts = now, 0
+	s.next = now + min(pause(s.flaps-firstFlaps+1), flapMax)
+}
+
+// holdDown is how long a new direct path has to stay before it is preferred to a relayed one.
+func (s *punch) holdDown(now Time) Time {
+	if now-s.lost >= flapTime {
+		return 0
+	}
+	return min(pause(s.flaps-firstFlaps), holdMax)
+}
+
+// restart has everything tried again from the beginning.
+func (s *punch) restart(now Time) { s.attempts, s.later, s.next = 0, 0, now }
+
+// ended plans the next attempt, while so many transports are missing. later: the one that has ended is to be made again soon.
+func (s *punch) ended(now Time, missing int, later bool, jitter func(Time) Time) {
+	if !s.running {
+		return
+	}
+	s.running = false
+	if missing == 0 {
+		s.attempts, s.later = 0, 0
+		return
+	}
+	if later && s.later < laterTries {
+		s.later++
+		s.next = now + laterPause + jitter(laterPause)
+		return
+	}
+	if missing < s.missed { // what let one transport through may let the other
+		s.attempts = 0
+	}
+	s.attempts++
+	wait := pause(s.attempts)
+	switch {
+	case missing == 1: // one direct transport is there: no hurry
+		wait = min(oneMissing*wait, oneMissingMax)
+	case s.tries > 0 && s.attempts >= s.tries && !s.worked:
+		wait = doubtfulPause
+		if s.tries == hopelessTries {
+			wait = hopelessPause
+		}
+	}
+	s.next = now + wait + jitter(wait/10+time.Millisecond)
+}
