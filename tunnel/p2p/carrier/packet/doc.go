@@ -1,15 +1,20 @@
 // Package packet carries datagrams beside a direct QUIC connection: sealed packets on the same addresses as QUIC's own,
 // so that what let the one through a NAT lets the other through. They are unreliable and unordered.
 //
-//	service.go   a node's end of all sessions: whom an incoming packet is for
-//	socket.go    the UDP sockets that QUIC and sealed packets share; batched reads
-//	session.go   one connection's datagrams in both directions, and the handshake for each
-//	sender.go    the sending direction: sealing, and trains of packets in one system call
-//	receiver.go  the receiving direction
-//	intake.go    how much of it a peer may have, and what was refused
-//	meter.go     how long packets wait in each direction
-//	search.go    how large a packet passes (RFC 8899), and MTU black holes
-//	errors.go    what callers can distinguish
+//	service.go    a node's end of all sessions
+//	session.go    one connection's datagrams in both directions, and the handshake for each
+//	beside.go     the sessions that lead to one address, for the TCP connections beside them
+//	sockets.go    which of the shared sockets a connection uses
+//	intake.go     whom an incoming packet is for, and how much a peer may have
+//	receiver.go   the receiving direction
+//	sender.go     the sending direction: sealing, and trains of packets in one system call
+//	node.go       what both directions share
+//	search.go     how large a packet passes (RFC 8899), and MTU black holes
+//	refused.go    what was refused
+//	socket.go     a UDP socket that QUIC and sealed packets share; batched reads
+//	meter.go      how long packets wait in each direction
+//	wire.go       kinds of packets, and what the owner hands in for a path
+//	errors.go     what callers can distinguish
 //
 // For each direction the sender opens a stream that lives as long as its datagrams do:
 //

@@ -2,7 +2,6 @@ package packet
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
@@ -20,7 +19,7 @@ type lab struct {
 	t     *testing.T
 	s     *Service
 	d     *dispatcher
-	paths [6]*Session // two of each peer
+	paths [6]*sending // two of each peer
 	live  []*trial    // in the order they began
 	seen  [][]byte    // sealed packets that were delivered
 	next  uint32
@@ -36,9 +35,9 @@ type trial struct {
 
 func newLab(t *testing.T) *lab {
 	l := &lab{t: t, s: New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})}
-	l.d = &dispatcher{s: l.s}
+	l.d = &dispatcher{in: &l.s.in}
 	for i := range l.paths {
-		l.paths[i] = &Session{s: l.s, path: &testPath{}, ctx: context.Background()}
+		l.paths[i] = sendingOn(l.s, &testPath{})
 	}
 	return l
 }
@@ -58,7 +57,7 @@ func (l *lab) begin(path int) {
 	x := &trial{sealer: sealer, sink: &testSink{}}
 	x.receiver = newReceiver(l.paths[path], peer.ID(fmt.Sprint(path/2)))
 	x.index, x.opener, x.receiver.sink = l.next, opener, x.sink
-	if !l.s.add(x.receiver) {
+	if !l.s.in.add(x.receiver) {
 		l.t.Fatal("the index is taken")
 	}
 	l.live = append(l.live, x)
@@ -68,7 +67,7 @@ func (l *lab) begin(path int) {
 func (l *lab) end(i int) {
 	x := l.live[i]
 	l.live = append(l.live[:i:i], l.live[i+1:]...)
-	l.s.remove(x.receiver)
+	l.s.in.remove(x.receiver)
 	if !x.sink.closed {
 		l.t.Fatal("a session has ended, and its sink is open")
 	}
@@ -135,21 +134,21 @@ func (l *lab) check() {
 		}
 	}
 	l.obey()
-	perPath, perPeer := map[*Session]int{}, map[peer.ID]int{}
+	perPath, perPeer := map[*sending]int{}, map[peer.ID]int{}
 	for _, x := range l.live {
-		perPath[x.ss]++
+		perPath[x.out]++
 		perPeer[x.peer]++
-		if perPath[x.ss] > 2 || perPeer[x.peer] > maxReceivers {
-			l.t.Fatalf("%d sessions on a path, %d of a peer", perPath[x.ss], perPeer[x.peer])
+		if perPath[x.out] > 2 || perPeer[x.peer] > maxReceivers {
+			l.t.Fatalf("%d sessions on a path, %d of a peer", perPath[x.out], perPeer[x.peer])
 		}
 	}
 	for len(l.live) > 0 {
 		l.end(0)
 	}
-	if n := len(*l.s.receivers.Load()); n != 0 {
+	if n := len(*l.s.in.receivers.Load()); n != 0 {
 		l.t.Fatalf("%d receivers are left", n)
 	}
-	for _, in := range l.s.inbound {
+	for _, in := range l.s.in.inbound {
 		if len(in.live) > 0 {
 			l.t.Fatalf("%d sessions are left", len(in.live))
 		}

@@ -1,12 +1,16 @@
 package packet
 
 import (
+	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/time/rate"
+
+	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
 const (
@@ -22,72 +26,17 @@ const (
 	offerEvery = 2 * time.Second
 )
 
-// Reason says why something that arrived was refused; Service.Refused counts.
-type Reason uint8
+// intake has the receivers of all sessions: whom an incoming packet is for.
+type intake struct {
+	*node
+	sink      atomic.Pointer[func(peer.ID) Sink]   // nil: no datagrams yet
+	receivers atomic.Pointer[map[uint32]*receiver] // by index; replaced, never changed
 
-// The reasons; String gives the name used as a metric label.
-const (
-	// RefusedUnknown: a packet for no session, as late ones of a path that has ended are.
-	RefusedUnknown Reason = iota
-	// RefusedForged: a packet that the sender of its session did not seal.
-	RefusedForged
-	// RefusedReplayed: a packet that was there before, or is too old to tell.
-	RefusedReplayed
-	// RefusedOversize: a packet that is longer than was agreed on.
-	RefusedOversize
-	// RefusedOffer: a session that was offered, of a peer that offers too many.
-	RefusedOffer
-	// RefusedReplaced: a session that ended because its peer began others.
-	RefusedReplaced
-	numReasons
-)
-
-// String is the reason's name as a metric label.
-func (r Reason) String() string {
-	return [numReasons]string{"unknown_session", "forged", "replayed", "oversize", "offers", "replaced"}[r]
+	mu      sync.Mutex // guards replacing receivers, and inbound; only refusals' is taken under it
+	inbound map[peer.ID]*inbound
 }
 
-// meaning is what an operator reads; a packet for no session is not worth a line.
-func (r Reason) meaning() string {
-	return [numReasons]string{
-		RefusedForged: "packets dropped: the peer did not seal them; they were damaged on the way, or another host sends them" +
-			" under its address",
-		RefusedReplayed: "packets dropped: they came before, or are too late; the network duplicates or delays them, or another" +
-			" host repeats them",
-		RefusedOversize: "packets dropped: they are longer than was agreed; the peer's version is faulty: update it",
-		RefusedOffer: "session for datagrams refused: the peer begins too many, so its datagrams take streams for now; if this" +
-			" continues, look in its log for why it connects again and again",
-		RefusedReplaced: "session for datagrams ended: the peer began others; if this continues, look in its log for why it" +
-			" connects again and again",
-	}[r]
-}
-
-// Reasons lists all of them.
-func Reasons() []Reason {
-	var out []Reason
-	for r := range numReasons {
-		out = append(out, r)
-	}
-	return out
-}
-
-// refusals counts by reason.
-type refusals [numReasons]atomic.Uint64
-
-func (c *refusals) count(r Reason) { c[r].Add(1) }
-
-// refuse counts what came on a path, and logs it now and then.
-func (s *Service) refuse(why Reason, on Path) {
-	s.refusals.count(why)
-	if s.reported.Due(on.Peer() + why.String()) {
-		s.cfg.Log.Info(why.meaning(), "reason", why, "peer", on.Peer(), "addr", on.Addr())
-	}
-}
-
-// Refused is how often something was refused for a reason.
-func (s *Service) Refused(r Reason) uint64 { return s.refusals[r].Load() }
-
-// inbound is what one peer has received here. It belongs to Service.mu.
+// inbound is what one peer has received here. It belongs to intake.mu.
 type inbound struct {
 	offers *rate.Limiter
 	live   []*receiver // oldest first
@@ -104,10 +53,10 @@ func (in *inbound) admit(r *receiver) (over []*receiver) {
 	before := false // on the same path, of those that stay
 	for _, o := range slices.Backward(in.live) {
 		switch {
-		case o.ss == r.ss && before, len(kept) == maxReceivers-1:
+		case o.out == r.out && before, len(kept) == maxReceivers-1:
 			over = append(over, o)
 			continue
-		case o.ss == r.ss:
+		case o.out == r.out:
 			before = true
 			time.AfterFunc(replaceTime, o.end)
 		}
@@ -127,14 +76,14 @@ func (in *inbound) remove(r *receiver) {
 func (in *inbound) idle() bool { return len(in.live) == 0 && in.offers.Tokens() >= offerBurst }
 
 // mayOffer reports whether a peer may begin another session.
-func (s *Service) mayOffer(p peer.ID) bool {
+func (s *intake) mayOffer(p peer.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.from(p).offers.Allow()
 }
 
 // from is what a peer has received here. The caller holds mu.
-func (s *Service) from(p peer.ID) *inbound {
+func (s *intake) from(p peer.ID) *inbound {
 	in := s.inbound[p]
 	if in == nil {
 		for id, other := range s.inbound {
@@ -146,4 +95,71 @@ func (s *Service) from(p peer.ID) *inbound {
 		s.inbound[p] = in
 	}
 	return in
+}
+
+// add lets packets to r in, unless another receiver has its index. What its peer has too much of ends.
+func (s *intake) add(r *receiver) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (*s.receivers.Load())[r.index] != nil {
+		return false
+	}
+	for _, over := range s.from(r.peer).admit(r) {
+		s.refuse(RefusedReplaced, over.out.path)
+		over.end()
+	}
+	s.replace(r.index, r)
+	return true
+}
+
+// remove lets no more packets to r in, and closes its sink.
+func (s *intake) remove(r *receiver) {
+	s.mu.Lock()
+	s.replace(r.index, nil)
+	s.from(r.peer).remove(r)
+	s.mu.Unlock()
+	r.close()
+}
+
+// replace sets or, with nil, removes an entry. The caller holds mu.
+func (s *intake) replace(index uint32, r *receiver) {
+	m := maps.Clone(*s.receivers.Load())
+	if r != nil {
+		m[index] = r
+	} else {
+		delete(m, index)
+	}
+	s.receivers.Store(&m)
+}
+
+// dispatcher hands the sealed packets of one socket to their receivers. It belongs to the socket's reader.
+type dispatcher struct {
+	in      *intake
+	touched []*receiver // to be flushed
+	// The receiver of the last packet, its index, and the table it was found in.
+	last  *receiver
+	index uint32
+	table *map[uint32]*receiver
+}
+
+func (d *dispatcher) take(b []byte) {
+	index, table := sealed.Index(b), d.in.receivers.Load()
+	if d.last == nil || index != d.index || table != d.table {
+		d.last, d.index, d.table = (*table)[index], index, table
+	}
+	r := d.last
+	switch {
+	case r == nil:
+		d.in.counts[RefusedUnknown].Add(1)
+	case r.take(b):
+		d.touched = append(d.touched, r)
+	}
+}
+
+func (d *dispatcher) flush() {
+	for i, r := range d.touched {
+		r.flush()
+		d.touched[i] = nil
+	}
+	d.touched = d.touched[:0]
 }

@@ -17,11 +17,11 @@ func intakes() *Service {
 	return New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
 }
 
-func onPath(s *Service) *Session { return &Session{s: s, path: &testPath{}} }
+func onPath(s *Service) *sending { return sendingOn(s, &testPath{}) }
 
-func (s *Service) begins(p peer.ID, on *Session, index uint32) *receiver {
-	r := &receiver{ss: on, peer: p, index: index, over: wake.NewOne(), sink: &testSink{}}
-	if !s.add(r) {
+func (s *Service) begins(p peer.ID, on *sending, index uint32) *receiver {
+	r := &receiver{out: on, peer: p, index: index, over: wake.NewOne(), sink: &testSink{}}
+	if !s.in.add(r) {
 		panic("the index is taken")
 	}
 	return r
@@ -66,10 +66,10 @@ func TestSessionsOfAPeerAreBounded(t *testing.T) {
 		t.Error("a session of another peer ended")
 	}
 	for _, r := range all {
-		s.remove(r)
+		s.in.remove(r)
 	}
-	s.remove(kept)
-	if n := len(*s.receivers.Load()); n != 0 {
+	s.in.remove(kept)
+	if n := len(*s.in.receivers.Load()); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
@@ -79,19 +79,19 @@ func TestOffersAreBounded(t *testing.T) {
 	s := intakes()
 	allowed := 0
 	for range 1000 {
-		if s.mayOffer("p") {
+		if s.in.mayOffer("p") {
 			allowed++
 		}
 	}
 	if allowed < offerBurst || allowed > offerBurst+10 {
 		t.Errorf("%d of 1000 offers are taken, want %d", allowed, offerBurst)
 	}
-	if !s.mayOffer("q") {
+	if !s.in.mayOffer("q") {
 		t.Error("another peer has to wait")
 	}
-	s.from("idle")
-	s.from("another")
-	if s.inbound["idle"] != nil || s.inbound["p"] == nil {
+	s.in.from("idle")
+	s.in.from("another")
+	if s.in.inbound["idle"] != nil || s.in.inbound["p"] == nil {
 		t.Error("a peer without sessions is remembered, or one that offers too many is forgotten")
 	}
 }
@@ -117,7 +117,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	}
 	got := ""
 	for _, r := range Reasons() {
-		if n := d.s.Refused(r); n > 0 {
+		if n := d.in.Refused(r); n > 0 {
 			got += fmt.Sprintf("%s %d ", r, n)
 		}
 	}

@@ -80,11 +80,11 @@ func TestAnswers(t *testing.T) {
 	for n := range answer {
 		take(answer[:n])
 	}
-	if _, _, _, at := r.ss.meter.waits(); !at.IsZero() {
+	if _, _, _, at := r.out.meter.waits(); !at.IsZero() {
 		t.Fatal("a short answer counts")
 	}
 	take(append(answer, bytes.Repeat([]byte{1}, 100)...))
-	if _, _, _, at := r.ss.meter.waits(); at.IsZero() {
+	if _, _, _, at := r.out.meter.waits(); at.IsZero() {
 		t.Error("an answer does not count")
 	}
 	take([]byte{kindAsk, 0, 0, 0, 1}) // nothing can be sent
@@ -94,24 +94,24 @@ func TestAnswers(t *testing.T) {
 func TestSessionThatTells(t *testing.T) {
 	const ms = time.Millisecond
 	now := time.Unix(1000, 0)
-	with := func(trip time.Duration, at time.Time) *Session {
-		ss := &Session{}
+	with := func(trip time.Duration, at time.Time) *sending {
+		ss := &sending{}
 		ss.meter.answered(0, uint32(trip.Microseconds()/2), uint32(trip.Microseconds()), at)
 		return ss
 	}
-	none, short, long := &Session{}, with(20*ms, now), with(30*ms, now.Add(100*ms))
+	none, short, long := &sending{}, with(20*ms, now), with(30*ms, now.Add(100*ms))
 	dead := with(10*ms, now.Add(-2*asNew))
 	for name, c := range map[string]struct {
-		sessions []*Session
+		sessions []*sending
 		want     time.Duration
 	}{
-		"no answer":              {[]*Session{none, none}, 0},
-		"one":                    {[]*Session{none, short, none}, 20 * ms},
-		"began with a queue":     {[]*Session{short, long}, 20 * ms},
-		"the same, first":        {[]*Session{long, short}, 20 * ms},
-		"answers no more":        {[]*Session{dead, long}, 30 * ms},
-		"answers no more, later": {[]*Session{long, dead, none}, 30 * ms},
-		"answered long ago":      {[]*Session{dead}, 10 * ms},
+		"no answer":              {[]*sending{none, none}, 0},
+		"one":                    {[]*sending{none, short, none}, 20 * ms},
+		"began with a queue":     {[]*sending{short, long}, 20 * ms},
+		"the same, first":        {[]*sending{long, short}, 20 * ms},
+		"answers no more":        {[]*sending{dead, long}, 30 * ms},
+		"answers no more, later": {[]*sending{long, dead, none}, 30 * ms},
+		"answered long ago":      {[]*sending{dead}, 10 * ms},
 	} {
 		if _, _, least, at := told(slices.Values(c.sessions)); least != c.want || at.IsZero() != (c.want == 0) {
 			t.Errorf("%s: least %v at %v, want %v", name, least, at, c.want)
@@ -121,7 +121,7 @@ func TestSessionThatTells(t *testing.T) {
 
 // Questions in a row are answered once: nobody has this node send as much as they like.
 func TestQuestionsInARow(t *testing.T) {
-	r := newReceiver(&Session{s: New(Config{})}, "")
+	r := newReceiver(sendingOn(New(Config{}), nil), "")
 	r.answered = time.Now().Add(time.Hour) // a moment ago
 	if r.question(1); len(r.questions) != 0 {
 		t.Error("a question soon after another one is answered")

@@ -64,6 +64,11 @@ func (s *testSink) Flush() { s.flushes++ }
 func (s *testSink) Close() { s.closed = true }
 
 // receiving is a session that receives with an index, the sender's end of its keys, and the socket's way to it.
+// sendingOn is the sending direction of a session that sends nothing.
+func sendingOn(s *Service, p Path) *sending {
+	return &sending{link: link{node: s.node, path: p, ctx: context.Background()}}
+}
+
 func receiving(t testing.TB, index uint32) (*dispatcher, *sealed.Sealer, *testSink, *testPath, *receiver) {
 	t.Helper()
 	secret := bytes.Repeat([]byte{7}, sealed.SecretLen)
@@ -77,12 +82,12 @@ func receiving(t testing.TB, index uint32) (*dispatcher, *sealed.Sealer, *testSi
 	}
 	s := New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
 	path, sink := &testPath{}, &testSink{}
-	r := newReceiver(&Session{s: s, path: path, ctx: context.Background()}, "")
+	r := newReceiver(sendingOn(s, path), "")
 	r.index, r.opener, r.sink = index, opener, sink
-	if !s.add(r) {
+	if !s.in.add(r) {
 		t.Fatal("the index is taken")
 	}
-	return &dispatcher{s: s}, sealer, sink, path, r
+	return &dispatcher{in: &s.in}, sealer, sink, path, r
 }
 
 // What the peer did not seal does not reach the sink, whatever index it bears; nor does anything after the end.
@@ -117,7 +122,7 @@ func TestForgedPackets(t *testing.T) {
 		t.Errorf("the sink has %s after %d flushes; %d bytes received, want [one two], 1 and %d", got, sink.flushes, path.received.Load(), 2*length)
 	}
 	late := seal("late")
-	d.s.remove(r)
+	d.in.remove(r)
 	d.take(late)
 	d.flush()
 	if len(sink.got) != 2 || !sink.closed {

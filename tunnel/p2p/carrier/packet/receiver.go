@@ -15,10 +15,13 @@ import (
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
+// answerEvery is how often a session answers what it is asked, at most.
+const answerEvery = 2 * time.Millisecond
+
 // receiver is the receiving direction of a session.
 type receiver struct {
 	asked
-	ss      *Session
+	out     *sending // the other direction
 	peer    peer.ID
 	index   uint32
 	arrived chan uint32 // probes to confirm
@@ -33,14 +36,14 @@ type receiver struct {
 	bytes   int  // of packets for the sink since the last flush
 }
 
-func newReceiver(ss *Session, from peer.ID) *receiver {
-	return &receiver{ss: ss, peer: from, arrived: make(chan uint32, 16), asked: asked{questions: make(chan asking, 1)}, over: wake.NewOne()}
+func newReceiver(out *sending, from peer.ID) *receiver {
+	return &receiver{out: out, peer: from, arrived: make(chan uint32, 16), asked: asked{questions: make(chan asking, 1)}, over: wake.NewOne()}
 }
 
 // serve answers questions and confirms probes until the sender ends the stream.
 func (r *receiver) serve(s network.Stream) error {
 	ended := make(chan error, 1)
-	r.ss.s.cfg.Spawn(func() {
+	r.out.cfg.Spawn(func() {
 		var b [1]byte
 		_, err := s.Read(b[:])
 		switch {
@@ -55,16 +58,16 @@ func (r *receiver) serve(s network.Stream) error {
 		select {
 		case err := <-ended:
 			return err
-		case <-r.ss.ctx.Done():
+		case <-r.out.ctx.Done():
 			return nil
 		case <-r.over:
 			return errReplaced
 		case q := <-r.questions:
-			if out := r.ss.sending.Load(); out != nil {
+			if out := r.out.now.Load(); out != nil {
 				_ = out.sendOwn(kindAnswer, q.sent, 0, q.here) // it may get lost on its way, too
 			}
 		case id := <-r.arrived:
-			if out := r.ss.sending.Load(); out != nil && out.sendOwn(kindArrived, id, 0) == nil {
+			if out := r.out.now.Load(); out != nil && out.sendOwn(kindArrived, id, 0) == nil {
 				continue
 			}
 			_ = s.SetWriteDeadline(time.Now().Add(setupTimeout))
@@ -87,16 +90,16 @@ func (r *receiver) take(b []byte) bool {
 		return false
 	}
 	if len(b) > maxPacket {
-		r.ss.s.refuse(RefusedOversize, r.ss.path)
+		r.out.refuse(RefusedOversize, r.out.path)
 		return false
 	}
 	payload, err := r.opener.Open(b)
 	switch {
 	case errors.Is(err, sealed.ErrReplayed):
-		r.ss.s.refuse(RefusedReplayed, r.ss.path)
+		r.out.refuse(RefusedReplayed, r.out.path)
 		return false
 	case err != nil:
-		r.ss.s.refuse(RefusedForged, r.ss.path)
+		r.out.refuse(RefusedForged, r.out.path)
 		return false
 	}
 	first := !r.touched
@@ -116,7 +119,7 @@ func (r *receiver) take(b []byte) bool {
 func (r *receiver) own(kind byte, id uint32, payload []byte) {
 	switch kind {
 	case kindArrived:
-		for _, out := range []*sender{r.ss.sending.Load(), r.ss.renewing.Load()} {
+		for _, out := range []*sender{r.out.now.Load(), r.out.next.Load()} {
 			if out != nil {
 				out.note(id)
 			}
@@ -143,11 +146,11 @@ func (r *receiver) flush() {
 	}
 	r.sink.Flush()
 	if r.bytes > 0 {
-		r.ss.path.Received(r.bytes)
+		r.out.path.Received(r.bytes)
 		r.bytes = 0
 		return
 	}
-	r.ss.path.Heard()
+	r.out.path.Heard()
 }
 
 // close closes the sink; nothing is taken afterwards.
@@ -156,4 +159,34 @@ func (r *receiver) close() {
 	defer r.mu.Unlock()
 	r.closed = true
 	r.sink.Close()
+}
+
+// asking is a question of the peer: when it was sent by its clock, and when it arrived by this one.
+type asking struct{ sent, here uint32 }
+
+// asked is what a receiver has been asked. It belongs to receiver.mu.
+type asked struct {
+	questions chan asking // to answer
+	answered  time.Time   // when one was taken last
+}
+
+// question has what was sent at the peer's time sent answered.
+func (r *receiver) question(sent uint32) {
+	now := time.Now()
+	if now.Sub(r.answered) < answerEvery {
+		return
+	}
+	r.answered = now
+	select {
+	case r.questions <- asking{sent, r.out.clock(now)}:
+	default: // the one before it waits
+	}
+}
+
+// answer takes in the payload of an answer.
+func (r *receiver) answer(b []byte) {
+	if len(b) >= 9 {
+		now := time.Now()
+		r.out.meter.answered(binary.BigEndian.Uint32(b[1:]), binary.BigEndian.Uint32(b[5:]), r.out.clock(now), now)
+	}
 }

@@ -33,7 +33,7 @@ const (
 
 // sender is the sending direction of a session.
 type sender struct {
-	ss   *Session
+	link *link
 	sock *socket
 	base []byte       // control message with the source address, or empty
 	size atomic.Int32 // largest sealed packet that passes, bytes; 0: none
@@ -59,16 +59,23 @@ type train struct {
 	single bool   // the interface takes no trains
 }
 
-func newSender(ss *Session, sock *socket, src netip.Addr, sealer *sealed.Sealer) *sender {
+// sending is what is sent beside one connection.
+type sending struct {
+	link
+	now  atomic.Pointer[sender] // nil: none can be sent
+	next atomic.Pointer[sender] // is to replace it; nil: none
+}
+
+func newSender(l *link, sock *socket, src netip.Addr, sealer *sealed.Sealer) *sender {
 	base := sourceControl(nil, src)
-	return &sender{ss: ss, sock: sock, base: base, sealer: sealer, train: train{oob: base},
+	return &sender{link: l, sock: sock, base: base, sealer: sealer, train: train{oob: base},
 		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ask: wake.NewOne()}
 }
 
 // run serves the direction until its stream ends, or ctx does. It closes works when the size is found.
 func (o *sender) run(ctx context.Context, s network.Stream, largest int, works chan<- struct{}) error {
 	ended := make(chan error, 1)
-	o.ss.s.cfg.Spawn(func() {
+	o.link.cfg.Spawn(func() {
 		var b [4]byte
 		for {
 			if _, err := io.ReadFull(s, b[:]); err != nil {
@@ -78,34 +85,34 @@ func (o *sender) run(ctx context.Context, s network.Stream, largest int, works c
 			o.note(binary.BigEndian.Uint32(b[:]))
 		}
 	})
-	o.ss.s.cfg.Spawn(func() {
+	o.link.cfg.Spawn(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-o.ask:
-				_ = o.sendOwn(kindAsk, o.ss.s.clock(time.Now()), 0) // it may get lost on its way, too
+				_ = o.sendOwn(kindAsk, o.link.clock(time.Now()), 0) // it may get lost on its way, too
 			}
 		}
 	})
 	find := search{
 		sizes: packetSizes(o.v6(), largest), size: &o.size, arrived: o.arrived, tooLarge: o.tooLarge, confirm: o.confirm, ended: ended,
 		probe:     func(id uint32, size int) error { return o.sendOwn(kindProbe, id, size) },
-		quicNeeds: o.quicNeeds, path: o.ss.path, log: o.ss.s.cfg.Log,
+		quicNeeds: o.quicNeeds, path: o.link.path, log: o.link.cfg.Log,
 		works: sync.OnceFunc(func() { close(works) }), seen: seen{id: rand.Uint32()},
 	}
 	return find.run(ctx)
 }
 
 func (o *sender) v6() bool {
-	a, ok := o.ss.quic.RemoteAddr().(*net.UDPAddr)
+	a, ok := o.link.quic.RemoteAddr().(*net.UDPAddr)
 	return ok && a.IP.To4() == nil
 }
 
 // quicNeeds is how large QUIC's own packets are, which a datagram that is too large makes it say.
 func (o *sender) quicNeeds() (int, error) {
 	var tooLarge *quic.DatagramTooLargeError
-	if err := o.ss.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
+	if err := o.link.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
 		return 0, errors.Join(errEnded, err)
 	}
 	return int(tooLarge.MaxDatagramPayloadSize) + quicExtra, nil
@@ -135,7 +142,7 @@ func (o *sender) put(b []byte) error {
 	}
 	if o.buf == nil {
 		var ok bool
-		if o.buf, ok = o.ss.s.trains.Get().(*[]byte); !ok {
+		if o.buf, ok = o.link.trains.Get().(*[]byte); !ok {
 			return ErrNoDatagrams
 		}
 	}
@@ -160,7 +167,7 @@ func (o *sender) flush() error {
 		err = o.send()
 	}
 	if o.buf != nil {
-		o.ss.s.trains.Put(o.buf)
+		o.link.trains.Put(o.buf)
 		o.buf = nil
 	}
 	return err
@@ -188,7 +195,7 @@ func (o *sender) sendOwn(kind byte, id uint32, size int, more ...uint32) error {
 func (o *sender) send() error {
 	b, each, count := *o.buf, o.each, o.count
 	*o.buf, o.count, o.whole = b[:0], 0, false
-	o.ss.path.Sent(len(b))
+	o.link.path.Sent(len(b))
 	if count > 1 && !o.single {
 		if each != o.cut {
 			o.oob, o.cut = segmentControl(append(o.oob[:0:cap(o.oob)], o.base...), each), each
@@ -220,7 +227,7 @@ func (o *sender) judge(err error) error {
 }
 
 func (o *sender) write(b, oob []byte) (int, error) {
-	to, ok := o.ss.quic.RemoteAddr().(*net.UDPAddr) // follows the peer's address
+	to, ok := o.link.quic.RemoteAddr().(*net.UDPAddr) // follows the peer's address
 	if !ok {
 		return 0, ErrNoDatagrams
 	}
@@ -229,6 +236,6 @@ func (o *sender) write(b, oob []byte) (int, error) {
 	if len(oob) > len(o.base) {
 		packets = (n + o.cut - 1) / o.cut
 	}
-	o.ss.sent.Add(uint64(n + packets*headers))
+	o.link.sent.Add(uint64(n + packets*headers))
 	return n, err
 }

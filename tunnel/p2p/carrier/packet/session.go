@@ -7,37 +7,18 @@ import (
 	"fmt"
 	"io"
 	mrand "math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/conns"
-	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (
-	datagramVersion = 1
-	offerLen        = 17
-	answerLen       = 7
-	exportLabel     = "EXPORTER-edgemesh-datagram"
-
-	// A payload's first byte is the owner's below ownKinds.
-	ownKinds    = 0x80
-	kindProbe   = 0x80
-	kindArrived = 0x81
-	kindAsk     = 0x82
-	kindAnswer  = 0x83
-
-	// maxPacket is the longest sealed packet that is taken, bytes.
-	maxPacket = 9000
-	// setupTimeout bounds offer and answer.
-	setupTimeout = 5 * time.Second
 	// firstPause is the pause before datagrams are offered again, lastPause the longest: the peer may be starting,
 	// which takes it a moment, or have a version without datagrams.
 	firstPause, lastPause = 100 * time.Millisecond, time.Minute
@@ -48,46 +29,13 @@ const (
 	drainTime  = 2 * time.Second
 )
 
-// Path is the connection that datagrams go beside, as its owner sees it. Sent, Received and Heard are called for every
-// batch of packets, with a lock of this package held: they must not block, nor call back.
-type Path interface {
-	// Peer is the peer's name in logs, Addr where it is.
-	Peer() string
-	Addr() string
-	// Sent counts bytes of datagrams that were sent, Received those that arrived.
-	Sent(bytes int)
-	Received(bytes int)
-	// Heard records that something arrived that is not for the owner.
-	Heard()
-	// Carried is how many bytes were ever sent on the path, by streams too.
-	Carried() uint64
-	// Narrowed says that large packets vanish while small ones arrive: an MTU black hole.
-	Narrowed()
-	// Broken says that the path is useless, and why.
-	Broken(why string)
-}
-
 // Session is the datagrams beside one QUIC connection. All methods may be called on nil, which has none.
 type Session struct {
-	s    *Service
-	path Path
-	ctx  context.Context //nolint:containedctx // ends with the connection
-	conn network.Conn
-	quic *quic.Conn
-
-	sending  atomic.Pointer[sender] // nil: none can be sent
-	renewing atomic.Pointer[sender] // is to replace it; nil: none
-	meter    meter
-	sent     atomic.Uint64 // bytes, with headers
-}
-
-// Session returns the datagrams beside c, which ctx ends with; nil if c is not a direct QUIC connection.
-func (s *Service) Session(ctx context.Context, c network.Conn, p Path) *Session {
-	var q *quic.Conn
-	if !endpoint.OverUDP(c.RemoteMultiaddr()) || !c.As(&q) {
-		return nil
-	}
-	return &Session{s: s, path: p, ctx: ctx, conn: c, quic: q}
+	sending
+	conn  network.Conn
+	in    *intake
+	on    *sockets
+	among *sessions
 }
 
 // Run agrees with the peer on datagrams towards it, and again when they ended while the connection lives, until that
@@ -98,9 +46,9 @@ func (ss *Session) Run() {
 	}
 	for pause := time.Duration(0); ; {
 		began := time.Now()
-		if ss.s.sink.Load() != nil { // else still starting
+		if ss.in.sink.Load() != nil { // else still starting
 			if err := ss.send(); ss.ctx.Err() == nil {
-				ss.s.cfg.Log.Debug("no datagrams", "peer", ss.path.Peer(), "err", err)
+				ss.cfg.Log.Debug("no datagrams", "peer", ss.path.Peer(), "err", err)
 			}
 		}
 		pause = offerPause(pause, time.Since(began))
@@ -118,10 +66,10 @@ func (ss *Session) send() error {
 	if err != nil {
 		return err
 	}
-	ss.sending.Store(now.sender)
-	defer ss.sending.Store(nil)
-	defer ss.s.join(ss)()
-	renew := time.NewTimer(ss.s.cfg.Renew)
+	ss.now.Store(now.sender)
+	defer ss.now.Store(nil)
+	defer ss.among.join(ss.conn.RemotePeer(), &ss.sending)()
+	renew := time.NewTimer(ss.cfg.Renew)
 	defer renew.Stop()
 	for {
 		select {
@@ -131,12 +79,12 @@ func (ss *Session) send() error {
 		}
 		next, err := ss.renew(ctx, now)
 		if err != nil {
-			ss.s.cfg.Log.Debug("datagrams keep their keys", "peer", ss.path.Peer(), "again", renewAgain, "err", err)
+			ss.cfg.Log.Debug("datagrams keep their keys", "peer", ss.path.Peer(), "again", renewAgain, "err", err)
 			renew.Reset(renewAgain)
 			continue
 		}
 		now = next
-		renew.Reset(ss.s.cfg.Renew)
+		renew.Reset(ss.cfg.Renew)
 	}
 }
 
@@ -146,8 +94,8 @@ func (ss *Session) renew(ctx context.Context, before *outbound) (*outbound, erro
 	if err != nil {
 		return nil, err
 	}
-	ss.renewing.Store(next.sender)
-	defer ss.renewing.Store(nil)
+	ss.next.Store(next.sender)
+	defer ss.next.Store(nil)
 	select {
 	case <-next.works:
 	case err = <-next.ended:
@@ -157,9 +105,9 @@ func (ss *Session) renew(ctx context.Context, before *outbound) (*outbound, erro
 		before.ended <- err
 		return nil, err
 	}
-	ss.sending.Store(next.sender)
+	ss.now.Store(next.sender)
 	if err := before.flush(); err != nil {
-		ss.s.cfg.Log.Debug("last datagrams under old keys", "peer", ss.path.Peer(), "err", err)
+		ss.cfg.Log.Debug("last datagrams under old keys", "peer", ss.path.Peer(), "err", err)
 	}
 	time.AfterFunc(drainTime, before.end)
 	return next, nil
@@ -178,7 +126,7 @@ func (ss *Session) begin(ctx context.Context) (*outbound, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	o := &outbound{works: make(chan struct{}), ended: make(chan error, 1), end: cancel}
 	st, largest, err := ss.offer(ctx, o)
-	if err == nil && !ss.s.cfg.Spawn(func() {
+	if err == nil && !ss.cfg.Spawn(func() {
 		o.ended <- o.run(ctx, st, largest, o.works)
 		cancel()
 		_ = st.Reset()
@@ -188,7 +136,7 @@ func (ss *Session) begin(ctx context.Context) (*outbound, error) {
 	if err != nil {
 		cancel()
 		if st != nil {
-			ss.s.cfg.Spawn(func() { _ = st.Reset() })
+			ss.cfg.Spawn(func() { _ = st.Reset() })
 		}
 		return nil, err
 	}
@@ -206,7 +154,7 @@ func offerPause(before, took time.Duration) time.Duration {
 // offer agrees on a sending direction on a stream of its own, and returns the longest packet that the peer takes. The
 // stream, if there is one, is the caller's, and unusable once ctx has ended.
 func (ss *Session) offer(ctx context.Context, o *outbound) (st network.Stream, largest int, err error) {
-	sock, src, err := ss.s.socketOf(ss.quic)
+	sock, src, err := ss.on.socketOf(ss.quic)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -234,7 +182,7 @@ func (ss *Session) offer(ctx context.Context, o *outbound) (st network.Stream, l
 	if err != nil {
 		return st, 0, err
 	}
-	suite, secret, err := ss.secret(offer[1:], index, ss.s.cfg.Self, ss.conn.RemotePeer())
+	suite, secret, err := ss.secret(offer[1:], index, ss.cfg.Self, ss.conn.RemotePeer())
 	if err != nil {
 		return st, 0, err
 	}
@@ -242,7 +190,7 @@ func (ss *Session) offer(ctx context.Context, o *outbound) (st network.Stream, l
 	if err != nil {
 		return st, 0, err
 	}
-	o.sender = newSender(ss, sock, src, sealer)
+	o.sender = newSender(&ss.link, sock, src, sealer)
 	return st, largest, nil
 }
 
@@ -259,19 +207,19 @@ func parseAnswer(b [answerLen]byte) (index uint32, largest int, err error) {
 func (ss *Session) Answer(st network.Stream) {
 	defer ss.end(st)()
 	if err := ss.receive(st); err != nil && ss.ctx.Err() == nil {
-		ss.s.cfg.Log.Debug("the peer's datagrams ended", "peer", ss.path.Peer(), "err", err)
+		ss.cfg.Log.Debug("the peer's datagrams ended", "peer", ss.path.Peer(), "err", err)
 	}
 }
 
 // receive agrees on the receiving direction, and serves it.
 func (ss *Session) receive(st network.Stream) error {
-	newSink := ss.s.sink.Load()
+	newSink := ss.in.sink.Load()
 	if newSink == nil {
 		return fmt.Errorf("%w: nothing takes datagrams here yet", errBadSetup)
 	}
 	from := ss.conn.RemotePeer()
-	if !ss.s.mayOffer(from) {
-		ss.s.refuse(RefusedOffer, ss.path)
+	if !ss.in.mayOffer(from) {
+		ss.refuse(RefusedOffer, ss.path)
 		return errOffers
 	}
 	var offer [offerLen]byte
@@ -282,10 +230,10 @@ func (ss *Session) receive(st network.Stream) error {
 	if offer[0] != datagramVersion {
 		return fmt.Errorf("%w: version %d", errBadSetup, offer[0])
 	}
-	r := newReceiver(ss, from)
-	for added := false; !added; added = ss.s.add(r) {
+	r := newReceiver(&ss.sending, from)
+	for added := false; !added; added = ss.in.add(r) {
 		r.index = mrand.Uint32N(sealed.MaxIndex + 1)
-		suite, secret, err := ss.secret(offer[1:], r.index, from, ss.s.cfg.Self)
+		suite, secret, err := ss.secret(offer[1:], r.index, from, ss.cfg.Self)
 		if err != nil {
 			return err
 		}
@@ -296,7 +244,7 @@ func (ss *Session) receive(st network.Stream) error {
 			r.sink = (*newSink)(from)
 		}
 	}
-	defer ss.s.remove(r)
+	defer ss.in.remove(r)
 	answer := binary.BigEndian.AppendUint32([]byte{datagramVersion}, r.index)
 	answer = binary.BigEndian.AppendUint16(answer, maxPacket)
 	if _, err := st.Write(answer); err != nil {
@@ -311,7 +259,7 @@ func (ss *Session) end(st network.Stream) func() {
 	stop := context.AfterFunc(ss.ctx, func() { _ = st.SetDeadline(time.Unix(1, 0)) })
 	return func() {
 		stop()
-		ss.s.cfg.Spawn(func() { _ = st.Reset() })
+		ss.cfg.Spawn(func() { _ = st.Reset() })
 	}
 }
 
@@ -333,7 +281,7 @@ func (ss *Session) Size() int {
 	if ss == nil {
 		return 0
 	}
-	if o := ss.sending.Load(); o != nil {
+	if o := ss.now.Load(); o != nil {
 		return max(int(o.size.Load())-sealed.Overhead, 0)
 	}
 	return 0
@@ -345,12 +293,12 @@ func (ss *Session) Put(b []byte) error {
 	if ss == nil {
 		return ErrNoDatagrams
 	}
-	o := ss.sending.Load()
+	o := ss.now.Load()
 	if o == nil {
 		return ErrNoDatagrams
 	}
 	err := o.put(b)
-	if ss.sending.Load() != o && err == nil { // it was replaced meanwhile
+	if ss.now.Load() != o && err == nil { // it was replaced meanwhile
 		err = o.flush()
 	}
 	return err
@@ -361,7 +309,7 @@ func (ss *Session) Flush() error {
 	if ss == nil {
 		return nil
 	}
-	if o := ss.sending.Load(); o != nil {
+	if o := ss.now.Load(); o != nil {
 		return o.flush()
 	}
 	return nil
@@ -372,7 +320,7 @@ func (ss *Session) Confirm() {
 	if ss == nil {
 		return
 	}
-	if o := ss.sending.Load(); o != nil {
+	if o := ss.now.Load(); o != nil {
 		o.confirm.Wake()
 	}
 }

@@ -1,0 +1,47 @@
+package packet
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/quic-go/quic-go"
+)
+
+// Config is what a Service needs. All of it is required, except Renew.
+type Config struct {
+	Self peer.ID
+	// Control applies the options of an underlay socket before it is bound.
+	Control func(network, address string, c syscall.RawConn) error
+	// Renew is how long the keys of a session are used; 0: a day.
+	Renew time.Duration
+	// Spawn runs a function in a goroutine that the owner waits for; false: the owner is closed.
+	Spawn func(func()) bool
+	Log   *slog.Logger
+}
+
+// node is what sessions need of their Service.
+type node struct {
+	refusals
+	cfg    Config
+	began  time.Time
+	trains sync.Pool // buffers of sessions that are sending
+}
+
+// clock is a time as packets carry it: microseconds since the Service began, which wrap around. The other end sees
+// differences only.
+func (n *node) clock(t time.Time) uint32 { return uint32(t.Sub(n.began).Microseconds()) }
+
+// link is what both directions of a session need of it.
+type link struct {
+	*node
+	path  Path
+	ctx   context.Context //nolint:containedctx // ends with the connection
+	quic  *quic.Conn
+	meter meter
+	sent  atomic.Uint64 // bytes, with headers
+}
