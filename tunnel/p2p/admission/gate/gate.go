@@ -14,19 +14,14 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/admission/pool"
-	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 const (
@@ -65,48 +60,6 @@ func (g *Gate) Handshakes() (all, taken int) { return g.table.load() }
 func (g *Gate) Patience(calm, pressed time.Duration) time.Duration {
 	all, taken := g.table.load()
 	return calm - (calm-pressed)*time.Duration(taken)/time.Duration(all)
-}
-
-// OpenConnection implements network.ResourceManager.
-func (g *Gate) OpenConnection(dir network.Direction, usefd bool, remote ma.Multiaddr) (network.ConnManagementScope, error) {
-	s := &scope{gate: g, conn: &conn{inbound: dir == network.DirInbound, addr: remote}}
-	if s.conn.inbound && remote != nil {
-		if err := g.table.claim(s.conn); err != nil {
-			reason, from := refusals.Handshakes, s.conn.address()
-			if errors.Is(err, pool.ErrShare) {
-				reason = refusals.Address
-			}
-			if ip, ok := endpoint.IP(remote); ok && s.conn.direct {
-				from = ip.String()
-			}
-			g.cfg.Refused(reason, "", from)
-			return nil, err
-		}
-	}
-	var err error
-	if s.ConnManagementScope, err = g.ResourceManager.OpenConnection(dir, usefd, remote); err != nil {
-		g.table.end(s.conn)
-		g.cfg.Refused(refusals.Connections, "", s.conn.address())
-		return nil, err
-	}
-	return s, nil
-}
-
-// OpenStream implements network.ResourceManager. libp2p calls it for every stream, and SetProtocol when its protocol is known.
-func (g *Gate) OpenStream(p peer.ID, dir network.Direction) (network.StreamManagementScope, error) {
-	s, err := g.ResourceManager.OpenStream(p, dir)
-	if err != nil {
-		g.cfg.Refused(refusals.PeerStreams, p, g.table.from(p))
-		return nil, err
-	}
-	if g.cfg.Policy == nil {
-		return s, nil
-	}
-	if !g.serves(p) && s.PeerScope().Stat().NumStreamsInbound > g.cfg.Policy.streams {
-		s.Done()
-		return nil, errRefused
-	}
-	return stream{s, g, p}, nil
 }
 
 // serves reports whether p may use everything.

@@ -1,12 +1,11 @@
 package mux
 
 import (
-	"encoding/binary"
-	"net"
 	"sync"
 	"time"
 
 	"edgemesh/internal/drain"
+	"edgemesh/internal/wake"
 )
 
 const (
@@ -27,10 +26,18 @@ const (
 	longQueue    = maxQueue
 )
 
+// place is one stream in the queue.
+type place struct {
+	id      uint32
+	room    wake.One // there may be room
+	queued  int
+	waiting bool
+}
+
 // gate knows what each stream of one session has in yamux's queue.
 type gate struct {
-	mu     sync.Mutex         // a leaf: guards what follows, and queued and waiting of its streams
-	queued map[uint32]*Stream // those with something in the queue
+	mu     sync.Mutex        // a leaf: guards what follows, and queued and waiting of its places
+	queued map[uint32]*place // those with something in the queue
 	total  int
 	drain  drain.Drain
 	short  int // bytes of data in a short message
@@ -39,13 +46,13 @@ type gate struct {
 // newGate returns the gate of a session around whose messages are so many more bytes of
 // another session's.
 func newGate(around int) *gate {
-	return &gate{queued: make(map[uint32]*Stream), drain: drain.New(startQueue, minQueue, maxQueue),
+	return &gate{queued: make(map[uint32]*place), drain: drain.New(startQueue, minQueue, maxQueue),
 		short: shortMessage - headerLen - around}
 }
 
 // enter counts up to n bytes for s and returns how many; 0 means that s has to
 // wait for a token on s.room.
-func (g *gate) enter(s *Stream, n int) int {
+func (g *gate) enter(s *place, n int) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	limit := g.drain.Limit()
@@ -87,28 +94,4 @@ func (g *gate) leave(id uint32, n int, began time.Time) {
 		s.waiting = false
 		s.room.Wake()
 	}
-}
-
-// conn is the connection below yamux, which writes one whole message at a time.
-type conn struct {
-	net.Conn
-	gate *gate
-	held *held
-}
-
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if end := c.held.parse(b[:n]); end != nil {
-		go end() // waits for the session's writer, at most until the session ends; the reader must not
-	}
-	return n, err
-}
-
-func (c *conn) Write(b []byte) (int, error) {
-	began := time.Now()
-	n, err := c.Conn.Write(b)
-	if len(b) > headerLen && b[1] == typeData {
-		c.gate.leave(binary.BigEndian.Uint32(b[4:]), len(b)-headerLen, began)
-	}
-	return n, err
 }

@@ -52,9 +52,9 @@ type held struct {
 
 // holder is one stream.
 type holder struct {
-	s     *Stream // nil: not accepted yet
-	n     int     // bytes to read
-	ended bool    // reset for what it holds; its owner still has it
+	evict func() // resets the stream; nil: not accepted yet
+	n     int    // bytes to read
+	ended bool   // reset for what it holds; its owner still has it
 }
 
 func newHeld(nc net.Conn, scope network.PeerScope) (*held, error) {
@@ -111,22 +111,22 @@ func (h *held) opened(id uint32) {
 	}
 }
 
-// own notes whose stream it is. Streams are accepted in order: those before it never will be.
-func (h *held) own(s *Stream, accepted bool) {
+// own notes how to end a stream that has an owner now. Streams are accepted in order: those before it never will be.
+func (h *held) own(stream uint32, evict func(), accepted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for accepted = accepted && h.streams[s.id] != nil; accepted && len(h.early) > 0; {
+	for accepted = accepted && h.streams[stream] != nil; accepted && len(h.early) > 0; {
 		id := h.early[0]
 		h.early = h.early[1:]
-		if id == s.id {
+		if id == stream {
 			break
 		}
 		h.forget(id)
 	}
-	if h.streams[s.id] == nil {
-		h.streams[s.id] = &holder{}
+	if h.streams[stream] == nil {
+		h.streams[stream] = &holder{}
 	}
-	h.streams[s.id].s = s
+	h.streams[stream].evict = evict
 }
 
 // add counts n bytes for a stream. Those of no stream are discarded by yamux.
@@ -158,7 +158,7 @@ func (h *held) add(id uint32, n int) (end func()) {
 func (h *held) worst() (end func()) {
 	var most *holder
 	for _, o := range h.streams {
-		if o.s != nil && !o.ended && (most == nil || o.n > most.n) {
+		if o.evict != nil && !o.ended && (most == nil || o.n > most.n) {
 			most = o
 		}
 	}
@@ -166,7 +166,7 @@ func (h *held) worst() (end func()) {
 		return func() { _ = h.conn.Close() }
 	}
 	most.ended = true // what it holds is there until its owner lets it go
-	return most.s.evict
+	return most.evict
 }
 
 // read takes back n bytes that a stream's owner has read.

@@ -178,11 +178,11 @@ func TestHeldRefused(t *testing.T) {
 		t.Errorf("%d streams, %d of them early, want %d", len(h.streams), len(h.early), backlog)
 	}
 	last := uint32(2*backlog - 1)
-	h.own(&Stream{id: last}, true)
+	h.own(last, func() {}, true)
 	if total, _ := h.counted(); len(h.streams) != 1 || len(h.early) != 0 || total != 5 {
 		t.Errorf("%d streams, %d of them early, hold %d bytes, want the one that was accepted, with 5", len(h.streams), len(h.early), total)
 	}
-	h.own(&Stream{id: last + 1000}, true) // of those that were too many to note
+	h.own(last+1000, func() {}, true) // of those that were too many to note
 	h.left(last)
 	h.left(last + 1000)
 	if total, _ := h.counted(); total != 0 || len(h.streams) != 0 {

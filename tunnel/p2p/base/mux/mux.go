@@ -3,8 +3,7 @@ package mux
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
+	"encoding/binary"
 	"net"
 	"time"
 
@@ -59,11 +58,35 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 		h.close()
 		return nil, err
 	}
-	out := &Conn{s: s, gate: g, held: h, body: int(c.MaxMessageSize) - headerLen}
+	out := &Conn{session: session{s: s, gate: g, held: h, body: int(c.MaxMessageSize) - headerLen}}
 	if t, ok := nc.(secured); ok {
 		out.tls = t.TLS()
 	}
 	return out, nil
+}
+
+// conn is the connection below yamux, which writes one whole message at a time.
+type conn struct {
+	net.Conn
+	gate *gate
+	held *held
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if end := c.held.parse(b[:n]); end != nil {
+		go end() // waits for the session's writer, at most until the session ends; the reader must not
+	}
+	return n, err
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	began := time.Now()
+	n, err := c.Conn.Write(b)
+	if len(b) > headerLen && b[1] == typeData {
+		c.gate.leave(binary.BigEndian.Uint32(b[4:]), len(b)-headerLen, began)
+	}
+	return n, err
 }
 
 // secured is a security layer that is TLS. libp2p hands it over as a net.Conn.
@@ -83,11 +106,8 @@ func inCircuit(nc net.Conn) bool {
 
 // Conn is one session.
 type Conn struct {
-	s    *yamux.Session
-	gate *gate
-	held *held
-	body int       // bytes of data in the longest message
-	tls  *tls.Conn // below the session; nil: something else is
+	session
+	tls *tls.Conn // below the session; nil: something else is
 }
 
 var _ network.MuxedConn = (*Conn)(nil)
@@ -98,8 +118,8 @@ func (c *Conn) OpenStream(ctx context.Context) (network.MuxedStream, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	out := newStream(c, s)
-	c.held.own(out, false)
+	out := newStream(&c.session, s)
+	c.held.own(out.id, out.evict, false)
 	return out, nil
 }
 
@@ -109,8 +129,8 @@ func (c *Conn) AcceptStream() (network.MuxedStream, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	out := newStream(c, s)
-	c.held.own(out, true)
+	out := newStream(&c.session, s)
+	c.held.own(out.id, out.evict, true)
 	return out, nil
 }
 
@@ -137,21 +157,4 @@ func (c *Conn) As(target any) bool {
 		return c.tls != nil
 	}
 	return false
-}
-
-// translate turns yamux's errors into libp2p's.
-func translate(err error) error {
-	var stream *yamux.StreamError
-	var away *yamux.GoAwayError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &stream):
-		return &network.StreamError{Remote: stream.Remote, ErrorCode: network.StreamErrorCode(stream.ErrorCode), TransportError: err}
-	case errors.As(err, &away):
-		return &network.ConnError{Remote: away.Remote, ErrorCode: network.ConnErrorCode(away.ErrorCode), TransportError: err}
-	case errors.Is(err, yamux.ErrStreamReset):
-		return fmt.Errorf("%w: %w", network.ErrReset, err)
-	}
-	return err
 }

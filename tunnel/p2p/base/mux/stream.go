@@ -1,6 +1,8 @@
 package mux
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -10,18 +12,21 @@ import (
 	"edgemesh/internal/wake"
 )
 
+// session is what its streams need of it.
+type session struct {
+	s    *yamux.Session
+	gate *gate
+	held *held
+	body int // bytes of data in the longest message
+}
+
 // Stream is one stream of a session.
 type Stream struct {
-	y    *yamux.Stream
-	c    *Conn
-	id   uint32
-	room wake.One // there may be room in the queue
+	place
+	y *yamux.Stream
+	c *session
 
 	writing sync.Mutex // one Write at a time
-
-	// Of the gate.
-	queued  int
-	waiting bool
 
 	ended  chan struct{} // closed by the first Reset, Close or CloseWrite
 	end    sync.Once
@@ -30,8 +35,8 @@ type Stream struct {
 
 var _ network.MuxedStream = (*Stream)(nil)
 
-func newStream(c *Conn, y *yamux.Stream) *Stream {
-	return &Stream{y: y, c: c, id: y.StreamID(), room: wake.NewOne(), ended: make(chan struct{}), expiry: newExpiry()}
+func newStream(c *session, y *yamux.Stream) *Stream {
+	return &Stream{y: y, c: c, place: place{id: y.StreamID(), room: wake.NewOne()}, ended: make(chan struct{}), expiry: newExpiry()}
 }
 
 // Write returns once everything is in the queue, which it keeps short.
@@ -40,7 +45,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 	defer s.writing.Unlock()
 	done := 0
 	for done < len(b) {
-		n := s.c.gate.enter(s, min(len(b)-done, s.c.body))
+		n := s.c.gate.enter(&s.place, min(len(b)-done, s.c.body))
 		if n == 0 {
 			// The session's end and the peer's reset are seen by the next Write: what
 			// blocks here is what yamux is about to send.
@@ -162,4 +167,21 @@ func (e *expiry) set(t time.Time) {
 			close(e.past)
 		}
 	})
+}
+
+// translate turns yamux's errors into libp2p's.
+func translate(err error) error {
+	var stream *yamux.StreamError
+	var away *yamux.GoAwayError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &stream):
+		return &network.StreamError{Remote: stream.Remote, ErrorCode: network.StreamErrorCode(stream.ErrorCode), TransportError: err}
+	case errors.As(err, &away):
+		return &network.ConnError{Remote: away.Remote, ErrorCode: network.ConnErrorCode(away.ErrorCode), TransportError: err}
+	case errors.Is(err, yamux.ErrStreamReset):
+		return fmt.Errorf("%w: %w", network.ErrReset, err)
+	}
+	return err
 }

@@ -6,12 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-
-	"github.com/libp2p/go-libp2p/core/sec"
-	"golang.org/x/sys/unix"
 )
 
 // Cause says why there was no connection through a proxy.
@@ -87,30 +83,6 @@ func explain(proxy, target string, err error) *Error {
 		e.Cause = Silent
 	case errors.Is(err, errAnswer):
 		e.Cause = Rubbish
-	}
-	return e
-}
-
-// Behind says what went wrong with a dial with ctx, which Through returned; errors that name a cause come back as they are.
-// What is not the proxy's doing gets none: before it had given a connection, after the target had shown its key, and when
-// the dial was canceled.
-func Behind(ctx context.Context, proxy, target string, err error) error {
-	var mine *Error
-	var other sec.ErrPeerIDMismatch
-	switch {
-	case err == nil, errors.As(err, &mine):
-		return err
-	case !given(ctx), errors.Is(ctx.Err(), context.Canceled), errors.Is(err, context.Canceled), errors.As(err, &other):
-		return fmt.Errorf("through proxy %s: %w", proxy, err)
-	}
-	e := &Error{Proxy: proxy, Target: target, Cause: Garbled, Err: err}
-	switch {
-	case Foreign(err):
-		e.Cause = Intercepted
-	case timedOut(err):
-		e.Cause = Unanswered
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
-		e.Cause = Cut
 	}
 	return e
 }

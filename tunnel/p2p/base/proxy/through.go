@@ -2,6 +2,9 @@ package proxy
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -9,7 +12,9 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/libp2p/go-libp2p/core/sec"
 	netproxy "golang.org/x/net/proxy"
+	"golang.org/x/sys/unix"
 )
 
 // connectTime bounds a connection through the proxy, handshakes with the target not included: two retransmissions of a SYN.
@@ -80,4 +85,28 @@ func init() {
 		}
 		return &url.URL{Scheme: webScheme}, nil
 	}
+}
+
+// Behind says what went wrong with a dial with ctx, which Through returned; errors that name a cause come back as they are.
+// What is not the proxy's doing gets none: before it had given a connection, after the target had shown its key, and when
+// the dial was canceled.
+func Behind(ctx context.Context, proxy, target string, err error) error {
+	var mine *Error
+	var other sec.ErrPeerIDMismatch
+	switch {
+	case err == nil, errors.As(err, &mine):
+		return err
+	case !given(ctx), errors.Is(ctx.Err(), context.Canceled), errors.Is(err, context.Canceled), errors.As(err, &other):
+		return fmt.Errorf("through proxy %s: %w", proxy, err)
+	}
+	e := &Error{Proxy: proxy, Target: target, Cause: Garbled, Err: err}
+	switch {
+	case Foreign(err):
+		e.Cause = Intercepted
+	case timedOut(err):
+		e.Cause = Unanswered
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		e.Cause = Cut
+	}
+	return e
 }

@@ -31,6 +31,10 @@ const (
 	family4, family6 = 1, 2
 )
 
+// minRequest is the length of the shortest request that is answered, in bytes: an answer must not be longer than its request,
+// whose source may be forged.
+const minRequest = 64
+
 type transactionID [12]byte
 
 // start begins a message; finish writes its length into it.

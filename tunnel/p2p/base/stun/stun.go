@@ -21,9 +21,6 @@ import (
 )
 
 const (
-	// minRequest is the length of the shortest request that is answered, in bytes: an answer must not be longer than its
-	// request, whose source may be forged.
-	minRequest = 64
 	// maxMessage bounds what is read.
 	maxMessage = 512
 	// resend is how long an answer is awaited before the request is sent again.

@@ -4,6 +4,7 @@
 //
 //	host.go  the host
 //	quic.go  its UDP sockets
+//	config.go  what it is made of
 package plainhost
 
 import (
@@ -11,9 +12,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/libp2p/go-libp2p/core/connmgr"
-	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/sec"
 	"github.com/libp2p/go-libp2p/core/transport"
@@ -25,28 +23,11 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
-	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/who/identity"
 )
-
-// Config is what a host is made of. What has no default is required.
-type Config struct {
-	Key       crypto.PrivKey
-	UserAgent string
-	Muxer     network.Multiplexer // yamux
-	TLSOnly   bool                // without Noise
-	Gater     connmgr.ConnectionGater
-	Resources network.ResourceManager // closed with the host
-	Conns     connmgr.ConnManager     // closed with the host; nil: connections are not tagged
-	Addrs     func() []ma.Multiaddr   // to give out; nil: what the host listens on
-	Swarm     []swarm.Option
-	QUIC      []quicreuse.Option
-	// Transports makes those beside QUIC.
-	Transports func(*Host, transport.Upgrader) ([]transport.Transport, error)
-}
 
 // Host is a libp2p host with identify and ping.
 type Host struct {

@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,7 +25,6 @@ import (
 )
 
 const (
-	port = 5353
 	// answerEvery is the least time between two answers on one interface (RFC 6762 section 6).
 	answerEvery = time.Second
 	// maxPerSecond bounds the messages that are parsed; the others are dropped.
@@ -381,10 +379,4 @@ func (f *Finder) note(id string, at Place, signed bool) bool {
 	}
 	f.found[id] = places{time.Now(), signed, others}
 	return true
-}
-
-// listen opens UDP port 5353 beside other responders of this host, such as Avahi.
-func listen(network, address string, mark uint32) (net.PacketConn, error) {
-	lc := net.ListenConfig{Control: control(mark)}
-	return lc.ListenPacket(context.Background(), network, address)
 }

@@ -1,6 +1,7 @@
 package mdns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -31,6 +32,9 @@ func group6() *net.UDPAddr { return &net.UDPAddr{IP: net.ParseIP("ff02::fb"), Po
 
 // hops is the hop limit of mDNS packets (RFC 6762 section 11).
 const hops = 255
+
+// port is that of mDNS.
+const port = 5353
 
 type socket4 struct{ *ipv4.PacketConn }
 
@@ -146,4 +150,10 @@ func control(mark uint32) func(string, string, syscall.RawConn) error {
 		})
 		return errors.Join(cerr, err)
 	}
+}
+
+// listen opens UDP port 5353 beside other responders of this host, such as Avahi.
+func listen(network, address string, mark uint32) (net.PacketConn, error) {
+	lc := net.ListenConfig{Control: control(mark)}
+	return lc.ListenPacket(context.Background(), network, address)
 }

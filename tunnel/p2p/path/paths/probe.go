@@ -20,7 +20,7 @@ import (
 // Probes are those of one connection. Requests do not wait for answers: on a slow path under
 // load answers are late, and the requests show the other side that this one is alive.
 type Probes struct {
-	c     *Conn
+	c     *line
 	token uint64   // names this connection towards the peer
 	due   wake.One // a probe is to be sent
 
@@ -32,7 +32,7 @@ type Probes struct {
 	peerToken uint64
 }
 
-func newProbes(c *Conn) Probes { return Probes{c: c, token: rand.Uint64(), due: wake.NewOne()} }
+func newProbes(c *line) Probes { return Probes{c: c, token: rand.Uint64(), due: wake.NewOne()} }
 
 // result is what probes have shown: the round trip, 0 as long as it is not known, and
 // whether an end owns the address at which it is seen.
@@ -198,22 +198,4 @@ func (p *Probes) sendFrame(f probeFrame) {
 	_ = s.SetWriteDeadline(time.Now().Add(openTimeout))
 	_, _ = s.Write(f.append(nil))
 	_ = s.Close()
-}
-
-// Ping measures a round trip on a stream that was opened for it, which is reset then.
-func Ping(ctx context.Context, s *Stream) (time.Duration, error) {
-	defer s.Reset()
-	if d, ok := ctx.Deadline(); ok {
-		_ = s.s.SetDeadline(d)
-	}
-	defer context.AfterFunc(ctx, s.Reset)()
-	start := time.Now()
-	f := probeFrame{typ: probeRequest, seq: 1, token: s.c.Probes.token}
-	if _, err := s.Write(f.append(nil)); err != nil {
-		return 0, err
-	}
-	if _, err := readProbe(s); err != nil {
-		return 0, err
-	}
-	return time.Since(start), nil
 }

@@ -1,12 +1,14 @@
 package paths
 
 import (
-	"maps"
-	"slices"
-	"sync"
+	"context"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/protocol"
+
+	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/base/ladder"
 )
 
 // Stream is a byte stream to or from a peer on one path. It stays on that path
@@ -85,39 +87,51 @@ func (s *Stream) SetReadDeadline(t time.Time) error { return s.s.SetReadDeadline
 // SetWriteDeadline bounds Write.
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.s.SetWriteDeadline(t) }
 
-// streams are those that are open on a connection.
-type streams struct {
-	mu   sync.Mutex // a leaf
-	open map[*Stream]struct{}
-}
-
-func newStreams() streams { return streams{open: make(map[*Stream]struct{})} }
-
-func (ss *streams) add(s *Stream) {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	ss.open[s] = struct{}{}
-}
-
-func (ss *streams) remove(s *Stream) {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	delete(ss.open, s)
-}
-
-// Streams is how many are open.
-func (ss *streams) Streams() int {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	return len(ss.open)
-}
-
-// ResetStreams resets all that are open.
-func (ss *streams) ResetStreams() {
-	ss.mu.Lock()
-	all := slices.Collect(maps.Keys(ss.open))
-	ss.mu.Unlock()
-	for _, s := range all {
-		s.Reset()
+// OpenStream opens a stream for proto on exactly this connection. It takes one round trip,
+// and ends with the path. An idle path may have died unseen, so it is probed immediately.
+func (c *Conn) OpenStream(ctx context.Context, proto protocol.ID) (*Stream, error) {
+	c.owner.Apply(ladder.Ask{Path: c.ID})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	s, err := conns.Open(ctx, c.Conn, proto)
+	if err != nil {
+		return nil, err
 	}
+	return c.Wrap(s), nil
+}
+
+// Wrap makes s a stream of this path.
+func (c *Conn) Wrap(s network.Stream) *Stream {
+	st := &Stream{s: s, c: c}
+	c.streams.add(st)
+	return st
+}
+
+// DatagramSize is the longest datagram that the stream's path takes beside it now, 0: none.
+func (s *Stream) DatagramSize() int { return s.c.datagrams.Size() }
+
+// PutDatagram sends b beside the stream, unreliably and out of order, at the latest with the next FlushDatagrams. Its
+// first byte is below 128. The error is ErrNoDatagrams, after which the stream can still be used, or the socket's.
+func (s *Stream) PutDatagram(b []byte) error { return s.c.datagrams.Put(b) }
+
+// FlushDatagrams sends what was put. An error says that some of it is lost.
+func (s *Stream) FlushDatagrams() error { return s.c.datagrams.Flush() }
+
+// Ping measures a round trip on a stream that was opened for it, which is reset then.
+func Ping(ctx context.Context, s *Stream) (time.Duration, error) {
+	defer s.Reset()
+	if d, ok := ctx.Deadline(); ok {
+		_ = s.s.SetDeadline(d)
+	}
+	defer context.AfterFunc(ctx, s.Reset)()
+	start := time.Now()
+	f := probeFrame{typ: probeRequest, seq: 1, token: s.c.Probes.token}
+	if _, err := s.Write(f.append(nil)); err != nil {
+		return 0, err
+	}
+	if _, err := readProbe(s); err != nil {
+		return 0, err
+	}
+	return time.Since(start), nil
 }

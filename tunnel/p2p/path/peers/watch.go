@@ -86,8 +86,8 @@ func (p *Peer) look() {
 	}
 }
 
-// Narrowed records that an MTU black hole was found on x.
-func (p *Peer) Narrowed(x *paths.Conn) {
+// Narrowed records that an MTU black hole was found on a path.
+func (p *Peer) Narrowed(x ladder.PathID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state.watch.blackHole = time.Now()
@@ -123,18 +123,18 @@ func (s *state) judgeMTU() (narrow []ladder.PathID) {
 		case paths.BlackHole:
 			narrow = append(narrow, id)
 		case paths.Suspect:
-			s.confirmSizes(x)
+			s.confirmSizes(id)
 			s.watch.again = s.p.t.Now() + paths.SuspectAgain
 		}
 	}
 	return narrow
 }
 
-// confirmSizes confirms the sizes of datagrams on other paths than x: what has made one
+// confirmSizes confirms the sizes of datagrams on other paths than one: what has made one
 // smaller has often made all smaller.
-func (s *state) confirmSizes(x *paths.Conn) {
-	for _, other := range s.paths {
-		if other != x {
+func (s *state) confirmSizes(x ladder.PathID) {
+	for id, other := range s.paths {
+		if id != x {
 			other.ConfirmSize()
 		}
 	}

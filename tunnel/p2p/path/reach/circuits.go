@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -30,15 +28,6 @@ const (
 	circuitPatience = 3 * time.Second // longer than a relay has to answer
 	maxHanging      = 24
 )
-
-// circuits are what is remembered of a peer's circuits.
-type circuits struct {
-	hanging atomic.Int32 // being dialed
-
-	mu       sync.Mutex // behind peers' locks; those of relays and Spawn's are taken under it
-	best     peer.ID    // the relay they should use; "" as long as nothing is known
-	improved time.Time  // when a better one was last tried
-}
 
 // ByRelay makes a circuit to the peer, through the relays one after the other with little time between them.
 func (s *Search) ByRelay(ctx context.Context) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	dht "github.com/libp2p/go-libp2p-kad-dht"
@@ -22,12 +21,6 @@ import (
 // findTimeout bounds a query to the DHT: one about a peer that has just gone may otherwise
 // take half a minute.
 const findTimeout = 3 * time.Second
-
-// Finder finds current addresses of a member.
-type Finder interface {
-	FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error)
-	io.Closer
-}
 
 // JoinDHT joins the cluster's DHT as a client. Relays are its servers, found among the
 // host's own connections; no other host is ever queried.

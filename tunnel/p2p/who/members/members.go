@@ -33,12 +33,6 @@ type Membership struct {
 	Controllers []peer.ID
 }
 
-// Member is a node of the cluster.
-type Member struct {
-	Name string // for logs
-	ID   peer.ID
-}
-
 // Change is what became of a Membership: its Members are those that come, everything else is as it is now.
 type Change struct {
 	Gone []peer.ID // members, some of which may come again under another name

@@ -58,3 +58,9 @@ func (n names) with(gone []peer.ID, come []Member) names {
 	}
 	return n
 }
+
+// Member is a node of the cluster.
+type Member struct {
+	Name string // for logs
+	ID   peer.ID
+}

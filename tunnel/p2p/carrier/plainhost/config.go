@@ -1,0 +1,27 @@
+package plainhost
+
+import (
+	"github.com/libp2p/go-libp2p/core/connmgr"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// Config is what a host is made of. What has no default is required.
+type Config struct {
+	Key       crypto.PrivKey
+	UserAgent string
+	Muxer     network.Multiplexer // yamux
+	TLSOnly   bool                // without Noise
+	Gater     connmgr.ConnectionGater
+	Resources network.ResourceManager // closed with the host
+	Conns     connmgr.ConnManager     // closed with the host; nil: connections are not tagged
+	Addrs     func() []ma.Multiaddr   // to give out; nil: what the host listens on
+	Swarm     []swarm.Option
+	QUIC      []quicreuse.Option
+	// Transports makes those beside QUIC.
+	Transports func(*Host, transport.Upgrader) ([]transport.Transport, error)
+}
