@@ -17,11 +17,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
@@ -39,20 +37,6 @@ import (
 	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
-
-// PendingTimeout is how long a pending dial, one side of a simultaneous open, lasts:
-// Linux sends its SYN for the fourth time after 7 s, and since 6.5 every second at first.
-const PendingTimeout = 16 * time.Second
-
-var (
-	// ErrClosed means that the node was closed.
-	ErrClosed = errors.New("node is closed")
-	// ErrListen means that an address cannot be listened on.
-	ErrListen = errors.New("cannot listen")
-)
-
-// listenUDP opens a UDP socket.
-type listenUDP = func(network string, a *net.UDPAddr) (net.PacketConn, error)
 
 // Config is what a Dialer needs. All of it is required, except Mark and Proxy.
 type Config struct {
@@ -226,4 +210,17 @@ func (d *Dialer) Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr {
 // first.
 func Simultaneous(ctx context.Context, client bool) context.Context {
 	return network.WithSimultaneousConnect(ctx, client, "punch")
+}
+
+// Taken says that the node has been notified of c, and whether it keeps it: the Dial that made it returns.
+func (d *Dialer) Taken(c network.Conn, kept bool) {
+	var x *injected
+	if !c.As(&x) {
+		return
+	}
+	if c.IsClosed() || !kept {
+		x.end()
+	} else {
+		close(x.taken)
+	}
 }

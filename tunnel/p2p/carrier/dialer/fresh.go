@@ -24,9 +24,6 @@ func (d *Dialer) DialFresh(ctx context.Context, e endpoint.Endpoint, p peer.ID) 
 	return d.DialFrom(ctx, e, p, d.cfg.ListenUDP)
 }
 
-// anyPortKey marks the context of a dial that is not to leave from the listening port.
-type anyPortKey struct{}
-
 // DialElsewhere is Dial from another port than the listening ones: a router may remember something wrong about those.
 func (d *Dialer) DialElsewhere(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 	if e, ok := endpoint.Parse(a); ok && e.UDP {

@@ -66,19 +66,6 @@ func (i *injector) inject(ctx context.Context, c transport.CapableConn) error {
 	}
 }
 
-// Taken says that the node has been notified of c, and whether it keeps it: the Dial that made it returns.
-func (d *Dialer) Taken(c network.Conn, kept bool) {
-	var x *injected
-	if !c.As(&x) {
-		return
-	}
-	if c.IsClosed() || !kept {
-		x.end()
-	} else {
-		close(x.taken)
-	}
-}
-
 // Stat implements network.ConnStat: a swarm takes from it whether a circuit is limited, and a peer behind such a one alone does
 // not count as connected.
 func (x *injected) Stat() network.ConnStats {
@@ -137,3 +124,10 @@ func (l *injectListener) Accept() (transport.CapableConn, error) {
 func (l *injectListener) Close() error            { close(l.closed); return nil }
 func (l *injectListener) Addr() net.Addr          { return &net.UnixAddr{Name: "inject", Net: "unix"} }
 func (l *injectListener) Multiaddr() ma.Multiaddr { return l.laddr }
+
+var (
+	// ErrClosed means that the node was closed.
+	ErrClosed = errors.New("node is closed")
+	// ErrListen means that an address cannot be listened on.
+	ErrListen = errors.New("cannot listen")
+)

@@ -1,15 +1,12 @@
 package dialer
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
@@ -40,8 +37,8 @@ const (
 	begunLatest = 4 * time.Second
 )
 
-// errTurn is a relay that accepts, and does not begin.
-var errTurn = errors.New("the connection is accepted, and then there is no answer: the program there hangs, or is overloaded")
+// errUnserved is a relay that accepts, and does not begin.
+var errUnserved = errors.New("the connection is accepted, and then there is no answer: the program there hangs, or is overloaded")
 
 // errBegun is one that begins, and does not continue.
 var errBegun = errors.New("the handshake does not end")
@@ -180,28 +177,30 @@ func (w *handshake) look(now time.Time, info *unix.TCPInfo, unacked int) (stuck 
 	stuck = info.Retransmits >= stuckRepeats && unacked > MinMSS || now.Sub(w.since) >= stuckLatest
 	switch {
 	case w.turn && waits:
-		why = errTurn
+		why = errUnserved
 	case w.turn && now.Sub(w.since) >= begunLatest:
 		why = errBegun
 	}
 	return stuck, why
 }
 
-// Dial is go-libp2p's, repeated when an attempt found that the path takes smaller segments
-// only.
-func (t *tcpTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
-	return t.DialWithUpdates(ctx, a, p, nil)
-}
-
-// DialWithUpdates is Dial for the swarm.
-func (t *tcpTransport) DialWithUpdates(ctx context.Context, a ma.Multiaddr, p peer.ID, updates chan<- transport.DialUpdate) (transport.CapableConn, error) {
-	for {
-		start := time.Now()
-		c, err := t.TcpTransport.DialWithUpdates(ctx, a, p, updates)
-		if err == nil || ctx.Err() != nil || !t.sizes.shrunkSince(a, start) {
-			return c, err
-		}
+// tcpInfo is Info of a socket.
+func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return nil, 0
 	}
+	_ = rc.Control(func(fd uintptr) {
+		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			info = i
+			if queued, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil { // tcp(7): unsent ones, too
+				unacked = queued - int(i.Notsent_bytes)
+			}
+		}
+	})
+	return info, unacked
 }
 
-var _ transport.DialUpdater = (*tcpTransport)(nil)
+// multistreamHeader is the length of multistream-select's first message in
+// bytes. A server sends it alone, a client together with its proposal.
+const multistreamHeader = 1 + len("/multistream/1.0.0\n")

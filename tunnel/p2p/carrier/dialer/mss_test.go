@@ -66,7 +66,7 @@ func TestHandshakeWaitsForItsTurn(t *testing.T) {
 		"a peer":               {false, -1, stuckLatest, 0, true, nil},
 		"a peer, soon":         {false, -1, stuckLatest - 1, 0, false, nil},
 		"its turn comes":       {true, -1, conns.TurnLatest - time.Second, 0, false, nil},
-		"it does not":          {true, -1, conns.TurnLatest + time.Second, 0, false, errTurn},
+		"it does not":          {true, -1, conns.TurnLatest + time.Second, 0, false, errUnserved},
 		"unreachable now":      {true, -1, begunLatest, 80, true, errBegun},
 		"it has begun":         {true, 10 * time.Second, 10*time.Second + stuckLatest - time.Second, 0, false, nil},
 		"segments vanish then": {true, 10 * time.Second, 10*time.Second + stuckLatest, 0, true, nil},

@@ -70,3 +70,6 @@ func forPath(ctx context.Context, v *members.View, p peer.ID) context.Context {
 	}
 	return context.WithValue(ctx, pathKey{}, true)
 }
+
+// listenUDP opens a UDP socket.
+type listenUDP = func(network string, a *net.UDPAddr) (net.PacketConn, error)

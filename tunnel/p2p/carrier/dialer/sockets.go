@@ -95,23 +95,6 @@ func (s *Sockets) Info(c network.ConnMultiaddrs) (info *unix.TCPInfo, unacked in
 	return tcpInfo(sc)
 }
 
-// tcpInfo is Info of a socket.
-func tcpInfo(sc syscall.Conn) (info *unix.TCPInfo, unacked int) {
-	rc, err := sc.SyscallConn()
-	if err != nil {
-		return nil, 0
-	}
-	_ = rc.Control(func(fd uintptr) {
-		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			info = i
-			if queued, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil { // tcp(7): unsent ones, too
-				unacked = queued - int(i.Notsent_bytes)
-			}
-		}
-	})
-	return info, unacked
-}
-
 // Shrink makes later dials of the host at to use smaller segments than mss bytes, which
 // vanish on its path.
 func (s *Sockets) Shrink(to netip.Addr, mss int) { s.sizes.shrink(to, mss) }

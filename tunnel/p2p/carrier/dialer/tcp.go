@@ -36,7 +36,10 @@ type tcpTransport struct {
 	ports map[string]*net.TCPAddr // by network: the address dials are made from
 }
 
-var _ transport.Transport = (*tcpTransport)(nil)
+var (
+	_ transport.Transport   = (*tcpTransport)(nil)
+	_ transport.DialUpdater = (*tcpTransport)(nil)
+)
 
 func newTCPTransport(mark uint32, s *Sockets, up transport.Upgrader, rcmgr network.ResourceManager) (*tcpTransport, error) {
 	sizes := &s.sizes
@@ -165,10 +168,6 @@ func (u bufferedUpgrader) Upgrade(ctx context.Context, t transport.Transport, c 
 	return up, err
 }
 
-// multistreamHeader is the length of multistream-select's first message in
-// bytes. A server sends it alone, a client together with its proposal.
-const multistreamHeader = 1 + len("/multistream/1.0.0\n")
-
 // proposalWait is how long a proposal may come after the header.
 const proposalWait = 150 * time.Millisecond
 
@@ -201,4 +200,28 @@ func portFree(network string, a *net.TCPAddr) error {
 		return err
 	}
 	return l.Close()
+}
+
+// PendingTimeout is how long a pending dial, one side of a simultaneous open, lasts:
+// Linux sends its SYN for the fourth time after 7 s, and since 6.5 every second at first.
+const PendingTimeout = 16 * time.Second
+
+// anyPortKey marks the context of a dial that is not to leave from the listening port.
+type anyPortKey struct{}
+
+// Dial is go-libp2p's, repeated when an attempt found that the path takes smaller segments
+// only.
+func (t *tcpTransport) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport.CapableConn, error) {
+	return t.DialWithUpdates(ctx, a, p, nil)
+}
+
+// DialWithUpdates is Dial for the swarm.
+func (t *tcpTransport) DialWithUpdates(ctx context.Context, a ma.Multiaddr, p peer.ID, updates chan<- transport.DialUpdate) (transport.CapableConn, error) {
+	for {
+		start := time.Now()
+		c, err := t.TcpTransport.DialWithUpdates(ctx, a, p, updates)
+		if err == nil || ctx.Err() != nil || !t.sizes.shrunkSince(a, start) {
+			return c, err
+		}
+	}
 }

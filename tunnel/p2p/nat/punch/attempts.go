@@ -8,7 +8,7 @@
 //	punch.go     one attempt, on both sides
 //	dial.go      the dials of an attempt
 //	pending.go   TCP dials that outlive their attempt
-//	offer.go     what the two sides say to each other
+//	offer.go     what the two sides say to each other, on the wire
 //	outcome.go   what came of an attempt, in words
 //	guess.go     guessing a port of the peer, if nothing else helps (package portguess)
 package punch
@@ -42,6 +42,10 @@ const (
 	offerBurst = 8
 	offerEvery = 4 * time.Second
 )
+
+// attemptTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so the second one has time to get through. TCP dials
+// last longer (pending.go).
+const attemptTimeout = 3 * time.Second
 
 // strangerFor is how long an endpoint is not dialed after a stranger answered there.
 const strangerFor = 10 * time.Minute
@@ -244,4 +248,53 @@ func (a *Attempts) NetChanged() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.strangers)
+}
+
+// newGuesser makes what bounds port guessing.
+func newGuesser(c Config) *portguess.Guesser {
+	return portguess.New(portguess.Config{
+		Now:       c.Now,
+		Open:      func() (*net.UDPConn, error) { return c.Open("udp4", &net.UDPAddr{}) },
+		Listening: func() net.PacketConn { return c.Dialer.ListeningUDP4() },
+		Packet:    dialer.PunchPacket,
+		Log:       c.Log,
+	})
+}
+
+// Tried returns what was tried, whoever began it; ok is false where the last attempt left nothing missing, or there was
+// none.
+func (a *Attempts) Tried() (t Tried, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := a.past.last
+	if len(last.missing) == 0 {
+		return Tried{}, false
+	}
+	return Tried{Failed: a.past.failed, Last: last.at, Missing: slices.Sorted(slices.Values(last.missing)),
+		Dials: slices.Sorted(slices.Values(last.dials)), Text: last.text()}, true
+}
+
+// WhyRelayed says in words why there is no direct path.
+func (a *Attempts) WhyRelayed() []string {
+	mine := a.u.NAT()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.past.last.missing) == 0 {
+		return []string{"hole punching has not ended yet"}
+	}
+	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.past.last.text()}
+	if a.guessed != "" {
+		why = append(why, a.guessed)
+	}
+	return why
+}
+
+// pending is a TCP dial that outlives the attempt that began it; the next attempt
+// joins it. A router that has seen both sides' SYNs remembers their sequence numbers
+// for 2 minutes (Linux: SYN_SENT2) and does not translate the SYN of a new dial
+// between the same ports, while the same SYN sent again still gets through.
+type pending struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // valid when done
 }

@@ -11,27 +11,12 @@ import (
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
-	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/nat/portguess"
 )
 
 // guessLead is how long after the sync of an attempt that was agreed on both sides begin to guess, if dialing has made no
 // path by then.
 const guessLead = attemptTimeout + time.Second
-
-// portsOffer is what a node lets be guessed: on the wire part of an offer.
-type portsOffer struct {
-	Addr            string `json:"addr"` // multiaddr, one of those offered
-	portguess.Range        // one port, or those of a NAT that maps at random
-}
-
-// Why an offer has no ports, on the wire.
-const (
-	notAllowed = "never" // punch.guess is never
-	isBusy     = "busy"  // ports are being guessed with another peer
-	hasRested  = "rests" // the last attempt was a moment ago
-	notKnown   = "unknown"
-)
 
 // noPorts says to an operator why the peer lets no ports be guessed.
 func noPorts(why string) string {
@@ -47,17 +32,6 @@ func noPorts(why string) string {
 	default: // a former version
 		return "ports are not guessed: the peer's version does so only with punch: {birthday: true}"
 	}
-}
-
-// newGuesser makes what bounds port guessing.
-func newGuesser(c Config) *portguess.Guesser {
-	return portguess.New(portguess.Config{
-		Now:       c.Now,
-		Open:      func() (*net.UDPConn, error) { return c.Open("udp4", &net.UDPAddr{}) },
-		Listening: func() net.PacketConn { return c.Dialer.ListeningUDP4() },
-		Packet:    dialer.PunchPacket,
-		Log:       c.Log,
-	})
 }
 
 // offer says what the peer may guess, if both sides were to; nil: nothing, and why.

@@ -1,11 +1,9 @@
 package punch
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/nat/portguess"
 	"edgemesh/tunnel/p2p/nat/sense"
 )
 
@@ -121,35 +120,16 @@ func (o offer) guessed(eps []endpoint.Endpoint) []endpoint.Endpoint {
 	})
 }
 
-// localOffer says where this node may be dialed: where relays see it, its own
-// addresses, and for a socket no relay sees, the port as if the NAT kept it.
-func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
-	if u.AwaitSeen != nil && slices.Contains(want, endpoint.TransportName(true)) {
-		u.AwaitSeen(ctx)
-	}
-	seen, _ := u.Seen()
-	local := u.Addrs.Local()
-	eps := slices.Clone(seen)
-	for _, s := range seen {
-		for _, l := range u.Dialer.ListenAddrs() {
-			e, ok := endpoint.Parse(l)
-			if !ok || e.UDP == s.UDP || e.Addr.Addr().Is4() != s.Addr.Addr().Is4() ||
-				slices.ContainsFunc(seen, func(x endpoint.Endpoint) bool { return x.UDP == e.UDP }) {
-				continue
-			}
-			eps = append(eps, endpoint.Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(s.Addr.Addr(), e.Addr.Port())})
-		}
-	}
-	o := offer{Want: want, NAT: u.NAT().String()}
-	for _, e := range slices.Concat(u.Mapped(), eps, local) {
-		if s := e.Multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
-			o.Addrs = append(o.Addrs, s)
-		}
-	}
-	if slices.Contains(want, endpoint.TransportName(true)) {
-		for _, a := range u.Sense.Predict(ctx) {
-			o.Guess = append(o.Guess, endpoint.Endpoint{UDP: true, Addr: a}.Multiaddr().String())
-		}
-	}
-	return o
+// portsOffer is what a node lets be guessed: on the wire part of an offer.
+type portsOffer struct {
+	Addr            string `json:"addr"` // multiaddr, one of those offered
+	portguess.Range        // one port, or those of a NAT that maps at random
 }
+
+// Why an offer has no ports, on the wire.
+const (
+	notAllowed = "never" // punch.guess is never
+	isBusy     = "busy"  // ports are being guessed with another peer
+	hasRested  = "rests" // the last attempt was a moment ago
+	notKnown   = "unknown"
+)

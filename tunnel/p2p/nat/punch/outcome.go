@@ -92,34 +92,6 @@ type Tried struct {
 	Text    string    // the last one in a line
 }
 
-// Tried returns what was tried, whoever began it; ok is false where the last attempt left nothing missing, or there was
-// none.
-func (a *Attempts) Tried() (t Tried, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	last := a.past.last
-	if len(last.missing) == 0 {
-		return Tried{}, false
-	}
-	return Tried{Failed: a.past.failed, Last: last.at, Missing: slices.Sorted(slices.Values(last.missing)),
-		Dials: slices.Sorted(slices.Values(last.dials)), Text: last.text()}, true
-}
-
-// WhyRelayed says in words why there is no direct path.
-func (a *Attempts) WhyRelayed() []string {
-	mine := a.u.NAT()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.past.last.missing) == 0 {
-		return []string{"hole punching has not ended yet"}
-	}
-	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.past.last.text()}
-	if a.guessed != "" {
-		why = append(why, a.guessed)
-	}
-	return why
-}
-
 // whyRelayed explains by the NATs on both sides.
 func whyRelayed(mine, theirs ladder.NAT) string {
 	switch {

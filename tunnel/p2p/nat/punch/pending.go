@@ -8,16 +8,6 @@ import (
 	"edgemesh/tunnel/p2p/carrier/dialer"
 )
 
-// pending is a TCP dial that outlives the attempt that began it; the next attempt
-// joins it. A router that has seen both sides' SYNs remembers their sequence numbers
-// for 2 minutes (Linux: SYN_SENT2) and does not translate the SYN of a new dial
-// between the same ports, while the same SYN sent again still gets through.
-type pending struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error // valid when done
-}
-
 // dialPending is this side of a simultaneous open with e. It returns the dial's
 // outcome, or ctx's error while the dial continues.
 func (a *Attempts) dialPending(ctx context.Context, e endpoint.Endpoint, most time.Duration, client bool) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -12,14 +14,12 @@ import (
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (
-	// attemptTimeout bounds one attempt: a dropped SYN is sent again after 1 s, so the
-	// second one has time to get through. TCP dials last longer (pending.go).
-	attemptTimeout = 3 * time.Second
 	// serverDelay is how much later one side dials than the other, at least; two
 	// round trips where they take longer. Where the other's dial simply succeeds
 	// it is over by then, even after an ARP exchange. SYNs that cross work as
@@ -185,4 +185,37 @@ func (a *Attempts) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.busy = false
+}
+
+// localOffer says where this node may be dialed: where relays see it, its own
+// addresses, and for a socket no relay sees, the port as if the NAT kept it.
+func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
+	if u.AwaitSeen != nil && slices.Contains(want, endpoint.TransportName(true)) {
+		u.AwaitSeen(ctx)
+	}
+	seen, _ := u.Seen()
+	local := u.Addrs.Local()
+	eps := slices.Clone(seen)
+	for _, s := range seen {
+		for _, l := range u.Dialer.ListenAddrs() {
+			e, ok := endpoint.Parse(l)
+			if !ok || e.UDP == s.UDP || e.Addr.Addr().Is4() != s.Addr.Addr().Is4() ||
+				slices.ContainsFunc(seen, func(x endpoint.Endpoint) bool { return x.UDP == e.UDP }) {
+				continue
+			}
+			eps = append(eps, endpoint.Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(s.Addr.Addr(), e.Addr.Port())})
+		}
+	}
+	o := offer{Want: want, NAT: u.NAT().String()}
+	for _, e := range slices.Concat(u.Mapped(), eps, local) {
+		if s := e.Multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
+			o.Addrs = append(o.Addrs, s)
+		}
+	}
+	if slices.Contains(want, endpoint.TransportName(true)) {
+		for _, a := range u.Sense.Predict(ctx) {
+			o.Guess = append(o.Guess, endpoint.Endpoint{UDP: true, Addr: a}.Multiaddr().String())
+		}
+	}
+	return o
 }
