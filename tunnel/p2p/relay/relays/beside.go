@@ -14,8 +14,6 @@ const (
 	// relay pays about as much for a handshake as for 7 minutes of keep-alive. The pauses between the attempts to punch
 	// one path are shorter, so relays see the UDP socket when ports are guessed.
 	quicRest = 17 * time.Minute
-	// seenPatience is how long punching waits for a relay to see this node's UDP socket.
-	seenPatience = time.Second
 )
 
 // rest decides when QUIC beside TCP is closed. Times are those of Config.Now.
@@ -37,35 +35,6 @@ func (r *rest) left(now, asked time.Duration) time.Duration {
 func (c *client) enough(conns []network.Conn) bool {
 	return c.tcpFirst() && slices.ContainsFunc(c.info.Addrs, isQUIC) &&
 		slices.ContainsFunc(conns, func(conn network.Conn) bool { return !overUDP(conn) && listening(c.Dialer, conn) })
-}
-
-// spare reports whether there is a connection over QUIC beside TCP, where that is enough.
-func (s *session) spare(conns []network.Conn) bool {
-	return slices.ContainsFunc(conns, overUDP) && s.c.enough(conns)
-}
-
-// thin closes connections over QUIC that nothing has needed for a while.
-func (s *session) thin(conns []network.Conn) {
-	if !s.spare(conns) {
-		s.rest = rest{}
-		return
-	}
-	now := s.c.Now()
-	if s.rest.left(now, s.c.demand.asked()) > 0 {
-		return
-	}
-	s.rest.since = now // the last words of a connection take a moment
-	if slices.ContainsFunc(conns, func(conn network.Conn) bool { return overUDP(conn) && carries(conn) }) {
-		return
-	}
-	s.held = slices.DeleteFunc(slices.Clone(s.held), overUDP) // the relay keeps the reservation as long as one is left
-	s.redialSoon()
-	s.c.demand.rested()
-	for _, conn := range conns {
-		if overUDP(conn) {
-			s.c.Spawn(func() { closeIdle(conn) })
-		}
-	}
 }
 
 // closeIdle closes conn, unless something has just begun on it. New circuits take TCP at both ends of the connection; what

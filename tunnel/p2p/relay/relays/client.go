@@ -64,8 +64,6 @@ func (c *client) conns() []network.Conn {
 	return append(tcp, udp...)
 }
 
-func overUDP(conn network.Conn) bool { return endpoint.OverUDP(conn.RemoteMultiaddr()) }
-
 // addrOf is where the relay answers that conn leads to: behind a proxy, whose address is conn's other end, one of those
 // that are configured.
 func addrOf(c *client, conn network.Conn) ma.Multiaddr {
@@ -148,4 +146,11 @@ func (c *client) measured() choice.Relay {
 	known := c.outcome.get()
 	return choice.Relay{ID: c.info.ID, RTT: known.rtt, Failed: known.failed, Reserved: c.demand.reservation(),
 		Crowded: known.crowded && !known.reserved}
+}
+
+// tcpFirst reports whether members are so many that this one dials TCP first and QUIC when asked; false where the relay is
+// a member, whose connections are its paths.
+func (c *client) tcpFirst() bool {
+	v := c.Members.View()
+	return !v.IsMember(c.info.ID) && choice.TCPFirst(v.Len(), len(v.Relays()))
 }

@@ -89,7 +89,14 @@ type common struct {
 	choose  wake.One        // a measurement or an outcome is new: choose relays again
 	changed *wake.All       // a connection to a relay came or went, or an attempt ended
 	surveys chan struct{}   // holds one for each survey under way
-	alone   func(*client) bool
+	alone   func(relay peer.ID) bool // no other one holds a reservation
 	many    func() bool // relays are many: members spread over them
 	life    lifetime
+}
+
+func overUDP(conn network.Conn) bool { return endpoint.OverUDP(conn.RemoteMultiaddr()) }
+
+func isQUIC(a ma.Multiaddr) bool {
+	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
+	return err == nil
 }

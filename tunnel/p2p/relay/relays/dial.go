@@ -363,11 +363,6 @@ func (r *round) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
 	return out, wording.Join(errs...)
 }
 
-func isQUIC(a ma.Multiaddr) bool {
-	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
-	return err == nil
-}
-
 // short is a as people write endpoints, where it is one.
 func short(a ma.Multiaddr) string {
 	if e, ok := endpoint.Parse(a); ok {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"edgemesh/tunnel/p2p/base/conns"
-	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
 
 const (
@@ -81,11 +80,4 @@ func (f *tcpFirst) wait(ctx context.Context) bool {
 	default:
 		return true
 	}
-}
-
-// tcpFirst reports whether members are so many that this one dials TCP first and QUIC when asked; false where the relay is
-// a member, whose connections are its paths.
-func (c *client) tcpFirst() bool {
-	v := c.Members.View()
-	return !v.IsMember(c.info.ID) && choice.TCPFirst(v.Len(), len(v.Relays()))
 }

@@ -1,19 +1,14 @@
 package relays
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 )
 
-const (
-	// shortestLife is the least that a proxy is believed to let connections live: what ends earlier has another cause.
-	shortestLife = 15 * time.Second
-	// restful is how long nothing must have come through a relay for its connection to be renewed without anybody noticing.
-	restful = 2 * time.Second
-)
+// shortestLife is the least that a proxy is believed to let connections live: what ends earlier has another cause.
+const shortestLife = 15 * time.Second
 
 // lifetime is how long the proxy lets connections live, as far as it has ended some. Connections to several relays begin
 // at the same time, and would end so: those that carry nothing are renewed in the middle of their time. The one that carries
@@ -56,37 +51,4 @@ func aged(conns []network.Conn) (age time.Duration) {
 		age = max(age, time.Since(c.Stat().Opened))
 	}
 	return age
-}
-
-// renewal says when the connection through the proxy is to be renewed; the zero time: never.
-func (s *session) renewal(conns []network.Conn) time.Time {
-	if !s.c.proxied {
-		return time.Time{}
-	}
-	age := aged(conns)
-	middle := s.c.life.middle(age)
-	if middle == 0 {
-		return time.Time{}
-	}
-	return time.Now().Add(max(middle-age, 0))
-}
-
-// rests reports whether nothing comes through the relay.
-func (s *session) rests() bool {
-	t, ok := s.c.Peers.Traffic()[s.c.info.ID]
-	return !ok || time.Since(t.Heard) > restful
-}
-
-// replace opens another connection through the proxy, and closes those that there are.
-func (s *session) replace(conns []network.Conn) {
-	ctx, cancel := context.WithTimeout(s.c.ctx, DialTimeout)
-	defer cancel()
-	s.c.life.renewed()
-	err := dialRound(s.c, nil, 0, nil)
-	if err != nil || s.c.changed.Until(ctx, func() bool { return len(s.c.conns()) > len(conns) }) != nil {
-		return // the old one is still good
-	}
-	for _, c := range conns {
-		_ = c.Close()
-	}
 }

@@ -67,14 +67,3 @@ func elsewhere(d Dialer, conn network.Conn) bool {
 func detached(d Dialer, conns []network.Conn) bool {
 	return len(conns) > 0 && !slices.ContainsFunc(conns, func(conn network.Conn) bool { return !elsewhere(d, conn) })
 }
-
-// tidy closes connections from other ports that a listening port has one beside, over the same transport.
-func (s *session) tidy(conns []network.Conn) {
-	for _, conn := range conns {
-		if elsewhere(s.c.Dialer, conn) && slices.ContainsFunc(conns, func(o network.Conn) bool {
-			return listening(s.c.Dialer, o) && overUDP(o) == overUDP(conn)
-		}) {
-			_ = conn.Close()
-		}
-	}
-}

@@ -36,7 +36,7 @@ func (c *client) run() {
 			continue
 		}
 		lasted := time.Since(start) > soundAfter
-		wait := pace.Ended(time.Now(), lasted, c.alone(c))
+		wait := pace.Ended(time.Now(), lasted, c.alone(c.info.ID))
 		if lasted {
 			c.Log.Warn("relay lost: trying again", "relay", c.info.ID, "err", err)
 		}

@@ -200,7 +200,7 @@ func (s *session) reserve() {
 		s.refused = time.Now()
 	}
 	s.c.report(false, err)
-	wait := choice.Pause(time.Since(s.refused), s.c.alone(s.c))
+	wait := choice.Pause(time.Since(s.refused), s.c.alone(s.c.info.ID))
 	s.renew = time.Now().Add(wait/2 + rand.N(wait/2))
 }
 
@@ -257,4 +257,82 @@ func (c *client) reserve() (time.Time, error) {
 		return time.Time{}, fmt.Errorf("reserve: %w", err)
 	}
 	return time.Now().Add(min(time.Until(rsvp.Expiration)/2, renewAtMost)), nil
+}
+
+// spare reports whether there is a connection over QUIC beside TCP, where that is enough.
+func (s *session) spare(conns []network.Conn) bool {
+	return slices.ContainsFunc(conns, overUDP) && s.c.enough(conns)
+}
+
+// thin closes connections over QUIC that nothing has needed for a while.
+func (s *session) thin(conns []network.Conn) {
+	if !s.spare(conns) {
+		s.rest = rest{}
+		return
+	}
+	now := s.c.Now()
+	if s.rest.left(now, s.c.demand.asked()) > 0 {
+		return
+	}
+	s.rest.since = now // the last words of a connection take a moment
+	if slices.ContainsFunc(conns, func(conn network.Conn) bool { return overUDP(conn) && carries(conn) }) {
+		return
+	}
+	s.held = slices.DeleteFunc(slices.Clone(s.held), overUDP) // the relay keeps the reservation as long as one is left
+	s.redialSoon()
+	s.c.demand.rested()
+	for _, conn := range conns {
+		if overUDP(conn) {
+			s.c.Spawn(func() { closeIdle(conn) })
+		}
+	}
+}
+
+const (
+	// restful is how long nothing must have come through a relay for its connection to be renewed without anybody noticing.
+	restful = 2 * time.Second
+)
+
+// renewal says when the connection through the proxy is to be renewed; the zero time: never.
+func (s *session) renewal(conns []network.Conn) time.Time {
+	if !s.c.proxied {
+		return time.Time{}
+	}
+	age := aged(conns)
+	middle := s.c.life.middle(age)
+	if middle == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(max(middle-age, 0))
+}
+
+// rests reports whether nothing comes through the relay.
+func (s *session) rests() bool {
+	t, ok := s.c.Peers.Traffic()[s.c.info.ID]
+	return !ok || time.Since(t.Heard) > restful
+}
+
+// replace opens another connection through the proxy, and closes those that there are.
+func (s *session) replace(conns []network.Conn) {
+	ctx, cancel := context.WithTimeout(s.c.ctx, DialTimeout)
+	defer cancel()
+	s.c.life.renewed()
+	err := dialRound(s.c, nil, 0, nil)
+	if err != nil || s.c.changed.Until(ctx, func() bool { return len(s.c.conns()) > len(conns) }) != nil {
+		return // the old one is still good
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+// tidy closes connections from other ports that a listening port has one beside, over the same transport.
+func (s *session) tidy(conns []network.Conn) {
+	for _, conn := range conns {
+		if elsewhere(s.c.Dialer, conn) && slices.ContainsFunc(conns, func(o network.Conn) bool {
+			return listening(s.c.Dialer, o) && overUDP(o) == overUDP(conn)
+		}) {
+			_ = conn.Close()
+		}
+	}
 }

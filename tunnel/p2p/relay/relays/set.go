@@ -100,9 +100,9 @@ func (s *Set) client(p peer.ID) *client {
 	return nil
 }
 
-// isAlone says whether no relay but c holds a reservation.
-func (s *Set) isAlone(c *client) bool {
-	return !slices.ContainsFunc(s.all(), func(x *client) bool { return x != c && x.status().Reserved })
+// isAlone says whether no other relay holds a reservation.
+func (s *Set) isAlone(relay peer.ID) bool {
+	return !slices.ContainsFunc(s.all(), func(x *client) bool { return x.info.ID != relay && x.status().Reserved })
 }
 
 // Infos are the relays with their configured addresses, in the membership's order.

@@ -10,6 +10,9 @@ import (
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
+// seenPatience is how long punching waits for a relay to see this node's UDP socket.
+const seenPatience = time.Second
+
 // visitFor is how long a relay stays connected that only carries circuits to peers, once none is in use any longer.
 const visitFor = time.Minute
 
