@@ -43,7 +43,7 @@ func joinSecrets(cfg config.Config) ([]secret.Secret, error) {
 
 // proxyOf returns how connections go through the HTTP proxy, nil if there is none. Addresses inside the mesh, where the mesh
 // is known, are reached without it. The error names the key, or the variable.
-func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Way, error) {
+func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Egress, error) {
 	w, err := proxy.New(proxy.Config{URL: cfg.Proxy, Credentials: cfg.ProxyUser, Inside: inside, Getenv: os.Getenv})
 	if err == nil && cfg.ProxyUser != "" && w != nil {
 		if _, err := proxy.Credentials(cfg.ProxyUser); err != nil {
@@ -68,7 +68,7 @@ func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
 }
 
 // deputyOf writes to the API what this node's own access may not, where the membership comes from there.
-func deputyOf(cfg config.Config, key crypto.PrivKey, via *proxy.Way, log *slog.Logger) *deputy.Deputy {
+func deputyOf(cfg config.Config, key crypto.PrivKey, via *proxy.Egress, log *slog.Logger) *deputy.Deputy {
 	k := cfg.Membership.Kubernetes
 	if k == nil {
 		return nil

@@ -41,7 +41,7 @@ type Deputy struct {
 	key     crypto.PrivKey
 	files   []files
 	secrets string // file with the join secrets that relays require; "": none does
-	proxy   *proxy.Way
+	proxy   *proxy.Egress
 	log     *slog.Logger
 }
 
@@ -52,8 +52,8 @@ type Config struct {
 	Key crypto.PrivKey // of the node
 	// Certificate and CertificateKey are the files of its platform's certificate, "" for the usual ones.
 	Certificate, CertificateKey string
-	JoinSecretFile              string     // "": no relay requires a secret
-	Proxy                       *proxy.Way // to the relays; nil: none
+	JoinSecretFile              string        // "": no relay requires a secret
+	Proxy                       *proxy.Egress // to the relays; nil: none
 	Log                         *slog.Logger
 }
 

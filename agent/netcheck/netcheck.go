@@ -24,9 +24,9 @@ import (
 // Config says what to check.
 type Config struct {
 	Relays      []mesh.Relay
-	Proxy       *proxy.Way // nil: none
-	Mark        uint32     // of sockets, so that no rule of this host sends them into the pod network; 0: none
-	PortMapping bool       // request a port from routers, for a moment
+	Proxy       *proxy.Egress // nil: none
+	Mark        uint32        // of sockets, so that no rule of this host sends them into the pod network; 0: none
+	PortMapping bool          // request a port from routers, for a moment
 	Log         *slog.Logger
 }
 

@@ -86,7 +86,7 @@ type Config struct {
 	// JoinSecrets are proved to relays that do not know the membership; none: no relay asks for one.
 	JoinSecrets []join.Secret
 	// Proxy is the way to relays through an HTTP proxy; nil: none.
-	Proxy *proxy.Way
+	Proxy *proxy.Egress
 	// Relay makes this node a relay for the others, within limits; nil: it is not one.
 	Relay        *relayservice.Limits
 	RelayMetrics *relayservice.Metrics // counts what it does then; nil: nobody asks

@@ -36,8 +36,8 @@ var ErrNobody = errors.New("no controller could be asked")
 type Via struct {
 	Relays      []peer.AddrInfo
 	Controllers []peer.ID
-	Greet       Greet      // nil: no relay requires anything
-	Proxy       *proxy.Way // egress through an HTTP proxy; nil: there is none
+	Greet       Greet         // nil: no relay requires anything
+	Proxy       *proxy.Egress // egress through an HTTP proxy; nil: there is none
 }
 
 // Greet does what a relay requires on a new connection before it serves this host: it proves a join secret.

@@ -179,7 +179,7 @@ func dial(t *testing.T, h host.Host, via Via) network.Stream {
 
 // tunneling is an HTTP proxy on loopback that leads to 127.0.0.1 whatever the name. It counts tunnels with the
 // credentials u:p.
-func tunneling(t *testing.T) (*proxy.Way, *atomic.Int64) {
+func tunneling(t *testing.T) (*proxy.Egress, *atomic.Int64) {
 	t.Helper()
 	var tunnels atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -30,7 +30,7 @@ func limits(peers int) identity.Limits {
 
 // newHost makes a libp2p host that dials relays, and has others on circuits only. egress is through an HTTP proxy; nil: there is
 // none. So many peers may be connected.
-func newHost(key crypto.PrivKey, egress *proxy.Way, peers int) (*plainhost.Host, error) {
+func newHost(key crypto.PrivKey, egress *proxy.Egress, peers int) (*plainhost.Host, error) {
 	rm, err := identity.ResourceManager(limits(peers))
 	if err != nil {
 		return nil, err

@@ -22,13 +22,13 @@ import (
 // headStart is what a direct dial has before the proxy is tried (RFC 8305 section 5: 250 ms between attempts).
 const headStart = 250 * time.Millisecond
 
-func newTCP(egress *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+func newTCP(egress *proxy.Egress, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
 	t, err := tcp.NewTCPTransport(up, rm, nil,
 		tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return dialer{}, nil }))
 	return &proxied{t, egress}, err
 }
 
-func newWebSocket(egress *proxy.Way, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+func newWebSocket(egress *proxy.Egress, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
 	t, err := websocket.New(up, rm, nil)
 	return &proxied{t, egress}, err
 }
@@ -47,7 +47,7 @@ func (dialer) DialContext(ctx context.Context, network, address string) (net.Con
 // proxied is a transport that also dials through the HTTP proxy, if there is one for the target.
 type proxied struct {
 	transport.Transport
-	egress *proxy.Way
+	egress *proxy.Egress
 }
 
 var (

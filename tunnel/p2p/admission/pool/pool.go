@@ -59,9 +59,6 @@ func (p *Pool[H]) Len() int { return p.taken }
 // At is how many slots a prefix has taken.
 func (p *Pool[H]) At(prefix netip.Prefix) int { return len(p.near[prefix]) }
 
-// Pressure is which part of the slots is taken, from 0 to 1.
-func (p *Pool[H]) Pressure() float64 { return float64(p.taken) / float64(p.slots) }
-
 // Share is the rule for holders that nobody can displace: it reports whether prefix's share has a slot left; members have come
 // from known ones. The error is ErrFull or ErrShare.
 func (p *Pool[H]) Share(prefix netip.Prefix, known bool) error {

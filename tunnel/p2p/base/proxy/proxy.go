@@ -36,8 +36,8 @@ type Config struct {
 	Getenv func(string) string
 }
 
-// Way is the egress through a proxy; nil: there is none.
-type Way struct {
+// Egress leads out through a proxy; nil: there is none.
+type Egress struct {
 	credentials string
 	find        func(*url.URL) (*url.URL, error)
 	cluster     string // the API server's Service, which no proxy outside of the cluster reaches; "" is none
@@ -45,7 +45,7 @@ type Way struct {
 }
 
 // New returns nil where there is no proxy. The error says what is wrong with the URL.
-func New(c Config) (*Way, error) {
+func New(c Config) (*Egress, error) {
 	first := func(keys ...string) string {
 		for _, k := range keys {
 			if v := c.Getenv(k); v != "" {
@@ -66,7 +66,7 @@ func New(c Config) (*Way, error) {
 		return nil, err
 	}
 	p := httpproxy.Config{HTTPProxy: u.String(), HTTPSProxy: u.String(), NoProxy: first("NO_PROXY", "no_proxy")}
-	return &Way{credentials: c.Credentials, find: p.ProxyFunc(), cluster: service(c.Getenv), inside: c.Inside}, nil
+	return &Egress{credentials: c.Credentials, find: p.ProxyFunc(), cluster: service(c.Getenv), inside: c.Inside}, nil
 }
 
 // service is the address of the API server's Service, "" outside of a pod. KUBERNETES_SERVICE_HOST may have been replaced
@@ -99,7 +99,7 @@ func Parse(text string) (*url.URL, error) {
 }
 
 // For returns the proxy for a target, HOST:PORT, with the credentials in its URL; nil: the target needs none.
-func (w *Way) For(target string) (*url.URL, error) {
+func (w *Egress) For(target string) (*url.URL, error) {
 	if w == nil {
 		return nil, nil //nolint:nilnil // as above
 	}
@@ -125,7 +125,7 @@ func (w *Way) For(target string) (*url.URL, error) {
 
 // near reports whether no proxy outside of the cluster reaches host, so that NO_PROXY need not say it. The range of
 // Services is not known here: the API server's is the only one that is asked without being configured.
-func (w *Way) near(host string) bool {
+func (w *Egress) near(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
 		return strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
@@ -134,7 +134,7 @@ func (w *Way) near(host string) bool {
 }
 
 // Request is For in the form of http.Transport.Proxy.
-func (w *Way) Request(r *http.Request) (*url.URL, error) {
+func (w *Egress) Request(r *http.Request) (*url.URL, error) {
 	port := r.URL.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[r.URL.Scheme]

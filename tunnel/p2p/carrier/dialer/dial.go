@@ -47,7 +47,7 @@ type Config struct {
 	// ListenUDP opens the sockets of QUIC, those that dial included.
 	ListenUDP listenUDP
 	// Proxy is the egress through an HTTP proxy; nil: none.
-	Proxy *proxy.Way
+	Proxy *proxy.Egress
 	// Refused is called when a peer that the membership does not know answers at p's address.
 	Refused func(reason string, p peer.ID, from string)
 }

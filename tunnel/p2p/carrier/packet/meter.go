@@ -19,13 +19,13 @@ const (
 type meter struct {
 	mu     sync.Mutex // a leaf
 	window time.Time  // its beginning
-	ahead  way
-	behind way
+	ahead  direction
+	behind direction
 	at     time.Time // of the last answer; zero: none
 }
 
-// way is one direction. Delays are differences of two clocks, in microseconds; they wrap around.
-type way struct {
+// direction is one of the two. Delays are differences of two clocks, in microseconds; they wrap around.
+type direction struct {
 	least, before uint32 // of this window and the one before
 	last          [2]uint32
 }
@@ -41,7 +41,7 @@ func (m *meter) answered(sent, there, here uint32, now time.Time) {
 	ahead, behind := there-sent, here-there
 	switch {
 	case m.at.IsZero() || now.Sub(m.window) > 2*meterWindow:
-		m.ahead, m.behind, m.window = newWay(ahead), newWay(behind), now
+		m.ahead, m.behind, m.window = newDirection(ahead), newDirection(behind), now
 	case now.Sub(m.window) > meterWindow:
 		m.ahead.before, m.behind.before, m.window = m.ahead.least, m.behind.least, now
 		m.ahead.least, m.behind.least = ahead, behind
@@ -59,17 +59,17 @@ func (m *meter) waits() (ahead, behind, least time.Duration, at time.Time) {
 
 func micros(d uint32) time.Duration { return time.Duration(int32(d)) * time.Microsecond }
 
-func newWay(delay uint32) way { return way{delay, delay, [2]uint32{delay, delay}} }
+func newDirection(delay uint32) direction { return direction{delay, delay, [2]uint32{delay, delay}} }
 
-func (w *way) add(delay uint32) {
+func (w *direction) add(delay uint32) {
 	w.last = [2]uint32{w.last[1], delay}
 	w.least = earlier(w.least, delay)
 }
 
-func (w *way) shortest() uint32 { return earlier(w.least, w.before) }
+func (w *direction) shortest() uint32 { return earlier(w.least, w.before) }
 
 // wait is the shorter one of the last two: one that is late may have waited for a processor.
-func (w *way) wait() time.Duration {
+func (w *direction) wait() time.Duration {
 	return micros(earlier(w.last[0], w.last[1]) - w.shortest())
 }
 

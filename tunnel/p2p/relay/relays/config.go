@@ -85,12 +85,12 @@ type common struct {
 	Config
 	Peers   Peers // set by Start, as are host and ctx
 	host    host.Host
-	ctx     context.Context //nolint:containedctx // the Set's lifetime
-	choose  wake.One        // a measurement or an outcome is new: choose relays again
-	changed *wake.All       // a connection to a relay came or went, or an attempt ended
-	surveys chan struct{}   // holds one for each survey under way
+	ctx     context.Context          //nolint:containedctx // the Set's lifetime
+	choose  wake.One                 // a measurement or an outcome is new: choose relays again
+	changed *wake.All                // a connection to a relay came or went, or an attempt ended
+	surveys chan struct{}            // holds one for each survey under way
 	alone   func(relay peer.ID) bool // no other one holds a reservation
-	many    func() bool // relays are many: members spread over them
+	many    func() bool              // relays are many: members spread over them
 	life    lifetime
 }
 
