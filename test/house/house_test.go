@@ -2,6 +2,7 @@
 //
 //	house_test.go   the rules
 //	fuzz_test.go    fuzz targets have corpora
+//	hosts_test.go   every libp2p host is guarded
 //	modules_test.go every check covers every module of go.work
 //	source_test.go  what the rules look at: directories, files and types
 //

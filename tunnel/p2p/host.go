@@ -52,11 +52,11 @@ func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, announce func(
 	h, err := d.Host(plainhost.Config{
 		UserAgent: "edgemesh-agent",
 		Muxer:     identity.Muxer().Quiet(func(p peer.ID) bool { return !g.View().IsRelay(p) }, dialer.RestingKeepAlive),
-		Resources: gate, Conns: cm, Addrs: announce,
+		Guard:     gate, Conns: cm, Addrs: announce,
 		// Which addresses are worth dialing is decided here, from what relays observe and from the host's interfaces.
 		Swarm: []swarm.Option{swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil),
 			swarm.WithDialTimeout(dialTimeout)},
-	}, gate.Upgrader)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start libp2p: %w", err)
 	}

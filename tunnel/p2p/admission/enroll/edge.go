@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -79,7 +80,12 @@ func (v Via) each(try func(relay peer.AddrInfo, controller peer.ID) error) error
 
 // host makes the libp2p host of an edge. Circuits to this node end at its agent's host, which has the same key.
 func (v Via) host(key crypto.PrivKey) (host.Host, error) {
-	h, err := newHost(key, v.Proxy, edges)
+	// It dials all that it is connected to, relays and controllers.
+	g, err := newGate(edges, func(peer.ID) bool { return true }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	h, err := newHost(key, v.Proxy, g)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -27,6 +28,7 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -41,7 +43,10 @@ type scene struct {
 	outcomes chan error
 }
 
-func newScene(t *testing.T) *scene {
+func newScene(t *testing.T) *scene { return sceneOf(t, true) }
+
+// sceneOf has a controller that watches members, or does not.
+func sceneOf(t *testing.T, watches bool) *scene {
 	t.Helper()
 	key, self := keytest.New(t)
 	relay, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0/ws"),
@@ -61,7 +66,7 @@ func newScene(t *testing.T) *scene {
 	log := slog.New(slog.DiscardHandler)
 	ckey, cself := keytest.New(t)
 	s.via.Controllers = []peer.ID{cself}
-	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), true, nil, log)
+	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), watches, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +146,7 @@ func TestReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := newHost(key, nil, edges)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
+	h := stranger(t, key)
 	str := dial(t, h, s.via)
 	if err := x.ReadChallenge(str); err != nil {
 		t.Fatal(err)
@@ -155,6 +156,58 @@ func TestReplay(t *testing.T) {
 	}
 	if err := <-s.outcomes; !errors.Is(err, ErrRefused) || len(s.requests) > 0 {
 		t.Errorf("outcome %v, %d writes", err, len(s.requests))
+	}
+}
+
+// stranger makes an edge's host.
+func stranger(t *testing.T, key crypto.PrivKey) host.Host {
+	t.Helper()
+	h, err := Via{}.host(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// Five peers that nobody knows open a thousand streams each to the controller and send nothing, or announce a long request: an
+// edge still has its own written. The control is that each of them gets its challenge first.
+func TestStrangersLeaveStreamsToEdges(t *testing.T) {
+	s := sceneOf(t, false)
+	for range 5 {
+		key, _ := keytest.New(t)
+		first := dial(t, stranger(t, key), s.via)
+		if _, err := io.ReadFull(first, make([]byte, transcript.ChallengeLen)); err != nil {
+			t.Fatal("the control: ", err)
+		}
+		if _, err := first.Write([]byte{0x7f, 0xff}); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			if _, err := first.Conn().NewStream(network.WithAllowLimitedConn(t.Context(), "test")); err != nil {
+				break // its own share
+			}
+		}
+	}
+	key, _ := keytest.New(t)
+	a, err := Do(t.Context(), key, s.platform.issue(t, subject("edge-1"), newKey(t), nil), s.via, Request{Method: http.MethodPost})
+	if err != nil || a.Code != http.StatusCreated {
+		t.Errorf("an edge beside them: %+v, %v", a, err)
+	}
+}
+
+// All circuits that a relay gives to strangers may be silent at the same time, and one more has its handshake.
+func TestSilentCircuits(t *testing.T) {
+	g, err := newGate(edges, func(peer.ID) bool { return false }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	_, relay := keytest.New(t)
+	for i := range gate.ControllerSlots + 1 {
+		if _, err := g.OpenConnection(network.DirInbound, false, ma.StringCast("/ip4/5.5.5.5/tcp/4470/p2p/"+relay.String()+"/p2p-circuit")); err != nil {
+			t.Fatalf("circuit %d: %v", i, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package enroll
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/libp2p/go-libp2p/core/connmgr"
 	"github.com/libp2p/go-libp2p/core/control"
@@ -13,41 +14,51 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // How many peers may be connected at a time: an edge, and a controller that only writes, talk to relays and a few others; a
 // controller with a map talks to all members.
-const edges, members = 128, 16384
+const edges, members = 256, 16384
 
-// limits are small. A circuit is a stream of its relay.
+// limits are small. A circuit is a stream of its relay. Silent circuits take handshakes until they end after 15 s: over each
+// relay there are more, 512, than it lets peers ask that are not members.
 func limits(peers int) identity.Limits {
-	return identity.Limits{Handshakes: 64, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
+	return identity.Limits{Handshakes: 4096, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
 }
 
-// newHost makes a libp2p host that dials relays, and has others on circuits only. egress is through an HTTP proxy; nil: there is
-// none. So many peers may be connected.
-func newHost(key crypto.PrivKey, egress *proxy.Egress, peers int) (*plainhost.Host, error) {
-	rm, err := identity.ResourceManager(limits(peers))
+// newGate bounds what peers use that known does not name.
+func newGate(peers int, known func(peer.ID) bool, log *slog.Logger) (*gate.Gate, error) {
+	l := limits(peers)
+	rm, err := identity.ResourceManager(l)
 	if err != nil {
 		return nil, err
 	}
+	return gate.New(rm, gate.Config{Handshakes: l.Pending(), IsMember: known, Policy: gate.Enrolling(), Refused: refusals.New(log, nil).Refuse}), nil
+}
+
+// newHost makes a libp2p host that dials relays, and has others on circuits only. egress is through an HTTP proxy; nil: there is
+// none.
+func newHost(key crypto.PrivKey, egress *proxy.Egress, g *gate.Gate) (*plainhost.Host, error) {
 	h, err := plainhost.New(plainhost.Config{
 		Key: key, UserAgent: "edgemesh-enroll", Muxer: identity.RelayMuxer(),
 		TLSOnly: true, // Noise exports nothing to bind the proof to
-		Gater:   circuitsOnly{}, Resources: rm,
+		Gater:   circuitsOnly{}, Guard: g,
 		Transports: func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
-			tcp, err1 := newTCP(egress, up, rm)
-			ws, err2 := newWebSocket(egress, up, rm)
+			tcp, err1 := newTCP(egress, up, g)
+			ws, err2 := newWebSocket(egress, up, g)
 			return []transport.Transport{tcp, ws}, errors.Join(err1, err2, client.AddTransport(h, up))
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start libp2p: %w", err)
 	}
+	g.Follow(h.Network())
 	return h, nil
 }
 

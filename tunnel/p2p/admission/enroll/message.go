@@ -79,7 +79,9 @@ func readField(r io.Reader, most int) ([]byte, error) {
 	if n > most {
 		return nil, fmt.Errorf("%w: a field of %d bytes, %d are allowed", errMessage, n, most)
 	}
-	out := make([]byte, n)
-	_, err := io.ReadFull(r, out)
+	out, err := io.ReadAll(io.LimitReader(r, int64(n))) // as it comes: an announced length takes no memory
+	if err == nil && len(out) < n {
+		err = io.ErrUnexpectedEOF
+	}
 	return out, err
 }

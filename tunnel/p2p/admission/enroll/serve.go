@@ -48,6 +48,10 @@ func NewServer(roots func(context.Context) (*x509.CertPool, error), write func(c
 func (v *Server) Serve(s network.Stream) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
+		_ = s.Reset()
+		return
+	}
 	edge, request, err := v.receive(ctx, s)
 	v.outcome(err)
 	var a Answer

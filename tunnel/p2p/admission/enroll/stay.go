@@ -2,7 +2,9 @@ package enroll
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -28,7 +30,9 @@ const (
 // Controller is a controller's end of its connections to relays and, through them, to nodes.
 type Controller struct {
 	host     host.Host
-	greet    Greet // nil: no relay requires anything
+	close    func() error
+	known    sync.Map // peer IDs of relays that it chose, and of members that it queries
+	greet    Greet    // nil: no relay requires anything
 	log      *slog.Logger
 	reported seldom.Log
 	held     map[peer.ID]time.Time // when a reservation was made, of the goroutine in Run
@@ -41,18 +45,32 @@ func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log
 	if watches {
 		most = members
 	}
-	h, err := newHost(key, nil, most)
+	c := &Controller{greet: greet, log: log, held: make(map[peer.ID]time.Time)}
+	g, err := newGate(most, func(p peer.ID) bool { _, ok := c.known.Load(p); return ok }, log)
 	if err != nil {
 		return nil, err
 	}
+	h, err := newHost(key, nil, g)
+	if err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	c.host = h
 	if v != nil {
 		h.SetStreamHandler(identity.EnrollProtocol, v.Serve)
 	}
-	return &Controller{host: h, greet: greet, log: log, held: make(map[peer.ID]time.Time)}, nil
+	ctx, end := context.WithCancel(context.Background())
+	var sweeps sync.WaitGroup
+	sweeps.Go(func() { g.Run(ctx) })
+	c.close = func() error {
+		end()
+		sweeps.Wait()
+		return h.Close()
+	}
+	return c, nil
 }
 
 // Close ends everything.
-func (c *Controller) Close() error { return c.host.Close() }
+func (c *Controller) Close() error { return c.close() }
 
 // Run keeps reservations at all of relays until ctx ends, and reports to held at how many it has one.
 func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, held func(int)) {
@@ -75,6 +93,7 @@ func (c *Controller) stays(ctx context.Context, r peer.AddrInfo) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reserveTime)
 	defer cancel()
+	c.known.Store(r.ID, true)
 	err := connect(ctx, c.host, r, c.greet)
 	if err == nil {
 		_, err = client.Reserve(ctx, c.host, peer.AddrInfo{ID: r.ID})

@@ -60,12 +60,16 @@ func Visit(ctx context.Context, key crypto.PrivKey, via Via, serve func(controll
 // Here reports whether a member is visiting this controller.
 func (c *Controller) Here(member peer.ID) bool { return len(c.host.Network().ConnsToPeer(member)) > 0 }
 
-// Open opens a stream for the observe protocol to a member that is visiting.
+// Open opens a stream for the observe protocol to a member that is visiting. From then on it may stay.
 func (c *Controller) Open(ctx context.Context, member peer.ID) (Stream, error) {
+	c.known.Store(member, true)
 	ctx = network.WithAllowLimitedConn(network.WithNoDial(ctx, "members visit"), "observe")
 	s, err := c.host.NewStream(ctx, member, identity.ObserveProtocol)
 	return Stream{s}, err
 }
 
 // Disconnect ends a member's visit.
-func (c *Controller) Disconnect(member peer.ID) { _ = c.host.Network().ClosePeer(member) }
+func (c *Controller) Disconnect(member peer.ID) {
+	c.known.Delete(member)
+	_ = c.host.Network().ClosePeer(member)
+}

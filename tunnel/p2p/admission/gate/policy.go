@@ -31,7 +31,7 @@ const (
 	Banned
 )
 
-// Policy says how peers are admitted that the membership does not list. Make one with Secret or Controllers.
+// Policy says how peers are admitted that the membership does not list. Make one with Secret, Controllers or Enrolling.
 type Policy struct {
 	judge   func(peer.ID) Ruling
 	secrets []join.Secret // that admit; the gate's copy may change
@@ -59,10 +59,20 @@ func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
 // CircuitData bounds a pending peer's circuit to a controller, in bytes in each direction: two handshakes, a request and its answer.
 const CircuitData = 128 << 10
 
+// ControllerSlots is how many connections that may reach a controller a relay has at a time.
+const ControllerSlots = 256
+
 // Controllers lets each connection open one circuit to a controller, which may have the membership list its peer. The stay
 // is long: over a slow link two handshakes and the request take some seconds. The nodes of a site are behind one address,
 // and try again when they find no slot.
 func Controllers(judge func(peer.ID) Ruling) *Policy {
-	return &Policy{judge: judge, stay: 20 * time.Second, slots: 256, perPrefix: 32,
+	return &Policy{judge: judge, stay: 20 * time.Second, slots: ControllerSlots, perPrefix: 32,
 		protocol: proto.ProtoIDv2Hop, streams: 8, circuit: true, full: refusals.TooMany}
+}
+
+// Enrolling is a controller's own: each connection of a peer that it does not know may request writes, and nothing else. The
+// relays share its slots, which take all that a relay lets ask: a stranger at one leaves those of the others alone.
+func Enrolling() *Policy {
+	return &Policy{judge: func(peer.ID) Ruling { return MayWait }, stay: 20 * time.Second, slots: 2 * ControllerSlots, perPeer: 4,
+		protocol: identity.EnrollProtocol, streams: 4, full: refusals.TooMany}
 }

@@ -70,6 +70,7 @@ func (t *table) claim(c *conn) error {
 	defer t.mu.Unlock()
 	if endpoint.IsCircuit(c.addr) {
 		relay, _ := c.addr.ValueForProtocol(ma.P_P2P)
+		c.prefix, _ = pool.PrefixOf(c.addr) // the relay's: what waits is shared among relays
 		if t.circuits[relay] >= max(t.handshakes.Slots()/circuitPart, 1) {
 			return pool.ErrFull
 		}

@@ -65,17 +65,16 @@ type Dialer struct {
 // New returns a Dialer. It can dial once Listen has returned.
 func New(cfg Config) *Dialer { return &Dialer{cfg: cfg, inj: newInjector()} }
 
-// Host makes the node's libp2p host, with this Dialer's key, gater and transports. guarded limits what the connections
-// that TCP accepts may do.
-func (d *Dialer) Host(c plainhost.Config, guarded func(transport.Upgrader) transport.Upgrader) (*plainhost.Host, error) {
+// Host makes the node's libp2p host, with this Dialer's key, gater and transports.
+func (d *Dialer) Host(c plainhost.Config) (*plainhost.Host, error) {
 	c.Key, c.Gater = d.cfg.Key, d.cfg.Gater
 	c.QUIC = []quicreuse.Option{quicreuse.OverrideListenUDP(d.cfg.ListenUDP)}
 	c.Transports = func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
 		d.quic = h.QUIC
 		d.quic.ClientConfig().KeepAlivePeriod = quicKeepAlive
 		d.quic.ClientConfig().MaxIdleTimeout = quicIdleTimeout
-		tcp, err1 := newTCPTransport(d.cfg.Mark, &d.sockets, guarded(up), c.Resources)
-		ws, err2 := websocket.New(up, c.Resources, nil) // dials only: relays where nothing else gets out
+		tcp, err1 := newTCPTransport(d.cfg.Mark, &d.sockets, c.Guard.Upgrader(up), c.Guard)
+		ws, err2 := websocket.New(up, c.Guard, nil) // dials only: relays where nothing else gets out
 		return []transport.Transport{tcp, ws}, errors.Join(err1, err2, addCircuits(h, up))
 	}
 	return plainhost.New(c)

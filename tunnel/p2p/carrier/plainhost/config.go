@@ -10,6 +10,13 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
+// Guard bounds what peers use of a host before they are admitted. Package gate has it; a host without one does not exist.
+type Guard interface {
+	network.ResourceManager
+	// Upgrader returns up with limits for what listeners accept.
+	Upgrader(up transport.Upgrader) transport.Upgrader
+}
+
 // Config is what a host is made of. What has no default is required.
 type Config struct {
 	Key       crypto.PrivKey
@@ -17,11 +24,11 @@ type Config struct {
 	Muxer     network.Multiplexer // yamux
 	TLSOnly   bool                // without Noise
 	Gater     connmgr.ConnectionGater
-	Resources network.ResourceManager // closed with the host
-	Conns     connmgr.ConnManager     // closed with the host; nil: connections are not tagged
-	Addrs     func() []ma.Multiaddr   // to give out; nil: what the host listens on
+	Guard     Guard                 // closed with the host
+	Conns     connmgr.ConnManager   // closed with the host; nil: connections are not tagged
+	Addrs     func() []ma.Multiaddr // to give out; nil: what the host listens on
 	Swarm     []swarm.Option
 	QUIC      []quicreuse.Option
-	// Transports makes those beside QUIC.
+	// Transports makes those beside QUIC; those that listen use the guard's Upgrader.
 	Transports func(*Host, transport.Upgrader) ([]transport.Transport, error)
 }

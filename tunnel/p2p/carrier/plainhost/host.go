@@ -54,7 +54,7 @@ func New(c Config) (*Host, error) {
 	bus := eventbus.NewBus()
 	h := &Host{}
 	h.Swarm, err = swarm.NewSwarm(id, peers, bus,
-		append(c.Swarm, swarm.WithConnectionGater(c.Gater), swarm.WithResourceManager(c.Resources))...)
+		append(c.Swarm, swarm.WithConnectionGater(c.Gater), swarm.WithResourceManager(c.Guard))...)
 	if err != nil {
 		return nil, fmt.Errorf("make swarm: %w", err)
 	}
@@ -81,7 +81,7 @@ func (h *Host) addTransports(c Config) error {
 	if err != nil {
 		return err
 	}
-	quic, err := libp2pquic.NewTransport(c.Key, h.QUIC.ConnManager, nil, c.Gater, c.Resources, libp2pquic.WithTLSIdentityOption(timeless))
+	quic, err := libp2pquic.NewTransport(c.Key, h.QUIC.ConnManager, nil, c.Gater, c.Guard, libp2pquic.WithTLSIdentityOption(timeless))
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func newUpgrader(c Config) (transport.Upgrader, error) {
 		}
 		security = append(security, n)
 	}
-	return upgrader.New(security, muxers, nil, c.Resources, c.Gater)
+	return upgrader.New(security, muxers, nil, c.Guard, c.Gater)
 }
 
 // Close ends all connections, then closes the UDP sockets. It may be called again.

@@ -31,6 +31,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// unguarded is a guard that admits everybody.
+type unguarded struct{ network.ResourceManager }
+
+func (unguarded) Upgrader(up transport.Upgrader) transport.Upgrader { return up }
+
 // start makes a host that listens by TCP and QUIC on loopback.
 func start(t *testing.T, tlsOnly bool) (*Host, crypto.PrivKey) {
 	t.Helper()
@@ -43,7 +48,7 @@ func start(t *testing.T, tlsOnly bool) (*Host, crypto.PrivKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := New(Config{Key: key, UserAgent: "plain", Muxer: identity.Muxer(), TLSOnly: tlsOnly, Resources: rm, Gater: gater,
+	h, err := New(Config{Key: key, UserAgent: "plain", Muxer: identity.Muxer(), TLSOnly: tlsOnly, Guard: unguarded{rm}, Gater: gater,
 		Transports: func(_ *Host, up transport.Upgrader) ([]transport.Transport, error) {
 			tr, err := tcp.NewTCPTransport(up, rm, nil)
 			return []transport.Transport{tr}, err

@@ -48,7 +48,7 @@ func newQUIC(c Config) (*QUIC, error) {
 		if err != nil {
 			addr = nil // the resource manager decides without
 		}
-		scope, err := c.Resources.OpenConnection(network.DirInbound, false, addr)
+		scope, err := c.Guard.OpenConnection(network.DirInbound, false, addr)
 		if err != nil {
 			return ctx, err
 		}
@@ -57,7 +57,7 @@ func newQUIC(c Config) (*QUIC, error) {
 		return ctx, nil
 	}
 	cm, err := quicreuse.NewConnManager(reset, token, append(c.QUIC,
-		quicreuse.ConnContext(accept), quicreuse.VerifySourceAddress(c.Resources.VerifySourceAddress))...)
+		quicreuse.ConnContext(accept), quicreuse.VerifySourceAddress(c.Guard.VerifySourceAddress))...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func newQUIC(c Config) (*QUIC, error) {
 	few := rate.NewLimiter(unverifiedRate, unverifiedRate)
 	return &QUIC{ConnManager: cm, on: func(s net.PacketConn) *quic.Transport {
 		return &quic.Transport{Conn: s, TokenGeneratorKey: &token, StatelessResetKey: &reset, ConnContext: accept,
-			VerifySourceAddress: func(a net.Addr) bool { return !few.Allow() || c.Resources.VerifySourceAddress(a) }}
+			VerifySourceAddress: func(a net.Addr) bool { return !few.Allow() || c.Guard.VerifySourceAddress(a) }}
 	}}, nil
 }
 
