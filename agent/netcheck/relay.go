@@ -216,7 +216,7 @@ func resolve(ctx context.Context, t target) (netip.AddrPort, error) {
 // http is a client for one request to t.
 func (k *checker) http(t target) (*http.Client, *http.Transport, *url.URL) {
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return k.dial(ctx, t) },
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 	u := &url.URL{Scheme: "http", Host: t.address(), Path: "/" + t.path}
 	if t.tls {
 		u.Scheme = "https"

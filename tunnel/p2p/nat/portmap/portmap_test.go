@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -186,16 +185,4 @@ func FuzzParsePCP(f *testing.F) {
 			t.Errorf("%x gives %v", b, got)
 		}
 	})
-}
-
-// Anybody on the LAN may answer a search: only the router's own description is read.
-func TestUPnPDescriptionsOfOthers(t *testing.T) {
-	answer := func(loc string) *http.Response { return &http.Response{Header: http.Header{"Location": {loc}}} }
-	got := newUPnP(gate).locations([]*http.Response{
-		answer("http://192.168.1.66:5000/a.xml"), answer("http://169.254.169.254/latest"), answer("file:///etc/passwd"), answer("http://router/x"),
-		answer(""), answer("http://192.168.1.1:5000/rootDesc.xml"),
-	})
-	if len(got) != 1 || got[0].String() != "http://192.168.1.1:5000/rootDesc.xml" {
-		t.Errorf("read: %v", got)
-	}
 }

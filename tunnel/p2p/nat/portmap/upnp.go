@@ -1,21 +1,25 @@
 package portmap
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/huin/goupnp"
 	"github.com/huin/goupnp/dcps/internetgateway2"
-	"github.com/huin/goupnp/httpu"
 	"github.com/huin/goupnp/soap"
-	"github.com/huin/goupnp/ssdp"
 )
 
 const (
@@ -23,6 +27,11 @@ const (
 	// sent.
 	ssdpWait  = 2100 * time.Millisecond
 	ssdpSends = 2
+	// maxAnswers of the router to a search are read, of at most maxAnswer bytes.
+	maxAnswers, maxAnswer = 32, 2 << 10
+	// maxBody bounds a description and an answer of the router in bytes, httpTime the time for one.
+	maxBody  = 64 << 10
+	httpTime = 3 * time.Second
 	// maxDevices bounds how many descriptions are read.
 	maxDevices = 4
 	// description is what routers list the mapping under.
@@ -30,6 +39,9 @@ const (
 	// portTries is how many external ports are tried while others have them.
 	portTries = 4
 )
+
+// ssdpGroup is where devices are searched.
+var ssdpGroup = netip.MustParseAddrPort("239.255.255.250:1900") //nolint:gochecknoglobals // a constant
 
 // Errors of UPnP-IGD, WANIPConnection:1 section 2.4.16.
 const (
@@ -50,8 +62,8 @@ type igd interface {
 type upnp struct {
 	g Gateway
 
-	mu      sync.Mutex // held during a search: one search for all; no other lock is taken meanwhile
-	service igd        // nil: not found yet
+	mu    sync.Mutex // held during a search: one search for all; no other lock is taken meanwhile
+	found igd        // nil: not yet
 }
 
 func newUPnP(g Gateway) *upnp { return &upnp{g: g} }
@@ -85,7 +97,7 @@ func (u *upnp) add(ctx context.Context, udp bool, internal, want uint16, d time.
 		}
 	}
 	u.mu.Lock()
-	u.service = nil // it may have been restarted elsewhere
+	u.found = nil // it may have been restarted elsewhere
 	u.mu.Unlock()
 	return netip.AddrPort{}, 0, fmt.Errorf("add mapping: %w", err)
 }
@@ -104,7 +116,7 @@ func (u *upnp) addPort(ctx context.Context, s igd, udp bool, internal, external 
 
 func (u *upnp) remove(ctx context.Context, udp bool, _ uint16, external netip.AddrPort) error {
 	u.mu.Lock()
-	s := u.service
+	s := u.found
 	u.mu.Unlock()
 	if s == nil {
 		return errNotThere
@@ -125,29 +137,22 @@ func code(err error) int {
 func (u *upnp) find(ctx context.Context) (igd, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.service != nil {
-		return u.service, nil
+	if u.found != nil {
+		return u.found, nil
 	}
-	client, err := httpu.NewHTTPUClientAddr(u.g.Local.String())
-	if err != nil {
-		return nil, fmt.Errorf("search: %w", err)
-	}
-	defer client.Close()
 	seen := make(map[string]bool)
-	for _, target := range []string{"urn:schemas-upnp-org:device:InternetGatewayDevice:1", "urn:schemas-upnp-org:device:InternetGatewayDevice:2"} {
-		sctx, cancel := context.WithTimeout(ctx, ssdpWait)
-		answers, err := ssdp.RawSearch(sctx, client, target, ssdpSends)
-		cancel()
+	for _, version := range []string{"1", "2"} {
+		locations, err := u.search(ctx, ssdpGroup, "urn:schemas-upnp-org:device:InternetGatewayDevice:"+version)
 		if err != nil {
 			return nil, fmt.Errorf("search: %w", err)
 		}
-		for _, loc := range u.locations(answers) {
+		for _, loc := range locations {
 			if seen[loc.String()] || len(seen) == maxDevices {
 				continue
 			}
 			seen[loc.String()] = true
-			if s := service(ctx, loc); s != nil {
-				u.service = s
+			if s := u.service(ctx, loc); s != nil {
+				u.found = s
 				return s, nil
 			}
 		}
@@ -155,34 +160,120 @@ func (u *upnp) find(ctx context.Context) (igd, error) {
 	return nil, errNotThere
 }
 
-// locations returns where the router describes itself.
-func (u *upnp) locations(answers []*http.Response) []*url.URL {
+// search returns where the router describes devices of a kind. It reads a bounded number of answers, whoever sends them.
+func (u *upnp) search(ctx context.Context, to netip.AddrPort, kind string) ([]*url.URL, error) {
+	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(u.g.Local, 0)))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	request := fmt.Sprintf("M-SEARCH * HTTP/1.1\r\nHOST: %s\r\nMAN: \"ssdp:discover\"\r\nMX: %d\r\nST: %s\r\n\r\n", ssdpGroup, int(ssdpWait.Seconds()), kind)
+	for range ssdpSends {
+		if _, err := c.WriteToUDPAddrPort([]byte(request), to); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.SetReadDeadline(time.Now().Add(ssdpWait)); err != nil {
+		return nil, err
+	}
 	var out []*url.URL
-	for _, a := range answers {
-		loc, err := a.Location()
-		if err != nil || loc.Scheme != "http" {
+	b := make([]byte, maxAnswer)
+	for answers := 0; answers < maxAnswers; {
+		n, from, err := c.ReadFromUDPAddrPort(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if from.Addr() != u.g.Router {
 			continue
 		}
-		if ip, err := netip.ParseAddr(loc.Hostname()); err == nil && ip == u.g.Router {
+		answers++
+		a, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(b[:n])), nil)
+		if err != nil || a.Header.Get("ST") != kind {
+			continue
+		}
+		if loc, err := a.Location(); err == nil && u.routers(loc) {
 			out = append(out, loc)
 		}
 	}
-	return out
+	return out, nil
+}
+
+// routers reports whether u leads to the router itself.
+func (u *upnp) routers(loc *url.URL) bool {
+	ip, err := netip.ParseAddr(loc.Hostname())
+	return err == nil && ip == u.g.Router && loc.Scheme == "http"
+}
+
+// client speaks to the router alone, whatever a description, a control URL or a redirect says, never through a proxy, and reads
+// little.
+func (u *upnp) client() http.Client {
+	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(u.g.Local, 0))}
+	return http.Client{
+		Timeout:       httpTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: brief{&http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxBody,
+			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if at, err := netip.ParseAddrPort(addr); err != nil || at.Addr() != u.g.Router {
+					return nil, fmt.Errorf("%s is not the router %s", addr, u.g.Router)
+				}
+				return dialer.DialContext(ctx, network, addr)
+			}}},
+	}
+}
+
+// brief cuts answers off.
+type brief struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (b brief) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.Transport.RoundTrip(r)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxBody), resp.Body}
+	}
+	return resp, err
 }
 
 // service returns the service of a described device that maps ports, nil if it has none.
-func service(ctx context.Context, loc *url.URL) igd {
-	root, err := goupnp.DeviceByURLCtx(ctx, loc)
+func (u *upnp) service(ctx context.Context, loc *url.URL) igd {
+	client := u.client()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, loc.String(), nil)
 	if err != nil {
 		return nil
 	}
-	if c, err := internetgateway2.NewWANIPConnection2ClientsFromRootDevice(root, loc); err == nil && len(c) > 0 {
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	d := xml.NewDecoder(resp.Body)
+	d.DefaultSpace, d.CharsetReader = goupnp.DeviceXMLNamespace, goupnp.CharsetReaderDefault
+	var root goupnp.RootDevice
+	if resp.StatusCode != http.StatusOK || d.Decode(&root) != nil {
+		return nil
+	}
+	base := loc
+	if b, err := url.Parse(root.URLBaseStr); err == nil && root.URLBaseStr != "" {
+		base = b
+	}
+	root.SetURLBase(base)
+	if c, err := internetgateway2.NewWANIPConnection2ClientsFromRootDevice(&root, loc); err == nil && len(c) > 0 {
+		c[0].SOAPClient.HTTPClient = client
 		return c[0]
 	}
-	if c, err := internetgateway2.NewWANIPConnection1ClientsFromRootDevice(root, loc); err == nil && len(c) > 0 {
+	if c, err := internetgateway2.NewWANIPConnection1ClientsFromRootDevice(&root, loc); err == nil && len(c) > 0 {
+		c[0].SOAPClient.HTTPClient = client
 		return c[0]
 	}
-	if c, err := internetgateway2.NewWANPPPConnection1ClientsFromRootDevice(root, loc); err == nil && len(c) > 0 {
+	if c, err := internetgateway2.NewWANPPPConnection1ClientsFromRootDevice(&root, loc); err == nil && len(c) > 0 {
+		c[0].SOAPClient.HTTPClient = client
 		return c[0]
 	}
 	return nil
