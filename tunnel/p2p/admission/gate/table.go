@@ -24,6 +24,8 @@ const (
 	maxAddresses, maxPeers = 1 << 16, 1 << 14
 	// enough is more than a member needs for the proof: a round trip or two.
 	enough = time.Second
+	// leastPart: where each address has one slot, nobody is displaced before that part of its stay.
+	leastPart = 4
 	// lastWords is what a refused connection has left to read the verdict.
 	lastWords = time.Second
 )
@@ -149,7 +151,7 @@ func (t *table) wait(c *conn, p peer.ID) (victim *conn, reason string) {
 			return nil, t.policy.full
 		}
 		var ok bool
-		if victim, ok = from.Displace(c.prefix); !ok {
+		if victim, ok = from.Displace(c.prefix, t.policy.stay/leastPart); !ok {
 			return nil, t.policy.full
 		}
 		if victim != nil {

@@ -160,6 +160,9 @@ func TestSlotsAreShared(t *testing.T) {
 				}
 			}
 			flood(0, 5000)
+			if hosts > policy.slots {
+				time.Sleep(policy.stay/leastPart + 10*time.Millisecond) // none of them has more than one slot
+			}
 			c := arrive(g, "member", "5.5.5.6", 1)
 			if c == nil {
 				t.Fatal("a peer at another address has no slot")
@@ -350,7 +353,7 @@ func TestSecretReplacedDuringTheProof(t *testing.T) {
 // A displaced connection that the swarm does not have yet is not taken when it comes.
 func TestDisplacedBeforeTheSwarm(t *testing.T) {
 	policy := Secret(nil, everybodyMayWait)
-	policy.slots = 1
+	policy.slots, policy.stay = 1, leastPart // of no time
 	g, book := withPolicy(policy)
 	first := &swarmConn{peer: "first", addr: ma.StringCast("/ip4/5.5.5.5/tcp/1")}
 	var err error

@@ -7,9 +7,11 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 var (
@@ -37,17 +39,18 @@ type Pool[H comparable] struct {
 	slots, taken int
 	clock        uint64                       // numbers the holders
 	near         map[netip.Prefix][]holder[H] // by prefix, oldest first
-	wide         map[netip.Prefix]int         // slots taken by each IPv6 /48
+	groups       map[netip.Prefix]int         // slots taken by each group of a prefix
 }
 
 type holder[H comparable] struct {
-	h  H
-	at uint64
+	h     H
+	n     uint64
+	since time.Time
 }
 
 // New returns a pool of so many slots.
 func New[H comparable](slots int) *Pool[H] {
-	return &Pool[H]{slots: slots, near: make(map[netip.Prefix][]holder[H]), wide: make(map[netip.Prefix]int)}
+	return &Pool[H]{slots: slots, near: make(map[netip.Prefix][]holder[H]), groups: make(map[netip.Prefix]int)}
 }
 
 // Slots is how many there are, Len how many are taken, At how many of them by one prefix.
@@ -62,11 +65,8 @@ func (p *Pool[H]) At(prefix netip.Prefix) int { return len(p.near[prefix]) }
 // Share is the rule for holders that nobody can displace: it reports whether prefix's share has a slot left; members have come
 // from known ones. The error is ErrFull or ErrShare.
 func (p *Pool[H]) Share(prefix netip.Prefix, known bool) error {
-	block, isWide := wide(prefix)
-	held := len(p.near[prefix])
-	if isWide {
-		held = p.wide[block]
-	}
+	isWide := prefix.Addr().Is6()
+	held := p.groups[groups(prefix)[1]]
 	left, part := p.slots-p.taken, knownPart
 	if !known {
 		reserved := p.slots / reservedPart
@@ -85,32 +85,58 @@ func (p *Pool[H]) Share(prefix netip.Prefix, known bool) error {
 }
 
 // Displace is the rule for holders that can be displaced: it reports whether one more of prefix may have a slot, and who has to
-// give up its own, the zero value if nobody. The prefix with most slots gives up its oldest, so each prefix gets a first slot
-// immediately, and keeps it while another has more.
-func (p *Pool[H]) Displace(prefix netip.Prefix) (victim H, ok bool) {
+// give up its own, the zero value if nobody. That is one of the fullest IPv6 /32, in it of the fullest /48, and so on; addresses
+// of IPv4 are groups of their own. Of these the oldest goes that has stayed for least, else the youngest: whoever fills a group
+// displaces itself. Each prefix gets a first slot, and keeps it while another has more; where each has one, and none has stayed
+// for least, nobody goes.
+func (p *Pool[H]) Displace(prefix netip.Prefix, least time.Duration) (victim H, ok bool) {
 	if p.taken < p.slots {
 		return victim, true
 	}
-	var most []holder[H]
-	for _, some := range p.near {
-		if len(some) > len(most) || len(some) == len(most) && some[0].at < most[0].at {
-			most = some
+	var most levels[int]
+	var old, young *holder[H]
+	var of levels[netip.Prefix] // the one that goes
+	for at, some := range p.near {
+		in := groups(at)
+		var n levels[int]
+		for i, group := range in {
+			n[i] = p.groups[group]
+		}
+		order := slices.Compare(n[:], most[:])
+		if order < 0 {
+			continue
+		}
+		if order > 0 {
+			most, old, young = n, nil, nil
+		}
+		first, last := &some[0], &some[len(some)-1]
+		switch {
+		case time.Since(first.since) >= least:
+			if old == nil || first.n < old.n {
+				old, of = first, in
+			}
+		case old == nil && (young == nil || last.n > young.n):
+			young, of = last, in
 		}
 	}
-	if own := len(p.near[prefix]); own > 0 && len(most) <= own+1 {
-		return victim, false
+	for i, group := range groups(prefix) {
+		if group == of[i] {
+			continue
+		}
+		if own := p.groups[group]; own > 0 && most[i] <= own+1 || most[i] == 1 && old == nil {
+			return victim, false
+		}
+		return cmp.Or(old, young).h, true
 	}
-	return most[0].h, true
+	return victim, false
 }
 
 // Add gives h a slot, which one of the rules has found.
 func (p *Pool[H]) Add(h H, prefix netip.Prefix) {
 	p.taken++
 	p.clock++
-	p.near[prefix] = append(p.near[prefix], holder[H]{h, p.clock})
-	if block, ok := wide(prefix); ok {
-		p.wide[block]++
-	}
+	p.near[prefix] = append(p.near[prefix], holder[H]{h, p.clock, time.Now()})
+	p.count(prefix, 1)
 }
 
 // Remove takes h's slot back.
@@ -123,9 +149,18 @@ func (p *Pool[H]) Remove(h H, prefix netip.Prefix) {
 	if p.near[prefix] = slices.Delete(p.near[prefix], i, i+1); len(p.near[prefix]) == 0 {
 		delete(p.near, prefix)
 	}
-	if block, ok := wide(prefix); ok {
-		if p.wide[block]--; p.wide[block] == 0 {
-			delete(p.wide, block)
+	p.count(prefix, -1)
+}
+
+// count adds n to the groups of a prefix.
+func (p *Pool[H]) count(prefix netip.Prefix, n int) {
+	in := groups(prefix)
+	for i, group := range in {
+		if i > 0 && group == in[i-1] {
+			continue
+		}
+		if p.groups[group] += n; p.groups[group] == 0 {
+			delete(p.groups, group)
 		}
 	}
 }

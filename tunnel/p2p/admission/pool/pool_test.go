@@ -3,8 +3,11 @@ package pool
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
 )
@@ -107,8 +110,8 @@ func TestPrefixOf48(t *testing.T) {
 			p.leave(prefix)
 		}
 	}
-	if p.Len()+len(p.wide)+len(p.near) != 0 {
-		t.Errorf("%d slots are taken in the end, by %v", p.Len(), p.wide)
+	if p.Len()+len(p.groups)+len(p.near) != 0 {
+		t.Errorf("%d slots are taken in the end, by %v", p.Len(), p.groups)
 	}
 }
 
@@ -130,7 +133,7 @@ func TestRefusals(t *testing.T) {
 func TestDisplace(t *testing.T) {
 	p, n := New[int](4), 0
 	enter := func(prefix netip.Prefix) (h, victim int) {
-		victim, ok := p.Displace(prefix)
+		victim, ok := p.Displace(prefix, 0)
 		if !ok {
 			return 0, 0
 		}
@@ -175,9 +178,86 @@ func TestDisplaceTheOldest(t *testing.T) {
 	for i := range 3 {
 		p.Add(1+i, host(i))
 	}
-	if victim, ok := p.Displace(host(9)); !ok || victim != 1 {
+	if victim, ok := p.Displace(host(9), 0); !ok || victim != 1 {
 		t.Errorf("%d, %t; want 1", victim, ok)
 	}
+}
+
+// site is the IPv6 /56 number site of customer, a /48, at provider, a /32.
+func site(provider uint16, customer uint16, site byte) netip.Prefix {
+	return Prefix(netip.AddrFrom16([16]byte{0x2a, 0, byte(provider >> 8), byte(provider), byte(customer >> 8), byte(customer), site}))
+}
+
+// Whoever has a /48, or a /32, displaces itself, however many sites it connects from: an edge that came first stays, and another
+// one gets in, also at the same provider. The control is that the same connections get in while there are slots.
+func TestDisplaceWideHolders(t *testing.T) {
+	const slots = 256
+	for name, attacker := range map[string]func(i int) netip.Prefix{
+		"a /48":                        func(i int) netip.Prefix { return site(1, 1, byte(i)) },
+		"a /32":                        func(i int) netip.Prefix { return site(1, uint16(i), byte(i)) },
+		"a /48 of the edges' provider": func(i int) netip.Prefix { return site(2, 1, byte(i)) },
+	} {
+		for _, least := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(name, " least ", least), func(t *testing.T) {
+				p, n := New[int](slots), 0
+				in := map[int]netip.Prefix{}
+				enter := func(at netip.Prefix) int {
+					victim, ok := p.Displace(at, least)
+					if !ok {
+						return 0
+					}
+					if victim != 0 {
+						p.Remove(victim, in[victim])
+						delete(in, victim)
+					}
+					n++
+					p.Add(n, at)
+					in[n] = at
+					return n
+				}
+				edge := enter(site(2, 7, 0))
+				for i := range slots - 1 {
+					if enter(attacker(i)) == 0 {
+						t.Fatalf("the control: connection %d has no slot", i)
+					}
+				}
+				for i := range 4 * slots {
+					enter(attacker(i))
+				}
+				second := enter(site(2, 9, 0))
+				v4 := enter(host(7))
+				for i := range 4 * slots {
+					enter(attacker(i))
+				}
+				for who, h := range map[string]int{"the edge that came first": edge, "another edge": second, "an edge with IPv4": v4} {
+					if _, ok := in[h]; h == 0 || !ok {
+						t.Errorf("%s has no slot", who)
+					}
+				}
+				if p.Len() > slots {
+					t.Errorf("%d slots", p.Len())
+				}
+			})
+		}
+	}
+}
+
+// Where each has one slot, nobody is displaced before it had its time.
+func TestDisplaceAfterLeastStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New[int](3)
+		for i := range 3 {
+			p.Add(1+i, host(i))
+			time.Sleep(time.Second)
+		}
+		if victim, ok := p.Displace(host(9), 5*time.Second); ok {
+			t.Errorf("%d has to go after 3 s", victim)
+		}
+		time.Sleep(2 * time.Second)
+		if victim, ok := p.Displace(host(9), 5*time.Second); !ok || victim != 1 {
+			t.Errorf("%d, %t; want 1", victim, ok)
+		}
+	})
 }
 
 func TestOnePrefix(t *testing.T) {
@@ -240,7 +320,7 @@ func FuzzPool(f *testing.F) {
 			case op&0xc0 == 0x40:
 				p.known.Add(a)
 			case op&0xc0 == 0xc0:
-				if victim, ok := p.Displace(a); ok {
+				if victim, ok := p.Displace(a, 0); ok {
 					for prefix, some := range p.near {
 						if victim != 0 && some[0].h == victim {
 							p.Remove(victim, prefix)

@@ -30,10 +30,13 @@ func PrefixOf(a ma.Multiaddr) (netip.Prefix, bool) {
 	return Prefix(ip), ok
 }
 
-// wide is the IPv6 /48 around a prefix: it has 256 prefixes, and may be one customer's.
-func wide(prefix netip.Prefix) (netip.Prefix, bool) {
+// levels are the widths of groups, the widest first: a provider's /32, a customer's /48, a site's /56.
+type levels[T any] [3]T
+
+// groups are those that a prefix is in; an IPv4 address is its own.
+func groups(prefix netip.Prefix) levels[netip.Prefix] {
 	if !prefix.Addr().Is6() {
-		return netip.Prefix{}, false
+		return levels[netip.Prefix]{prefix, prefix, prefix}
 	}
-	return netip.PrefixFrom(prefix.Addr(), 48).Masked(), true
+	return levels[netip.Prefix]{netip.PrefixFrom(prefix.Addr(), 32).Masked(), netip.PrefixFrom(prefix.Addr(), 48).Masked(), prefix}
 }
