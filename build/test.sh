@@ -82,7 +82,7 @@ finish() {
   [ -z "$failed" ]
 }
 
-# gotest [-v] FLAG… -- PACKAGE… runs tests and keeps their results (build/testlog); -v shows everything they print.
+# gotest [-v] FLAG… -- PACKAGE… runs tests and keeps their results (test/testlog); -v shows everything they print.
 # Suites whose tests make network namespaces, and that of the real API server: what fails there is tried once more.
 namespaces=$(grep -rlE 'nstest"|edgemesh/test/lab|vishvananda/netns|CLONE_NEWNET|podtool|"netns"' --include='*_test.go' agent cni relay tunnel test | xargs -n1 dirname | sort -u |
   paste -sd'|')
@@ -106,7 +106,7 @@ checks() { # where int has 32 bits: types, and the analyzer that asks for its si
 small() { # unit tests with int of 32 bits: the packet's way, what is on disk, the kernel's structures
   local p packages=(./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{carrier/sealed,carrier/socket,base/ladder,relay/relays/choice} ./internal/membership/{mesh,snapshot} ./agent/capture
     ./agent/host/{nft,rtnetlink,plan} ./cni/{antispoof,calls,conf} ./internal/{rawio,memory,durable,endpoint,drain,processors})
-  GOARCH=386 go build -o "$TMPDIR/testlog386" ./build/testlog
+  GOARCH=386 go build -o "$TMPDIR/testlog386" ./test/testlog
   local status=0
   "$TMPDIR/testlog386" summary -results /dev/null >/dev/null 2>&1 || status=$?
   if [ "$status" != 126 ]; then # "cannot execute"
@@ -161,7 +161,7 @@ fi
 step "vet"
 begin go vet work
 finish
-go build -o "$TMPDIR/testlog" ./build/testlog
+go build -o "$TMPDIR/testlog" ./test/testlog
 
 # Suites that need the whole machine, or hold a whole cluster, run one at a time.
 alone='/test/lab|/test/bench|/test/demo|/test/e2e|/test/kube|/test/manifests$'

@@ -10,7 +10,7 @@
 //	tasks.go       goroutines and the clock
 //	errors.go      errors of the rooms that the owner of a node may see
 //	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun
-//	who/           members (who may connect), identity (keys, TLS), refusals
+//	who/           members (who may connect), identity (keys, TLS), lookup (the DHT), refusals
 //	carrier/       dialer and socket, packet and sealed (datagrams), plainhost (libp2p's host)
 //	nat/           what the NAT does, router ports, punching and guessing ports, own and foreign addresses
 //	relay/         relays that this node uses; relayservice, being one
@@ -60,6 +60,7 @@ import (
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/relay/relayservice"
 	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/lookup"
 	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
@@ -220,7 +221,7 @@ func (n *Node) listen(cfg Config) error {
 		return err
 	}
 	if cfg.Relay == nil {
-		n.dht, err = reach.JoinDHT(h, n.gater)
+		n.dht, err = n.joinDHT(h)
 		return err
 	}
 	if err := n.startRelay(h, cfg); err != nil {
@@ -229,6 +230,16 @@ func (n *Node) listen(cfg Config) error {
 	n.dht = n.service
 	n.seen, err = stun.Start(n.dialer.QUIC(), n.ListenAddrs(), n.log)
 	return err
+}
+
+// joinDHT joins the relays' DHT.
+func (n *Node) joinDHT(h host.Host) (reach.Finder, error) {
+	d, err := lookup.Join(h, func(p peer.ID) bool { return n.gater.View().IsRelay(p) },
+		func(a ma.Multiaddr) bool { return n.gater.View().Outside(a) })
+	if err != nil {
+		return nil, err // no typed nil
+	}
+	return d, nil
 }
 
 // makeUpper makes the rooms that need the host and its ports.

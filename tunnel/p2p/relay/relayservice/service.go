@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 
-	dht "github.com/libp2p/go-libp2p-kad-dht"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -30,13 +29,14 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/lookup"
 )
 
 // Service is a running relay.
 type Service struct {
 	host    host.Host
 	relay   *shards
-	dht     *dht.IpfsDHT
+	dht     *lookup.DHT
 	traffic *traffic
 	counter
 }
@@ -81,18 +81,8 @@ func Start(c Config) (*Service, error) {
 		return most > 0 && s.Reservations() >= most
 	}}
 	c.Host.SetStreamHandler(identity.LoadProtocol, share.answer)
-	s.dht, err = dht.New(c.Host,
-		dht.ProtocolPrefix(identity.DHTPrefix),
-		dht.Mode(dht.ModeServer),
-		dht.DisableProviders(), dht.DisableValues(),
-		dht.AddressFilter(func(in []ma.Multiaddr) []ma.Multiaddr { return in }),
-		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return c.IsKnown(p) }),
-		dht.BootstrapPeersFunc(c.Relays))
-	if err == nil {
-		err = s.dht.Bootstrap(context.Background())
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start DHT: %w", err), s.Close())
+	if s.dht, err = lookup.Serve(c.Host, c.IsKnown, c.Relays); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
