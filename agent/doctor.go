@@ -27,6 +27,8 @@ type doctorCommand struct {
 	to     string
 	bundle string
 	config string
+
+	verbose bool
 }
 
 func newDoctor() *cobra.Command {
@@ -60,6 +62,7 @@ output, and everything else to standard error.`,
 		},
 	}
 	d.add(c)
+	c.Flags().BoolVarP(&d.verbose, "verbose", "v", false, "list the checks that are well, and those that were skipped")
 	c.Flags().StringVar(&d.bundle, "bundle", "", "write what support needs to this file (.tar.gz), without secrets; - is standard output")
 	c.Flags().StringVar(&d.config, "config", config.DefaultPath, "the agent's configuration, for --bundle")
 	c.ValidArgsFunction = completeNodes(&d.clientFlags)
@@ -85,7 +88,7 @@ func (d *doctorCommand) run(ctx context.Context, out, stderr io.Writer) error {
 	if d.json {
 		err = printJSON(w, found)
 	} else {
-		view.Findings(w, screen.Of(w), found)
+		view.Doctor(w, screen.Of(w), found, d.verbose || d.to != "")
 	}
 	if err == nil && d.bundle != "" {
 		said := w
@@ -144,7 +147,7 @@ func notRunning(err error) findings.Finding {
 	if errors.Is(err, control.ErrSilent) {
 		remedy = "restart the agent; the end of its log may name the cause"
 	}
-	return findings.Finding{ID: "agent", Severity: findings.Broken, Text: err.Error(), Remedy: remedy}
+	return findings.Brokenf("agent", remedy, "%v", err)
 }
 
 // reported fails where something is broken.

@@ -27,6 +27,7 @@ type statusCommand struct {
 	filter view.Filter
 	node   string
 	watch  bool
+	check  bool
 }
 
 func newStatus() *cobra.Command {
@@ -34,9 +35,10 @@ func newStatus() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status [NODE|PEER-ID]",
 		Short: "Show this node, what is wrong, and the path to each peer in use",
-		Long: `Show this node, what is wrong with it, its relays, and the peers in use or in trouble,
-grouped by path: as many as fit one screen, those with the most traffic first. Idle peers
-are a number. With NODE, or its peer ID, show all that is known of that peer.
+		Long: `Show whether all is well, what is wrong if not and what to do, this node, its relays, and
+the peers in use or in trouble, grouped by path: as many as fit one screen, those with the
+most traffic first. Idle peers are a number. With NODE, or its peer ID, show all that is
+known of that peer. --check exits with 1 if something is broken.
 
 PATH is how packets reach a peer now, best first; REASON, on a narrow terminal the line
 below the peer, is why it is not a better one:
@@ -55,6 +57,7 @@ only, unless NO_COLOR is set.`,
   edgemesh-agent status edge-2
   edgemesh-agent status --path relayed --site berlin
   edgemesh-agent status --watch
+  edgemesh-agent status --check >/dev/null || edgemesh-agent doctor
   edgemesh-agent status --json | jq '.peers[] | select(.path=="relayed") | .reason'`,
 		Args: cli.Optional("NODE|PEER-ID"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -66,6 +69,7 @@ only, unless NO_COLOR is set.`,
 	}
 	s.add(c)
 	c.Flags().BoolVar(&s.filter.All, "all", false, "show every peer, also idle ones")
+	c.Flags().BoolVar(&s.check, "check", false, "exit with 1 if something is broken")
 	c.Flags().StringVar(&s.filter.Path, "path", "", "show all peers with this path: "+strings.Join(view.Paths, ", "))
 	c.Flags().StringVar(&s.filter.Site, "site", "", "show all peers at this site")
 	c.Flags().BoolVar(&s.watch, "watch", false, "show it again every 2 s until interrupted")
@@ -134,10 +138,14 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 	}
 	if s.json {
 		st.Peers = s.filter.Peers(st.Peers)
-		return printJSON(w, st)
+		err = printJSON(w, st)
+	} else {
+		view.Status(w, on, st, filter, now)
 	}
-	view.Status(w, on, st, filter, now)
-	return nil
+	if s.check && err == nil {
+		return reported(st.Found())
+	}
+	return err
 }
 
 // completeNodes offers the names of nodes to the shell.

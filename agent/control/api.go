@@ -31,6 +31,14 @@ type Status struct {
 	Problems  []findings.Finding `json:"problems,omitempty"`  // Findings without notes, as until release 0.9
 }
 
+// Found are the findings; an agent of an earlier release has only problems.
+func (s Status) Found() []findings.Finding {
+	if s.Findings == nil {
+		return s.Problems
+	}
+	return s.Findings
+}
+
 // NAT is what stands between this node and the internet.
 type NAT struct {
 	Kind   string `json:"kind"`             // none, stable, sequential, random or unknown
@@ -73,22 +81,24 @@ type PeerStatus struct {
 	Site      string            `json:"site,omitempty"`
 	PeerID    string            `json:"peerID"`
 	PodCIDRs  []string          `json:"podCIDRs"`
-	Path      string            `json:"path"`               // native, vxlan, direct, punched, relayed, none or idle
-	Transport string            `json:"transport"`          // tcp or quic, of a relayed path also the relay's; ip of native, vxlan of vxlan; "" when idle
-	Endpoint  string            `json:"endpoint,omitempty"` // where the peer is reached: a multiaddr, or the LAN address of a native or vxlan path
-	Relay     string            `json:"relay,omitempty"`    // peer ID of the relay that a relayed path uses
-	RTTMs     *float64          `json:"rttMs"`              // milliseconds; null if not measured
-	Since     *time.Time        `json:"since"`              // when the path last changed; null when idle
-	Reason    string            `json:"reason"`             // why the path is not a better one
-	Punch     *Punch            `json:"punch,omitempty"`    // what was tried to get a direct path; absent while none is missing
-	TxBytes   uint64            `json:"txBytes"`            // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
-	RxBytes   uint64            `json:"rxBytes"`            // IP bytes received from it, likewise
-	LANBytes  uint64            `json:"lanRxBytes"`         // bytes received from it past the tunnel (native and vxlan), read every few seconds
-	RateMbps  *float64          `json:"rateMbps,omitempty"` // Mbit/s that the tunnel's path took when it was last busy for long; absent if it never was
-	QueueMs   *float64          `json:"queueMs,omitempty"`  // milliseconds that the oldest packet has waited here for the path; absent if none waits
-	WayMs     *float64          `json:"wayMs,omitempty"`    // milliseconds that packets wait on the tunnel's path, in both directions, sockets and repairs included: its round trip minus the shortest of the last 5 to 10 minutes; absent if not measured
-	Drops     uint64            `json:"drops"`              // packets dropped, all reasons
-	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"`  // the same by reason
+	Path      string            `json:"path"`                   // native, vxlan, direct, punched, relayed, none or idle
+	Transport string            `json:"transport"`              // tcp or quic, of a relayed path also the relay's; ip of native, vxlan of vxlan; "" when idle
+	Endpoint  string            `json:"endpoint,omitempty"`     // where the peer is reached: a multiaddr, or the LAN address of a native or vxlan path
+	Relay     string            `json:"relay,omitempty"`        // peer ID of the relay that a relayed path uses
+	RTTMs     *float64          `json:"rttMs"`                  // milliseconds; null if not measured
+	Since     *time.Time        `json:"since"`                  // when the path last changed; null when idle
+	Reason    string            `json:"reason"`                 // why the path is not a better one
+	Offline   *time.Time        `json:"offlineSince,omitempty"` // no relay that answers has it since then; absent: one has, or it is not known
+	Failed    bool              `json:"-"`                      // the last attempt to connect made no path
+	Punch     *Punch            `json:"punch,omitempty"`        // what was tried to get a direct path; absent while none is missing
+	TxBytes   uint64            `json:"txBytes"`                // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent
+	RxBytes   uint64            `json:"rxBytes"`                // IP bytes received from it, likewise
+	LANBytes  uint64            `json:"lanRxBytes"`             // bytes received from it past the tunnel (native and vxlan), read every few seconds
+	RateMbps  *float64          `json:"rateMbps,omitempty"`     // Mbit/s that the tunnel's path took when it was last busy for long; absent if it never was
+	QueueMs   *float64          `json:"queueMs,omitempty"`      // milliseconds that the oldest packet has waited here for the path; absent if none waits
+	WayMs     *float64          `json:"wayMs,omitempty"`        // milliseconds that packets wait on the tunnel's path, in both directions, sockets and repairs included: its round trip minus the shortest of the last 5 to 10 minutes; absent if not measured
+	Drops     uint64            `json:"drops"`                  // packets dropped, all reasons
+	DropsBy   map[string]uint64 `json:"dropsBy,omitempty"`      // the same by reason
 }
 
 // Punch says what was tried to get a direct path that is missing, and what follows.

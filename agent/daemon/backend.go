@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"edgemesh/agent/control"
@@ -26,15 +25,7 @@ type backend struct {
 	explainer     explainer
 	loop          *watchdog.Loop
 	observer      observe.Node // shows other members which paths this node uses, and queries them
-
-	tracker  findings.Tracker
-	mu       sync.Mutex // nothing else of this package is locked before it
-	findings []findings.Finding
-	found    time.Time // when they were
 }
-
-// findingsFor is how long the findings on a map are reused.
-const findingsFor = 5 * time.Second
 
 // Status implements control.Backend.
 func (b *backend) Status(all bool) control.Status {
@@ -42,7 +33,7 @@ func (b *backend) Status(all bool) control.Status {
 	defer b.loop.End()
 	s, d := b.paths(all), b.doctor
 	s.Node, s.PeerID, s.Site, s.Fallbacks = b.name, d.id.String(), d.force.current().Self.Site, b.degraded
-	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), b.tracker.Now(time.Now(), d.problems())
+	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), d.now()
 	s.Problems = findings.Only(s.Findings, findings.Broken, findings.Warning)
 	return s
 }
@@ -54,26 +45,15 @@ func (b *backend) paths(all bool) control.Status {
 	return control.Status{Version: b.version, StartedAt: b.started, NAT: describe.NAT(st), Relays: describe.Relays(st.Relays), Peers: used, Idle: idle}
 }
 
-// observed is what a map shows, each second while one is open: only the members in use. Findings are up to findingsFor old,
-// as routes and files are read for them.
+// observed is what a map shows, each second while one is open: only the members in use.
 func (b *backend) observed() control.Status {
 	s := b.paths(false)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if time.Since(b.found) >= findingsFor {
-		b.found = time.Now()
-		b.findings = b.tracker.Now(b.found, b.doctor.problems())
-	}
-	s.Findings = b.findings
+	s.Findings = b.doctor.now()
 	return s
 }
 
 // Doctor implements control.Backend.
-func (b *backend) Doctor(ctx context.Context) []findings.Finding {
-	found := b.doctor.Doctor(ctx)
-	b.tracker.Probed(time.Now(), found)
-	return found
-}
+func (b *backend) Doctor(ctx context.Context) []findings.Finding { return b.doctor.Doctor(ctx) }
 
 // Ping implements control.Backend.
 func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {

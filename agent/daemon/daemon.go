@@ -10,7 +10,7 @@
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
 //	hung.go        loops that hang
-//	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go
+//	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
 //	cleanup.go     removes everything; errors.go: what callers can expect
 //
@@ -318,6 +318,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
 	wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
+	wg.Go(func() { b.doctor.report(ctx, d.source.SetHealthy) })
 	if d.deputy != nil {
 		wg.Go(func() { d.visits(answerer).Run(ctx) })
 	}
@@ -355,6 +356,7 @@ func (d *daemon) backend(ctx context.Context) *backend {
 		pinger:    pinger{r},
 		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},
 	}
+	b.doctor.judges()
 	b.observer = observe.Node{Plan: d.force.current, Status: b.observed, P2P: d.node, Tunnel: d.tunnel, Log: d.log}
 	reportDegraded(d.log, b.degraded)
 	b.doctor.warnNeighbours()
@@ -368,6 +370,7 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 		tunnel: d.tunnel, node: d.node, lan: d.lan, reach: b.doctor.reach, source: d.source,
 		pools: func() []control.Pool { return pools(d.kernel.pods, d.log) },
 		good:  func() bool { _, problem := d.force.plan(); return problem == nil },
+		found: b.doctor.now,
 	}
 	all := append([]prometheus.Collector{own}, d.counts.collectors()...)
 	if d.cfg.CNIMode == config.CNIOwn {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,7 +27,6 @@ import (
 	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -36,7 +34,7 @@ import (
 // doctorTimeout bounds all active probes of one doctor together.
 const doctorTimeout = 8 * time.Second
 
-// doctor checks this node for the operator. It changes nothing.
+// doctor checks this node, continuously with what the agent knows and for the operator with probes. It changes nothing.
 type doctor struct {
 	cfg    config.Config
 	id     peer.ID // of this node
@@ -52,49 +50,135 @@ type doctor struct {
 	reach  reach
 	dog    *watchdog.Watchdog
 	log    *slog.Logger
+
+	common, known, probes *findings.Judge // what both judge, the running agent, and doctor
+	tracker               findings.Tracker
 }
 
-// Doctor looks at every part again, actively. What is broken comes first; the checks are in
-// the order in which one depends on another, so that the first finding is the cause.
-func (d *doctor) Doctor(ctx context.Context) []findings.Finding {
-	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-	defer cancel()
-	plan, problem := d.force.plan()
-	var relays, network []findings.Finding
-	var wg sync.WaitGroup
-	wg.Go(func() { relays, network = d.checkNetwork(ctx, plan) })
-	out := []findings.Finding{d.checkKey(), checkMembership(plan, problem, d.source.String()), d.checkOffloads()}
-	out = append(out, d.kernel.host.Check(ctx, plan.Host)...)
-	out = append(out, checkForward(plan.Host, d.cfg.Key("forward"))...)
-	out = append(out, overlaps(d.kernel.pods, plan.Host), checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), plan))
-	if !plan.Host.Keep {
-		out = append(out, d.checkCNI(), strays(d.kernel.pods, plan.Host))
-		out = append(out, checkRuntime("/", d.cfg.CNIConfDir, d.cfg.CNIBinDir)...)
-		out = append(out, diagnose.Pools(pools(d.kernel.pods, d.log))...)
+const (
+	// hostEvery is how long what is read from the kernel and from files is reused, and checkPatience how long a check of the
+	// running agent may take.
+	hostEvery     = 5 * time.Second
+	checkPatience = 2 * time.Second
+)
+
+// judges makes the judges, once d is complete. The order of checks is that of causes.
+func (d *doctor) judges() {
+	check := func(name string, every time.Duration, look func(plan) []findings.Finding) findings.Check {
+		return findings.Check{Name: name, Every: every, Look: func(context.Context) []findings.Finding {
+			p, _ := d.force.plan()
+			return look(p)
+		}}
 	}
-	if d.cfg.Membership.Kubernetes != nil {
-		out = append(out, diagnose.NodeIP(plan.Plan, d.cfg.StateDir)...)
-		if diagnose.NodeIPReported(plan.Plan) {
-			out = append(out, d.kernel.host.CheckInput(ctx, plan.Host)...)
+	own := func(f func(plan) []findings.Finding) func(plan) []findings.Finding { // not where another plugin has the pods
+		return func(p plan) []findings.Finding {
+			if p.Host.Keep {
+				return nil
+			}
+			return f(p)
 		}
 	}
-	out = append(out, d.lan.check()...)
-	out = append(out, d.checkOwnRelay(plan)...)
+	inUse := func(f func([]control.PeerStatus) []findings.Finding) func(plan) []findings.Finding {
+		return func(plan) []findings.Finding {
+			used, _ := d.reach.peers(false)
+			return f(used)
+		}
+	}
+	d.common = findings.NewJudge(checkPatience, d.log,
+		check("loops", 0, func(plan) []findings.Finding { return hungLoops(d.dog) }),
+		check("key", hostEvery, func(plan) []findings.Finding { return []findings.Finding{d.checkKey()} }),
+		check("membership", 0, func(p plan) []findings.Finding {
+			_, problem := d.force.plan()
+			return []findings.Finding{checkMembership(p, problem, d.source.String())}
+		}),
+		check("host", 0, func(plan) []findings.Finding { return d.kernel.repairs() }),
+		check("uplink", 0, func(p plan) []findings.Finding {
+			used, _ := d.reach.peers(false)
+			return diagnose.Uplink(cutOff(d.node.Uplinks(), p.relays), d.node.Status().Relays, used)
+		}),
+		check("forward", 0, func(p plan) []findings.Finding { return checkForward(p.Host, d.cfg.Key("forward")) }),
+		check("addresses", hostEvery, func(p plan) []findings.Finding { return []findings.Finding{overlaps(d.kernel.pods, p.Host)} }),
+		check("cni", hostEvery, own(func(plan) []findings.Finding { return []findings.Finding{d.checkCNI()} })),
+		check("pods", hostEvery, own(func(p plan) []findings.Finding { return []findings.Finding{strays(d.kernel.pods, p.Host)} })),
+		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),
+		check("lan", 0, func(plan) []findings.Finding { return d.lan.check() }),
+		check("relay", 0, d.checkOwnRelay),
+		check("peers", 0, inUse(diagnose.Peers)),
+		check("mtu", 0, inUse(diagnose.MTU)),
+		check("relayed", 0, inUse(func(used []control.PeerStatus) []findings.Finding { return diagnose.Relayed(time.Now(), used) })),
+		check("refused", 0, func(plan) []findings.Finding {
+			return diagnose.Refused(d.node.Refusals(), d.node.MemberName, d.reach.seenAt)
+		}),
+	)
+	d.known = findings.NewJudge(checkPatience, d.log,
+		check("obstacles", 0, func(plan) []findings.Finding { return d.kernel.obstacles() }),
+		check("relays", 0, func(p plan) []findings.Finding { return diagnose.Relays(d.node.Status().Relays, d.served(p)) }),
+		check("node-ip", 0, func(p plan) []findings.Finding {
+			if d.cfg.Membership.Kubernetes == nil {
+				return nil
+			}
+			return diagnose.NodeIPMissing(p.Plan)
+		}),
+	)
+	probe := func(name string, look func(context.Context, plan) []findings.Finding) findings.Check {
+		return findings.Check{Name: name, Look: func(ctx context.Context) []findings.Finding {
+			p, _ := d.force.plan()
+			return look(ctx, p)
+		}}
+	}
+	d.probes = findings.NewJudge(doctorTimeout, d.log,
+		probe("kernel state", func(ctx context.Context, p plan) []findings.Finding { return d.kernel.host.Check(ctx, p.Host) }),
+		probe("network", d.checkNetwork),
+		check("offloads", 0, func(plan) []findings.Finding { return []findings.Finding{d.checkOffloads()} }),
+		check("cniMode", 0, func(p plan) []findings.Finding {
+			return []findings.Finding{checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), p)}
+		}),
+		check("runtime", 0, own(func(plan) []findings.Finding { return checkRuntime("/", d.cfg.CNIConfDir, d.cfg.CNIBinDir) })),
+		probe("node-ip", func(ctx context.Context, p plan) (out []findings.Finding) {
+			if d.cfg.Membership.Kubernetes != nil {
+				out = diagnose.NodeIP(p.Plan, d.cfg.StateDir)
+			}
+			if out != nil && diagnose.NodeIPReported(p.Plan) {
+				out = append(out, d.kernel.host.CheckInput(ctx, p.Host)...)
+			}
+			return out
+		}),
+		check("nat", 0, func(plan) []findings.Finding { return []findings.Finding{d.checkNAT()} }),
+	)
+}
+
+// served reports whether this node is a relay of the membership itself.
+func (d *doctor) served(p plan) bool { return d.cfg.Relay.Enabled && p.hasRelay(d.id) }
+
+// seen is what the running agent sees by itself, notes and checks that are well among it.
+func (d *doctor) seen() []findings.Finding {
+	ctx := context.Background()
+	return append(d.common.Look(ctx, false), d.known.Look(ctx, false)...)
+}
+
+// now are the findings of this moment: what the agent sees, and what doctor saw within the last minutes.
+func (d *doctor) now() []findings.Finding { return d.tracker.Now(time.Now(), d.seen()) }
+
+// Doctor looks at every part again, actively. What is broken comes first, causes before what follows from them.
+func (d *doctor) Doctor(ctx context.Context) []findings.Finding {
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout+checkPatience)
+	defer cancel()
+	var probed []findings.Finding
+	var wg sync.WaitGroup
+	wg.Go(func() { probed = d.probes.Look(ctx, true) })
+	all := d.common.Look(ctx, true)
 	wg.Wait()
-	out = append(append(out, network...), relays...)
-	out = append(out, d.checkNAT())
-	used, _ := d.reach.peers(false)
-	out = append(out, checkPeers(used)...)
-	out = append(out, diagnose.MTU(used)...)
-	out = append(out, d.checkRefused()...)
-	return findings.Causes(oneLined(out))
+	now := time.Now()
+	all = append(all, probed...)
+	d.tracker.Probed(now, all)
+	return d.tracker.Checked(now, all)
 }
 
 // checkNetwork measures what the network lets through to the relays, beside the connections that there are.
-func (d *doctor) checkNetwork(ctx context.Context, plan plan) (relays, network []findings.Finding) {
+func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Finding) {
 	via, err := proxyOf(d.cfg, d.force.inside)
 	if err != nil {
-		network = append(network, findings.Warningf("proxy", "correct it, and restart the agent", "%v", err))
+		out = append(out, findings.Warningf("proxy", "correct it, and restart the agent", "%v", err))
 	}
 	c := netcheck.Config{Proxy: via, Mark: host.Mark, Log: d.log}
 	for _, r := range plan.relays {
@@ -108,11 +192,10 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (relays, network [
 	var clock *netcheck.Clock
 	var wg sync.WaitGroup
 	wg.Go(func() { answers, clock = netcheck.Relays(ctx, c) })
-	relays = d.checkRelays(ctx, plan)
+	relays := diagnose.Relays(d.node.CheckRelays(ctx), d.served(plan))
 	wg.Wait()
-	broken := slices.ContainsFunc(relays, func(f findings.Finding) bool { return f.Severity == findings.Broken })
-	network = append(network, diagnose.Clock(clock, broken)...)
-	return relays, append(network, diagnose.UDP(answers)...)
+	out = append(out, diagnose.Clock(clock, findings.Has(relays, findings.Broken))...)
+	return append(append(out, diagnose.UDP(answers)...), relays...)
 }
 
 func (d *doctor) checkKey() findings.Finding {
@@ -141,10 +224,7 @@ func (d *doctor) checkCNI() findings.Finding {
 	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return findings.Brokenf("cni", remedy, "%v", err)
 	}
-	err, waits := d.kernel.state()
-	if err != nil {
-		return findings.Brokenf("cni", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err)
-	}
+	_, waits := d.kernel.state()
 	if err := d.kernel.serving(nil); err != nil {
 		return findings.Brokenf("cni", "fix the cause; until then the plugin refuses pods, and the Node is marked NetworkUnavailable", "%v", err)
 	}
@@ -189,46 +269,6 @@ func checkRuntime(root, confDir, binDir string) []findings.Finding {
 	return out
 }
 
-// checkRelays dials every relay now. One of several may be unreachable; without any, no
-// node behind a NAT can reach this one.
-func (d *doctor) checkRelays(ctx context.Context, plan plan) []findings.Finding {
-	relays := d.node.CheckRelays(ctx)
-	if len(relays) == 0 && d.cfg.Relay.Enabled && plan.hasRelay(d.id) {
-		return nil // the others come here
-	}
-	if len(relays) == 0 {
-		return []findings.Finding{findings.Warningf("no-relays", "list at least one under relays in the membership",
-			"the membership has no relays: only nodes that can dial each other directly are connected")}
-	}
-	reserved := 0
-	for _, r := range relays {
-		if r.Reserved {
-			reserved++
-		}
-	}
-	var out []findings.Finding
-	for _, r := range relays {
-		name := fmt.Sprintf("%s at %s", r.ID, r.Addr)
-		id, remedy := "relay-unreachable", "check that edgemesh-relay runs there, that its port is open for TCP and UDP, and that the membership has its peer ID"
-		if r.Connected && !r.Reserved {
-			id, remedy = "relay-refuses", "the relay refuses this node: check that the relay's membership lists it"
-		}
-		switch {
-		case r.Reserved:
-			out = append(out, findings.Okayf("relays", "%s: connected, reserved, %v away", name, r.RTT.Round(100*time.Microsecond)))
-		case r.Spare:
-			out = append(out, findings.Okayf("relays", "%s: not needed now, %v away", name, r.RTT.Round(100*time.Microsecond)))
-		case r.Refusal != "":
-			out = append(out, diagnose.Proxy(name, r.Error, r.Refusal, reserved > 0))
-		case reserved > 0:
-			out = append(out, findings.Warningf(id, remedy, "%s: %s", name, r.Error).About(r.ID.String()))
-		default:
-			out = append(out, findings.Brokenf(id, remedy, "%s: %s", name, r.Error).About(r.ID.String()))
-		}
-	}
-	return out
-}
-
 // checkNAT reports what is between this node and the others. None of it is a fault: that
 // is what relays are for.
 func (d *doctor) checkNAT() findings.Finding {
@@ -237,26 +277,6 @@ func (d *doctor) checkNAT() findings.Finding {
 		return findings.Okayf("nat", "%s", st.NAT)
 	}
 	return findings.Okayf("nat", "%s; %s", st.NAT, st.Router)
-}
-
-// checkPeers reports members that packets wait for.
-func checkPeers(used []control.PeerStatus) []findings.Finding {
-	var out []findings.Finding
-	for _, p := range used {
-		if p.Path == string(paths.KindNone) {
-			out = append(out, findings.Warningf("peer-unreachable", "check that the agent there is running and has a reservation at a relay: run doctor there",
-				"no path to %s: %s", p.Node, p.Reason).About(p.Node))
-		}
-	}
-	if len(out) == 0 {
-		out = append(out, findings.Okayf("peers", "%d peers in use, all of them with a path", len(used)))
-	}
-	return out
-}
-
-// checkRefused looks at who was refused here.
-func (d *doctor) checkRefused() []findings.Finding {
-	return diagnose.Refused(d.node.Refusals(), d.node.MemberName, d.reach.seenAt)
 }
 
 // checkOwnRelay is doctor's look at this node as a relay.
@@ -286,25 +306,6 @@ func oneLined(all []findings.Finding) []findings.Finding {
 	return all
 }
 
-// problems are what status reports about this host: why the membership is outdated, and
-// the kernel's findings.
-func (d *doctor) problems() []findings.Finding {
-	plan, problem := d.force.plan()
-	var out []findings.Finding
-	if f := checkMembership(plan, problem, d.source.String()); f.Severity != findings.OK {
-		out = append(out, f)
-	}
-	for _, f := range d.checkRefused() {
-		if f.ID == "key-mismatch" || f.ID == "handshakes" {
-			out = append(out, f)
-		}
-	}
-	if d.cfg.Membership.Kubernetes != nil {
-		out = append(out, diagnose.NodeIPMissing(plan.Plan)...)
-	}
-	return oneLined(slices.Concat(out, hungLoops(d.dog), d.kernel.findings(plan.Host)))
-}
-
 // warnNeighbours logs, at the start, which other networks on this node block the pod
 // network, and a container runtime that looks for its network elsewhere.
 func (d *doctor) warnNeighbours() {
@@ -327,27 +328,42 @@ func (d *doctor) warnNeighbours() {
 	}
 }
 
-// noticeEvery is how often the agent looks for something that is worth an event.
-const noticeEvery = time.Minute
+const (
+	// noticeEvery is how often the agent looks for something that is worth an event, and the least time between two writes of its
+	// MeshNode's condition; healthEvery is how often it looks for what has changed of that.
+	noticeEvery = time.Minute
+	healthEvery = 5 * time.Second
+)
+
+// report maintains the condition Healthy of this node's MeshNode. It changes with what is broken, not with the words for it.
+func (d *doctor) report(ctx context.Context, set func(reason, message string)) {
+	var said time.Time
+	last := "nothing yet"
+	for wake.Sleep(ctx, healthEvery) {
+		broken := findings.Only(d.now(), findings.Broken)
+		now := ""
+		for _, f := range broken {
+			now += f.ID + " " + f.Subject + "; "
+		}
+		if now == last || time.Since(said) < noticeEvery {
+			continue
+		}
+		said, last = time.Now(), now
+		if len(broken) == 0 {
+			set("", "")
+			continue
+		}
+		f := broken[0]
+		set(f.Reason(), fmt.Sprintf("%s; %s", f.Text, f.Remedy))
+	}
+}
 
 // notice records events about what has been wrong for long, where the membership comes from a cluster.
 func (d *doctor) notice(ctx context.Context, warn func(reason, message string)) {
 	var n diagnose.Notices
 	for wake.Sleep(ctx, noticeEvery) {
-		for _, x := range n.Due(time.Now(), d.worthNotice(time.Now())) {
+		for _, x := range n.Due(time.Now(), findings.Causes(d.seen())) {
 			warn(x.Reason, x.Message)
 		}
 	}
-}
-
-// worthNotice are the findings that become events if they last.
-func (d *doctor) worthNotice(now time.Time) []findings.Finding {
-	plan, problem := d.force.plan()
-	used, _ := d.reach.peers(false)
-	found := append(checkPeers(used), d.checkRefused()...)
-	found = append(found, diagnose.Relayed(now, used)...)
-	if !plan.Host.Keep {
-		found = append(found, diagnose.Pools(pools(d.kernel.pods, d.log))...)
-	}
-	return oneLined(append(found, checkMembership(plan, problem, d.source.String())))
 }

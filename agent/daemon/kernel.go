@@ -161,25 +161,19 @@ func (k *kernel) warn(ctx context.Context) {
 	}
 }
 
-// findings are what is wrong with kernel state and the plugin's files, other networks
-// inside the cluster's ranges, and what else blocked the pod network at the last look.
-func (k *kernel) findings(w mesh.Host) []findings.Finding {
-	other, stray := overlaps(k.pods, w), strays(k.pods, w)
+// repairs is whether the last repair of kernel state failed.
+func (k *kernel) repairs() []findings.Finding {
+	if err, _ := k.state(); err != nil {
+		return []findings.Finding{findings.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err)}
+	}
+	return nil
+}
+
+// obstacles are what on the host blocked the pod network at the last look.
+func (k *kernel) obstacles() []findings.Finding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var out []findings.Finding
-	if k.failure != nil {
-		out = append(out, findings.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", k.failure))
-	}
-	if k.waits != nil {
-		out = append(out, findings.Brokenf("cni", "fix the cause; the agent checks again every 30 s", "%v", k.waits))
-	}
-	for _, f := range []findings.Finding{other, stray} {
-		if f.Severity != findings.OK {
-			out = append(out, f)
-		}
-	}
-	return append(out, k.inWay...)
+	return k.inWay
 }
 
 const (

@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
+	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/client"
@@ -34,6 +35,7 @@ type collector struct {
 	source interface{ Contact() *client.Contact }
 	pools  func() []control.Pool
 	good   func() bool // the membership's source is readable and valid
+	found  func() []findings.Finding
 }
 
 // Describe sends nothing: what the collector has depends on what happened ("unchecked", as prometheus calls it).
@@ -115,6 +117,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	good := 0.0
 	if c.good() {
 		good = 1
+	}
+	finding, seen := desc("finding", "1 for each kind of finding there is now (docs/findings.md), by severity: broken, warning or note.", "id", "severity"), map[[2]string]bool{}
+	for _, f := range c.found() {
+		if key := [2]string{f.ID, string(f.Severity)}; !seen[key] {
+			seen[key] = true
+			finding.gauge(1, key[0], key[1])
+		}
 	}
 	desc("membership_good", "1 while the membership source is readable and valid.").gauge(good)
 }

@@ -59,6 +59,12 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	}
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
 	s.Punch = punch(p.Punch)
+	if p.Path.Kind == paths.KindNone {
+		s.Failed = p.Failed
+		if !p.Offline.IsZero() {
+			s.Offline = &p.Offline
+		}
+	}
 	if p.Path.RTT > 0 {
 		s.RTTMs, s.WayMs = Millis(p.Path.RTT), Millis(p.Path.Queue)
 	}
@@ -88,6 +94,7 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 		}
 		return s
 	}
+	s.Offline, s.Failed = nil, false
 	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"

@@ -3,11 +3,13 @@ package diagnose
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
 	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/relay/relays"
 )
 
 // one wants a single finding with this severity, check and text, and a remedy unless it is well.
@@ -88,4 +90,78 @@ func TestPools(t *testing.T) {
 	one(t, "kept", Pools(pool(10, 243)), findings.OK, "pool", "10 of 253 addresses of 10.1.0.0/24")
 	one(t, "nearly full", Pools(pool(240, 0)), findings.Warning, "pool", "240 of 253")
 	one(t, "full", Pools(pool(253, 0)), findings.Broken, "pool", "new pods get none → delete pods")
+}
+
+func names(all []findings.Finding) string {
+	var out []string
+	for _, f := range all {
+		out = append(out, strings.TrimSpace(string(f.Severity)+" "+f.ID+" "+f.Subject))
+	}
+	return strings.Join(out, "; ")
+}
+
+// With one relay of two dead the node works; with none it is broken, and so it is where the relay refuses. What was not tried
+// yet is skipped.
+func TestRelays(t *testing.T) {
+	well := relays.Status{ID: "A", Connected: true, Reserved: true}
+	dead, refuses := relays.Status{ID: "B", Failed: true, Error: "timeout"}, relays.Status{ID: "B", Connected: true, Failed: true, Error: "PERMISSION_DENIED"}
+	a, b := well.ID.String(), dead.ID.String()
+	for name, c := range map[string]struct {
+		all    []relays.Status
+		served bool
+		want   string
+	}{
+		"none":               {nil, false, "warning no-relays"},
+		"is one itself":      {nil, true, ""},
+		"well":               {[]relays.Status{well, {ID: "B", Spare: true}}, false, "ok relays " + a + "; ok relays " + b},
+		"one is dead":        {[]relays.Status{well, dead}, false, "ok relays " + a + "; warning relay-unreachable " + b},
+		"the only one is":    {[]relays.Status{dead}, false, "broken relay-unreachable " + b},
+		"the only one's key": {[]relays.Status{refuses}, false, "broken relay-refuses " + b},
+		"starting":           {[]relays.Status{{ID: "B", Error: "no answer yet"}}, false, "skipped relays " + b},
+		"the proxy refuses":  {[]relays.Status{{ID: "B", Failed: true, Error: "407", Refusal: proxy.Unauthorized}}, false, "broken proxy " + b},
+	} {
+		if got := names(Relays(c.all, c.served)); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// An uplink is dead if the kernel says so, or if of several relays none answers and no peer does, unless one refuses: then
+// packets arrive.
+func TestUplink(t *testing.T) {
+	silent, refused := relays.Status{ID: "A", Failed: true, Error: "i/o timeout"}, relays.Status{ID: "B", Failed: true, Error: "connection refused"}
+	two := []relays.Status{silent, {ID: "B", Failed: true, Error: "i/o timeout"}}
+	for name, c := range map[string]struct {
+		why   string
+		all   []relays.Status
+		peers []control.PeerStatus
+		want  findings.Severity
+	}{
+		"no route":           {"no route", nil, nil, findings.Broken},
+		"none answers":       {"", two, nil, findings.Broken},
+		"a peer does":        {"", two, []control.PeerStatus{{Path: "direct"}}, findings.OK},
+		"only the LAN does":  {"", two, []control.PeerStatus{{Path: "native"}}, findings.Broken},
+		"one relay is dead":  {"", two[:1], nil, findings.OK},
+		"one refuses":        {"", []relays.Status{silent, refused}, nil, findings.OK},
+		"one was not tried":  {"", []relays.Status{silent, {ID: "B"}}, nil, findings.OK},
+		"one has no answer ": {"", []relays.Status{silent, {ID: "B", Connected: true, Failed: true}}, nil, findings.OK},
+	} {
+		if got := Uplink(c.why, c.all, c.peers); len(got) != 1 || got[0].Severity != c.want || (got[0].Remedy == "") != (c.want == findings.OK) {
+			t.Errorf("%s: %+v, want %s", name, got, c.want)
+		}
+	}
+}
+
+// A peer that no relay has is off, since it was refused first; one that connects is not judged yet; an idle one never.
+func TestPeers(t *testing.T) {
+	since := time.Unix(1000, 0)
+	got := Peers([]control.PeerStatus{{Node: "a", Path: "none", Offline: &since, Failed: true}, {Node: "b", Path: "none", Failed: true, Reason: "no answer"},
+		{Node: "c", Path: "none"}, {Node: "d", Path: "idle", Offline: &since}, {Node: "e", Path: "direct"}})
+	if want := "warning peer-offline a; warning peer-unreachable b; skipped peers c"; names(got) != want || !got[0].Since.Equal(since) ||
+		!strings.Contains(got[0].Text, "a is offline: no relay has it (first refused ") || !strings.Contains(got[1].Text, "no answer") {
+		t.Errorf("%+v, want %s", got, want)
+	}
+	if got := names(Peers([]control.PeerStatus{{Node: "e", Path: "direct"}})); got != "ok peers" {
+		t.Errorf("%s", got)
+	}
 }

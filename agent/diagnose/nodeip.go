@@ -39,7 +39,7 @@ func NodeIPMissing(p mesh.Plan) []findings.Finding {
 	if len(p.Self.NodeIPs) > 0 && !p.Self.Unreported {
 		return nil
 	}
-	return []findings.Finding{findings.Warningf(nodeIP, nodeIPRemedy(p), "kubelet reports no address: its --node-ip names one that this host does not have; "+
+	return []findings.Finding{findings.Warningf("node-ip-missing", nodeIPRemedy(p), "kubelet reports no address: its --node-ip names one that this host does not have; "+
 		"logs, exec and Services of this node lead nowhere")}
 }
 

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +12,8 @@ import (
 )
 
 const (
-	// noticeAfter is how long something has to be wrong before it is an event: what passes by itself is not worth one.
+	// noticeAfter is how long something has to be wrong before it is an event, unless it is broken: what passes by itself is not
+	// worth one.
 	noticeAfter = 10 * time.Minute
 	// noticeEvery is the least time between two events of one kind; of relayed paths, which work, relayedEvery.
 	noticeEvery  = time.Hour
@@ -21,6 +23,9 @@ const (
 	// noticeMost is how many findings one event names.
 	noticeMost = 3
 )
+
+// nodeBroken is the reason of events about what is broken and has no reason of its own.
+const nodeBroken = "MeshNodeBroken"
 
 // Notice is an event for Kubernetes.
 type Notice struct{ Reason, Message string }
@@ -36,11 +41,14 @@ func (n *Notices) Due(now time.Time, all []findings.Finding) (out []Notice) {
 	if n.since == nil {
 		n.since, n.sent = map[string]time.Time{}, map[string]time.Time{}
 	}
-	texts := map[string][]string{}
+	texts, broken := map[string][]string{}, map[string]bool{}
 	var order []string
 	for _, f := range all {
 		kind, _ := findings.Of(f.ID)
-		if f.Severity == findings.OK || kind.Event == "" {
+		if f.Severity == findings.Broken {
+			kind.Event, broken[cmp.Or(kind.Event, nodeBroken)] = cmp.Or(kind.Event, nodeBroken), true
+		}
+		if f.Severity == findings.OK || f.Severity == findings.Skipped || kind.Event == "" {
 			continue
 		}
 		if texts[kind.Event] == nil {
@@ -62,7 +70,7 @@ func (n *Notices) Due(now time.Time, all []findings.Finding) (out []Notice) {
 		if reason == "MeshPathRelayed" {
 			every = relayedEvery
 		}
-		if now.Sub(n.since[reason]) < noticeAfter || sent && now.Sub(last) < every {
+		if now.Sub(n.since[reason]) < noticeAfter && !broken[reason] || sent && now.Sub(last) < every {
 			continue
 		}
 		n.sent[reason] = now
@@ -79,8 +87,9 @@ func (n *Notices) Due(now time.Time, all []findings.Finding) (out []Notice) {
 func Relayed(now time.Time, peers []control.PeerStatus) (out []findings.Finding) {
 	for _, p := range peers {
 		if p.Path == "relayed" && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
-			out = append(out, findings.Warningf("relayed", "`edgemesh-agent netcheck` on both nodes says what blocks a better path",
-				"packets to %s have been relayed for %v: %s", p.Node, now.Sub(*p.Since).Round(time.Minute), p.Reason))
+			f := findings.Notef("relayed", "packets to %s have been relayed for an hour or more: %s", p.Node, p.Reason).About(p.Node)
+			f.Remedy, f.Since = "`edgemesh-agent netcheck` on both nodes says what blocks a better path", p.Since
+			out = append(out, f)
 		}
 	}
 	return out

@@ -35,7 +35,9 @@ func TestNotices(t *testing.T) {
 		{70, append([]findings.Finding{stranger}, lost[0]), "MeshPathMissing: no path to edge-0; run doctor there"},
 		{80, []findings.Finding{stranger}, "MeshStranger: peer x connects; block it"},
 		{300, nil, ""},
-		{310, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), ""},
+		{305, []findings.Finding{findings.Brokenf("tun", "start it", "down")}, "MeshNodeBroken: down; start it"}, // at first sight
+		{309, nil, ""},
+		{310, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 8}}), ""},
 		{320, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), "MeshPoolExhausted: all 9 addresses of 10.1.1.0/24"},
 	} {
 		var said []string

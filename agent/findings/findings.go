@@ -9,12 +9,14 @@
 //	findings.go   the finding, and its JSON
 //	catalogue.go  all kinds of findings: cause, remedy, who can see them
 //	hide.go       causes hide their consequences; the order; the verdict
+//	judge.go      checks that run beside each other, none of which takes the others with it
 //	track.go      since when each is there, and what doctor saw last
 package findings
 
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -79,6 +81,17 @@ func newf(id string, s Severity, remedy, text string, args []any) Finding {
 func (f Finding) About(subject string) Finding {
 	f.Subject = subject
 	return f
+}
+
+// Reason is the ID as Kubernetes writes reasons of conditions and events: RelayUnreachable.
+func (f Finding) Reason() string {
+	out := ""
+	for word := range strings.SplitSeq(f.ID, "-") {
+		if word != "" {
+			out += strings.ToUpper(word[:1]) + word[1:]
+		}
+	}
+	return out
 }
 
 // key says which findings are the same one at different times.

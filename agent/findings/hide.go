@@ -1,8 +1,11 @@
 package findings
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+
+	"edgemesh/internal/wording"
 )
 
 // Ordered puts what is broken first, then warnings, notes, what was not checked, and what is well. Within each, kinds that can
@@ -88,4 +91,21 @@ func Only(all []Finding, of ...Severity) []Finding {
 // Has reports whether one of all has that severity.
 func Has(all []Finding, s Severity) bool {
 	return slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == s })
+}
+
+// Where names the node that found it, where that is another one.
+func (f Finding) Where() string {
+	if f.Node == "" {
+		return ""
+	}
+	return "on " + f.Node + ": "
+}
+
+// Trouble is the verdict where these findings are wrong, causes first.
+func Trouble(wrong []Finding) string {
+	text := "TROUBLE: " + wrong[0].Where() + wrong[0].Text
+	if n := len(wrong) - 1; n > 0 {
+		text += fmt.Sprintf("; and %s more", wording.Number(n))
+	}
+	return text
 }

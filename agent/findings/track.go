@@ -29,6 +29,27 @@ func (t *Tracker) Probed(now time.Time, all []Finding) {
 	}
 }
 
+// Checked are the results of all of doctor's checks at now: bounded, with the source of each, since when the agent has seen those
+// that it sees too, and without the consequences of others.
+func (t *Tracker) Checked(now time.Time, all []Finding) []Finding {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]Finding, len(all))
+	for i, f := range all {
+		f = f.Bounded()
+		if f.Severity.Wrong() || f.Severity == Note {
+			f.Source = Doctor
+			if at, seen := t.since[f.key()]; seen && f.Since == nil {
+				f.Since, f.Source = &at, Agent
+			} else if f.Since == nil {
+				f.Since = &now
+			}
+		}
+		out[i] = f
+	}
+	return Causes(out)
+}
+
 // Now is what there is at now, when the agent itself sees all: bounded, with what doctor saw within the last minutes, since
 // when each is there, and without the consequences of others.
 func (t *Tracker) Now(now time.Time, all []Finding) []Finding {
@@ -37,7 +58,7 @@ func (t *Tracker) Now(now time.Time, all []Finding) []Finding {
 	since := map[[3]string]time.Time{}
 	var out []Finding
 	for _, f := range all {
-		if f.Severity == OK || f.Severity == Skipped {
+		if k, _ := Of(f.ID); f.Severity == OK || f.Severity == Skipped || k.Seen == ByDoctor {
 			continue
 		}
 		f = f.Bounded()

@@ -41,7 +41,7 @@ END
 ;;
 *"exec -n mesh agent-2 -c agent -- edgemesh-agent status --json"*) cat <<'END'
 {"node": "edge-2", "nat": {"kind": "random"}, "relays": [{"error": "refused\u001b[31m"}], "peers": [{"node": "edge-1", "path": "none"}],
- "problems": [{"check": "forwarding", "severity": "broken", "detail": "it is off", "remedy": "switch it on"}]}
+ "problems": [{"check": "forwarding", "severity": "broken", "detail": "it is off\u001b[31m", "remedy": "switch it on"}]}
 END
 ;;
 *"agent-3"*) echo "error: dial tcp 192.168.1.9:10250: i/o timeout" >&2; exit 1 ;;
@@ -106,7 +106,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("code %d:\n%q", code, out)
 	}
 	contains(t, out, "nodes     4: 3 ready, 2 reached", "versions  v0.1.0 (1), v0.2.0 (3)", "paths     4: 1 native, 1 relayed, 1 none, 1 idle",
-		"no relay: refused?[31m; no path to edge-1; 1 problems", "edge-2: broken: forwarding: it is off\n  → switch it on",
+		"TROUBLE on 3 of 4 nodes: edge-2: it is off?[31m\n", "edge-2: broken: forwarding: it is off?[31m\n  → switch it on",
 		"not ready: no relay has seen it; not reached: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
 		"no agent's pod runs there", "to the others it is 1 idle", "1 nodes without trouble")
 	_, out = run(t, fake, "status", "--all")

@@ -16,6 +16,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/internal/wording"
 )
 
 // paths are those of peers, best first.
@@ -87,8 +88,27 @@ func (k *cluster) states(ctx context.Context) ([]state, error) {
 	return out, nil
 }
 
-// show prints the summary, the nodes, and their problems.
+// verdict is the first line: what is wrong on how many nodes, or that nothing is.
+func verdict(states []state) string {
+	nodes, first, worst := 0, "", false
+	for _, s := range states {
+		if why := trouble(s, states); why != "" {
+			nodes++
+			broken := s.Status != nil && findings.Has(s.Status.Found(), findings.Broken)
+			if first == "" || broken && !worst {
+				first, worst = s.Node+": "+why, broken
+			}
+		}
+	}
+	if nodes == 0 {
+		return fmt.Sprintf("OK: %s, nothing is wrong on any", wording.Count(len(states), "node"))
+	}
+	return clean(fmt.Sprintf("TROUBLE on %d of %s: %s", nodes, wording.Count(len(states), "node"), first))
+}
+
+// show prints the verdict, the summary, the nodes, and their findings.
 func show(w io.Writer, states []state, all bool) {
+	fmt.Fprintln(w, verdict(states))
 	summary(w, states)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nNODE\tREADY\tVERSION\tSITE\tNAT\tRELAYS\tPEERS\tTROUBLE")
@@ -124,7 +144,7 @@ func show(w io.Writer, states []state, all bool) {
 	}
 	for _, s := range states {
 		if s.Status != nil {
-			printFindings(w, s.Node, s.Status.Problems)
+			printFindings(w, s.Node, s.Status.Found())
 		}
 	}
 }
@@ -180,25 +200,8 @@ func trouble(s state, all []state) string {
 	if s.Status == nil {
 		return strings.Join(append(out, "not reached: "+s.Error, "to the others it is "+seen(s.Node, all)), "; ")
 	}
-	st := s.Status
-	if len(st.Relays) > 0 && !slices.ContainsFunc(st.Relays, func(r control.RelayStatus) bool { return r.Reserved }) {
-		out = append(out, "no relay: "+cmp.Or(st.Relays[0].Error, "no reservation"))
-	}
-	var none []string
-	for _, p := range st.Peers {
-		if p.Path == "none" {
-			none = append(none, p.Node)
-		}
-	}
-	const most = 3
-	if len(none) > most {
-		none = append(none[:most], fmt.Sprintf("%d more", len(none)-most))
-	}
-	if len(none) > 0 {
-		out = append(out, "no path to "+strings.Join(none, ", "))
-	}
-	if len(st.Problems) > 0 {
-		out = append(out, fmt.Sprintf("%d problems, see below", len(st.Problems)))
+	if wrong := findings.Only(s.Status.Found(), findings.Broken, findings.Warning); len(wrong) > 0 {
+		out = append(out, strings.TrimPrefix(findings.Trouble(wrong), "TROUBLE: "))
 	}
 	return strings.Join(out, "; ")
 }
@@ -226,7 +229,7 @@ func seen(node string, all []state) string {
 // printFindings shows what is wrong with one node, and what to do.
 func printFindings(w io.Writer, node string, all []findings.Finding) {
 	for _, f := range all {
-		if f.Severity == findings.OK {
+		if !f.Severity.Wrong() {
 			continue
 		}
 		fmt.Fprintf(w, "%s: %s: %s: %s\n", clean(node), f.Severity, clean(f.ID), clean(f.Text))

@@ -18,8 +18,8 @@ const (
 	pipePeers = 20
 )
 
-// Status prints the summary, what is wrong, relays, the peers that f selects, and pools of addresses. Unless f selects, it
-// fits the screen: peers are left out first, then pools, then relays, of which the summary has the numbers, and problems last.
+// Status prints the verdict, the summary, what is wrong, relays, the peers that f selects, pools of addresses and the next command. Unless f selects, it
+// fits the screen: peers are left out first, then pools, then relays, of which the summary has the numbers, and findings last.
 func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
 	part := func(print func(io.Writer)) string {
 		var b strings.Builder
@@ -27,29 +27,30 @@ func Status(w io.Writer, on Screen, s control.Status, f Filter, now time.Time) {
 		return b.String()
 	}
 	head := part(func(w io.Writer) { summary(w, on, s, now) })
-	wrong := part(func(w io.Writer) { problems(w, on, s) })
+	trouble := part(func(w io.Writer) { wrong(w, on, s, now) })
 	links := part(func(w io.Writer) { relays(w, on, s.Relays) })
 	full := part(func(w io.Writer) { pools(w, on, s.Pools, now) })
 	list, left := newListed(on, s.Peers, f, now), 0
 	switch {
 	case f.whole():
 	case on.Height == 0:
-		left = max(pipePeers, pipeLines-on.Rows(head+wrong+links+full))
+		left = max(pipePeers, pipeLines-on.Rows(head+trouble+links+full))
 	default:
-		space := on.Height - 1 - on.Rows(head) // a line is for the prompt, or the cursor
-		if most := max(space-list.least(), space/3); on.Rows(wrong) > most {
-			wrong = first(on, wrong, most)
+		space := on.Height - 2 - on.Rows(head) // one line is for the next command, one for the prompt or cursor
+		if most := max(space-list.least(), space/3); on.Rows(trouble) > most {
+			trouble = first(on, trouble, most)
 		}
-		space -= on.Rows(wrong)
+		space -= on.Rows(trouble)
 		links, full = fitting(on, links, full, space-list.least())
 		left = space - on.Rows(links+full)
 	}
-	fmt.Fprint(w, head, wrong, links)
+	fmt.Fprint(w, head, trouble, links)
 	list.print(w, left)
 	if len(list.groups) == 0 && (f.Path != "" || f.Site != "") {
 		fmt.Fprintln(w, "\nno peer is "+f.text())
 	}
 	fmt.Fprint(w, full)
+	on.Line(w, dim, "next: ", Next(s))
 }
 
 // fitting is relays and pools, as far as there is space for them.
@@ -87,6 +88,11 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	if s.Site != "" {
 		head = append(head, "site "+clean(s.Site))
 	}
+	c := green
+	if wrong := findings.Only(s.Found(), findings.Broken, findings.Warning); len(wrong) > 0 {
+		c = severityColour(wrong[0].Severity)
+	}
+	on.Line(w, c, "", Verdict(s))
 	fmt.Fprintf(w, "%s  %s\n", on.Paint(bold, "node "+clean(s.Node)), strings.Join(head, ", "))
 	var t table
 	t.Add(plain, "mesh address", cmp.Or(strings.Join(s.Addresses, ", "), "none"))
@@ -98,8 +104,6 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	t.Add(plain, "NAT", nat)
 	t.Add(relayColour(s.Relays), "relays", relaysText(s.Relays))
 	t.Add(plain, "peers", peersText(s))
-	text, c := warnings(s)
-	t.Add(c, "warnings", text)
 	t.Print(w, on)
 }
 
@@ -126,77 +130,6 @@ func relayColour(all []control.RelayStatus) colour {
 		}
 	}
 	return yellow
-}
-
-// warnings counts what is wrong.
-func warnings(s control.Status) (string, colour) {
-	n := map[findings.Severity]int{}
-	for _, p := range s.Problems {
-		n[p.Severity]++
-	}
-	var parts []string
-	c := green
-	if n[findings.Broken] > 0 {
-		parts, c = append(parts, fmt.Sprintf("%d broken", n[findings.Broken])), red
-	}
-	if n[findings.Warning] > 0 {
-		parts = append(parts, wording.Count(n[findings.Warning], "warning"))
-	}
-	if len(s.Fallbacks) > 0 {
-		parts = append(parts, fmt.Sprintf("%d degraded", len(s.Fallbacks)))
-	}
-	if len(parts) > 0 && c == green {
-		c = yellow
-	}
-	if len(parts) == 0 {
-		return "none", c
-	}
-	return strings.Join(parts, ", "), c
-}
-
-// problems are not cut to the screen's width: they have to be read to the end.
-func problems(w io.Writer, on Screen, s control.Status) {
-	var broken, degraded []problem
-	for _, p := range s.Problems {
-		broken = append(broken, problem{severityColour(p.Severity), p.ID, p.Text, p.Remedy})
-	}
-	for _, f := range s.Fallbacks {
-		degraded = append(degraded, problem{yellow, f.What, f.Effect, f.Remedy})
-	}
-	problemList(w, on, broken, "PROBLEM", "CAUSE")
-	problemList(w, on, degraded, "DEGRADED", "EFFECT")
-}
-
-type problem struct {
-	colour             colour
-	what, text, remedy string
-}
-
-// problemList is a table in a pipe, and paragraphs on a terminal.
-func problemList(w io.Writer, on Screen, all []problem, what, text string) {
-	if len(all) == 0 {
-		return
-	}
-	var t table
-	if on.Width == 0 {
-		t.Add(bold, what, text, "REMEDY")
-	} else {
-		t.Add(bold, what)
-	}
-	for _, p := range all {
-		if on.Width == 0 {
-			t.Add(p.colour, p.what, p.text, p.remedy)
-			continue
-		}
-		for i, line := range wording.Wrap(clean(p.what+": "+p.text), on.Width-4) {
-			t.Add(p.colour, strings.Repeat(" ", 2+2*min(i, 1))+line)
-		}
-		for i, line := range wording.Wrap(clean(p.remedy), on.Width-6) {
-			t.Add(plain, []string{"    → ", "      "}[min(i, 1)]+line)
-		}
-	}
-	fmt.Fprintln(w)
-	t.Print(w, on)
 }
 
 func relays(w io.Writer, on Screen, all []control.RelayStatus) {

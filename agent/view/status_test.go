@@ -78,7 +78,7 @@ func TestOneScreen(t *testing.T) {
 	contains(t, shown(Screen{}, control.Status{Peers: fleet(4).Peers, Idle: 996}, Filter{}), "1000: ")
 	contains(t, shown(Screen{Width: 250, Height: 30}, fleet(200), Filter{}), "ENDPOINT")
 	s := inTrouble(fleet(200))
-	s.Problems = append(s.Problems, slices.Repeat(s.Problems, 9)...)
+	s.Findings = append(s.Findings, slices.Repeat(s.Findings, 9)...)
 	if text := shown(Screen{Width: 80, Height: 24}, s, Filter{}); strings.Count(text, "\n") > 23 {
 		t.Errorf("ten problems:\n%s", text)
 	} else {
@@ -88,7 +88,7 @@ func TestOneScreen(t *testing.T) {
 
 // inTrouble has a problem that takes several lines, three more relays and a second pool.
 func inTrouble(s control.Status) control.Status {
-	s.Problems = []findings.Finding{findings.Warningf("clock", strings.Repeat("set the clock ", 9), "%s", strings.Repeat("wrong time ", 9))}
+	s.Findings = []findings.Finding{findings.Warningf("clock", strings.Repeat("set the clock ", 9), "%s", strings.Repeat("wrong time ", 9))}
 	for i := range 3 {
 		s.Relays = append(s.Relays, control.RelayStatus{PeerID: fmt.Sprint("12D3KooWspare", i), Addr: "/ip4/5.5.5.6/tcp/4001", Spare: true})
 	}
@@ -141,13 +141,13 @@ func TestPlain(t *testing.T) {
 	s := fleet(10)
 	s.Peers[0].Reason = "the peer says: \x1b[2J\nbroken   fake"
 	s.Peers[1].Site, s.Peers[1].Node = "\x1b]0;x", "e\x1b[31m"
-	s.Problems = []findings.Finding{findings.Brokenf("tun", "do this", "x\x1by")}
+	s.Findings = []findings.Finding{findings.Brokenf("tun", "do this", "x\x1by")}
 	for _, text := range []string{shown(Screen{}, s, Filter{All: true}), peerText(s, s.Peers[0]), peerText(s, s.Peers[1])} {
 		if strings.Contains(text, "\x1b") || strings.Contains(text, "\nbroken   fake") {
 			t.Errorf("not plain: %q", text)
 		}
 	}
-	contains(t, shown(Screen{Colour: true, Width: 300}, s, Filter{}), string(red)+"none (1)", "1 broken")
+	contains(t, shown(Screen{Colour: true, Width: 300}, s, Filter{}), string(red)+"none (1)", string(red)+"TROUBLE: x?y")
 }
 
 func peerText(s control.Status, p control.PeerStatus) string {

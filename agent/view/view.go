@@ -3,12 +3,12 @@
 //
 //	view.go      names of package screen
 //	text.go      durations, bytes, short names
-//	status.go    the summary, problems and relays
+//	status.go    the verdict, the summary, relays and pools
 //	peers.go     peers by path, and which are shown
 //	peer.go      one peer
 //	ping.go      probes
 //	netcheck.go  what the network lets through
-//	findings.go  what doctor found
+//	findings.go  what is wrong, and what to do
 package view
 
 import (

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
 )
@@ -205,6 +208,7 @@ func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node) {
 	ok(t, f.harm())
 	if f.check != "" {
 		first(t, f.node, f.check, f.severity)
+		firstLine(t, f.node, f.check)
 	}
 	b := p.n2
 	if f.node == full {
@@ -213,6 +217,103 @@ func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node) {
 	page.run(t, f.name, p.n1, b, p.pod2.IP4())
 	ok(t, f.undo())
 	healed(t, p.pod1, p.pod2, f.node)
+	ok(t, lab.Until(within(t, knows(f.check)), 200*time.Millisecond, func() error {
+		if line, all := verdict(t, f.node, "status"); !strings.HasPrefix(line, "OK: ") {
+			return fmt.Errorf("after the remedy status says: %s %+v", line, all)
+		}
+		return nil
+	}))
+}
+
+// knows is how long it may take until an agent knows of a fault, and says so: the host's firewall is probed some seconds after a
+// change.
+func knows(check string) time.Duration {
+	if check == "nftables" || check == "iptables" {
+		return 10*time.Second + 15*time.Second
+	}
+	return 10 * time.Second
+}
+
+// verdict is the first line of status or doctor, and the findings of the same moment.
+func verdict(t *testing.T, n *lab.Node, command string) (line string, all []findings.Finding) {
+	t.Helper()
+	run := func(args ...string) string {
+		out, stderr, err := n.AgentCommand(within(t, 30*time.Second), append([]string{command, "--runtime-dir", n.Config.RuntimeDir}, args...)...)
+		if exit := (*lab.ExitError)(nil); err != nil && (command == "status" || !errors.As(err, &exit)) {
+			t.Fatalf("%s: %v: %s", command, err, stderr)
+		}
+		return out
+	}
+	line, _, _ = strings.Cut(run(), "\n")
+	if command == "doctor" {
+		ok(t, json.Unmarshal([]byte(run("--json")), &all))
+		return line, all
+	}
+	var st struct{ Findings []findings.Finding }
+	ok(t, json.Unmarshal([]byte(run("--json")), &st))
+	return line, st.Findings
+}
+
+// firstLine waits until the first line of the command that docs/findings.md names for a finding names it.
+func firstLine(t *testing.T, n *lab.Node, id string) {
+	t.Helper()
+	kind, known := findings.Of(id)
+	if !known {
+		t.Fatalf("docs/findings.md lacks %s", id)
+	}
+	ok(t, lab.Until(within(t, knows(id)), 200*time.Millisecond, func() error {
+		line, all := verdict(t, n, string(kind.Seen))
+		for _, f := range all {
+			if f.ID == id && strings.HasPrefix(line, "TROUBLE: "+f.Text[:min(len(f.Text), 20)]) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s says first %q, want %s: %+v", kind.Seen, line, id, all)
+	}))
+}
+
+// TestFaultsOfPaths makes what docs/troubleshooting.md has under no connection between nodes: a peer that is off, and an uplink
+// that is gone. Each is one finding, named in the first line of status, and gone with its cause.
+func TestFaultsOfPaths(t *testing.T) {
+	slow(t)
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	p := &pair{lab: l}
+	p.n1 = node(t, site(t, l, "site-1", lab.EIM), "edge-1", lab.NodeOptions{})
+	p.n2 = node(t, site(t, l, "site-2", lab.EIM), "edge-2", lab.NodeOptions{})
+	startAll(t, l)
+	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
+	curlPods(t, p.pod1, p.pod2, 10*time.Second)
+	route := filepath.Join(t.TempDir(), "route")
+	for _, f := range []struct {
+		id, check, severity string
+		harm, undo          func() error
+		victims             string
+	}{
+		{"peer-offline", "peer-offline", "warning", func() error { p.n2.Agent.Kill(); return nil }, p.n2.Start, ""},
+		{"uplink", "uplink", "broken", func() error { return p.n1.Script("ip route show default >"+route, "ip route del default") },
+			func() error { return p.n1.Script("ip route add $(cat " + route + ")") }, "relay-unreachable"},
+	} {
+		for round := range faultRounds {
+			t.Run(fmt.Sprintf("%s/%d", f.id, round+1), func(t *testing.T) {
+				ok(t, f.harm())
+				ok(t, lab.Until(within(t, 60*time.Second), time.Second, func() error { // until the paths and the relay's connection are noticed to be dead
+					_ = p.pod1.Ping(t.Context(), p.pod2.IP4().String(), time.Second)
+					line, all := verdict(t, p.n1, "status")
+					wrong := findings.Only(all, findings.Broken, findings.Warning)
+					if len(wrong) != 1 || wrong[0].ID != f.id || string(wrong[0].Severity) != f.severity || !strings.HasPrefix(line, "TROUBLE: "+wrong[0].Text) ||
+						f.victims != "" && !strings.Contains(strings.Join(wrong[0].Victims, " "), f.victims) {
+						return fmt.Errorf("%s: %+v", line, wrong)
+					}
+					t.Logf("%s; then %v", line, wrong[0].Victims)
+					return nil
+				}))
+				ok(t, f.undo())
+				healed(t, p.pod1, p.pod2, p.n1)
+			})
+		}
+	}
 }
 
 // seeded are the faults.

@@ -112,6 +112,9 @@ func (n *Node) Ping(ctx context.Context, p peer.ID) (time.Duration, paths.Path, 
 	return d, s.Path(), nil
 }
 
+// Uplinks are the addresses of this host's interfaces that lead off it.
+func (n *Node) Uplinks() []netip.Addr { return n.addrs.Offered() }
+
 // RelayAddrs returns where others reach this node as their relay: announce; if that is
 // empty, its public addresses; if it has none, those of its uplinks.
 func (n *Node) RelayAddrs(announce []ma.Multiaddr) []ma.Multiaddr {

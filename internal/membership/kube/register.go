@@ -20,6 +20,7 @@ type registrar struct {
 	relay    chan []string  // latest, of Source.SetRelay
 	place    chan api.Place // latest, of Source.SetPlace
 	warnings chan [2]string // of Source.Warn; nil: nobody warns
+	healthy  chan [2]string // latest, of Source.SetHealthy; nil: nobody says it
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
@@ -57,6 +58,8 @@ func (r *registrar) run(ctx context.Context) {
 		case r.reporter.relayAddrs = <-r.relay:
 		case p := <-r.place:
 			r.reporter.place = p.After(r.reporter.place)
+		case x := <-r.healthy:
+			r.reporter.healthy = &x
 		case x := <-r.warnings:
 			r.warn(ctx, w.node, x)
 			continue

@@ -34,6 +34,7 @@ type Source struct {
 	serving     chan error                        // latest of SetServing
 	relay       chan []string                     // latest of SetRelay
 	place       chan api.Place                    // latest of SetPlace
+	healthy     chan [2]string                    // latest of SetHealthy
 	warnings    chan [2]string                    // of Warn: reasons and messages
 }
 
@@ -56,7 +57,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("%w: server %s: without TLS everybody on the path could change who the members are; use https, or run a relay without access to the API (joinSecretFile)", ErrConfig, c.URL())
 	}
 	return &Source{
-		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), warnings: make(chan [2]string, 8),
+		cfg: cfg, c: c, tune: defaultTuning(), serving: make(chan error, 1), relay: make(chan []string, 1), place: make(chan api.Place, 1), healthy: make(chan [2]string, 1), warnings: make(chan [2]string, 8),
 		prover: &prover{c: c, node: cfg.NodeName, readOnly: cfg.ReadOnly, gather: gather},
 		known:  newKnown(cfg), confirm: newConfirmation(), reports: reports{troubles: map[string]error{}},
 	}, nil
@@ -137,6 +138,9 @@ func (s *Source) SetRelay(addrs []string) {
 // SetPlace says which mesh addresses this node has, and which NAT is before it.
 func (s *Source) SetPlace(p api.Place) { latest(s.place, p) }
 
+// SetHealthy reports what is broken on this node, as reason and message of its MeshNode's condition Healthy; no reason: nothing is.
+func (s *Source) SetHealthy(reason, message string) { latest(s.healthy, [2]string{reason, message}) }
+
 // Annotations are those of this node's Node that mention network plugins, as last
 // received; nil before that. It may be called at any time.
 func (s *Source) Annotations() map[string]string {
@@ -201,7 +205,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.check(ctx, s.prover.review) })
 		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)
-		reg.warnings = s.warnings
+		reg.warnings, reg.healthy = s.warnings, s.healthy
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })
 	}

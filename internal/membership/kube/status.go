@@ -17,9 +17,10 @@ import (
 type reporter struct {
 	*writer
 	health     health
-	relayAddrs []string  // where this node is a relay
-	place      api.Place // of this node
-	said       time.Time // when the Node's condition was last written, and how
+	relayAddrs []string   // where this node is a relay
+	place      api.Place  // of this node
+	healthy    *[2]string // reason and message of what is broken on it, no reason: nothing is; nil: not said yet
+	said       time.Time  // when the Node's condition was last written, and how
 	saidStatus string
 }
 
@@ -33,6 +34,7 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 		st.PodCIDRs = append(st.PodCIDRs, p.String())
 	}
 	st.Conditions = append([]api.Condition{r.blockCondition(w, blockErr), r.readyCondition(w)}, r.place.Condition(m.Status.Conditions)...)
+	st.Conditions = append(st.Conditions, r.healthyCondition(m.Status.Conditions)...)
 	if statusEqual(m.Status, st) {
 		return nil
 	}
@@ -84,6 +86,20 @@ func (r *reporter) readyCondition(w want) api.Condition {
 	return c
 }
 
+// healthyCondition is what this node finds of itself; before it has said anything, what old has.
+func (r *reporter) healthyCondition(old []api.Condition) []api.Condition {
+	if r.healthy == nil {
+		if c := api.FindCondition(old, healthyType); c != nil {
+			return []api.Condition{*c}
+		}
+		return nil
+	}
+	if r.healthy[0] == "" {
+		return []api.Condition{{Type: healthyType, Status: "True", Reason: "NothingBroken", Message: "nothing is broken on this node"}}
+	}
+	return []api.Condition{{Type: healthyType, Status: "False", Reason: r.healthy[0], Message: clip(r.healthy[1])}}
+}
+
 func (r *reporter) blockCondition(w want, err error) api.Condition {
 	c := api.Condition{Type: blockType, Status: "False", Reason: "Waiting", Message: "no block yet"}
 	var later again
@@ -126,9 +142,10 @@ func statusEqual(a, b api.MeshNodeStatus) bool {
 }
 
 const (
-	// readyType and blockType are the conditions of a MeshNode.
-	readyType = "Ready"
-	blockType = "BlockAllocated"
+	// readyType, blockType and healthyType are the conditions of a MeshNode.
+	readyType   = "Ready"
+	blockType   = "BlockAllocated"
+	healthyType = "Healthy"
 	// contest is how soon the condition is written again when another program, such
 	// as a cloud's route controller, has changed it.
 	contest = 10 * time.Second

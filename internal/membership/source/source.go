@@ -39,6 +39,8 @@ type Source interface {
 	SetRelay(addrs []string)
 	// SetPlace says which mesh addresses this node has, and which NAT is before it.
 	SetPlace(api.Place)
+	// SetHealthy says what is broken on this node, as a condition's reason and message; no reason: nothing is.
+	SetHealthy(reason, message string)
 	// Warn records an event about this node where the cluster shows it; one that cannot be recorded is forgotten.
 	Warn(reason, message string)
 	// Contact is what came of the requests to the API; nil: no API is in use.
@@ -72,6 +74,8 @@ func (None) SetServing(error) {}
 func (None) SetRelay([]string) {}
 
 func (None) SetPlace(api.Place) {}
+
+func (None) SetHealthy(string, string) {}
 
 func (None) Warn(string, string) {}
 

@@ -1,12 +1,14 @@
 package peers
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/reach"
 )
 
 // maxLost is how many lost paths are remembered for an operator.
@@ -33,6 +35,7 @@ type state struct {
 type round struct {
 	err    error     // of the last round, nil when it made a path
 	ended  int       // completed rounds
+	absent time.Time // since then each round found that no relay has the peer; zero: one has, or it is not known
 	wanted time.Time // when the last stream was to be opened; zero once one is open
 }
 
@@ -187,6 +190,11 @@ func (s *state) down(x *paths.Conn) {
 func (s *state) ended(err error, e ladder.Event) {
 	s.round.err = err
 	s.round.ended++
+	if !errors.Is(err, reach.ErrNoReservation) {
+		s.round.absent = time.Time{}
+	} else if s.round.absent.IsZero() {
+		s.round.absent = time.Now()
+	}
 	s.apply(e)
 	s.p.changed.Broadcast()
 }

@@ -23,6 +23,10 @@ type Status struct {
 	// Wanted: a path was requested lately, and there is none yet.
 	Wanted bool
 	Rounds int // rounds of connecting that have ended
+	// Failed: the last round of connecting made no path. Offline is since when no relay that answers has the peer; zero: one
+	// has, or it is not known.
+	Failed  bool
+	Offline time.Time
 	// Reason says why the path is not a better one: the outcome of the last
 	// punch, the NATs on both sides, lost paths. It is empty for a direct path.
 	Reason string
@@ -53,7 +57,7 @@ func (p *Peer) status() Status {
 	defer p.mu.Unlock()
 	s := &p.state
 	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor,
-		Rounds: s.round.ended}
+		Rounds: s.round.ended, Failed: s.round.err != nil, Offline: s.round.absent}
 	for _, id := range s.m.Ranked(ladder.StreamLane) {
 		if x := s.paths[id]; x != nil && !x.IsClosed() {
 			st.All = append(st.All, x.Path())
@@ -73,7 +77,9 @@ func (s *state) reason(best paths.Kind, tried *Punch) string {
 	case paths.KindDirect:
 		return ""
 	case paths.KindNone:
-		if s.round.err != nil {
+		if !s.round.absent.IsZero() {
+			why = append(why, "offline: no relay has it since "+s.round.absent.Format(time.TimeOnly))
+		} else if s.round.err != nil {
 			why = append(why, wording.OneLine(s.round.err.Error()))
 		}
 	case paths.KindRelayed:

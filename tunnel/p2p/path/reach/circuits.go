@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	pb "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
@@ -28,6 +30,9 @@ const (
 	circuitPatience = 3 * time.Second // longer than a relay has to answer
 	maxHanging      = 24
 )
+
+// ErrNoReservation means that the peer has no reservation at a relay: it is offline, or was just started.
+var ErrNoReservation = errors.New("the peer is not there (NO_RESERVATION)")
 
 // ByRelay makes a circuit to the peer, through the relays one after the other with little time between them.
 func (s *Search) ByRelay(ctx context.Context) error {
@@ -75,7 +80,11 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID, begun func()) error
 	s.Log.Debug("dialing a circuit", "peer", s.peer.Name(), "relay", relay)
 	dctx, cancel := context.WithTimeout(s.Ctx, roundTimeout)
 	defer cancel()
-	if err := s.Dialer.Dial(dctx, endpoint.Circuit(relay, at), s.peer.ID()); err != nil {
+	err = s.Dialer.Dial(dctx, endpoint.Circuit(relay, at), s.peer.ID())
+	if err != nil && strings.Contains(err.Error(), pb.Status_NO_RESERVATION.String()) { // libp2p's type is its own
+		err = ErrNoReservation
+	}
+	if err != nil {
 		return fmt.Errorf("relay %s: %w", relay, err)
 	}
 	return nil

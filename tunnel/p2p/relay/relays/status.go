@@ -22,6 +22,7 @@ type Status struct {
 	Reserved  bool
 	RTT       time.Duration // 0: unknown
 	Spare     bool          // it is not needed: enough others are nearer
+	Failed    bool          // Error is what came of an attempt
 	Error     string        // why it is not connected and reserved; "" if it is, or need not be
 	Refusal   proxy.Cause   // what the HTTP proxy has to do with that; "" if nothing is known
 }
@@ -42,7 +43,7 @@ func (c *client) status() Status {
 	switch {
 	case st.Reserved:
 	case known.err != nil:
-		st.Error = wording.OneLine(known.err.Error())
+		st.Failed, st.Error = true, wording.OneLine(known.err.Error())
 		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
 			st.Refusal = e.Cause
 		}
@@ -68,7 +69,7 @@ func (c *client) check(ctx context.Context) Status {
 			return c.status()
 		}
 		st.Error = fmt.Sprintf("no answer over %s: %v", short(conn.RemoteMultiaddr()), err)
-		st.Reserved = false
+		st.Reserved, st.Failed = false, true
 	}
 	return st
 }

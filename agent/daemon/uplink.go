@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	manet "github.com/multiformats/go-multiaddr/net"
+	"github.com/vishvananda/netlink"
+)
+
+// cutOff says why packets cannot leave this host for any relay, as the kernel knows it; "" where they can, or nothing is known.
+// addrs are those of its uplinks. Nothing is sent for it.
+func cutOff(addrs []netip.Addr, relays []peer.AddrInfo) string {
+	if len(addrs) == 0 {
+		return "no interface that leads off this host is up and has an address"
+	}
+	why := ""
+	for _, r := range relays {
+		for _, a := range r.Addrs {
+			ip, err := manet.ToIP(a)
+			if err != nil {
+				return "" // a name: who has its address is not known here
+			}
+			if why = unrouted(ip); why == "" {
+				return ""
+			}
+		}
+	}
+	return why
+}
+
+// unrouted says why nothing leads to ip.
+func unrouted(ip []byte) string {
+	routes, err := netlink.RouteGet(ip)
+	addr, _ := netip.AddrFromSlice(ip)
+	if err != nil || len(routes) == 0 {
+		return fmt.Sprintf("no route leads to a relay, such as %s: %v", addr.Unmap(), err)
+	}
+	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return ""
+	}
+	if a := l.Attrs(); a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown {
+		return fmt.Sprintf("%s, which leads to the relays, has no link: its cable is unplugged, or the device at its other end is off", a.Name)
+	}
+	return ""
+}

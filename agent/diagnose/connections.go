@@ -1,0 +1,107 @@
+// Package diagnose judges what an agent has measured: it turns numbers into findings with a cause and a remedy. It queries
+// nothing and keeps nothing. What findings are, package findings says.
+//
+//	connections.go  uplink, relays, peers
+//	network.go      clock, UDP, proxy, MTU
+//	pods.go         addresses that are left for pods
+//	refusals.go     who was refused
+//	nodeip.go       the addresses that kubelet reports
+//	notices.go      what is worth an event in Kubernetes
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/relay/relays"
+)
+
+// Uplink judges whether this node is cut off. why is what the kernel says of it, "" for nothing; otherwise it follows from
+// several relays of which none answers, while nothing else does.
+func Uplink(why string, all []relays.Status, peers []control.PeerStatus) []findings.Finding {
+	const id = "uplink"
+	kind, _ := findings.Of(id)
+	if why != "" {
+		return []findings.Finding{findings.Brokenf(id, kind.Remedy, "this node is cut off: %s", why)}
+	}
+	tunnelled := func(p control.PeerStatus) bool {
+		return p.Path == "direct" || p.Path == "punched" || p.Path == "relayed"
+	}
+	heard := func(r relays.Status) bool {
+		return r.Connected || r.Spare || !r.Failed || strings.Contains(r.Error, "refused") || r.Refusal != ""
+	}
+	if len(all) < 2 || slices.ContainsFunc(all, heard) || slices.ContainsFunc(peers, tunnelled) {
+		return []findings.Finding{findings.Okayf(id, "an interface leads off this host")}
+	}
+	return []findings.Finding{findings.Brokenf(id, "check this site's internet connection and what outgoing TCP and UDP its firewall lets pass; `edgemesh-agent netcheck` measures it",
+		"none of %d relays answers, and no peer: this site has no internet connection, or a firewall drops it", len(all))}
+}
+
+// Relays judges the relays as they are known. One of several may be unreachable; without any, no node behind a NAT can reach
+// this one. served: this node is a relay itself, so that it needs no other.
+func Relays(all []relays.Status, served bool) []findings.Finding {
+	const check = "relays"
+	if len(all) == 0 && served {
+		return nil // the others come here
+	}
+	if len(all) == 0 {
+		return []findings.Finding{findings.Warningf("no-relays", "list at least one under relays in the membership",
+			"the membership has no relays: only nodes that can dial each other directly are connected")}
+	}
+	reserved := slices.ContainsFunc(all, func(r relays.Status) bool { return r.Reserved })
+	grade := findings.Brokenf
+	if reserved {
+		grade = findings.Warningf
+	}
+	var out []findings.Finding
+	for _, r := range all {
+		name := fmt.Sprintf("%s at %s", r.ID, r.Addr)
+		f := findings.Skippedf(check, "%s: %s", name, r.Error)
+		switch {
+		case r.Reserved:
+			f = findings.Okayf(check, "%s: connected, reserved, round trip %v", name, r.RTT.Round(100*time.Microsecond))
+		case r.Spare:
+			f = findings.Okayf(check, "%s: not needed now, round trip %v", name, r.RTT.Round(100*time.Microsecond))
+		case !r.Failed: // no attempt has ended yet
+		case r.Refusal != "":
+			f = Proxy(name, r.Error, r.Refusal, reserved)
+		case r.Connected:
+			f = grade("relay-refuses", "check that the relay's membership lists this node, and its limits", "relay %s gives no reservation: %s", name, r.Error)
+		default:
+			f = grade("relay-unreachable", "check that edgemesh-relay runs there, that its port is open for TCP and UDP, and that the membership has its peer ID",
+				"relay %s does not answer: %s", name, r.Error)
+		}
+		out = append(out, f.About(r.ID.String()))
+	}
+	return out
+}
+
+// Peers judges members that packets wait for. Only these are looked for: the others cost nothing.
+func Peers(used []control.PeerStatus) []findings.Finding {
+	var out []findings.Finding
+	for _, p := range used {
+		if p.Path != string(paths.KindNone) {
+			continue
+		}
+		f := findings.Skippedf("peers", "%s: connecting", p.Node)
+		switch {
+		case p.Offline != nil:
+			f = findings.Warningf("peer-offline", "start that machine or its agent, or check its uplink; `edgemesh-agent doctor` there says more",
+				"%s is offline: no relay has it (first refused %s); its agent does not run, or it has no uplink", p.Node, p.Offline.Format(time.TimeOnly))
+			f.Since = p.Offline
+		case p.Failed:
+			f = findings.Warningf("peer-unreachable", "run `edgemesh-agent doctor "+p.Node+"`, and `edgemesh-agent netcheck` on both nodes",
+				"no path to %s, which a relay knows or which was not looked for there: %s", p.Node, p.Reason)
+		}
+		out = append(out, f.About(p.Node))
+	}
+	if len(out) == 0 {
+		out = append(out, findings.Okayf("peers", "%d peers in use, all of them with a path", len(used)))
+	}
+	return out
+}
