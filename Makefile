@@ -27,7 +27,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,9 @@ helm-lint: ## lint the chart and validate what it renders
 
 rules: ## test the chart's alert rules with promtool, which is built the first time (10 minutes)
 	@p=$$(build/tool.sh promtool); $$p check rules manifests/edgemesh/monitoring/rules.yaml; $$p test rules test/manifests/testdata/rules_test.yaml
+
+attack: deps tools ## run every test that docs/security.md names for what an attacker cannot do
+	@$(GO) run ./test/cmd/attack
 
 fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)

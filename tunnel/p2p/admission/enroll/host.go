@@ -47,8 +47,7 @@ func newGate(peers int, known func(peer.ID) bool, log *slog.Logger) (*gate.Gate,
 func newHost(key crypto.PrivKey, egress *proxy.Egress, g *gate.Gate) (*plainhost.Host, error) {
 	h, err := plainhost.New(plainhost.Config{
 		Key: key, UserAgent: "edgemesh-enroll", Muxer: identity.RelayMuxer(),
-		TLSOnly: true, // Noise exports nothing to bind the proof to
-		Gater:   circuitsOnly{}, Guard: g,
+		Gater: circuitsOnly{}, Guard: g,
 		Transports: func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
 			tcp, err1 := newTCP(egress, up, g)
 			ws, err2 := newWebSocket(egress, up, g)

@@ -22,7 +22,6 @@ type Config struct {
 	Key       crypto.PrivKey
 	UserAgent string
 	Muxer     network.Multiplexer // yamux
-	TLSOnly   bool                // without Noise
 	Gater     connmgr.ConnectionGater
 	Guard     Guard                 // closed with the host
 	Conns     connmgr.ConnManager   // closed with the host; nil: connections are not tagged

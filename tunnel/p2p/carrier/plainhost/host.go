@@ -20,7 +20,6 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/host/peerstore/pstoremem"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
-	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	libp2pquic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	ma "github.com/multiformats/go-multiaddr"
@@ -108,15 +107,8 @@ func newUpgrader(c Config) (transport.Upgrader, error) {
 	if err != nil {
 		return nil, err
 	}
-	security := []sec.SecureTransport{tls}
-	if !c.TLSOnly {
-		n, err := noise.New(noise.ID, c.Key, muxers)
-		if err != nil {
-			return nil, err
-		}
-		security = append(security, n)
-	}
-	return upgrader.New(security, muxers, nil, c.Guard, c.Gater)
+	// No Noise beside it: whoever strips TLS from the offer would have the key exchange without its post-quantum part.
+	return upgrader.New([]sec.SecureTransport{tls}, muxers, nil, c.Guard, c.Gater)
 }
 
 // Close ends all connections, then closes the UDP sockets. It may be called again.

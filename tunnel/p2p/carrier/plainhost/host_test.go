@@ -3,6 +3,7 @@ package plainhost
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"testing"
@@ -13,7 +14,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/net/conngater"
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
@@ -22,6 +22,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	ma "github.com/multiformats/go-multiaddr"
+	"github.com/quic-go/quic-go"
 	"go.uber.org/goleak"
 
 	"edgemesh/internal/keytest"
@@ -37,7 +38,7 @@ type unguarded struct{ network.ResourceManager }
 func (unguarded) Upgrader(up transport.Upgrader) transport.Upgrader { return up }
 
 // start makes a host that listens by TCP and QUIC on loopback.
-func start(t *testing.T, tlsOnly bool) (*Host, crypto.PrivKey) {
+func start(t *testing.T) (*Host, crypto.PrivKey) {
 	t.Helper()
 	key, _ := keytest.New(t)
 	rm, err := identity.ResourceManager(identity.Limits{})
@@ -48,7 +49,7 @@ func start(t *testing.T, tlsOnly bool) (*Host, crypto.PrivKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := New(Config{Key: key, UserAgent: "plain", Muxer: identity.Muxer(), TLSOnly: tlsOnly, Guard: unguarded{rm}, Gater: gater,
+	h, err := New(Config{Key: key, UserAgent: "plain", Muxer: identity.Muxer(), Guard: unguarded{rm}, Gater: gater,
 		Transports: func(_ *Host, up transport.Upgrader) ([]transport.Transport, error) {
 			tr, err := tcp.NewTCPTransport(up, rm, nil)
 			return []transport.Transport{tr}, err
@@ -71,35 +72,61 @@ func start(t *testing.T, tlsOnly bool) (*Host, crypto.PrivKey) {
 	return h, key
 }
 
-// TestMeetsLibp2p: hosts as libp2p makes them connect by every transport and security, ping, and read who this host is.
+// TestMeetsLibp2p: hosts as libp2p makes them connect by every transport, ping, and read who this host is.
 func TestMeetsLibp2p(t *testing.T) {
-	h, _ := start(t, false)
-	for name, security := range map[protocol.ID]libp2p.Option{
-		libp2ptls.ID: libp2p.Security(libp2ptls.ID, libp2ptls.New), noise.ID: libp2p.Security(noise.ID, noise.New)} {
-		for _, a := range h.Network().ListenAddresses() {
-			other, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics(), security, libp2p.Muxer(mux.ID, identity.Muxer()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			if err := other.Connect(ctx, peer.AddrInfo{ID: h.ID(), Addrs: []ma.Multiaddr{a}}); err != nil {
-				t.Errorf("%s, %s: %v", a, name, err)
-			} else if r := <-ping.Ping(ctx, other, h.ID()); r.Error != nil {
-				t.Errorf("%s, %s: ping: %v", a, name, r.Error)
-			} else if agent, _ := other.Peerstore().Get(h.ID(), "AgentVersion"); agent != "plain" {
-				t.Errorf("%s, %s: it says it is %v", a, name, agent)
-			}
-			cancel()
-			if err := other.Close(); err != nil {
-				t.Error(err)
-			}
+	h, _ := start(t)
+	for _, a := range h.Network().ListenAddresses() {
+		other, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics(), libp2p.Muxer(mux.ID, identity.Muxer()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := other.Connect(ctx, peer.AddrInfo{ID: h.ID(), Addrs: []ma.Multiaddr{a}}); err != nil {
+			t.Errorf("%s: %v", a, err)
+		} else if r := <-ping.Ping(ctx, other, h.ID()); r.Error != nil {
+			t.Errorf("%s: ping: %v", a, r.Error)
+		} else if agent, _ := other.Peerstore().Get(h.ID(), "AgentVersion"); agent != "plain" {
+			t.Errorf("%s: it says it is %v", a, agent)
+		}
+		cancel()
+		if err := other.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
 
-// TestTLSOnly: a host without Noise refuses it.
+// TestQUICIsPostQuantum: QUIC's key exchange is X25519MLKEM768, as that over TCP (package identity).
+func TestQUICIsPostQuantum(t *testing.T) {
+	h, _ := start(t)
+	key, _ := keytest.New(t)
+	self, err := libp2ptls.NewIdentity(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, _ := self.ConfigForPeer(h.ID())
+	for _, a := range h.Network().ListenAddresses() {
+		port, err := a.ValueForProtocol(ma.P_UDP)
+		if err != nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		c, err := quic.DialAddr(ctx, "127.0.0.1:"+port, conf, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.CloseWithError(0, "") }()
+		if got := c.ConnectionState().TLS.CurveID; got != tls.X25519MLKEM768 {
+			t.Errorf("key exchange %v", got)
+		}
+		return
+	}
+	t.Error("it does not listen by QUIC")
+}
+
+// TestTLSOnly: who is left with Noise, because another host on the path strips TLS from the offer, is refused.
 func TestTLSOnly(t *testing.T) {
-	h, _ := start(t, true)
+	h, _ := start(t)
 	other, err := libp2p.New(libp2p.NoListenAddrs, libp2p.DisableMetrics(), libp2p.Security(noise.ID, noise.New),
 		libp2p.Transport(tcp.NewTCPTransport))
 	if err != nil {
@@ -115,7 +142,7 @@ func TestTLSOnly(t *testing.T) {
 
 // TestKeysAreLibp2ps: both sides of an upgrade derive the same keys, so that a host ends connections of its life before.
 func TestKeysAreLibp2ps(t *testing.T) {
-	h, key := start(t, false)
+	h, key := start(t)
 	var got Transport
 	if _, err := h.QUIC.Bind(ma.StringCast("/ip4/0.0.0.0/udp/0/quic-v1"), listen, func(t Transport) quicreuse.QUICTransport {
 		got = t
@@ -159,8 +186,8 @@ func (n narrow) ReadFrom(b []byte) (int, net.Addr, error) {
 // TestNarrowLink: QUIC connects and carries data over a link that swallows larger packets than every link of IPv6 takes.
 func TestNarrowLink(t *testing.T) {
 	const proto, size = "/echo/1", 300_000
-	h, _ := start(t, false)
-	other, _ := start(t, false)
+	h, _ := start(t)
+	other, _ := start(t)
 	a, err := h.QUIC.Bind(ma.StringCast("/ip4/0.0.0.0/udp/0/quic-v1"), func(network string, a *net.UDPAddr) (net.PacketConn, error) {
 		c, err := net.ListenUDP(network, a)
 		return narrow{c}, err

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"io"
@@ -53,6 +54,20 @@ func mustKey(t *testing.T, id peer.ID) crypto.PubKey {
 		t.Fatal(err)
 	}
 	return k
+}
+
+// The key exchange is post-quantum, with libp2p's own end too: X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem).
+func TestKeyExchangeIsPostQuantum(t *testing.T) {
+	for name, theirs := range map[string]bool{"ours": false, "libp2p's": true} {
+		client, server := newEnd(t, theirs), newEnd(t, false)
+		_, s, cerr, serr := shake(t, client, server, server.id, client.id)
+		if cerr != nil || serr != nil {
+			t.Fatal(cerr, serr)
+		}
+		if got := s.(*tlsConn).Conn.ConnectionState().CurveID; got != tls.X25519MLKEM768 {
+			t.Errorf("with a client that is %s: %v", name, got)
+		}
+	}
 }
 
 // shake connects a client and a server, which expect each other.

@@ -1,0 +1,94 @@
+// Command attack runs the tests that docs/security.md names, package by package. `attack list` prints them.
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// page is what is read, from the repository's root.
+const page = "docs/security.md"
+
+// row is a line of the tables that say what an attacker can and cannot do.
+type row struct {
+	text  string
+	tests []test
+	other bool // checked by another make target
+}
+
+// test is a Go test.
+type test struct{ dir, name string }
+
+// cannot reports whether the row says that something is impossible.
+func (r row) cannot() bool { return strings.HasPrefix(r.text, "cannot ") }
+
+var testName = regexp.MustCompile(`^(Test|Fuzz)\w+`)
+
+// rows reads the tables. A cell of tests is `DIR` TestA, TestB; TestC: without a directory they are in test/e2e.
+func rows(page string) (out []row) {
+	_, page, _ = strings.Cut(page, "## What each can and cannot do")
+	page, _, _ = strings.Cut(page, "\n## ")
+	for line := range strings.Lines(page) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if !strings.HasPrefix(line, "| ") || len(cells) < 2 {
+			continue
+		}
+		r := row{text: strings.TrimSpace(cells[0]), other: strings.Contains(cells[1], "`make ")}
+		for _, group := range strings.Split(cells[len(cells)-1], ";") {
+			dir := "test/e2e"
+			if _, rest, ok := strings.Cut(group, "`"); ok {
+				dir, group, _ = strings.Cut(rest, "`")
+			}
+			for _, name := range strings.Split(group, ",") {
+				if name = testName.FindString(strings.TrimSpace(name)); name != "" {
+					r.tests = append(r.tests, test{dir, name})
+				}
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// byPackage are the names of the tests of each directory.
+func byPackage(all []row) map[string][]string {
+	out := map[string][]string{}
+	for _, r := range all {
+		for _, t := range r.tests {
+			if !slices.Contains(out[t.dir], t.name) {
+				out[t.dir] = append(out[t.dir], t.name)
+			}
+		}
+	}
+	return out
+}
+
+func main() {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack: run it in the repository's root:", err)
+		os.Exit(2)
+	}
+	tests, failed := byPackage(rows(string(text))), []string(nil)
+	for _, dir := range slices.Sorted(maps.Keys(tests)) {
+		run := "^(" + strings.Join(tests[dir], "|") + ")$"
+		if len(os.Args) > 1 {
+			fmt.Println("./"+dir, run)
+			continue
+		}
+		c := exec.Command("go", "test", "-count=1", "-timeout", "60m", "-run", run, "./"+dir)
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		if c.Run() != nil {
+			failed = append(failed, dir)
+		}
+	}
+	if len(failed) > 0 {
+		fmt.Fprintln(os.Stderr, "attack: failed in", strings.Join(failed, ", "))
+		os.Exit(1)
+	}
+}
