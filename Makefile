@@ -149,8 +149,8 @@ reference: ## write the pages that are made from code: docs/reference, the chart
 helm-lint: ## lint the chart and validate what it renders
 	@$(GO) test -count=1 ./test/manifests/...
 
-rules: ## test the chart's alert rules with promtool, which is built the first time (10 minutes)
-	@p=$$(build/tool.sh promtool); $$p check rules manifests/edgemesh/monitoring/rules.yaml; $$p test rules test/manifests/testdata/rules_test.yaml
+rules: ## test the chart's alert rules and scrape configuration with promtool, and its dashboards on a Prometheus
+	@$(GO) test -count=1 -v -run 'TestRules|TestPrometheus' ./test/manifests
 
 attack: deps tools ## run every test that docs/security.md names for what an attacker cannot do
 	@$(GO) run ./test/cmd/attack

@@ -12,6 +12,7 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/gaissmai/bart v0.30.0
 	github.com/google/nftables v0.3.0
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/jbenet/go-temp-err-catcher v0.1.0
 	github.com/libp2p/go-libp2p v0.51.0
 	github.com/libp2p/go-libp2p-kad-dht v0.42.0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a tool from its Go module, once, into a cache, and prints its path:
-# build/tool.sh helm. Versions are fixed here; Go checks them against its checksum
+# Builds a tool from its Go module, or takes it from its Debian package, once, into a cache, and prints its path:
+# build/tool.sh helm. Versions of modules are fixed here; Go checks them against its checksum
 # database. EDGEMESH_TOOLS is the cache (default: edgemesh/tools in the user's).
 set -euo pipefail
 
@@ -27,9 +27,9 @@ case ${1:-} in
   # Konnectivity, of the version whose client Kubernetes 1.35 has. Its module replaces that client by a directory of it.
   proxy-server) package=sigs.k8s.io/apiserver-network-proxy/cmd/server version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
-  # Its module excludes versions, which `go install` refuses, too.
-  promtool)     package=github.com/prometheus/prometheus/cmd/promtool version=v0.308.0 also=github.com/prometheus/prometheus ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|promtool" >&2; exit 2 ;;
+  # Debian's: their module takes ten minutes to build, and installing the package would start a server.
+  prometheus|promtool) package=prometheus version=debian ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|prometheus|promtool" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version
@@ -40,13 +40,16 @@ if [ ! -x "$dir/$1" ]; then
   # Under a temporary name first: of two builds at the same time neither sees half a program.
   tmp=$(mktemp -d "$dir/build.XXXXXX")
   trap 'rm -rf "$tmp"' EXIT
-  if [ -z "$also" ]; then
+  if [ "$version" = debian ]; then
+    (cd "$tmp" && { apt-get -q download "$package" || { apt-get -q update && apt-get -q download "$package"; }; } && dpkg -x "$package"_*.deb . && cp "usr/bin/$1" .) >&2
+  elif [ -z "$also" ]; then
     (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
   else # `go install` refuses modules that replace others
     mkdir "$tmp/module"
     (cd "$tmp/module" && export GOFLAGS='' && go mod init tool && go get "${package%/cmd/*}@$version" "$also@$version" "$package@$version" &&
       CGO_ENABLED=$cgo nice go build -trimpath -ldflags "$flags" -o "$tmp/${package##*/}" "$package") >&2
   fi
-  mv "$tmp/${package##*/}" "$dir/$1"
+  tool=$1; [ "$version" = debian ] || tool=${package##*/}
+  mv "$tmp/$tool" "$dir/$1"
 fi
 echo "$dir/$1"
