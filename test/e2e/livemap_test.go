@@ -27,7 +27,7 @@ type mapEdge struct {
 }
 
 // mapNode is a node on the page.
-type mapNode struct{ ID, State, Why, Site string }
+type mapNode struct{ ID, Name, State, Why, Site string }
 
 // newLiveMap starts a map on a node, and a page that listens to it.
 func newLiveMap(t *testing.T, n *lab.Node) *liveMap {
@@ -60,9 +60,16 @@ func await(t *testing.T, d time.Duration, what string, is func() bool) {
 // now is what the page shows.
 func (m *liveMap) now(t *testing.T) (nodes map[string]mapNode, edges map[string]mapEdge) {
 	t.Helper()
+	nodes, edges, _ = m.all(t)
+	return nodes, edges
+}
+
+// all is the same, with the relays by their names.
+func (m *liveMap) all(t *testing.T) (nodes map[string]mapNode, edges map[string]mapEdge, relays map[string]mapNode) {
+	t.Helper()
 	text, err := os.ReadFile(m.stream.Log)
 	ok(t, err)
-	nodes, edges = map[string]mapNode{}, map[string]mapEdge{}
+	nodes, edges, relays = map[string]mapNode{}, map[string]mapEdge{}, map[string]mapNode{}
 	events := strings.SplitAfter(string(text), "\n\n")
 	for _, e := range events {
 		e, whole := strings.CutSuffix(e, "\n\n")
@@ -71,9 +78,10 @@ func (m *liveMap) now(t *testing.T) (nodes map[string]mapNode, edges map[string]
 			continue
 		}
 		var news struct {
-			Nodes []mapNode
-			Edges []mapEdge
-			Gone  struct{ Nodes, Edges []string }
+			Nodes  []mapNode
+			Edges  []mapEdge
+			Relays []mapNode
+			Gone   struct{ Nodes, Edges []string }
 		}
 		ok(t, json.Unmarshal([]byte(data), &news))
 		for _, n := range news.Nodes {
@@ -82,6 +90,9 @@ func (m *liveMap) now(t *testing.T) (nodes map[string]mapNode, edges map[string]
 		for _, x := range news.Edges {
 			edges[x.ID] = x
 		}
+		for _, r := range news.Relays {
+			relays[r.Name] = r
+		}
 		for _, id := range news.Gone.Nodes {
 			delete(nodes, id)
 		}
@@ -89,7 +100,36 @@ func (m *liveMap) now(t *testing.T) (nodes map[string]mapNode, edges map[string]
 			delete(edges, id)
 		}
 	}
-	return nodes, edges
+	return nodes, edges, relays
+}
+
+// TestLiveMapRelayDead holds that the map shows the only relay as broken within 10 s after an agent can know it, and as well again
+// when it is.
+func TestLiveMapRelayDead(t *testing.T) {
+	slow(t)
+	l := newLab(t)
+	r := relay(t, l, "relay")
+	node(t, site(t, l, "site-a", lab.EIM), "edge-1", lab.NodeOptions{})
+	cloud1 := cloud(t, l, "cloud-1", lab.NodeOptions{})
+	l.Cluster.Observers = []string{"cloud-1"}
+	startAll(t, l)
+	m := newLiveMap(t, cloud1)
+	state := func(want string) func() bool {
+		return func() bool {
+			_, _, relays := m.all(t)
+			for _, r := range relays {
+				return len(relays) == 1 && r.State == want
+			}
+			return false
+		}
+	}
+	await(t, 20*time.Second, "the relay is well", state("well"))
+	r.Process.Kill()
+	lag := stopwatch(t)
+	await(t, 20*time.Second, "the relay is broken", state("broken"))
+	t.Logf("a dead relay is shown after %v", lag())
+	ok(t, r.Start())
+	await(t, 60*time.Second, "the relay is well again", state("well"))
 }
 
 // TestLiveMap holds that an observer's map has every pair, and a changed path within 2 s; that another node's has its own pairs
