@@ -1,10 +1,6 @@
 package peers
 
-import (
-	"maps"
-
-	"edgemesh/tunnel/p2p/path/paths"
-)
+import "edgemesh/tunnel/p2p/path/paths"
 
 // Carried is bytes, of streams and datagrams.
 type Carried struct{ Tx, Rx uint64 }
@@ -13,15 +9,15 @@ type Carried struct{ Tx, Rx uint64 }
 // that no sum ever falls. The registry's mu guards it.
 type carried struct {
 	total map[paths.Kind]Carried
-	read  map[*located]Carried // of paths that are up
+	read  map[*paths.Conn]Carried // of paths that are up
 }
 
 // note adds what x has carried since it was read last.
-func (c *carried) note(x *located) {
+func (c *carried) note(x *paths.Conn) {
 	tx, rx := x.Carried()
 	kind := x.Path().Kind
 	if c.total == nil {
-		c.total, c.read = map[paths.Kind]Carried{}, map[*located]Carried{}
+		c.total, c.read = map[paths.Kind]Carried{}, map[*paths.Conn]Carried{}
 	}
 	sum, was := c.total[kind], c.read[x]
 	c.total[kind] = Carried{sum.Tx + tx - was.Tx, sum.Rx + rx - was.Rx}
@@ -29,18 +25,7 @@ func (c *carried) note(x *located) {
 }
 
 // end is note, for a path that has ended.
-func (c *carried) end(x *located) {
+func (c *carried) end(x *paths.Conn) {
 	c.note(x)
 	delete(c.read, x)
-}
-
-// CarriedBy is what all paths of t have carried, by kind.
-func CarriedBy(t *Table) map[paths.Kind]Carried {
-	r := &t.registry
-	r.mu.Lock() // none ends meanwhile
-	defer r.mu.Unlock()
-	for _, x := range r.conns {
-		r.carried.note(x)
-	}
-	return maps.Clone(r.carried.total)
 }

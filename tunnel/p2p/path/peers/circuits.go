@@ -69,7 +69,7 @@ func (c circuits) Improve(now time.Time) {
 // relaysInUse are the relays that carry circuits of the peer; nil if it is not in use, or
 // has a direct path.
 func (s *state) relaysInUse() map[peer.ID]bool {
-	if x := s.best(); x == nil || !x.Relayed() || !s.m.InDemand(s.p.t.Now()) {
+	if x := s.best(); x == nil || !x.Relayed() || !s.m.InDemand(s.Now()) {
 		return nil
 	}
 	have := make(map[peer.ID]bool)

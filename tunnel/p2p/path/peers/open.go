@@ -23,9 +23,6 @@ import (
 // another one.
 const openTimeout = 2 * time.Second
 
-// ErrUnreachable means that no path to the peer could be made.
-var ErrUnreachable = errors.New("peer is unreachable")
-
 // OpenStream opens a stream for proto on the best path to a peer that is known now. Where there is none it connects first:
 // through a relay, and directly at addresses that worked before. It returns an error that wraps members.ErrNotMember,
 // ErrUnreachable with all causes, members.ErrQuarantined, dialer.ErrClosed, or ctx's error.
@@ -38,16 +35,6 @@ func (t *Table) OpenStream(ctx context.Context, to peer.ID, proto protocol.ID) (
 		return nil, fmt.Errorf("open stream to %s: %w", to, wording.Join(err))
 	}
 	return s, nil
-}
-
-// opening is one call of OpenStream. The peer's machine decides on which path the stream is tried; Peer.mu guards what it
-// has decided.
-type opening struct {
-	id     ladder.OpenID
-	ready  wake.One           // path or err is set
-	path   *paths.Conn        // to be tried now, instead of the one before; nil: none
-	err    error              // it cannot be opened
-	cancel context.CancelFunc // ends the try under way; nil: there is none
 }
 
 func (t *Table) open(ctx context.Context, to peer.ID, proto protocol.ID) (*paths.Stream, error) {
@@ -144,7 +131,7 @@ func (p *Peer) close(o *opening) {
 // open has the machine open a stream.
 func (s *state) open(lane ladder.Lane) (*opening, error) {
 	s.round.wanted = time.Now()
-	if err := s.p.t.Members.Refusal(s.p.id); err != nil {
+	if err := s.Members.Refusal(s.id); err != nil {
 		s.round.err = err
 		return nil, err
 	}
@@ -154,38 +141,6 @@ func (s *state) open(lane ladder.Lane) (*opening, error) {
 	s.openings[o.id] = o
 	s.apply(ladder.Open{ID: o.id, Lane: lane})
 	return o, nil
-}
-
-// try has a stream tried on a path, and not on the one before.
-func (s *state) try(a ladder.Try) {
-	if o, x := s.openings[a.Open], s.paths[a.Path]; o != nil && x != nil {
-		o.path = x
-		o.end()
-	}
-}
-
-// fail ends a stream that cannot be opened.
-func (s *state) fail(a ladder.Fail) {
-	o := s.openings[a.Open]
-	switch {
-	case o == nil:
-		return
-	case s.m.State() == ladder.Gone && s.round.err != nil:
-		o.err = s.round.err
-	case s.round.err == nil: // a path came and went
-		o.err = fmt.Errorf("%w: connection lost immediately", ErrUnreachable)
-	default:
-		o.err = fmt.Errorf("%w: %w", ErrUnreachable, s.round.err)
-	}
-	o.end()
-}
-
-// end ends the try under way.
-func (o *opening) end() {
-	if o.cancel != nil {
-		o.cancel()
-	}
-	o.ready.Wake()
 }
 
 // lane is that of a protocol's streams.

@@ -15,7 +15,7 @@ import (
 // comes when there is nothing to try.
 func TestWakeUpWithoutPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Peer{t: &Table{Config: Config{Ctx: t.Context()}}}
+		p := &Peer{t: &env{Config: Config{Ctx: t.Context()}}}
 		o := &opening{ready: wake.NewOne()}
 		o.end() // of a path that was taken before
 		first, second := new(paths.Conn), errors.New("no path is left")

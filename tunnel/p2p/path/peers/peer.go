@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -17,14 +18,23 @@ import (
 
 // Peer is a member as seen from here.
 type Peer struct {
-	t        *Table
+	t        *env
 	id       peer.ID
-	changed  wake.All // its paths, or the outcome of connecting, have changed
+	changed  *wake.All // its paths, or the outcome of connecting, have changed
 	attempts *punch.Attempts
 	search   *reach.Search
 
 	mu    sync.Mutex // guards state; see Table for the order of locks
 	state state
+}
+
+func newPeer(t *env, id peer.ID) *Peer {
+	p := &Peer{t: t, id: id, changed: &wake.All{}}
+	p.attempts = t.Punch.With(p, t.Book.Known(id))
+	p.search = t.Reach.With(p, p.attempts)
+	p.state = state{env: t, id: id, acts: p, changed: p.changed, search: p.search, paths: make(map[ladder.PathID]*paths.Conn),
+		openings: make(openings), watch: newWatch(), m: ladder.New(ladder.Config{Coordinator: t.Self < id, Seed: rand.Uint64()})}
+	return p
 }
 
 var (
@@ -37,7 +47,7 @@ var (
 func (p *Peer) ID() peer.ID { return p.id }
 
 // Name is what logs call it.
-func (p *Peer) Name() string { return p.t.Members.View().Name(p.id) }
+func (p *Peer) Name() string { return p.t.name(p.id) }
 
 // Admitted reports whether it is still a member.
 func (p *Peer) Admitted() bool { return p.t.Members.View().IsMember(p.id) }

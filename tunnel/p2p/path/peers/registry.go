@@ -3,7 +3,6 @@ package peers
 import (
 	"cmp"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 
@@ -16,7 +15,7 @@ import (
 
 // registry finds peers by ID, and paths by their connection.
 type registry struct {
-	t *Table
+	t *env
 
 	mu    sync.Mutex // guards what follows, not the peers; see Table for the order of locks
 	peers map[peer.ID]*Peer
@@ -47,11 +46,7 @@ func (r *registry) lock(id peer.ID) *Peer {
 func (r *registry) getLocked(id peer.ID) *Peer {
 	p := r.peers[id]
 	if p == nil {
-		p = &Peer{t: r.t, id: id}
-		p.state = state{p: p, paths: make(map[ladder.PathID]*paths.Conn), openings: make(map[ladder.OpenID]*opening), watch: newWatch(),
-			m: ladder.New(ladder.Config{Coordinator: r.t.Self < id, Seed: rand.Uint64()})}
-		p.attempts = r.t.Punch.With(p, r.t.Book.Known(id))
-		p.search = r.t.Reach.With(p, p.attempts)
+		p = newPeer(r.t, id)
 		r.peers[id] = p
 	}
 	return p
@@ -115,7 +110,7 @@ func (r *registry) remove(c network.Conn) {
 	}
 	delete(r.conns, c)
 	x.Ended()
-	r.carried.end(x)
+	r.carried.end(x.Conn)
 	x.peer.mu.Lock()
 	defer x.peer.mu.Unlock()
 	x.peer.state.down(x.Conn)

@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/reach"
@@ -17,18 +20,31 @@ const maxLost = 3
 // state is what changes of a peer. All its methods are called with Peer.mu held, and none
 // of them blocks.
 type state struct {
-	p     *Peer
+	*env
+	id      peer.ID
+	acts    acts
+	changed *wake.All // its paths, or the outcome of connecting, have changed
+	search  *reach.Search
+
 	m     *ladder.Machine
 	paths map[ladder.PathID]*paths.Conn // those the machine knows
 	round round
 	// openings are the calls of OpenStream under way, lastOpening the name of the last one.
-	openings    map[ladder.OpenID]*opening
+	openings    openings
 	lastOpening ladder.OpenID
 
 	using using
 	watch watch
 	lost  []string // the last paths lost, newest last
 	owed  owed
+}
+
+// acts is what the machine has done in goroutines, each of which reports by an event.
+type acts interface {
+	connect()
+	standby()
+	punch(via *paths.Conn, a ladder.Punch)
+	runWatch()
 }
 
 // round is the result of connecting.
@@ -52,7 +68,7 @@ func (s *state) apply(e ladder.Event) {
 	before := len(s.paths)
 	a, _ := e.(ladder.Answer)
 	unproved, _ := s.m.Path(a.Path)
-	actions := s.m.Handle(s.p.t.Now(), e)
+	actions := s.m.Handle(s.Now(), e)
 	proved, _ := s.m.Path(a.Path)
 	if _, at := s.m.Using(ladder.StreamLane); at != s.using.at {
 		s.using.at, s.using.since = at, time.Now()
@@ -61,7 +77,7 @@ func (s *state) apply(e ladder.Event) {
 		s.do(a)
 	}
 	if a.Last {
-		s.tell(a.Path, s.owed.over(a.Path, s.p.t.Now())...)
+		s.tell(a.Path, s.owed.over(a.Path, s.Now())...)
 	}
 	for id, x := range s.paths {
 		v, _ := s.m.Path(id)
@@ -69,26 +85,25 @@ func (s *state) apply(e ladder.Event) {
 	}
 	s.plan()
 	if len(s.paths) != before || proved.State != unproved.State || proved.Direct != unproved.Direct {
-		s.p.changed.Broadcast()
+		s.changed.Broadcast()
 	}
 }
 
 // do starts one action.
 func (s *state) do(a ladder.Action) {
-	p, t := s.p, s.p.t
 	switch a := a.(type) {
 	case ladder.Try:
-		s.try(a)
+		s.openings.try(a.Open, s.paths[a.Path])
 	case ladder.Fail:
-		s.fail(a)
+		s.openings.fail(a.Open, s.failure())
 	case ladder.Connect:
-		t.Log.Debug("no path: connecting", "peer", p.Name())
-		t.Spawn(p.connect)
+		s.Log.Debug("no path: connecting", "peer", s.name(s.id))
+		s.Spawn(s.acts.connect)
 	case ladder.Standby:
-		t.Spawn(p.standby)
+		s.Spawn(s.acts.standby)
 	case ladder.Punch:
 		if via := s.paths[a.Via]; via != nil {
-			t.Spawn(func() { p.punch(via, a) })
+			s.Spawn(func() { s.acts.punch(via, a) })
 		}
 	case ladder.Probe:
 		if x := s.paths[a.Path]; x != nil {
@@ -100,14 +115,14 @@ func (s *state) do(a ladder.Action) {
 		s.moved(a)
 	case ladder.Nudge:
 		if via := s.paths[a.Via]; via != nil {
-			t.Spawn(via.Probes.SendNudge)
+			s.Spawn(via.Probes.SendNudge)
 		}
 	}
 }
 
 // moved reports that the best path is another one.
 func (s *state) moved(a ladder.Moved) {
-	e, level := Event{Peer: s.p.id, Kind: PathChanged, Path: s.path()}, slog.LevelInfo
+	e, level := Event{Peer: s.id, Kind: PathChanged, Path: s.path()}, slog.LevelInfo
 	switch {
 	case a.Unused:
 		e.Kind, level = PathClosed, slog.LevelDebug
@@ -117,35 +132,35 @@ func (s *state) moved(a ladder.Moved) {
 		level = slog.LevelDebug
 	}
 	s.using.logged = e.Path
-	s.p.changed.Broadcast()
-	s.p.t.Log.Log(s.p.t.Ctx, level, e.Kind.String(), "peer", s.p.Name(), "path", e.Path.Kind, "transport", e.Path.Transport)
-	s.p.t.events.emit(e)
+	s.changed.Broadcast()
+	s.Log.Log(s.Ctx, level, e.Kind.String(), "peer", s.name(s.id), "path", e.Path.Kind, "transport", e.Path.Transport)
+	s.events.emit(e)
 }
 
 // giveUp ends a path. If it was lost, its streams are reset, and the peer is notified over
 // another path, because it may not notice.
 func (s *state) giveUp(c ladder.Close) {
-	t, x := s.p.t, s.paths[c.Path]
+	x := s.paths[c.Path]
 	if x == nil {
 		return
 	}
 	x.GiveUp()
 	delete(s.paths, c.Path)
-	t.Spawn(func() { _ = x.Close() })
+	s.Spawn(func() { _ = x.Close() })
 	what := x.Path()
 	switch c.Why {
 	case ladder.Silent, ladder.Failed:
 	default:
-		t.Log.Debug("path is closed", "peer", s.p.Name(), "path", what.Kind, "transport", what.Transport)
+		s.Log.Debug("path is closed", "peer", s.name(s.id), "path", what.Kind, "transport", what.Transport)
 		return
 	}
-	t.Log.Info("path is dead", "peer", s.p.Name(), "path", what.Kind, "transport", what.Transport, "why", c.Text)
+	s.Log.Info("path is dead", "peer", s.name(s.id), "path", what.Kind, "transport", what.Transport, "why", c.Text)
 	s.lost = append(s.lost, fmt.Sprintf("%s path %s", what.Transport, c.Text))
 	s.lost = s.lost[max(0, len(s.lost)-maxLost):]
-	t.Spawn(t.Relays.SuspectAll)
-	t.Spawn(x.ResetStreams)
+	s.Spawn(s.Relays.SuspectAll)
+	s.Spawn(x.ResetStreams)
 	if token := x.Probes.PeerToken(); token != 0 {
-		s.owed.add(token, c.Over, t.Now())
+		s.owed.add(token, c.Over, s.Now())
 		s.tell(c.Over, token)
 	}
 }
@@ -153,7 +168,7 @@ func (s *state) giveUp(c ladder.Close) {
 // tell notifies the peer, over a path, that some of its ends of paths are dead.
 func (s *state) tell(over ladder.PathID, tokens ...uint64) {
 	if x := s.paths[over]; x != nil && len(tokens) > 0 {
-		s.p.t.Spawn(func() {
+		s.Spawn(func() {
 			for _, token := range tokens {
 				x.Probes.SendDrop(token)
 			}
@@ -168,13 +183,13 @@ func (s *state) up(x *paths.Conn) {
 	}
 	link := x.Link()
 	if link.Relayed {
-		link.Order = s.p.search.Order(x.Relay)
+		link.Order = s.search.Order(x.Relay)
 	}
 	s.paths[x.ID] = x
-	s.p.t.Log.Debug("path is up", "peer", s.p.Name(), "path", x.Path().Kind, "transport", x.Path().Transport)
+	s.Log.Debug("path is up", "peer", s.name(s.id), "path", x.Path().Kind, "transport", x.Path().Transport)
 	s.admit()
 	s.apply(ladder.Up{Path: x.ID, Link: link})
-	s.p.changed.Broadcast()
+	s.changed.Broadcast()
 }
 
 // down removes a path whose connection has ended.
@@ -182,7 +197,7 @@ func (s *state) down(x *paths.Conn) {
 	if s.paths[x.ID] == x {
 		delete(s.paths, x.ID)
 		s.apply(ladder.Down{Path: x.ID})
-		s.p.changed.Broadcast()
+		s.changed.Broadcast()
 	}
 }
 
@@ -196,7 +211,7 @@ func (s *state) ended(err error, e ladder.Event) {
 		s.round.absent = time.Now()
 	}
 	s.apply(e)
-	s.p.changed.Broadcast()
+	s.changed.Broadcast()
 }
 
 // admit ends a refusal that is over.
@@ -232,4 +247,46 @@ func (s *state) path() paths.Path {
 		return x.Path()
 	}
 	return paths.Path{Kind: paths.KindNone}
+}
+
+// failure is why no stream can be opened.
+func (s *state) failure() error {
+	switch {
+	case s.m.State() == ladder.Gone && s.round.err != nil:
+		return s.round.err
+	case s.round.err == nil: // a path came and went
+		return fmt.Errorf("%w: connection lost immediately", ErrUnreachable)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, s.round.err)
+}
+
+// watch makes a peer's machine look at the paths, at the time it named and when there is
+// something new. It runs only while the machine wants to look at all.
+type watch struct {
+	now    wake.One // there is something new
+	replan wake.One // the machine's next look may be at another time
+
+	running   bool
+	again     ladder.Time // look again then, because a path is suspect; 0: not
+	blackHole time.Time   // when an MTU black hole was last found on a path
+}
+
+func newWatch() watch { return watch{now: wake.NewOne(), replan: wake.NewOne()} }
+
+// plan keeps the watch running as long as there is something to wait for.
+func (s *state) plan() {
+	if s.watch.running {
+		s.watch.replan.Wake()
+	} else if s.nextLook() != ladder.Never {
+		s.watch.running = s.Spawn(s.acts.runWatch)
+	}
+}
+
+// nextLook is when the machine has to look again.
+func (s *state) nextLook() ladder.Time {
+	next := s.m.Next()
+	if s.watch.again != 0 {
+		next = min(next, s.watch.again)
+	}
+	return next
 }

@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/nat/punch"
 	"edgemesh/tunnel/p2p/path/paths"
 )
 
@@ -66,12 +67,12 @@ func (p *Peer) status() Status {
 	now := p.t.Now()
 	plan, missing := s.m.Plan(now)
 	st.Punch = punching(plan, missing, p.attempts, now)
-	st.Reason = s.reason(st.Path.Kind, st.Punch)
+	st.Reason = s.reason(st.Path.Kind, st.Punch, p.attempts)
 	return st
 }
 
 // reason says why the best path, of that kind, is not better.
-func (s *state) reason(best paths.Kind, tried *Punch) string {
+func (s *state) reason(best paths.Kind, tried *Punch, a *punch.Attempts) string {
 	var why []string
 	switch best {
 	case paths.KindDirect:
@@ -83,10 +84,10 @@ func (s *state) reason(best paths.Kind, tried *Punch) string {
 			why = append(why, wording.OneLine(s.round.err.Error()))
 		}
 	case paths.KindRelayed:
-		why = s.p.attempts.WhyRelayed()
+		why = a.WhyRelayed()
 	case paths.KindPunched:
 		why = append(why, "both addresses are translated by NAT")
-		if t, failed := s.p.attempts.Tried(); failed {
+		if t, failed := a.Tried(); failed {
 			why = append(why, t.Text)
 		}
 	}

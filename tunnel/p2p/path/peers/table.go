@@ -2,77 +2,45 @@
 // machine that decides about these (package ladder), and what carries out its decisions.
 //
 //	table.go    all peers, as the node sees them
+//	circuits.go what circuits carry, as relays need it
+//	status.go   what an operator is shown
+//	open.go     a stream on the best path; connecting where there is none
+//	watch.go    when the machine looks at the paths, and what it sees
 //	registry.go all peers and the paths of all connections, by name
 //	peer.go     one peer, as its paths, its punching and the search for it see it
 //	state.go    its state: what happens is applied to its machine, which is obeyed
-//	watch.go    when the machine looks at the paths, and what it sees
-//	open.go     a stream on the best path; connecting where there is none
-//	circuits.go what circuits carry, as relays need it
+//	opening.go  a stream that is being opened
 //	owed.go     dead paths that the peer is to hear of
-//	status.go   what an operator is shown
 //	punching.go what was tried to get direct paths, and what follows
 //	carried.go  bytes of all paths, by kind
 //	events.go   changes of the best path, for the owner of the streams
+//	config.go   what is handed in
 package peers
 
 import (
-	"context"
-	"log/slog"
+	"maps"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/ladder"
-	"edgemesh/tunnel/p2p/nat/punch"
-	"edgemesh/tunnel/p2p/path/book"
 	"edgemesh/tunnel/p2p/path/paths"
-	"edgemesh/tunnel/p2p/path/reach"
 	"edgemesh/tunnel/p2p/who/members"
 )
-
-// Config is what a Table needs; all of it is required.
-type Config struct {
-	Self    peer.ID
-	Members *members.Gater
-	Paths   paths.Config
-	Punch   *punch.Puncher
-	Reach   *reach.Config
-	Relays  Relays
-	// Carried is woken when a path that is new, or was quiet, carries data.
-	Carried wake.One
-	Book    *book.Book
-	// Serves reports whether this node is a peer's relay.
-	Serves func(peer.ID) bool
-	Ctx    context.Context //nolint:containedctx // the node's lifetime
-	Spawn  func(func()) bool
-	Now    func() ladder.Time
-	Log    *slog.Logger
-}
-
-// Relays are those that this node uses.
-type Relays interface {
-	// Wants reports whether p is a relay that this node wants to be connected to, OverTCP returns those with a TCP connection.
-	Wants(p peer.ID) bool
-	OverTCP() map[peer.ID]bool
-	// SuspectAll has all of them pinged immediately.
-	SuspectAll()
-}
 
 // Table has all peers.
 //
 // Locks are taken in this order: registry.mu; Peer.mu; that of a peer's circuits; then those of its attempts, its
 // connections, of relays and of the node's tasks, all of them leaves.
 type Table struct {
-	Config
+	*env
 	registry registry
-	events   *dispatcher
 }
 
 // New returns a Table without peers.
 func New(c Config) *Table {
-	t := &Table{Config: c, events: newDispatcher()}
-	t.registry = registry{t: t, peers: make(map[peer.ID]*Peer), conns: make(map[network.Conn]*located)}
+	t := &Table{env: &env{Config: c, events: newDispatcher()}}
+	t.registry = registry{t: t.env, peers: make(map[peer.ID]*Peer), conns: make(map[network.Conn]*located)}
 	return t
 }
 
@@ -131,10 +99,6 @@ func (t *Table) Disconnect(id peer.ID) {
 	}
 }
 
-// kept reports whether a peer stays connected while nobody uses it: one of the two is the
-// other's relay.
-func (t *Table) kept(id peer.ID) bool { return t.Relays.Wants(id) || t.Serves(id) }
-
 // Suspect says that a path to a peer which is not of this package has just failed: direct
 // paths may have failed with it, and would show it late while idle. They are probed
 // immediately; until they answer, relayed ones are used. It does not block.
@@ -167,4 +131,15 @@ func (t *Table) NATChanged() {
 	for _, p := range t.registry.all() {
 		p.Apply(ladder.NATs{Mine: mine, Theirs: p.attempts.NAT()})
 	}
+}
+
+// CarriedBy is what all paths of t have carried, by kind.
+func CarriedBy(t *Table) map[paths.Kind]Carried {
+	r := &t.registry
+	r.mu.Lock() // none ends meanwhile
+	defer r.mu.Unlock()
+	for _, x := range r.conns {
+		r.carried.note(x.Conn)
+	}
+	return maps.Clone(r.carried.total)
 }

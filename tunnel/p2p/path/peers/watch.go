@@ -5,41 +5,9 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
 )
-
-// watch makes a peer's machine look at the paths, at the time it named and when there is
-// something new. It runs only while the machine wants to look at all.
-type watch struct {
-	now    wake.One // there is something new
-	replan wake.One // the machine's next look may be at another time
-
-	running   bool
-	again     ladder.Time // look again then, because a path is suspect; 0: not
-	blackHole time.Time   // when an MTU black hole was last found on a path
-}
-
-func newWatch() watch { return watch{now: wake.NewOne(), replan: wake.NewOne()} }
-
-// plan keeps the watch running as long as there is something to wait for.
-func (s *state) plan() {
-	if s.watch.running {
-		s.watch.replan.Wake()
-	} else if s.nextLook() != ladder.Never {
-		s.watch.running = s.p.t.Spawn(s.p.runWatch)
-	}
-}
-
-// nextLook is when the machine has to look again.
-func (s *state) nextLook() ladder.Time {
-	next := s.m.Next()
-	if s.watch.again != 0 {
-		next = min(next, s.watch.again)
-	}
-	return next
-}
 
 // runWatch makes the machine look until there is nothing to wait for.
 func (p *Peer) runWatch() {
@@ -104,7 +72,7 @@ func (s *state) samples(overTCP map[peer.ID]bool) []ladder.Sample {
 			sample.Carrier = time.Since(at)
 		}
 		if x.Relayed() {
-			sample.Order, sample.Poor = s.p.search.Order(x.Relay), x.OverUDP() && overTCP[x.Relay]
+			sample.Order, sample.Poor = s.search.Order(x.Relay), x.OverUDP() && overTCP[x.Relay]
 		}
 		out = append(out, sample)
 	}
@@ -124,7 +92,7 @@ func (s *state) judgeMTU() (narrow []ladder.PathID) {
 			narrow = append(narrow, id)
 		case paths.Suspect:
 			s.confirmSizes(id)
-			s.watch.again = s.p.t.Now() + paths.SuspectAgain
+			s.watch.again = s.Now() + paths.SuspectAgain
 		}
 	}
 	return narrow
