@@ -67,7 +67,7 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 			s.freed = true
 			free = append(free, x.Free)
 		}
-		if s.hung = s.hung || s.time >= Patience; s.hung {
+		if s.hung = s.hung || s.time > Patience-every/2; s.hung { // looks do not come to the microsecond
 			hung = append(hung, Hung{x.Name, s.since})
 		}
 	}
