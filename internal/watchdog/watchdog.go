@@ -13,15 +13,14 @@
 package watchdog
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
-	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +46,10 @@ const (
 	reportTime = time.Second
 	// mostEnds within an hour, and the process is not ended again; forgetful is how long one runs before it may be ended
 	// that has no memory of that.
-	mostEnds  = 3
-	hour      = time.Hour
+	mostEnds = 3
+	hour     = time.Hour
+	// maxStacks bounds what is written of all stacks, in bytes: some thousand goroutines.
+	maxStacks = 4 << 20
 	forgetful = hour / mostEnds
 )
 
@@ -320,7 +321,8 @@ func (w *Watchdog) act(ctx context.Context, now time.Duration, hung []Hung, news
 		kept <- err
 		w.cfg.Log.Error("loops hang: they have work and make no progress", "loops", hungError(hung), "since", hung[0].Since.Format(time.RFC3339), "restart", end)
 		if dump {
-			_ = pprof.Lookup("goroutine").WriteTo(w.cfg.stacks, 1)
+			stacks := make([]byte, maxStacks)
+			_, _ = w.cfg.stacks.Write(stacks[:runtime.Stack(stacks, true)])
 		}
 	}()
 	if !end {
@@ -421,6 +423,5 @@ func lookAt(sources []*watched) (all []Work) {
 	for _, s := range sources {
 		all = append(all, s.works()...)
 	}
-	slices.SortFunc(all, func(a, b Work) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }

@@ -143,7 +143,7 @@ func TestHungLoopIsNamedAndEndsTheProcess(t *testing.T) {
 				}
 				b.mu.Lock()
 				defer b.mu.Unlock()
-				if n := strings.Count(b.stacks.String(), "goroutine profile:"); n != 1 || !strings.Contains(b.log.String(), `kernel repair" since=`) {
+				if n := strings.Count(b.stacks.String(), "[running"); n != 1 || !strings.Contains(b.log.String(), `kernel repair" since=`) {
 					t.Errorf("%d dumps of the stacks; log: %s", n, b.log.String())
 				}
 				if since := b.hung[0].Since; since.Sub(hangs).Abs() > every+lookTime {
@@ -246,7 +246,7 @@ func TestSourcesThatHangAndCrash(t *testing.T) {
 		}
 		b.Loop("loop").Begin()
 		after(40 * time.Second)
-		if b.names() != "loop, tunnel" || b.said("crashed") != 1 {
+		if b.names() != "tunnel, loop" || b.said("crashed") != 1 {
 			t.Errorf("hung: %q; %s", b.names(), b.log.String())
 		}
 	})
