@@ -82,11 +82,11 @@ e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, 
 
 e2e-kubeedge: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
-	@EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 20m -v -run KubeEdge ./test/kube
+	@EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 45m -v -run KubeEdge ./test/kube
 
 e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
-	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 20m -v -run OpenYurt ./test/kube
+	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
 
 map-browser: EXTRA_DEPS = $(if $(shell command -v chromium),,chromium-headless-shell:chromium-headless-shell) npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
