@@ -1,10 +1,14 @@
 package join
 
-import "errors"
+import (
+	"errors"
+
+	"edgemesh/internal/secretfile"
+)
 
 var (
 	// ErrPermissions means that users other than the owner may read the secrets' file.
-	ErrPermissions = errors.New("permissions are too open")
+	ErrPermissions = secretfile.ErrPermissions
 	// ErrContent means that the file does not contain one or two secrets.
 	ErrContent = errors.New("not a join secret")
 	// ErrWrongSecret means that the relay accepts none of this node's secrets.

@@ -3,10 +3,9 @@ package join
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
+
+	"edgemesh/internal/secretfile"
 )
 
 const (
@@ -31,24 +30,12 @@ func (Secret) GoString() string { return "(join secret)" }
 // Load reads the secrets in the file at path. The error names path and what to do. It wraps ErrPermissions if others may
 // read the file, ErrContent if it has other than one or two secrets, or the file system's error.
 func Load(path string) ([]Secret, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open join secret: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
+	data, err := secretfile.Read(path, maxFile)
+	switch {
+	case errors.Is(err, secretfile.ErrContent):
+		return nil, fmt.Errorf("%w: %w", ErrContent, err)
+	case err != nil:
 		return nil, fmt.Errorf("join secret: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %w: not a regular file", path, ErrContent)
-	}
-	if perm := info.Mode().Perm(); perm&open(path, os.Getenv("CREDENTIALS_DIRECTORY")) != 0 {
-		return nil, fmt.Errorf("%s: %w: mode is %#o, so other users may read the secret; run: chmod 600 %s", path, ErrPermissions, perm, path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("read join secret %s: %w", path, err)
 	}
 	secrets, err := parse(data)
 	if err != nil {
@@ -57,21 +44,9 @@ func Load(path string) ([]Secret, error) {
 	return secrets, nil
 }
 
-// open returns the permission bits that give others access to the file at path. In systemd's credentials directory the
-// bits of the group are those of the one user that systemd lets in by an ACL.
-func open(path, credentials string) os.FileMode {
-	if credentials != "" && filepath.Dir(path) == filepath.Clean(credentials) {
-		return 0o007
-	}
-	return 0o077
-}
-
 // parse reads one secret per line. Empty lines and lines that begin with # do not count. Errors do not repeat what is
 // written.
 func parse(data []byte) ([]Secret, error) {
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("longer than %d bytes", maxFile)
-	}
 	var out []Secret
 	for i, line := range strings.Split(string(data), "\n") {
 		line = strings.TrimSpace(line)

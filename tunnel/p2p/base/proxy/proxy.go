@@ -15,10 +15,11 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"edgemesh/internal/secretfile"
 )
 
 // None in place of a URL: no proxy, whatever the environment says.
@@ -142,9 +143,12 @@ func (w *Egress) Request(r *http.Request) (*url.URL, error) {
 	return w.For(net.JoinHostPort(r.URL.Hostname(), port))
 }
 
+// maxCredentials bounds the file, in bytes.
+const maxCredentials = 4096
+
 // Credentials reads a file with user and password. The error names neither.
 func Credentials(file string) (*url.Userinfo, error) {
-	text, err := os.ReadFile(file)
+	text, err := secretfile.Read(file, maxCredentials)
 	if err != nil {
 		return nil, fmt.Errorf("proxyCredentials: %w", err)
 	}

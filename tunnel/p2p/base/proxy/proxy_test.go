@@ -19,6 +19,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/internal/secretfile"
 )
 
 func env(pairs ...string) func(string) string {
@@ -110,6 +112,15 @@ func TestBadProxies(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("user:password"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Credentials(file); !errors.Is(err, secretfile.ErrPermissions) || !strings.Contains(err.Error(), "chmod 600 "+file) || strings.Contains(err.Error(), "password") {
+		t.Errorf("a file that others may read: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
 	for _, text := range []string{"", "userwithout", ":x", "a:b\nc:d"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
