@@ -1,0 +1,178 @@
+// Package resolve reaches hosts by name where name servers answer half, late, wrongly or not at all. A and AAAA are looked up
+// apart, and each answer is used when it comes; addresses that worked before are tried beside. Messages are package net's.
+//
+//	names.go    Names: what answers, and what is kept of it
+//	attempts.go the addresses of one host, tried in turn (RFC 8305)
+//	lookup.go   one family of one name, asked of one server after the other
+//	conf.go     which servers there are now
+//	kept.go     addresses that worked, on disk
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"edgemesh/internal/wording"
+)
+
+const (
+	// silence is how long a server has the question alone.
+	silence = time.Second
+	// exchange bounds that with one server, as RES_TIMEOUT of resolv.conf(5) does.
+	exchange = 5 * time.Second
+	// mostAsked is how often a server that is silent is asked.
+	mostAsked = 2
+	// walk bounds a lookup. Three servers, each asked twice, take 10 s.
+	walk = 12 * time.Second
+	// fresh is the least time for which an answer serves further attempts, so that all addresses of a relay share one query. One
+	// that took longer is good for twice as long: whoever has given up waiting finds it at the next attempt.
+	fresh = time.Second
+	// mostAddrs are used of one answer.
+	mostAddrs = 8
+)
+
+// Config of Names. The zero value is good: this host's resolver, nothing kept.
+type Config struct {
+	// Root has the host's files in a container, where they are mounted; "": this is the host.
+	Root string
+	// File keeps addresses that worked; "": nothing does.
+	File string
+	Log  *slog.Logger // nil discards
+}
+
+// Names looks up hosts' names. A nil Names is package net's resolver.
+type Names struct {
+	ctx     context.Context //nolint:containedctx // the lifetime of lookups, which outlast who began them
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	kept    *kept
+	servers func() []string
+
+	mu      sync.Mutex // a leaf
+	lookups map[question]*lookup
+}
+
+// question is what one lookup is for.
+type question struct {
+	host string
+	v6   bool
+}
+
+// New returns Names, to be closed.
+func New(c Config) *Names {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	n := &Names{kept: open(c.File, c.Log), servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup)}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	return n
+}
+
+// Close ends all lookups.
+func (n *Names) Close() {
+	n.mu.Lock()
+	n.cancel()
+	n.mu.Unlock()
+	n.wg.Wait()
+}
+
+// Worked keeps an address at which host has answered.
+func (n *Names) Worked(host string, a netip.Addr) {
+	if _, err := netip.ParseAddr(host); err != nil {
+		n.kept.add(absolute(host), a)
+	}
+}
+
+// absolute makes search lists useless, except for a name without a dot, which means nothing without them.
+func absolute(host string) string {
+	host = strings.ToLower(host)
+	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+		host += "."
+	}
+	return host
+}
+
+// dialFunc is how package net and others dial.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dialer returns dial for HOST:PORT: the first connection to any address of the host.
+func (n *Names) Dialer(dial dialFunc) dialFunc {
+	if n == nil {
+		return dial
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, fmt.Errorf("dial %s: %w", address, err)
+		}
+		one, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var mu sync.Mutex // of the two below, a leaf
+		var won net.Conn
+		var errs []error
+		err = n.each(one, host, Family(network), false, func(ctx context.Context, a netip.Addr) error {
+			c, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+				return err
+			case won != nil:
+				return c.Close()
+			}
+			won = c
+			n.Worked(host, a)
+			cancel()
+			return nil
+		})
+		if won != nil {
+			return won, nil
+		}
+		return nil, cmp.Or(wording.Join(append(errs, err)...), ctx.Err())
+	}
+}
+
+// LookupIPAddr returns what is known of a host as soon as it can be used, by the order of attempts.
+func (n *Names) LookupIPAddr(ctx context.Context, host string) ([]net.IPAddr, error) {
+	var out []net.IPAddr
+	all, err := n.Lookup(ctx, host, Both)
+	for _, a := range all {
+		out = append(out, net.IPAddr{IP: a.AsSlice(), Zone: a.Zone()})
+	}
+	return out, err
+}
+
+// Lookup is LookupIPAddr for one family, or both.
+func (n *Names) Lookup(ctx context.Context, host string, f Families) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	t := n.begin(host, f)
+	for {
+		now := time.Now()
+		t.collect(now)
+		if known := len(t.queue) > 0 && !now.Before(t.held); known || t.over(now) || ctx.Err() != nil {
+			break
+		}
+		t.wait(ctx, now, nil)
+	}
+	if len(t.queue) == 0 {
+		return nil, t.err(ctx)
+	}
+	return t.queue, nil
+}
+
+// LookupTXT looks up text records.
+func (n *Names) LookupTXT(ctx context.Context, host string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, walk)
+	defer cancel()
+	return ask(ctx, n.servers, func(ctx context.Context, r *net.Resolver) ([]string, error) { return r.LookupTXT(ctx, absolute(host)) })
+}
