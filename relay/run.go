@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -18,11 +19,13 @@ import (
 	"edgemesh/internal/cli"
 	agent "edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/self"
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
@@ -63,7 +66,9 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return cli.Usage(withFile(c, err))
 	}
-	members, err := newSource(c.membership, kube.Config{ReadOnly: true, AgentVersion: version.Number(), StateDir: c.stateDir, Log: logger})
+	names := resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(c.stateDir, "names.json"), Log: logger})
+	defer names.Close()
+	members, err := newSource(c.membership, kube.Config{Access: client.Access{Names: names}, ReadOnly: true, AgentVersion: version.Number(), StateDir: c.stateDir, Log: logger})
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
 	}

@@ -50,11 +50,13 @@ import (
 	"edgemesh/agent/observe"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
@@ -83,6 +85,7 @@ type daemon struct {
 	source     source.Source
 	force      *inForce
 	saved      *snapshot.Keeper // of the membership
+	names      *resolve.Names
 	node       *p2p.Node
 	device     *lastingTUN
 	tunnel     *tunnel.Tunnel
@@ -148,13 +151,16 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err != nil {
 		return configError(err)
 	}
-	d.deputy = deputyOf(cfg, key, via, o.Log)
+	d.names = resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(cfg.StateDir, namesFile), Log: o.Log})
+	defer d.names.Close()
+	d.deputy = deputyOf(cfg, key, via, d.names, o.Log)
 	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, peerID: d.id.String(), log: o.Log}
 	waits := func(err error) {
 		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
 		w.because(err)
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
+		Access:   client.Access{Names: d.names},
 		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: waits, Deputy: d.deputy,
 		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: via.Request, Log: o.Log.With("part", "kube"),
 	})
@@ -225,7 +231,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		return configError(err)
 	}
 	if d.node, err = openNode(nodeConfig{
-		cfg: d.cfg, key: key, members: all.members.Membership, inside: d.force.inside, counts: d.counts, log: d.log,
+		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, log: d.log,
 	}); err != nil {
 		return err
 	}
@@ -351,7 +357,7 @@ func (d *daemon) backend(ctx context.Context) *backend {
 	r := reach{plan: d.force.current, node: d.node, tunnel: d.tunnel, lan: d.lan}
 	b := &backend{
 		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), loop: d.dog.Loop("control socket"),
-		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, node: d.node, device: d.device,
+		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, names: d.names, node: d.node, device: d.device,
 			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, log: d.log},
 		pinger:    pinger{r},
 		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},

@@ -23,6 +23,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
@@ -43,6 +44,7 @@ type doctor struct {
 		String() string
 		Annotations() map[string]string
 	}
+	names  *resolve.Names
 	node   *p2p.Node
 	device tun.Device
 	kernel *kernel
@@ -180,7 +182,7 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Fi
 	if err != nil {
 		out = append(out, findings.Warningf("proxy", "correct it, and restart the agent", "%v", err))
 	}
-	c := netcheck.Config{Proxy: via, Mark: host.Mark, Log: d.log}
+	c := netcheck.Config{Proxy: via, Names: d.names, Mark: host.Mark, Log: d.log}
 	for _, r := range plan.relays {
 		one := mesh.Relay{PeerID: mesh.PeerID(r.ID.String())}
 		for _, a := range r.Addrs {

@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p"
 	secret "edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/who/members"
@@ -23,6 +24,9 @@ import (
 
 // addressFile, in the state directory, is where p2p remembers members' addresses.
 const addressFile = "addresses.json"
+
+// namesFile, likewise, has the addresses of relays, the API and the proxy that are given by name.
+const namesFile = "names.json"
 
 // openDevice opens the TUN.
 func openDevice(cfg config.Config, portable bool, mtu int, log *slog.Logger) (*lastingTUN, error) {
@@ -41,6 +45,7 @@ type nodeConfig struct {
 	cfg     config.Config
 	key     crypto.PrivKey
 	members members.Membership
+	names   *resolve.Names
 	inside  func(netip.Addr) bool // the address is one of the cluster's pods
 	counts  *counts
 	log     *slog.Logger
@@ -62,7 +67,7 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 	}
 	node, err := p2p.New(p2p.Config{
 		Key: n.key, Listen: cfg.Listen, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
-		PortGuessing: cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: via,
+		PortGuessing: cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(cfg.StateDir, addressFile), Log: n.log.With("part", "p2p"),
 	})

@@ -14,6 +14,7 @@ import (
 	"edgemesh/agent/deputy"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel"
 	secret "edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -68,12 +69,12 @@ func installer(cfg config.Config, log *slog.Logger) *cniconf.Installer {
 }
 
 // deputyOf writes to the API what this node's own access may not, where the membership comes from there.
-func deputyOf(cfg config.Config, key crypto.PrivKey, via *proxy.Egress, log *slog.Logger) *deputy.Deputy {
+func deputyOf(cfg config.Config, key crypto.PrivKey, via *proxy.Egress, names *resolve.Names, log *slog.Logger) *deputy.Deputy {
 	k := cfg.Membership.Kubernetes
 	if k == nil {
 		return nil
 	}
-	return deputy.New(deputy.Config{Key: key, Certificate: k.NodeCertificate, CertificateKey: k.NodeKey, JoinSecretFile: cfg.JoinSecretFile, Proxy: via, Log: log})
+	return deputy.New(deputy.Config{Key: key, Certificate: k.NodeCertificate, CertificateKey: k.NodeKey, JoinSecretFile: cfg.JoinSecretFile, Proxy: via, Names: names, Log: log})
 }
 
 // Options are what the command line adds to the configuration.

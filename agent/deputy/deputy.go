@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -42,6 +43,7 @@ type Deputy struct {
 	files   []files
 	secrets string // file with the join secrets that relays require; "": none does
 	proxy   *proxy.Egress
+	names   *resolve.Names
 	log     *slog.Logger
 }
 
@@ -54,12 +56,13 @@ type Config struct {
 	Certificate, CertificateKey string
 	JoinSecretFile              string        // "": no relay requires a secret
 	Proxy                       *proxy.Egress // to the relays; nil: none
+	Names                       *resolve.Names
 	Log                         *slog.Logger
 }
 
 // New returns a deputy.
 func New(c Config) *Deputy {
-	d := &Deputy{key: c.Key, files: usual(), secrets: c.JoinSecretFile, proxy: c.Proxy, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler))}
+	d := &Deputy{key: c.Key, files: usual(), secrets: c.JoinSecretFile, proxy: c.Proxy, names: c.Names, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler))}
 	if c.Certificate != "" {
 		d.files = []files{{c.Certificate, cmp.Or(c.CertificateKey, c.Certificate)}}
 	}
@@ -97,7 +100,7 @@ func (d *Deputy) way(relays []mesh.Relay, controllers []mesh.PeerID) (enroll.Via
 	if err != nil {
 		return enroll.Via{}, err
 	}
-	way := enroll.Via{Relays: m.Relays, Proxy: d.proxy}
+	way := enroll.Via{Relays: m.Relays, Proxy: d.proxy, Names: d.names}
 	if d.secrets != "" { // read each time, since they are rotated
 		secrets, err := join.Load(d.secrets)
 		if err != nil {

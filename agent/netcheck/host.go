@@ -40,7 +40,7 @@ func (k *checker) servers(ctx context.Context) []netip.AddrPort {
 			if t.kind != udp {
 				continue
 			}
-			a, err := resolve(ctx, t)
+			a, err := k.lookup(ctx, t)
 			v := 0
 			if a.Addr().Is6() {
 				v = 1

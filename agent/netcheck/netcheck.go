@@ -18,15 +18,17 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Config says what to check.
 type Config struct {
 	Relays      []mesh.Relay
-	Proxy       *proxy.Egress // nil: none
-	Mark        uint32        // of sockets, so that no rule of this host sends them into the pod network; 0: none
-	PortMapping bool          // request a port from routers, for a moment
+	Proxy       *proxy.Egress  // nil: none
+	Names       *resolve.Names // nil: as an agent with another state directory
+	Mark        uint32         // of sockets, so that no rule of this host sends them into the pod network; 0: none
+	PortMapping bool           // request a port from routers, for a moment
 	Log         *slog.Logger
 }
 
@@ -98,7 +100,8 @@ func Run(ctx context.Context, c Config) Report {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	r := Report{Mapped: []Mapped{}, Problems: []findings.Finding{}}
-	k := newChecker(c)
+	k, end := newChecker(c)
+	defer end()
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Relays, r.Clock = k.relays(ctx) })
 	servers := k.servers(ctx)
@@ -123,7 +126,9 @@ func Run(ctx context.Context, c Config) Report {
 
 // Relays measures the relays alone, and the clock by one of them, nil if none reported the time.
 func Relays(ctx context.Context, c Config) ([]Relay, *Clock) {
-	return newChecker(c).relays(ctx)
+	k, end := newChecker(c)
+	defer end()
+	return k.relays(ctx)
 }
 
 // ClockEffect is what follows from a clock that is off by more than ClockTolerance.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/stun"
@@ -27,19 +28,25 @@ const hello = "\x13/multistream/1.0.0\n"
 // checker is one Run.
 type checker struct {
 	Config
-	dialer net.Dialer
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu    sync.Mutex // a leaf
 	proxy string     // HOST:PORT of the proxy that was used
 }
 
 // newChecker leaves out the mark where this process may not set one: only rules of the pod network match it, and every
-// measurement would fail.
-func newChecker(c Config) *checker {
+// measurement would fail. end is to be called when all is done.
+func newChecker(c Config) (k *checker, end func()) {
 	if c.Mark != 0 && !mayMark(c.Mark) {
 		c.Mark = 0
 	}
-	return &checker{Config: c, dialer: net.Dialer{Control: socket.Control(c.Mark, false)}}
+	end = func() {}
+	if c.Names == nil {
+		c.Names = resolve.New(resolve.Config{Root: resolve.Mounted})
+		end = c.Names.Close
+	}
+	d := net.Dialer{Control: socket.Control(c.Mark, false)}
+	return &checker{Config: c, connect: c.Names.Dialer(d.DialContext)}, end
 }
 
 // mayMark tries it on a socket that sends nothing.
@@ -136,12 +143,12 @@ func (k *checker) dial(ctx context.Context, t target) (net.Conn, error) {
 		return nil, err
 	}
 	if u == nil {
-		return k.dialer.DialContext(ctx, t.network(), t.address())
+		return k.connect(ctx, t.network(), t.address())
 	}
 	k.mu.Lock()
 	k.proxy = u.Host
 	k.mu.Unlock()
-	return proxy.Connect(ctx, k.dialer.DialContext, u, t.address())
+	return proxy.Connect(ctx, k.connect, u, t.address())
 }
 
 // multistream greets a libp2p host and measures its greeting.
@@ -168,7 +175,7 @@ func (k *checker) multistream(ctx context.Context, t target) (time.Duration, err
 
 // stun queries the relay for the address of a new socket.
 func (k *checker) stun(ctx context.Context, t target) (time.Duration, error) {
-	server, err := resolve(ctx, t)
+	server, err := k.lookup(ctx, t)
 	if err != nil {
 		return 0, err
 	}
@@ -193,16 +200,9 @@ func (k *checker) listen(ctx context.Context, dst netip.Addr) (net.PacketConn, e
 	return (&net.ListenConfig{Control: socket.Control(k.Mark, false)}).ListenPacket(ctx, network, ":0")
 }
 
-// resolve is t's address.
-func resolve(ctx context.Context, t target) (netip.AddrPort, error) {
-	network := "ip"
-	switch {
-	case t.v4:
-		network = "ip4"
-	case t.v6:
-		network = "ip6"
-	}
-	all, err := net.DefaultResolver.LookupNetIP(ctx, network, t.host)
+// lookup is t's address.
+func (k *checker) lookup(ctx context.Context, t target) (netip.AddrPort, error) {
+	all, err := k.Names.Lookup(ctx, t.host, resolve.Family(t.network()))
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -210,7 +210,7 @@ func resolve(ctx context.Context, t target) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	return netip.AddrPortFrom(all[0].Unmap(), uint16(port)), nil
+	return netip.AddrPortFrom(all[0], uint16(port)), nil
 }
 
 // http is a client for one request to t.

@@ -17,9 +17,9 @@ const (
 	// resolutionDelay is how long A waits for AAAA, and attemptDelay how long an attempt goes before the next (RFC 8305, section 8).
 	resolutionDelay = 50 * time.Millisecond
 	attemptDelay    = 250 * time.Millisecond
-	// settle is how long answers are awaited once every address that is known has failed. The caller tries again, and finds
+	// lastWait is how long answers are awaited once every address that is known has failed. The caller tries again, and finds
 	// what has come meanwhile.
-	settle = time.Second
+	lastWait = time.Second
 )
 
 // Families are IP versions.
@@ -58,7 +58,7 @@ type attempts struct {
 	running int
 	tried   Families
 	latest  Families  // of the attempt that began last
-	next    time.Time // when another one begins while those before go on
+	next    time.Time // when another one begins while those before continue
 	ended   time.Time // when one failed last
 }
 
@@ -74,12 +74,12 @@ func (n *Names) begin(host string, f Families) *attempts {
 	return t
 }
 
-// pending says whether a lookup goes on.
+// pending says whether a lookup has not ended.
 func (t *attempts) pending() bool { return waits(t.v4) || waits(t.v6) }
 
 func waits(l *lookup) bool { return l != nil && !l.ready() }
 
-// collect queues what has come: AAAA at once, A when that has, or at the end of the delay.
+// collect queues what has come: AAAA immediately, A when that has, or at the end of the delay.
 func (t *attempts) collect(now time.Time) {
 	switch {
 	case waits(t.v4) == waits(t.v6):
@@ -141,7 +141,7 @@ func (t *attempts) pick(now time.Time, together bool) (netip.Addr, bool) {
 
 // over says whether there is nothing more to try.
 func (t *attempts) over(now time.Time) bool {
-	return t.running == 0 && len(t.queue)+len(t.kept) == 0 && (!t.pending() && now.After(t.held) || t.tried != 0 && now.Sub(t.ended) >= settle)
+	return t.running == 0 && len(t.queue)+len(t.kept) == 0 && (!t.pending() && now.After(t.held) || t.tried != 0 && now.Sub(t.ended) >= lastWait)
 }
 
 // wait returns the result of an attempt, or false when something else may have come.
@@ -150,7 +150,7 @@ func (t *attempts) wait(ctx context.Context, now time.Time, results <-chan error
 	for _, x := range []struct {
 		at time.Time
 		is bool
-	}{{t.held, t.held.After(now)}, {t.late, len(t.kept) > 0}, {t.next, len(t.queue) > 0}, {t.ended.Add(settle), t.running == 0 && t.tried != 0}} {
+	}{{t.held, t.held.After(now)}, {t.late, len(t.kept) > 0}, {t.next, len(t.queue) > 0}, {t.ended.Add(lastWait), t.running == 0 && t.tried != 0}} {
 		if x.is && x.at.Before(until) {
 			until = x.at
 		}

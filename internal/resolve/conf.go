@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// Mounted is where manifests mount what Config's Root has of the host.
+const Mounted = "/host"
+
 const (
 	confFile = "/etc/resolv.conf"
 	// maxServers bounds the servers of a file; the C library takes 3 (resolv.conf(5), MAXNS).

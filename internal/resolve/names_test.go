@@ -283,8 +283,8 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// The servers of now are asked: those of the host, through the links as they lie there, and those that come while a lookup
-// goes on.
+// The servers of now are asked: those of the host, through the links as they lie there, and those that come during a
+// lookup.
 func TestServersOfNow(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -37,6 +37,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
@@ -88,6 +89,8 @@ type Config struct {
 	JoinSecrets []join.Secret
 	// Proxy is the way to relays through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress
+	// Names finds relays and proxies that are given by name; nil: names of the node's own, which keep nothing.
+	Names *resolve.Names
 	// Relay makes this node a relay for the others, within limits; nil: it is not one.
 	Relay        *relayservice.Limits
 	RelayMetrics *relayservice.Metrics // counts what it does then; nil: nobody asks
@@ -144,6 +147,10 @@ func New(cfg Config) (*Node, error) {
 		cfg.now = sinceBoot
 	}
 	n := &Node{tasks: newTasks(), log: cfg.Log, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
+	if cfg.Names == nil {
+		cfg.Names = resolve.New(resolve.Config{})
+		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
+	}
 	n.makeLower(self, cfg)
 	if err = n.listen(cfg); err == nil {
 		n.makeUpper(self, cfg)
@@ -170,7 +177,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
 		Spawn: spawn, Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
-		Proxy: cfg.Proxy, Refused: n.refused.Refuse})
+		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
 	n.targets = targets.New(targets.Config{Near: n.addrs.Near, Public: endpoint.IsPublic, Now: cfg.now, Log: n.log,
 		Name:    func(p peer.ID) string { return n.gater.View().Name(p) },
@@ -183,7 +190,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		})
 	}
 	n.relays = relays.New(relays.Config{
-		Self: self, Members: n.gater, Dialer: n.dialer, Heard: n.dialer.Sockets().Heard, Spawn: spawn, Now: cfg.now, Log: n.log,
+		Self: self, Members: n.gater, Dialer: n.dialer, Names: cfg.Names, Heard: n.dialer.Sockets().Heard, Spawn: spawn, Now: cfg.now, Log: n.log,
 		Targets: n.targets,
 		SeenElsewhere: func(first bool) {
 			n.sense.Again()

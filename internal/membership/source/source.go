@@ -85,12 +85,14 @@ func (None) Contact() *client.Contact { return nil }
 func (None) String() string { return "no membership" }
 
 // New returns the source that m configures. For an API, c says who connects; its Access is
-// taken from m. The error wraps ErrUnusable.
+// taken from m, except Names. The error wraps ErrUnusable.
 func New(m config.Membership, c kube.Config) (Source, error) {
 	if m.Kubernetes == nil {
 		return fromFile{path: m.File, stateDir: c.StateDir}, nil
 	}
+	names := c.Names
 	c.Access = Access(m.Kubernetes)
+	c.Names = names
 	s, err := kube.New(c)
 	if err != nil {
 		return nil, &unusable{err}

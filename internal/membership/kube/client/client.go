@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/resolve"
 )
 
 const (
@@ -61,7 +62,8 @@ func Brief(c *Client) *Client {
 // Access says where the API is: in the pod's cluster if both paths to it are "".
 type Access struct {
 	Kubeconfig, Server string
-	LocalUID           int // the user who may serve it on this host without TLS, besides root
+	LocalUID           int            // the user who may serve it on this host without TLS, besides root
+	Names              *resolve.Names // nil: package net's, with search lists
 }
 
 // New returns a client of the API, without using it. The error wraps ErrConfig.
@@ -78,7 +80,7 @@ func (e environment) client(a Access, userAgent string, proxy func(*http.Request
 			c.Proxy = proxy
 		}
 		c.UserAgent = userAgent
-		out, err = newClient(c, a.LocalUID)
+		out, err = newClient(c, a.LocalUID, a.Names)
 	}
 	switch {
 	case err != nil && a.Kubeconfig != "":
@@ -89,12 +91,12 @@ func (e environment) client(a Access, userAgent string, proxy func(*http.Request
 	return out, nil
 }
 
-func newClient(c *rest.Config, localUID int) (*Client, error) {
+func newClient(c *rest.Config, localUID int, names *resolve.Names) (*Client, error) {
 	u, err := base(c)
 	if err != nil {
 		return nil, err
 	}
-	hc, dialer, err := connect(c, u.Scheme == "http", localUID)
+	hc, dialer, err := connect(c, u.Scheme == "http", localUID, names)
 	if err != nil {
 		return nil, err
 	}

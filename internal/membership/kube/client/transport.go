@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
+
+	"edgemesh/internal/resolve"
 )
 
 // dialTimeout is for one attempt, and the interval of TCP's keep-alives.
@@ -28,8 +30,8 @@ func base(c *rest.Config) (*url.URL, error) {
 
 // connect makes what sends requests to c, over connections that dialer knows. It changes c. Plain connections are to programs
 // of root's and localUID's on this host.
-func connect(c *rest.Config, plain bool, localUID int) (hc *http.Client, dialer *connrotation.Dialer, err error) {
-	dial := (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names) (hc *http.Client, dialer *connrotation.Dialer, err error) {
+	dial := names.Dialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
 	if plain {
 		dial = owned(dial, localUID)
 		c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }

@@ -17,6 +17,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -37,8 +38,9 @@ var ErrNobody = errors.New("no controller could be asked")
 type Via struct {
 	Relays      []peer.AddrInfo
 	Controllers []peer.ID
-	Greet       Greet         // nil: no relay requires anything
-	Proxy       *proxy.Egress // egress through an HTTP proxy; nil: there is none
+	Greet       Greet          // nil: no relay requires anything
+	Proxy       *proxy.Egress  // egress through an HTTP proxy; nil: there is none
+	Names       *resolve.Names // nil: package net's
 }
 
 // Greet does what a relay requires on a new connection before it serves this host: it proves a join secret.
@@ -85,7 +87,7 @@ func (v Via) host(key crypto.PrivKey) (host.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHost(key, v.Proxy, g)
+	h, err := newHost(key, v.Proxy, v.Names, g)
 	if err != nil {
 		return nil, err
 	}

@@ -11,9 +11,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/client"
 	ma "github.com/multiformats/go-multiaddr"
+	madns "github.com/multiformats/go-multiaddr-dns"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -44,13 +47,20 @@ func newGate(peers int, known func(peer.ID) bool, log *slog.Logger) (*gate.Gate,
 
 // newHost makes a libp2p host that dials relays, and has others on circuits only. egress is through an HTTP proxy; nil: there is
 // none.
-func newHost(key crypto.PrivKey, egress *proxy.Egress, g *gate.Gate) (*plainhost.Host, error) {
+func newHost(key crypto.PrivKey, egress *proxy.Egress, names *resolve.Names, g *gate.Gate) (*plainhost.Host, error) {
+	found, err := madns.DefaultResolver, error(nil)
+	if names != nil {
+		if found, err = madns.NewResolver(madns.WithDefaultResolver(names)); err != nil {
+			return nil, fmt.Errorf("start libp2p: %w", err)
+		}
+	}
 	h, err := plainhost.New(plainhost.Config{
 		Key: key, UserAgent: "edgemesh-enroll", Muxer: identity.RelayMuxer(),
 		Gater: circuitsOnly{}, Guard: g,
+		Swarm: []swarm.Option{swarm.WithMultiaddrResolver(swarm.ResolverFromMaDNS{Resolver: found})},
 		Transports: func(h *plainhost.Host, up transport.Upgrader) ([]transport.Transport, error) {
-			tcp, err1 := newTCP(egress, up, g)
-			ws, err2 := newWebSocket(egress, up, g)
+			tcp, err1 := newTCP(egress, names, up, g)
+			ws, err2 := newWebSocket(egress, names, up, g)
 			return []transport.Transport{tcp, ws}, errors.Join(err1, err2, client.AddTransport(h, up))
 		},
 	})

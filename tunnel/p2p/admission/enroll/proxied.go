@@ -15,6 +15,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
@@ -22,15 +23,15 @@ import (
 // headStart is what a direct dial has before the proxy is tried (RFC 8305 section 5: 250 ms between attempts).
 const headStart = 250 * time.Millisecond
 
-func newTCP(egress *proxy.Egress, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+func newTCP(egress *proxy.Egress, names *resolve.Names, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
 	t, err := tcp.NewTCPTransport(up, rm, nil,
 		tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) { return dialer{}, nil }))
-	return &proxied{t, egress}, err
+	return &proxied{t, egress, names}, err
 }
 
-func newWebSocket(egress *proxy.Egress, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
+func newWebSocket(egress *proxy.Egress, names *resolve.Names, up transport.Upgrader, rm network.ResourceManager) (*proxied, error) {
 	t, err := websocket.New(up, rm, nil)
-	return &proxied{t, egress}, err
+	return &proxied{t, egress, names}, err
 }
 
 // dialer opens TCP's sockets.
@@ -48,6 +49,7 @@ func (dialer) DialContext(ctx context.Context, network, address string) (net.Con
 type proxied struct {
 	transport.Transport
 	egress *proxy.Egress
+	names  *resolve.Names
 }
 
 var (
@@ -119,7 +121,7 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 		case <-ctx.Done():
 		}
 		var d net.Dialer
-		ctx := proxy.Through(ctx, u, d.DialContext)
+		ctx := proxy.Through(ctx, u, t.names.Dialer(d.DialContext))
 		c, err := t.Transport.Dial(ctx, a, p)
 		results <- result{c, proxy.Behind(ctx, u.Host, a.String(), err)}
 	}()

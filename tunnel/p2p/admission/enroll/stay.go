@@ -50,7 +50,7 @@ func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHost(key, nil, g)
+	h, err := newHost(key, nil, nil, g)
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}

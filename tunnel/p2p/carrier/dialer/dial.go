@@ -31,6 +31,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
@@ -38,7 +39,7 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Config is what a Dialer needs. All of it is required, except Mark and Proxy.
+// Config is what a Dialer needs. All of it is required, except Mark, Proxy and Names.
 type Config struct {
 	Key   crypto.PrivKey
 	Gater *members.Gater
@@ -48,6 +49,7 @@ type Config struct {
 	ListenUDP listenUDP
 	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress
+	Names *resolve.Names
 	// Refused is called when a peer that the membership does not know answers at p's address.
 	Refused func(reason string, p peer.ID, from string)
 }

@@ -28,7 +28,7 @@ func (d *Dialer) Proxy(a ma.Multiaddr) (*url.URL, error) {
 // toProxy opens the connection to a proxy.
 func (d *Dialer) toProxy(ctx context.Context, network, address string) (net.Conn, error) {
 	n := net.Dialer{KeepAlive: -1, Control: socket.Control(d.cfg.Mark, false)}
-	return n.DialContext(ctx, network, address)
+	return d.cfg.Names.Dialer(n.DialContext)(ctx, network, address)
 }
 
 // DialThrough is Dial through a proxy.

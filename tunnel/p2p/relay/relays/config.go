@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/nat/targets"
@@ -28,6 +29,7 @@ type Config struct {
 	Self    peer.ID
 	Members *members.Gater
 	Dialer  Dialer
+	Names   *resolve.Names
 	Heard   func(network.ConnMultiaddrs) time.Time // by the kernel, of a TCP connection's other end; zero for any other
 	Spawn   func(f func()) bool                    // runs f in a goroutine; false: the owner is closing
 	Now     func() time.Duration                   // a clock that runs while this host sleeps

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -13,7 +14,9 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
+	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
@@ -40,6 +43,7 @@ type round struct {
 	worked  bool          // TCP has got through before
 	results chan dialed   // closed when all dials have ended
 	over    chan struct{} // closed when nobody reads results any longer
+	dialed  sync.Map      // addresses in this round
 	errs    []error
 }
 
@@ -145,13 +149,9 @@ func (r *round) result(to ma.Multiaddr, err error) {
 	}
 }
 
-// direct dials the addresses of transports that are not there yet.
+// direct dials the addresses of transports that are not there yet, those of names as they become known.
 func (r *round) direct(ctx context.Context, have map[bool]bool) {
-	addrs, err := r.resolve(ctx)
-	if err != nil {
-		r.result(nil, err)
-	}
-	addrs = slices.DeleteFunc(addrs, func(a ma.Multiaddr) bool { return have[isQUIC(a)] })
+	addrs := slices.DeleteFunc(r.listed(ctx), func(a ma.Multiaddr) bool { return have[isQUIC(a)] })
 	var first *tcpFirst
 	if tcp := len(addrs) - count(addrs, isQUIC); r.alone && tcp > 0 {
 		first = newTCPFirst(r.worked, tcp)
@@ -161,13 +161,91 @@ func (r *round) direct(ctx context.Context, have map[bool]bool) {
 			if first != nil && isQUIC(a) && !first.wait(ctx) {
 				return
 			}
-			err := r.at(ctx, a, first)
+			err := r.host(ctx, a, first)
 			if first != nil && !isQUIC(a) {
 				first.ended(err)
 			}
-			r.result(a, err)
 		})
 	}
+}
+
+// listed are the relay's addresses, /dnsaddr looked up, one level of it.
+func (r *round) listed(ctx context.Context) []ma.Multiaddr {
+	var out []ma.Multiaddr
+	for _, a := range r.c.info.Addrs {
+		of := []ma.Multiaddr{a}
+		if isDNSAddr(a) {
+			txt, err := madns.NewResolver(madns.WithDefaultResolver(r.c.Names))
+			if err == nil {
+				of, err = txt.Resolve(ctx, a)
+			}
+			if err != nil {
+				r.result(nil, fmt.Errorf("resolve %s: %w", a, err))
+			}
+		}
+		for _, x := range of {
+			if !isDNSAddr(x) && !ma.Contains(out, x) {
+				out = append(out, x)
+			}
+		}
+	}
+	return out
+}
+
+func isDNSAddr(a ma.Multiaddr) bool { return a[0].Code() == ma.P_DNSADDR }
+
+// host dials a listed address: where that is a name's, all that the name stands for. The error is that of the last one.
+func (r *round) host(ctx context.Context, a ma.Multiaddr, first *tcpFirst) error {
+	families, ok := map[int]resolve.Families{ma.P_DNS: resolve.Both, ma.P_DNS4: resolve.V4, ma.P_DNS6: resolve.V6}[a[0].Code()]
+	if !ok {
+		return r.once(ctx, a, first)
+	}
+	names, name := r.c.Names, a[0].Value()
+	_, rest := ma.SplitFirst(r.c.Dialer.Named(ctx, a))
+	worked := errors.New("no usable address")
+	var mu sync.Mutex // of worked
+	err := names.Each(ctx, name, families, func(ctx context.Context, ip netip.Addr) error {
+		at, err := manet.FromIP(ip.AsSlice())
+		if err == nil {
+			err = r.once(ctx, at.Encapsulate(rest), first)
+		}
+		if err == nil {
+			names.Worked(name, ip)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if worked != nil {
+			worked = err
+		}
+		return err
+	})
+	if err != nil {
+		r.result(nil, fmt.Errorf("resolve %s: %w", a, err))
+	}
+	return worked
+}
+
+// errNotDialed: the address is none for relays, is being dialed, or is no longer needed.
+var errNotDialed = errors.New("not dialed")
+
+// once dials an address, unless this round has, or has what it would give.
+func (r *round) once(ctx context.Context, a ma.Multiaddr, first *tcpFirst) error {
+	if !r.c.Members.View().Outside(a) {
+		return errNotDialed
+	}
+	select {
+	case <-r.over:
+		if r.check(isQUIC(a)) == nil {
+			return errNotDialed
+		}
+	default:
+	}
+	if _, twice := r.dialed.LoadOrStore(string(a.Bytes()), nil); twice {
+		return errNotDialed
+	}
+	err := r.at(ctx, a, first)
+	r.result(a, err)
+	return err
 }
 
 func count[T any](list []T, is func(T) bool) (n int) {
@@ -335,32 +413,6 @@ func refused(err error) error {
 		return fmt.Errorf("%w: does the relay's membership list this node?", err)
 	}
 	return err
-}
-
-// resolve returns the relay's addresses, DNS names looked up.
-func (r *round) resolve(ctx context.Context) ([]ma.Multiaddr, error) {
-	ctx, cancel := context.WithTimeout(ctx, DialTimeout)
-	defer cancel()
-	c := r.c
-	var out []ma.Multiaddr
-	var errs []error
-	for _, a := range c.info.Addrs {
-		resolved := []ma.Multiaddr{a}
-		if madns.Matches(a) {
-			named := c.Dialer.Named(ctx, a)
-			var err error
-			if resolved, err = madns.Resolve(ctx, named); err != nil {
-				errs = append(errs, fmt.Errorf("resolve %s: %w", named, err))
-				continue
-			}
-		}
-		for _, x := range resolved {
-			if c.Members.View().Outside(x) && !ma.Contains(out, x) {
-				out = append(out, x)
-			}
-		}
-	}
-	return out, wording.Join(errs...)
 }
 
 // short is a as people write endpoints, where it is one.
