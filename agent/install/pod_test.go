@@ -70,7 +70,8 @@ func (b *box) installed(dir string) pod {
 	if len(p.Spec.Containers) != 1 {
 		b.t.Fatalf("no static pod in %s", dir)
 	}
-	at := map[string]string{"sysctls": "/host/proc/sys/net"}
+	at := map[string]string{"sysctls": "/host/proc/sys/net", "resolv-conf": "/host/etc/resolv.conf", "resolv-networkmanager": "/host/run/NetworkManager",
+		"resolv-systemd": "/host/run/systemd/resolve", "resolv-resolvconf": "/host/run/resolvconf"}
 	for _, v := range p.Spec.Volumes {
 		if at[v.Name] == "" {
 			at[v.Name] = v.HostPath.Path
@@ -91,7 +92,7 @@ func (b *box) installed(dir string) pod {
 func (p pod) named() []string {
 	var out []string
 	for _, v := range p.Spec.Volumes {
-		if !slices.Contains([]string{"xtables-lock", "tun", "sysctls"}, v.Name) {
+		if !slices.Contains([]string{"xtables-lock", "tun", "sysctls"}, v.Name) && !strings.HasPrefix(v.Name, "resolv-") {
 			out = append(out, v.HostPath.Path+":"+v.HostPath.Type)
 		}
 	}

@@ -6,51 +6,60 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
-// Mounted is where manifests mount what Config's Root has of the host.
+// Mounted is where manifests mount what Config's Root has of the host: etc/resolv.conf and the directories of managed.
 const Mounted = "/host"
 
 const (
 	confFile = "/etc/resolv.conf"
-	// maxServers bounds the servers of a file; the C library takes 3 (resolv.conf(5), MAXNS).
+	// maxServers bounds those of all files; the C library takes 3 (resolv.conf(5), MAXNS).
 	maxServers = 6
-	// maxLinks bounds the symbolic links that lead to a file.
-	maxLinks = 4
 )
 
-// servers are the name servers of now, HOST:PORT, at least one: those of the host, where its files are mounted below root,
-// because a pod has a copy from when it began. systemd-resolved is among them by its stub, or by the servers of its links.
+// managed is where NetworkManager, systemd-resolved (the servers of its links) and resolvconf write what holds now, also where
+// /etc/resolv.conf is no link to it.
+var managed = []string{"/run/NetworkManager/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/resolvconf/resolv.conf"}
+
+// servers are the name servers of now, HOST:PORT, at least one. In a container, /etc/resolv.conf is a copy from when it began,
+// and a file of the host's that was mounted is the old one once the host has replaced it: those come last.
 func servers(root string) []string {
-	var out []string
-	b, err := os.ReadFile(below(root, confFile))
-	if err != nil {
-		b, _ = os.ReadFile(confFile)
+	var files, old []string
+	if root != "" {
+		at := filepath.Join(root, confFile)
+		if replaced(at) {
+			old = []string{at}
+		} else {
+			files = []string{at}
+		}
+		for _, m := range managed {
+			files = append(files, filepath.Join(root, m))
+		}
 	}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" && len(out) < maxServers {
-			if at := net.JoinHostPort(f[1], "53"); !slices.Contains(out, at) {
-				out = append(out, at)
+	var out []string
+	for _, file := range slices.Concat(files, old, []string{confFile}) {
+		b, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" && len(out) < maxServers {
+				if at := net.JoinHostPort(f[1], "53"); !slices.Contains(out, at) {
+					out = append(out, at)
+				}
 			}
 		}
 	}
 	if len(out) == 0 {
-		out = []string{"127.0.0.1:53"} // resolv.conf(5)
+		return []string{"127.0.0.1:53"} // resolv.conf(5)
 	}
 	return out
 }
 
-// below is where path is below root: absolute links mean the root of the host.
-func below(root, path string) string {
-	for range maxLinks {
-		to, err := os.Readlink(filepath.Join(root, path))
-		if err != nil {
-			break
-		}
-		if !filepath.IsAbs(to) {
-			to = filepath.Join(filepath.Dir(path), to)
-		}
-		path = to
+// replaced reports whether a file has no name any longer except as the target of a mount.
+func replaced(file string) bool {
+	i, err := os.Stat(file)
+	if err != nil {
+		return false
 	}
-	return filepath.Join(root, path)
+	s, ok := i.Sys().(*syscall.Stat_t)
+	return ok && s.Nlink == 0
 }
