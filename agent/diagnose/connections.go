@@ -61,7 +61,7 @@ func Relays(all []relays.Status, served bool) []findings.Finding {
 	var out []findings.Finding
 	for _, r := range all {
 		name := fmt.Sprintf("%s at %s", r.ID, r.Addr)
-		f := findings.Skippedf(check, "%s: %s", name, r.Error)
+		f := findings.Skippedf(check, "check again in some seconds", "%s: %s", name, r.Error)
 		switch {
 		case r.Reserved:
 			f = findings.Okayf(check, "%s: connected, reserved, round trip %v", name, r.RTT.Round(100*time.Microsecond))
@@ -88,7 +88,7 @@ func Peers(used []control.PeerStatus) []findings.Finding {
 		if p.Path != string(paths.KindNone) {
 			continue
 		}
-		f := findings.Skippedf("peers", "%s: connecting", p.Node)
+		f := findings.Skippedf("peers", "check again in some seconds", "%s: connecting", p.Node)
 		switch {
 		case p.Offline != nil:
 			f = findings.Warningf("peer-offline", "start that machine or its agent, or check its uplink; `edgemesh-agent doctor` there says more",

@@ -16,7 +16,7 @@ import (
 func Clock(c *netcheck.Clock, broken bool) []findings.Finding {
 	const remedy = "set the clock, for instance with chrony or systemd-timesyncd"
 	if c == nil {
-		return []findings.Finding{findings.Okayf("clock", "not compared: no relay reported the time by WebSocket")}
+		return []findings.Finding{findings.Skippedf("clock", "give a relay an address for WebSockets (docs/relay.md): it reports the time there", "not compared: no relay reported the time by WebSocket")}
 	}
 	off := time.Duration(c.OffsetMs) * time.Millisecond
 	switch {

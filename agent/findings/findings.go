@@ -59,8 +59,10 @@ type Finding struct {
 }
 
 // Okayf is a check that found nothing wrong, Skippedf one that could not be made.
-func Okayf(id, text string, args ...any) Finding    { return newf(id, OK, "", text, args) }
-func Skippedf(id, text string, args ...any) Finding { return newf(id, Skipped, "", text, args) }
+func Okayf(id, text string, args ...any) Finding { return newf(id, OK, "", text, args) }
+func Skippedf(id, remedy, text string, args ...any) Finding {
+	return newf(id, Skipped, remedy, text, args)
+}
 
 // Notef is how something is, on purpose or by nature.
 func Notef(id, text string, args ...any) Finding { return newf(id, Note, "", text, args) }

@@ -277,3 +277,26 @@ func TestWarn(t *testing.T) {
 		t.Errorf("%d wait", len(s.warnings))
 	}
 }
+
+// What a node finds broken of itself is its MeshNode's condition; before it has said anything, what was there stays.
+func TestHealthyCondition(t *testing.T) {
+	old := []api.Condition{{Type: healthyType, Status: "False", Reason: "Uplink", Message: "no route"}}
+	for name, c := range map[string]struct {
+		said *[2]string
+		old  []api.Condition
+		want string
+	}{
+		"nothing said, none there": {nil, nil, ""},
+		"nothing said":             {nil, old, "False Uplink no route"},
+		"nothing broken":           {&[2]string{}, old, "True NothingBroken nothing is broken on this node"},
+		"broken":                   {&[2]string{"RelayUnreachable", "R1 does not answer"}, old, "False RelayUnreachable R1 does not answer"},
+	} {
+		got := ""
+		for _, x := range (&reporter{healthy: c.said}).healthyCondition(c.old) {
+			got += x.Status + " " + x.Reason + " " + x.Message
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
