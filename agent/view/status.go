@@ -88,6 +88,7 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	if s.Site != "" {
 		head = append(head, "site "+clean(s.Site))
 	}
+	head = append(head, "warnings: "+counted(s))
 	c := green
 	if wrong := findings.Only(s.Found(), findings.Broken, findings.Warning); len(wrong) > 0 {
 		c = severityColour(wrong[0].Severity)
@@ -105,6 +106,20 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	t.Add(relayColour(s.Relays), "relays", relaysText(s.Relays))
 	t.Add(plain, "peers", peersText(s))
 	t.Print(w, on)
+}
+
+// counted is how much is wrong, by severity.
+func counted(s control.Status) string {
+	var parts []string
+	for _, x := range []findings.Severity{findings.Broken, findings.Warning} {
+		if n := len(findings.Only(s.Found(), x)); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, x))
+		}
+	}
+	if n := len(s.Fallbacks); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d degraded", n))
+	}
+	return wording.List(parts)
 }
 
 func relaysText(all []control.RelayStatus) string {
