@@ -132,6 +132,34 @@ func TestLiveMapRelayDead(t *testing.T) {
 	await(t, 60*time.Second, "the relay is well again", state("well"))
 }
 
+// TestLiveMapNodeOff holds that a node that is off is where the map draws it, as soon as another one has found so, and that who
+// found it is only affected.
+func TestLiveMapNodeOff(t *testing.T) {
+	slow(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	edge1 := node(t, site(t, l, "site-a", lab.EIM), "edge-1", lab.NodeOptions{})
+	edge2 := node(t, site(t, l, "site-b", lab.EIM), "edge-2", lab.NodeOptions{})
+	l.Cluster.Observers = []string{"edge-1"}
+	startAll(t, l)
+	one, two := pod(t, edge1, "one"), pod(t, edge2, "two")
+	m := newLiveMap(t, edge1)
+	await(t, 20*time.Second, "all is well", func() bool {
+		nodes, _ := m.now(t)
+		return nodes["edge-1"].State == "well" && nodes["edge-2"].State == "well"
+	})
+	edge2.Agent.Kill()
+	lag := stopwatch(t)
+	await(t, 60*time.Second, "edge-2 has a warning, edge-1 is affected", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, _ = one.Run(ctx, "ping", "-c1", "-W1", two.IP4().String())
+		nodes, _ := m.now(t)
+		return nodes["edge-2"].State == "warning" && nodes["edge-1"].State == "affected"
+	})
+	t.Logf("a node that is off is shown after %v", lag())
+}
+
 // TestLiveMap holds that an observer's map has every pair, and a changed path within 2 s; that another node's has its own pairs
 // only; and that nobody sees it without the token.
 func TestLiveMap(t *testing.T) {
