@@ -22,6 +22,8 @@ type schema struct {
 	Additional *schema           `json:"additionalProperties"`
 	Default    any               `json:"default"`
 	MaxItems   int               `json:"maxItems"`
+	MaxLength  int               `json:"maxLength"`
+	Enum       []string          `json:"enum"`
 }
 
 func readSchema(t *testing.T, plural string) schema {
@@ -137,4 +139,50 @@ func TestDiffer(t *testing.T) {
 	if got := differ("x", reflect.TypeFor[other](), s); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+}
+
+// most is how many characters an object of a schema may have in JSON; what has no bound is listed.
+func (s schema) most(path string) (n int, unbounded []string) {
+	longest := func(list []string) (n int) {
+		for _, x := range list {
+			n = max(n, len(x))
+		}
+		return n
+	}
+	switch {
+	case len(s.Enum) > 0:
+		n = longest(s.Enum) + len(`"",`)
+	case s.Format == "date-time":
+		n = len(`"2026-01-01T00:00:00Z",`)
+	case s.Type == "string" && s.MaxLength > 0:
+		n = s.MaxLength + len(`"",`)
+	case s.Type == "array" && s.MaxItems > 0:
+		n, unbounded = s.Items.most(path + "[]")
+		n = n*s.MaxItems + len(`[],`)
+	case s.Type == "object" && s.Properties != nil:
+		n = len(`{},`)
+		for name, p := range s.Properties {
+			k, list := p.most(path + "." + name)
+			n, unbounded = n+k+len(name)+len(`"":`), append(unbounded, list...)
+		}
+	default:
+		unbounded = []string{path}
+	}
+	return n, unbounded
+}
+
+// A node writes its own MeshNode, which every agent downloads: at every bound it has 8 KiB, half a KiB for its metadata included.
+func TestMeshNodesAreSmall(t *testing.T) {
+	s := readSchema(t, "meshnodes")
+	n := 512
+	for _, part := range []string{"spec", "status"} {
+		k, unbounded := s.Properties[part].most(part)
+		if n += k; len(unbounded) > 0 {
+			t.Errorf("without a bound: %v", unbounded)
+		}
+	}
+	if n > 8<<10 {
+		t.Errorf("%d bytes at every bound", n)
+	}
+	t.Log(n, "bytes")
 }
