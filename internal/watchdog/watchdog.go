@@ -84,6 +84,7 @@ type Watchdog struct {
 
 	mu      sync.Mutex // a leaf
 	sources []*watched
+	loops   []*Loop
 	memory  *ends // nil: there is none
 	spared  bool  // the process has ended too often: report only
 	hung    []Hung
@@ -139,7 +140,9 @@ func (w *Watchdog) Watch(name string, f Source) {
 // Loop returns a new loop that is watched from now on.
 func (w *Watchdog) Loop(name string) *Loop {
 	l := &Loop{name: name, block: w.cfg.Block}
-	w.Watch(name, func(show func(Work)) { show(l.work()) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.loops = append(w.loops, l)
 	return l
 }
 
@@ -275,9 +278,12 @@ func (w *Watchdog) isEnding() bool {
 // look looks at all loops once, and acts on what it sees.
 func (w *Watchdog) look(ctx context.Context, j *judge) {
 	w.mu.Lock()
-	sources := slices.Clone(w.sources)
+	sources, loops := w.sources, w.loops // only appended to
 	w.mu.Unlock()
 	all := lookAt(sources)
+	for _, l := range loops {
+		all = append(all, l.work())
+	}
 	for _, s := range sources {
 		if why := s.panicked(); why != "" {
 			w.cfg.Log.Error("a loop is not watched any longer: looking at it crashed", "loop", s.name, "err", why)
@@ -407,18 +413,19 @@ func (s *watched) panicked() (why string) {
 
 // lookAt looks at all sources at the same time, for lookTime at most.
 func lookAt(sources []*watched) (all []Work) {
-	var looks sync.WaitGroup
-	looks.Add(len(sources))
-	done := make(chan struct{})
+	done := make(chan struct{}, len(sources))
 	for _, s := range sources {
-		s.begin(looks.Done)
+		s.begin(func() { done <- struct{}{} })
 	}
-	go func() { looks.Wait(); close(done) }()
 	timer := time.NewTimer(lookTime)
 	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
+	for range sources {
+		select {
+		case <-done:
+			continue
+		case <-timer.C:
+		}
+		break
 	}
 	for _, s := range sources {
 		all = append(all, s.works()...)
