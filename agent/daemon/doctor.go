@@ -103,7 +103,7 @@ func (d *doctor) judges() {
 		check("cni", hostEvery, own(func(plan) []findings.Finding { return []findings.Finding{d.checkCNI()} })),
 		check("pods", hostEvery, own(func(p plan) []findings.Finding { return []findings.Finding{strays(d.kernel.pods, p.Host)} })),
 		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),
-		check("lan", 0, func(plan) []findings.Finding { return d.lan.check() }),
+		check("lan", hostEvery, func(plan) []findings.Finding { return slices.Concat(d.lan.check(), d.lan.notes()) }),
 		check("relay", 0, d.checkOwnRelay),
 		check("peers", 0, inUse(diagnose.Peers)),
 		check("mtu", 0, inUse(diagnose.MTU)),

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -192,6 +194,52 @@ func (l *lanPaths) check() []findings.Finding {
 		return nil
 	}
 	return []findings.Finding{findings.Warningf("lan", "fix the cause and restart the agent; until then the tunnel carries everything", "no native or vxlan paths: %s", l.failed)}
+}
+
+// notes say in plain words what the LAN paths in use do not give, and which paths the agent leaves out because the membership
+// trusts no network with both ends.
+func (l *lanPaths) notes() (out []findings.Finding) {
+	var plain, left []string
+	var missing []netip.Prefix
+	for m := range l.peers.plan().Members() {
+		st, _ := l.status(m.PeerID)
+		if st.Kind != "" {
+			plain = append(plain, m.Name)
+		}
+		if p, ok := common(st.Untrusted); ok {
+			left = append(left, m.Name)
+			if !slices.Contains(missing, p) && len(missing) < mostNamed {
+				missing = append(missing, p)
+			}
+		}
+	}
+	if len(plain) > 0 {
+		out = append(out, findings.Notef("plaintext", "packets from and to %s take native or vxlan paths, which are neither encrypted nor authenticated: whoever is on that LAN can read and forge them",
+			wording.Most(plain, mostNamed)))
+	}
+	if len(left) > 0 {
+		f := findings.Notef("lan-trusted", "no vxlan across routers to %s, whose packets take the tunnel: releases up to 0.2 tried it between any private addresses", wording.Most(left, mostNamed))
+		f.Remedy = fmt.Sprintf("nothing; or, if nobody on the way reads or forges packets, add to the membership lan: {trusted: %v} (cluster.yaml; spec.lan.trusted of PodNetwork cluster; podNetwork.lan.trusted of the chart)", missing)
+		out = append(out, f)
+	}
+	return out
+}
+
+// mostNamed is how many names a note has.
+const mostNamed = 3
+
+// common is the smallest private prefix with both addresses; there is none if no private range has both.
+func common(of [2]netip.Addr) (netip.Prefix, bool) {
+	a, b := of[0], of[1]
+	if !a.IsValid() || a.BitLen() != b.BitLen() {
+		return netip.Prefix{}, false
+	}
+	for bits := a.BitLen(); bits > 0; bits-- {
+		if p, err := a.Prefix(bits); err == nil && p.Contains(b) {
+			return p, mesh.Trust{Trusted: []netip.Prefix{p}}.Check() == nil
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // join serves members' offers. Where probes have come back from, members may be dialed.

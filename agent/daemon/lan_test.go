@@ -74,3 +74,19 @@ func TestUnderlayOfVXLAN(t *testing.T) {
 		}
 	}
 }
+
+// The network that a note proposes to trust has both ends, and is one that the membership accepts.
+func TestCommonNetwork(t *testing.T) {
+	for _, x := range [][3]string{
+		{"192.168.1.11", "192.168.2.11", "192.168.0.0/22"}, {"10.1.0.1", "10.200.0.1", "10.0.0.0/8"}, {"fd00:1::1", "fd00:2::1", "fd00::/30"},
+		{"10.1.0.1", "192.168.0.1", ""}, {"172.16.0.1", "192.168.0.1", ""}, {"10.1.0.1", "fd00::1", ""},
+	} {
+		got, ok := common([2]netip.Addr{netip.MustParseAddr(x[0]), netip.MustParseAddr(x[1])})
+		if ok != (x[2] != "") || ok && got.String() != x[2] {
+			t.Errorf("%s and %s: %v %v, want %q", x[0], x[1], got, ok, x[2])
+		}
+	}
+	if _, ok := common([2]netip.Addr{}); ok {
+		t.Error("a network of nothing")
+	}
+}

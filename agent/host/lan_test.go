@@ -38,7 +38,7 @@ func candidates(n int) []mesh.Candidate {
 		id := mesh.PeerID(fmt.Sprint("M", i))
 		out = append(out,
 			mesh.Candidate{Peer: id, Kind: mesh.Native, Link: "up0", Via: via, MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}, MTU: 1500, Probe: true, Accept: true, Use: true},
-			mesh.Candidate{Peer: id, V6: true, Kind: mesh.VXLAN, Slot: 3, Via: via, Local: netip.MustParseAddr("192.168.1.2"), MTU: 1450, Probe: true, Accept: true, Use: true})
+			mesh.Candidate{Peer: id, V6: true, Kind: mesh.VXLAN, Slot: 3, Via: via, Local: netip.MustParseAddr("192.168.1.2"), MAC: [6]byte{2, 9}, MTU: 1450, Probe: true, Accept: true, Use: true})
 	}
 	return out
 }
@@ -101,7 +101,7 @@ func TestSetPaths(t *testing.T) {
 	// What others change, Set repairs.
 	for _, drift := range []string{
 		"ip route del 10.244.2.0/28 table 5210", "ip route flush table 5220",
-		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64",
+		"nft flush set inet edgemesh native4-28", "nft flush set inet edgemesh vxlan6-64-mac",
 		"nft flush chain inet edgemesh vxlan", "nft flush chain inet edgemesh leave", "nft flush chain inet edgemesh lan4",
 		"nft delete table inet edgemesh",
 		"nft delete table inet edgemesh-nat", "nft flush chain inet edgemesh-nat inside",

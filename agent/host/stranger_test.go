@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -85,6 +86,111 @@ func TestStrangersVXLAN(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestVXLANOnOneLink: between two nodes of one link, a packet with the right inner and outer addresses and another host's MAC does
+// not come in, and what leaves crosses no router. Across routers, which the membership must trust, neither holds.
+func TestVXLANOnOneLink(t *testing.T) {
+	for name, v6 := range map[string]bool{"over IPv4": false, "over IPv6": true} {
+		t.Run(name, func(t *testing.T) {
+			w, node, peer := dual(), nodeLAN4, lanHost4
+			if w.LAN.IPv6Underlay = v6; v6 {
+				node, peer = nodeLAN6, lanHost6
+			}
+			l := newLabOf(t, "", w)
+			var mac [6]byte
+			l.in(l.lan, func() {
+				link, err := net.InterfaceByName("lan0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				mac = [6]byte(link.HardwareAddr)
+			})
+			pod, there := l.listen(l.podA, podA4, serverPort), l.listen(l.lan, peer, mesh.VXLANPort)
+			says := func(text string) {
+				inner := inVXLAN(udpPacket(netip.MustParseAddrPort(at(far4, 7)), netip.MustParseAddrPort(at(podA4, serverPort)), text))
+				if err := send(there, inner, node, mesh.VXLANPort); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sender := mesh.Sender{Block: netip.MustParsePrefix("10.244.2.0/24"), Underlay: netip.MustParseAddr(peer), Local: netip.MustParseAddr(node), Pods: true}
+			vtep := mesh.VTEP{Gateways: []netip.Addr{netip.MustParseAddr("10.244.2.1")}, MAC: mesh.VTEPAddr("peer"), Underlay: sender.Underlay, Local: sender.Local}
+			set := func(mac [6]byte, pods, routed bool) {
+				sender.MAC, sender.Pods, vtep.Routed = mac, pods, routed
+				mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{sender}, VTEPs: []mesh.VTEP{vtep}})
+			}
+			wantHopLimit(t, there, v6)
+			own := l.listen(l.node, node, 0)
+			ttl := func() int {
+				if err := send(own, inVXLAN(udpPacket(netip.MustParseAddrPort(at(podA4, 7)), netip.MustParseAddrPort(at(far4, 7)), "out")), peer, mesh.VXLANPort); err != nil {
+					t.Fatal(err)
+				}
+				return hopLimit(t, there, v6)
+			}
+			set(mac, true, false)
+			says("first")
+			l.receive(pod, "first")
+			if n := ttl(); n != 1 {
+				t.Errorf("on one link: the outer packet's TTL is %d", n)
+			}
+			others := mac
+			others[5] ^= 1
+			set(others, true, false)
+			l.droppedByGuard("vxlan", func() { says("another MAC") })
+			set(mac, false, false)
+			l.droppedByGuard("vxlan", func() { says("no probe") })
+			set([6]byte{}, true, true)
+			says("routed")
+			l.receive(pod, "routed")
+			if n := ttl(); n < 2 {
+				t.Errorf("across routers: the outer packet's TTL is %d", n)
+			}
+			l.nothing(pod, "forged")
+		})
+	}
+}
+
+// wantHopLimit has the kernel report what hopLimit returns.
+func wantHopLimit(t *testing.T, c *net.UDPConn, v6 bool) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	level, option := unix.IPPROTO_IP, unix.IP_RECVTTL
+	if v6 {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT
+	}
+	raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hopLimit receives a datagram and returns the TTL or hop limit that it came with.
+func hopLimit(t *testing.T, c *net.UDPConn, v6 bool) int {
+	t.Helper()
+	kind := int32(unix.IP_TTL)
+	if v6 {
+		kind = unix.IPV6_HOPLIMIT
+	}
+	b, oob := make([]byte, 2048), make([]byte, 128)
+	c.SetReadDeadline(time.Now().Add(deadline))
+	_, n, _, _, err := c.ReadMsgUDPAddrPort(b, oob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.Header.Type == kind {
+			return int(binary.NativeEndian.Uint32(m.Data))
+		}
+	}
+	t.Fatal("no TTL")
+	return 0
 }
 
 // TestStrangersFragments: a stranger's VXLAN over IPv6, cut so that its first fragment does not

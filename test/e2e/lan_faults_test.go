@@ -221,7 +221,7 @@ func TestLANOptOut(t *testing.T) {
 	says(t, p.n2, p.n1, "direct", "native: lan.native is false", "vxlan: the peer says: lan.vxlan is false")
 }
 
-// TestRoutedSites: two LANs of one campus, with a router between them: VXLAN.
+// TestRoutedSites: two LANs of one campus, which the membership trusts, with a router between them: VXLAN.
 func TestRoutedSites(t *testing.T) {
 	beside(t)
 	p := newLANPair(t, func(p *lanPair) {
@@ -232,6 +232,20 @@ func TestRoutedSites(t *testing.T) {
 		ok(t, p.n2.Script("ip addr flush dev eth0", "ip addr add 192.168.2.11/24 dev eth0",
 			"ip route add default via 192.168.2.1"))
 	})
+	// Nobody trusts the router yet: it would read, and could forge, what VXLAN carries.
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {
+		st, err := p.n1.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		if x := st.Peer(p.n2.Name); x.Path == "vxlan" || !strings.Contains(x.Reason, "not on one link, and no entry of the membership's lan.trusted has both") {
+			return fmt.Errorf("path %s, reason %q", x.Path, x.Reason)
+		}
+		return nil
+	}))
+	p.lab.Cluster.LAN = &lab.Trust{Trusted: []string{"192.168.0.0/16"}}
+	ok(t, p.lab.WriteMembership())
 	start := time.Now()
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	p.both(t, 15*time.Second, "vxlan")

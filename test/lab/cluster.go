@@ -22,6 +22,7 @@ type Cluster struct {
 	Relays     []string `json:"relays"`
 	WANCIDRs   []string `json:"wanCIDRs"`
 	Encryption string   `json:"encryption,omitempty"`
+	LAN        *Trust   `json:"lan,omitempty"`
 	Banned     []string `json:"banned,omitempty"`
 	Observers  []string `json:"observers,omitempty"`
 	AdmitLabel string   `json:"admitLabel,omitempty"`
@@ -29,6 +30,11 @@ type Cluster struct {
 	HostPorts  []string `json:"hostPorts,omitempty"`
 	PodDeny    []string `json:"podDenyCIDRs,omitempty"`
 	Nodes      []Member `json:"nodes"`
+}
+
+// Trust is the key lan.
+type Trust struct {
+	Trusted []string `json:"trusted,omitempty"`
 }
 
 // Member is a line of cluster.yaml.

@@ -3,6 +3,8 @@ package nft
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -23,8 +25,9 @@ import (
 //	table inet edgemesh {
 //		set native4-24 { type iface_index . ether_addr . ipv4_addr; counter }   interface . MAC . block, of one length
 //		set vxlan4-24 { type iface_index . ipv4_addr . ipv4_addr . ipv4_addr; counter }   interface . underlay addresses: peer's . own . block
+//		set vxlan4-24-mac { type iface_index . ether_addr . ipv4_addr . ipv4_addr . ipv4_addr; counter }   the same on one link: with the outer packet's MAC
 //		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, whatever the interface
-//		set vxlan4-24-probes { the same type }                                  who sends probes, but no pods' packets yet
+//		set vxlan4-24-probes, vxlan4-24-mac-probes { the same types }           who sends probes, but no pods' packets yet
 //		map inputs { type ifname : verdict
 //			edgemesh-br : goto pods, edgemesh-tun : accept, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
 //		chain prerouting { type filter hook prerouting priority raw
@@ -49,6 +52,7 @@ import (
 //			drop
 //		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
+//			inner ip; iif . ether saddr . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24-mac notrack accept
 //			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
 //			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
 //			udp, VNI of ours, fib daddr type != unicast drop      from an unauthenticated sender, to this host
@@ -61,7 +65,8 @@ import (
 //			udp dport PORT, VNI of ours goto leave
 //		}
 //		chain leave {
-//			ip saddr . ip daddr @vxlan-out notrack accept         underlay addresses: own . peer's
+//			ip saddr . ip daddr @vxlan-link ip ttl set 1 notrack accept   underlay addresses on one link: own . peer's
+//			ip saddr . ip daddr @vxlan-out notrack accept         the same across routers
 //			drop
 //		}
 //	}
@@ -102,6 +107,8 @@ const (
 	chainForward = "forward"
 	chainBetween = "between"
 	leaveSet     = "vxlan-out"
+	linkSet      = "vxlan-link"
+	bound        = "-mac"    // ends the names of sets of VXLAN with the outer packets' MACs
 	probing      = "-probes" // ends the names of sets of who sends probes alone
 )
 
@@ -157,7 +164,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(12, g), marks: []string{chainPods, chainVXLAN, chainBetween}}
+	t := table{name: guardTable, print: fingerprint(13, g), marks: []string{chainPods, chainVXLAN, chainBetween}}
 	if g.sources() {
 		t.sets, t.vmap, t.chains = g.sets(), g.inputs(), g.chains()
 	}
@@ -230,6 +237,7 @@ func (g guard) sets() map[string]setType {
 	}
 	if g.port != 0 {
 		add(leaveSet, false, address(g.outer6), address(g.outer6))
+		add(linkSet, false, address(g.outer6), address(g.outer6))
 	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
@@ -241,6 +249,9 @@ func (g guard) sets() map[string]setType {
 				from := []nftables.SetDatatype{nftables.TypeIFIndex, address(g.outer6), address(g.outer6), address(f.V6)}
 				add(vxlanSet(f.V6, bits), true, from...)
 				add(vxlanSet(f.V6, bits)+probing, false, from...)
+				from = slices.Insert(from, 1, nftables.TypeEtherAddr)
+				add(vxlanSet(f.V6, bits)+bound, true, from...)
+				add(vxlanSet(f.V6, bits)+bound+probing, false, from...)
 			}
 		}
 	}
@@ -375,16 +386,22 @@ func (g guard) vxlan() chain {
 		if f.V6 {
 			etherType = unix.ETH_P_IPV6
 		}
-		return rule(innerEtherType.is(etherType), inSet(set, iif, ip(g.outer6).addrs(), inner(f.V6).saddr().bits(bits)))
+		key := []field{iif, ip(g.outer6).addrs(), inner(f.V6).saddr().bits(bits)}
+		if strings.Contains(set, bound) {
+			key = slices.Insert(key, 1, etherSaddr)
+		}
+		return rule(innerEtherType.is(etherType), inSet(set, key...))
 	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
+			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), notrack, accept)
 			c.add(from(f, bits, vxlanSet(f.V6, bits)), notrack, accept)
 		}
 	}
 	for _, f := range g.families {
 		probe := rule(inner(f.V6).protocol().is(byte(unix.IPPROTO_UDP)), inner(f.V6).daddr().is(f.Gateway), inner(f.V6).dport().is(g.probePort))
 		for _, bits := range f.LAN.Bits {
+			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound+probing), probe, notrack, accept)
 			c.add(from(f, bits, vxlanSet(f.V6, bits)+probing), probe, notrack, accept)
 		}
 	}
@@ -402,9 +419,10 @@ func (g guard) output() chain {
 
 // leave lets VXLAN leave only from the address that was proved: when the uplink is gone, the
 // default route may lead to a modem. It is untracked, and so never translated: it carries the
-// inner packet's mark, by which kube-proxy would masquerade it.
+// inner packet's mark, by which kube-proxy would masquerade it. No router forwards what is for the same link.
 func (g guard) leave() chain {
 	c := chain{name: chainLeave}
+	c.add(inSet(linkSet, ip(g.outer6).addrs()), ip(g.outer6).hopLimitTo(1), notrack, accept)
 	c.add(inSet(leaveSet, ip(g.outer6).addrs()), notrack, accept)
 	c.add(drop)
 	return c

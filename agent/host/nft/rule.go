@@ -121,6 +121,15 @@ func (h header) addrs() field    { return h.at(12, 8, 2*addrSize(h.v6)) } // sad
 func (h header) protocol() field { return h.at(9, 6, 1) }
 func (h header) dport() field    { return h.at(20+2, 40+2, 2) } // without options and extension headers
 
+// hopLimitTo sets the TTL, or the hop limit, of a packet that leaves.
+func (h header) hopLimitTo(n byte) words {
+	write := &expr.Payload{OperationType: expr.PayloadWrite, Base: h.base, SourceRegister: 1, Offset: 8, Len: 1, CsumType: expr.CsumTypeInet, CsumOffset: 10}
+	if h.v6 { // whose header has no checksum
+		write.Offset, write.CsumType, write.CsumOffset = 7, expr.CsumTypeNone, 0
+	}
+	return words{&expr.Immediate{Register: 1, Data: []byte{n}}, write}
+}
+
 // isVersion matches an IP version.
 func isVersion(v6 bool) words { return nfproto.is(version(v6)) }
 

@@ -40,17 +40,26 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int, onLink func(n
 			}
 		case s.Underlay.Is6() != g.outer6:
 		default:
+			var mac []byte
+			if s.MAC != [6]byte{} {
+				inside += bound
+				mac = append(s.MAC[:], 0, 0)
+			}
 			if !s.Pods {
 				inside += probing
 			}
 			for _, i := range onLink(s.Local) {
-				add(inside, index(i), s.Underlay.AsSlice(), s.Local.AsSlice(), block)
+				add(inside, index(i), mac, s.Underlay.AsSlice(), s.Local.AsSlice(), block)
 			}
 		}
 	}
 	for _, v := range w.VTEPs {
 		if v.Underlay.Is6() == g.outer6 {
-			add(leaveSet, v.Local.AsSlice(), v.Underlay.AsSlice())
+			set := linkSet
+			if v.Routed {
+				set = leaveSet
+			}
+			add(set, v.Local.AsSlice(), v.Underlay.AsSlice())
 		}
 	}
 	return out
@@ -72,7 +81,8 @@ func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]mesh.Count, err
 	t := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
-			for set, at := range map[string]uint32{nativeSet(f.V6, bits): 12, vxlanSet(f.V6, bits): 4 + 2*addrSize(g.outer6)} { // where the block is
+			outer := 4 + 2*addrSize(g.outer6)
+			for set, at := range map[string]uint32{nativeSet(f.V6, bits): 12, vxlanSet(f.V6, bits): outer, vxlanSet(f.V6, bits) + bound: 8 + outer} { // where the block is
 				elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})
 				if err != nil && !errors.Is(err, unix.ENOENT) {
 					return nil, fmt.Errorf("list nftables set %s: %w", set, err)

@@ -26,7 +26,7 @@ type candidate struct {
 	local netip.Addr
 	link  string // that has local; unused for VXLAN
 	via   netip.Addr
-	mac   MAC // of the link that has via
+	mac   MAC // of the link that has via; none where VXLAN may be routed
 	mtu   int // bytes
 }
 
@@ -77,7 +77,7 @@ func candidates(us, them Offer, uplinks []mesh.Uplink, low bool, round int, v4, 
 			out = append(out, nativeCandidates(pairs, uplinks, pods.v6)...)
 		}
 		if us.NoVXLAN == "" && them.NoVXLAN == "" && us.VXLANPort == them.VXLANPort && us.VXLANIPv6 == them.VXLANIPv6 {
-			if c, ok := vxlanCandidate(pairs, us.VXLANIPv6, round, pods.v6); ok {
+			if c, ok := vxlanCandidate(pairs, us, round, pods.v6); ok {
 				out = append(out, c)
 			}
 		}
@@ -151,24 +151,54 @@ func nativeCandidates(pairs []pair, uplinks []mesh.Uplink, v6 bool) []candidate 
 }
 
 // vxlanCandidate is one pair, in each round another one.
-func vxlanCandidate(pairs []pair, underlay6 bool, round int, v6 bool) (candidate, bool) {
-	pairs = vxlanPairs(pairs, underlay6)
-	if len(pairs) == 0 {
+func vxlanCandidate(pairs []pair, us Offer, round int, v6 bool) (candidate, bool) {
+	ways := vxlanPairs(pairs, us)
+	if len(ways) == 0 {
 		return candidate{}, false
 	}
-	p := pairs[round%len(pairs)]
+	p := ways[round%len(ways)]
 	cost := vxlanCost4
-	if underlay6 {
+	if us.VXLANIPv6 {
 		cost = vxlanCost6
 	}
 	mtu := min(biggestPath, min(p.us.MTU, p.them.MTU)-cost)
 	if mtu < minMTU {
 		return candidate{}, false
 	}
-	return candidate{v6: v6, kind: mesh.VXLAN, slot: vxlanSlot, local: p.us.Addr, via: p.them.Addr, mtu: mtu}, true
+	return candidate{v6: v6, kind: mesh.VXLAN, slot: vxlanSlot, local: p.us.Addr, via: p.them.Addr, mac: p.mac, mtu: mtu}, true
 }
 
-// vxlanPairs are those of the underlay's IP version.
-func vxlanPairs(pairs []pair, underlay6 bool) []pair {
-	return slices.DeleteFunc(slices.Clone(pairs), func(p pair) bool { return p.us.Addr.Is6() != underlay6 })
+// vxlanPair is a pair for VXLAN, whose outer packets must come from mac, unless that is none.
+type vxlanPair struct {
+	pair
+	mac MAC
+}
+
+// vxlanPairs are those of the underlay's IP version: on one link, where the MAC proves the sender as it does for native
+// paths, and those that the membership trusts, whatever carries them. Those on one link come first.
+func vxlanPairs(pairs []pair, us Offer) (out []vxlanPair) {
+	for _, p := range pairs {
+		if p.us.Addr.Is6() == us.VXLANIPv6 && p.onLink() && !p.cloned() && p.us.MAC != (MAC{}) && p.them.MAC != (MAC{}) {
+			out = append(out, vxlanPair{p, p.them.MAC})
+		}
+	}
+	for _, p := range pairs {
+		if p.us.Addr.Is6() == us.VXLANIPv6 && us.trust.Covers(p.us.Addr, p.them.Addr) {
+			out = append(out, vxlanPair{pair: p})
+		}
+	}
+	return out
+}
+
+// untrusted is a pair that VXLAN is not tried on only because the membership trusts no network with both.
+func untrusted(us, them Offer, low bool) (pair, bool) {
+	pairs := pairsOf(us, them, low)
+	if us.NoVXLAN != "" || them.NoVXLAN != "" || us.VXLANPort != them.VXLANPort || us.VXLANIPv6 != them.VXLANIPv6 || len(vxlanPairs(pairs, us)) > 0 {
+		return pair{}, false
+	}
+	i := slices.IndexFunc(pairs, func(p pair) bool { return p.us.Addr.Is6() == us.VXLANIPv6 })
+	if i < 0 {
+		return pair{}, false
+	}
+	return pairs[i], true
 }

@@ -17,6 +17,14 @@ func uplinksOf(o Offer) []mesh.Uplink {
 	return out
 }
 
+// trusting is an offer of a node whose membership trusts these networks.
+func trusting(o Offer, networks ...string) Offer {
+	for _, n := range networks {
+		o.trust.Trusted = append(o.trust.Trusted, netip.MustParsePrefix(n))
+	}
+	return o
+}
+
 func TestCandidates(t *testing.T) {
 	change := func(o Offer, f func(*Offer)) Offer { o.Addrs = slices.Clone(o.Addrs); f(&o); return o }
 	lan1, lan2 := goodOffer(addr("192.168.1.11", 24)), goodOffer(addr("192.168.1.12", 24))
@@ -31,13 +39,17 @@ func TestCandidates(t *testing.T) {
 			"4 0 192.168.1.12 on eth0 1500", "4 3 vxlan to 192.168.1.12 1450", "6 3 vxlan to 192.168.1.12 1450"}},
 		{"IPv6 LAN, IPv4 pods too", goodOffer(addr("fd99::11", 64)), goodOffer(addr("fd99::12", 64)), true, true, []string{
 			"4 0 fd99::12 on eth0 1500", "6 0 fd99::12 on eth0 1500"}},
-		{"VXLAN over IPv6", change(goodOffer(addr("fd99::11", 64)), func(o *Offer) { o.VXLANIPv6 = true }),
-			change(goodOffer(addr("fd98::12", 64)), func(o *Offer) { o.VXLANIPv6 = true }), true, false, []string{"4 3 vxlan to fd98::12 1430"}},
-		{"routed", lan1, goodOffer(addr("192.168.2.12", 24)), true, false, []string{"4 3 vxlan to 192.168.2.12 1450"}},
+		{"VXLAN over IPv6", trusting(change(goodOffer(addr("fd99::11", 64)), func(o *Offer) { o.VXLANIPv6 = true }), "fd98::/15"),
+			change(goodOffer(addr("fd98::12", 64)), func(o *Offer) { o.VXLANIPv6 = true }), true, false, []string{"4 3 vxlan to fd98::12 1430 any"}},
+		{"routed", lan1, goodOffer(addr("192.168.2.12", 24)), true, false, nil},
+		{"routed, in one trusted network", trusting(lan1, "10.0.0.0/8", "192.168.0.0/16"), goodOffer(addr("192.168.2.12", 24)), true, false, []string{"4 3 vxlan to 192.168.2.12 1450 any"}},
+		{"routed, between two trusted networks", trusting(lan1, "192.168.1.0/24", "192.168.2.0/24"), goodOffer(addr("192.168.2.12", 24)), true, false, nil},
+		{"routed, the peer's word does not count", lan1, trusting(goodOffer(addr("192.168.2.12", 24)), "192.168.0.0/16"), true, false, nil},
+		{"no Ethernet, no trust", change(lan1, func(o *Offer) { o.Addrs[0].MAC = MAC{} }), lan2, true, false, nil},
 		{"one side has the wider prefix", lan1, goodOffer(addr("192.168.1.12", 16)), true, false, []string{
 			"4 0 192.168.1.12 on eth0 1500", "4 3 vxlan to 192.168.1.12 1450"}},
-		{"the other is outside of the narrower one", goodOffer(addr("192.168.1.11", 28)), goodOffer(addr("192.168.1.33", 24)), true, false, []string{
-			"4 3 vxlan to 192.168.1.33 1450"}},
+		{"the other is outside of the narrower one", trusting(goodOffer(addr("192.168.1.11", 28)), "192.168.1.0/24"), goodOffer(addr("192.168.1.33", 24)), true, false, []string{
+			"4 3 vxlan to 192.168.1.33 1450 any"}},
 		{"both have the same address", lan1, lan1, true, false, nil},
 		{"their other address is ours", goodOffer(addr("192.168.1.11", 24), addr("10.0.0.5", 8)), goodOffer(addr("192.168.1.12", 24), addr("10.0.0.5", 8)), true, false, []string{
 			"4 0 192.168.1.12 on eth0 1500", "4 3 vxlan to 192.168.1.12 1450"}},
@@ -53,8 +65,8 @@ func TestCandidates(t *testing.T) {
 		{"a small link", change(lan1, func(o *Offer) { o.Addrs[0].MTU = 1400 }), lan2, true, false, []string{
 			"4 0 192.168.1.12 on eth0 1400", "4 3 vxlan to 192.168.1.12 1350"}},
 		{"too small a link", change(lan1, func(o *Offer) { o.Addrs[0].MTU = 1000 }), lan2, true, false, nil},
-		{"cloned machines", lan1, change(lan2, func(o *Offer) { o.Addrs[0].MAC = lan1.Addrs[0].MAC }), true, false, []string{"4 3 vxlan to 192.168.1.12 1450"}},
-		{"no Ethernet", change(lan1, func(o *Offer) { o.Addrs[0].MAC = MAC{} }), lan2, true, false, []string{"4 3 vxlan to 192.168.1.12 1450"}},
+		{"cloned machines", trusting(lan1, "192.168.1.0/24"), change(lan2, func(o *Offer) { o.Addrs[0].MAC = lan1.Addrs[0].MAC }), true, false, []string{"4 3 vxlan to 192.168.1.12 1450 any"}},
+		{"no Ethernet", change(trusting(lan1, "192.168.1.0/24"), func(o *Offer) { o.Addrs[0].MAC = MAC{} }), lan2, true, false, []string{"4 3 vxlan to 192.168.1.12 1450 any"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -63,7 +75,11 @@ func TestCandidates(t *testing.T) {
 				if k.v6 {
 					pods = "6"
 				}
-				got = append(got, pods+" "+string(rune('0'+k.slot))+" "+k.String()+" "+itoa(k.mtu))
+				text := pods + " " + string(rune('0'+k.slot)) + " " + k.String() + " " + itoa(k.mtu)
+				if k.mac == (MAC{}) {
+					text += " any"
+				}
+				got = append(got, text)
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
@@ -84,6 +100,7 @@ func itoa(n int) string {
 func TestCandidatesAgree(t *testing.T) {
 	a := goodOffer(addr("192.168.1.11", 24), addr("10.1.0.1", 16), addr("fd99::11", 64), addr("10.0.0.11", 24))
 	b := goodOffer(addr("10.1.0.2", 16), addr("192.168.1.12", 24), addr("192.168.1.13", 24), addr("10.1.0.3", 16), addr("fd99::12", 64))
+	a, b = trusting(a, "192.168.0.0/16", "10.1.0.0/16"), trusting(b, "192.168.0.0/16", "10.1.0.0/16")
 	seen := map[netip.Addr]bool{}
 	for round := range 20 {
 		there, back := candidates(a, b, uplinksOf(a), true, round, true, true), candidates(b, a, uplinksOf(b), false, round, true, true)
@@ -92,7 +109,7 @@ func TestCandidatesAgree(t *testing.T) {
 		}
 		for i, c := range there {
 			d := back[i]
-			if c.key() != d.key() || c.kind != d.kind || c.local != d.via || c.via != d.local || c.mtu != d.mtu {
+			if c.key() != d.key() || c.kind != d.kind || c.local != d.via || c.via != d.local || c.mtu != d.mtu || (c.mac == MAC{}) != (d.mac == MAC{}) {
 				t.Errorf("round %d, %d: %+v and %+v", round, i, c, d)
 			}
 			if c.kind == mesh.VXLAN {

@@ -97,7 +97,7 @@ func (m *Machine) ownOffer() Offer {
 	lan := m.plan.Host.LAN
 	return Offer{
 		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: offered(m.plan, m.uplinks),
-		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: m.off.Native, NoVXLAN: m.off.VXLAN,
+		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: m.off.Native, NoVXLAN: m.off.VXLAN, trust: m.plan.Trust,
 	}
 }
 

@@ -70,7 +70,8 @@ func New(cfg Config) *Machine {
 // SetPlan brings the membership into force; off says why this node takes no part.
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
-	otherOffer := otherVXLAN || m.off != off
+	otherTrust := !slices.Equal(m.plan.Trust.Trusted, plan.Trust.Trusted)
+	otherOffer := otherVXLAN || otherTrust || m.off != off
 	m.follow(plan)
 	m.plan, m.off, m.unapplied = plan, off, true
 	for id, p := range m.peers {
@@ -91,6 +92,9 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 		}
 		if off.VXLAN != "" || otherVXLAN {
 			p.exclude(mesh.VXLAN)
+		}
+		if otherTrust {
+			p.distrust(plan.Trust)
 		}
 		m.choose(p, now)
 	}

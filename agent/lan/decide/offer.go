@@ -33,6 +33,8 @@ type Offer struct {
 	// NoNative and NoVXLAN say why the member takes no part; "" when it does.
 	NoNative string `json:"noNative,omitempty"`
 	NoVXLAN  string `json:"noVXLAN,omitempty"`
+
+	trust mesh.Trust // of an own offer: what the membership says of the networks; not sent
 }
 
 // Address is one underlay address.

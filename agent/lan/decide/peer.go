@@ -159,8 +159,8 @@ func (p *peer) roundFor(us Offer) int {
 		if t == nil || !t.usable() {
 			continue
 		}
-		for i, x := range vxlanPairs(pairsOf(us, p.them, p.low), us.VXLANIPv6) {
-			if x.us.Addr == t.c.local && x.them.Addr == t.c.via {
+		for i, x := range vxlanPairs(pairsOf(us, p.them, p.low), us) {
+			if x.us.Addr == t.c.local && x.them.Addr == t.c.via && x.mac == t.c.mac {
 				return i
 			}
 		}
@@ -196,6 +196,15 @@ func (p *peer) hopeful(now time.Time) bool {
 func (p *peer) exclude(kind mesh.PathKind) {
 	for k, t := range p.tracks {
 		if t.c.kind == kind {
+			delete(p.tracks, k)
+		}
+	}
+}
+
+// distrust gives up VXLAN across routers where the membership no longer has both ends in one network.
+func (p *peer) distrust(trust mesh.Trust) {
+	for k, t := range p.tracks {
+		if t.c.kind == mesh.VXLAN && t.c.mac == (MAC{}) && !trust.Covers(t.c.local, t.c.via) {
 			delete(p.tracks, k)
 		}
 	}

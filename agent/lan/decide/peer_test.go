@@ -177,16 +177,47 @@ func TestPeerKeepsVXLANsPair(t *testing.T) {
 		}
 	}
 	// One that does not work is tried on the others.
+	us.trust.Trusted = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
 	us.Addrs = append(us.Addrs[:1:1], addr("10.0.0.5", 24))
 	p.bring(vxlan4, false, now)
 	seen := map[netip.Addr]bool{}
-	for range 2 {
+	for range 3 {
 		round := p.roundFor(us)
 		p.install(newSession(us, them, "A", "B", true), us, them, round, candidates(us, them, uplinksOf(us), true, round, true, true), now)
 		seen[p.tracks[vxlan4].c.local] = true
 	}
 	if len(seen) != 2 {
 		t.Errorf("tried from %v alone", seen)
+	}
+}
+
+// Networks that the membership no longer trusts carry no VXLAN across routers; that on one link stays, and says nothing of trust.
+func TestDistrust(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, us, them := newTestPeer(now)
+	us, them = trusting(goodOffer(addr("10.1.0.11", 24)), "10.0.0.0/8"), goodOffer(addr("10.2.0.12", 24))
+	p.begin(us, them, now)
+	p.bring(vxlan4, true, now)
+	p.plan(now)
+	if use(p, false) != mesh.VXLAN {
+		t.Fatal("no path in a trusted network")
+	}
+	p.distrust(us.trust)
+	if p.tracks[vxlan4] == nil {
+		t.Error("the same trust ends the path")
+	}
+	p.distrust(mesh.Trust{})
+	p.choose()
+	p.plan(now)
+	us.trust = mesh.Trust{}
+	p.us = us
+	if st := p.status(Off{}); st.Kind != "" || st.Untrusted != [2]netip.Addr{us.Addrs[0].Addr, them.Addrs[0].Addr} || !strings.Contains(st.Reason, "lan.trusted") {
+		t.Errorf("status %+v", st)
+	}
+	p, _, _ = newTestPeer(now)
+	p.distrust(mesh.Trust{})
+	if p.tracks[vxlan4] == nil || p.status(Off{}).Untrusted[0].IsValid() {
+		t.Error("VXLAN on one link depends on trust")
 	}
 }
 

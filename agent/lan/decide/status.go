@@ -33,11 +33,16 @@ type Status struct {
 	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
 	Proved []netip.Addr
+	// Untrusted are this node's and the peer's address that VXLAN would be tried on if an entry of lan.trusted had both.
+	Untrusted [2]netip.Addr
 }
 
 // status describes the peer.
 func (p *peer) status(off Off) Status {
 	out := Status{Received: p.received}
+	if x, ok := untrusted(p.us, p.them, p.low); ok && !p.works() {
+		out.Untrusted = [2]netip.Addr{x.us.Addr, x.them.Addr}
+	}
 	for _, t := range p.tracks {
 		if t.usable() && !slices.Contains(out.Proved, t.c.via) {
 			out.Proved = append(out.Proved, t.c.via)
@@ -138,6 +143,9 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 			}
 		}
 		return "no LAN in common"
+	}
+	if x, ok := untrusted(p.us, p.them, p.low); ok {
+		return fmt.Sprintf("%s and %s are not on one link, and no entry of the membership's lan.trusted has both", x.us.Addr, x.them.Addr)
 	}
 	return "no pair of private addresses of one IP version that differ"
 }

@@ -32,6 +32,7 @@ type document struct {
 	Relays      []string `json:"relays"`
 	WANCIDRs    []string `json:"wanCIDRs"`
 	Encryption  string   `json:"encryption"`
+	LAN         trust    `json:"lan"`
 	HostAccess  string   `json:"hostAccess"`
 	HostPorts   []string `json:"hostPorts"`
 	PodDeny     []string `json:"podDenyCIDRs"`
@@ -40,6 +41,10 @@ type document struct {
 	Observers   []string `json:"observers"`
 	Controllers []string `json:"controllers"`
 	Nodes       []node   `json:"nodes"`
+}
+
+type trust struct {
+	Trusted []string `json:"trusted"`
 }
 
 type node struct {
@@ -114,6 +119,7 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 		PodCIDRs:    prefixes(bad, "podCIDRs", d.PodCIDRs),
 		WANCIDRs:    prefixes(bad, "wanCIDRs", d.WANCIDRs),
 		Encryption:  cmp.Or(mesh.Encryption(d.Encryption), mesh.EncryptionAuto),
+		LAN:         mesh.Trust{Trusted: prefixes(bad, "lan.trusted", d.LAN.Trusted)},
 		Banned:      identities(bad, "banned", d.Banned),
 		Observers:   identities(bad, "observers", d.Observers),
 		Access:      access(bad, d.HostAccess, d.HostPorts, d.PodDeny),

@@ -117,6 +117,11 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 		s.WANCIDRs, err = prefixes(n.Spec.WANCIDRs)
 	}
 	if err == nil {
+		if s.LAN.Trusted, err = prefixes(n.Spec.LAN.Trusted); err != nil {
+			err = fmt.Errorf("lan.trusted: %w", err)
+		}
+	}
+	if err == nil {
 		s.Access, err = file.ParseAccess(n.Spec.HostAccess, n.Spec.HostPorts, n.Spec.PodDenyCIDRs)
 	}
 	if err == nil {

@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"crypto/sha256"
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -28,6 +29,33 @@ const (
 	VXLAN PathKind = "vxlan"
 )
 
+// Trust is the membership's `lan`: networks in which no router, and nobody on its path, reads or forges packets.
+type Trust struct {
+	Trusted []netip.Prefix `json:"trusted,omitempty"` // where VXLAN may cross routers: both ends inside one entry
+}
+
+// Covers reports whether both addresses are inside one entry.
+func (t Trust) Covers(a, b netip.Addr) bool {
+	return slices.ContainsFunc(t.Trusted, func(p netip.Prefix) bool { return p.Contains(a) && p.Contains(b) })
+}
+
+// Check fails with *Invalid where no path could use an entry.
+func (t Trust) Check() error {
+	var bad Invalid
+	t.check(&bad)
+	return bad.Err()
+}
+
+// check refuses entries that no path could use.
+func (t Trust) check(bad *Invalid) {
+	for i, p := range t.Trusted {
+		field := fmt.Sprintf("lan.trusted[%d]", i)
+		if checkPrefix(bad, field, p) && (!private(p) || !p.Addr().IsPrivate()) {
+			bad.Addf(field, "%s is not inside a private range (RFC 1918, 4193), and packets without encryption go nowhere else; remove it", p)
+		}
+	}
+}
+
 // LAN is this node's part in native and VXLAN paths. The zero value has none.
 type LAN struct {
 	Native, VXLAN bool
@@ -52,8 +80,10 @@ type Candidate struct {
 	// Local is this node's underlay address that VXLAN to Via leaves from, and that VXLAN from Via
 	// comes to; unused for native ones, which have Link.
 	Local netip.Addr
-	MAC   [6]byte // of the link that has Via, as the peer says; unused for VXLAN
-	MTU   int     // bytes of the largest packet that passes
+	// MAC is that of the link that has Via, as the peer says. Of VXLAN: both ends are on one link, and only that MAC's packets
+	// are let in; none where the outer packets may be routed, which Plan.Trust must cover.
+	MAC [6]byte
+	MTU int // bytes of the largest packet that passes
 	// Probe lets probes out, Accept lets the peer's packets in, Use routes pods'
 	// packets here. Of one peer and IP version at most one is in use.
 	Probe, Accept, Use bool
@@ -94,7 +124,7 @@ type Hop struct {
 type Sender struct {
 	Block    netip.Prefix
 	Link     string     // "" for VXLAN
-	MAC      [6]byte    // on Link
+	MAC      [6]byte    // on Link; of VXLAN: of the outer packets, none for any
 	Underlay netip.Addr // of VXLAN
 	Local    netip.Addr // of VXLAN: this node's
 	Pods     bool       // pods' packets are let in; otherwise only probes
@@ -116,6 +146,7 @@ type VTEP struct {
 	MAC      [6]byte
 	Underlay netip.Addr
 	Local    netip.Addr // this node's, the only source of packets to Underlay
+	Routed   bool       // outer packets may cross routers
 }
 
 // VTEPAddr is the MAC of a node's VXLAN device. It is derived from the node's identity, so
@@ -189,6 +220,8 @@ func (p Plan) takes(w Candidate) bool {
 		return false
 	case w.Kind == VXLAN && (!p.Underlay(w.Local) || w.Local.Is6() != w.Via.Is6()):
 		return false
+	case w.Kind == VXLAN && w.MAC == [6]byte{} && !p.Trust.Covers(w.Local, w.Via):
+		return false
 	case w.Slot < 0 || w.Slot >= ProbeSlots:
 		return false
 	}
@@ -199,7 +232,7 @@ func (p Plan) takes(w Candidate) bool {
 func (out *Paths) addSender(at map[Sender]int, w Candidate, block netip.Prefix) {
 	s := Sender{Block: block, Link: cmp.Or(w.In, w.Link), MAC: w.MAC}
 	if w.Kind == VXLAN {
-		s = Sender{Block: block, Underlay: w.Via, Local: w.Local}
+		s = Sender{Block: block, Underlay: w.Via, Local: w.Local, MAC: w.MAC}
 	}
 	i, ok := at[s]
 	if !ok {
@@ -215,7 +248,7 @@ func (out *Paths) addVTEP(at map[PeerID]int, w Candidate, gateway netip.Addr) {
 	if !ok {
 		i = len(out.VTEPs)
 		at[w.Peer] = i
-		out.VTEPs = append(out.VTEPs, VTEP{MAC: VTEPAddr(w.Peer), Underlay: w.Via, Local: w.Local})
+		out.VTEPs = append(out.VTEPs, VTEP{MAC: VTEPAddr(w.Peer), Underlay: w.Via, Local: w.Local, Routed: w.MAC == [6]byte{}})
 	}
 	if v := &out.VTEPs[i]; !slices.Contains(v.Gateways, gateway) {
 		v.Gateways = append(v.Gateways, gateway)

@@ -31,6 +31,13 @@ func TestPaths(t *testing.T) {
 	vtep := VTEP{Gateways: []netip.Addr{gw6}, MAC: VTEPAddr("E2"), Underlay: lan4, Local: us4}
 	change := func(f func(*Candidate)) Candidate { w := native; f(&w); return w }
 	vxlan6 := change(func(w *Candidate) { w.Kind, w.V6, w.Slot, w.MTU, w.Local = VXLAN, true, 3, 1450, us4 })
+	routed := func(via string) Candidate {
+		return change(func(w *Candidate) {
+			w.Kind, w.V6, w.Slot, w.MTU, w.Local, w.MAC, w.Via = VXLAN, true, 3, 1450, us4, [6]byte{}, netip.MustParseAddr(via)
+		})
+	}
+	far4 := netip.MustParseAddr("192.168.7.12")
+	trust := func(list ...string) func(*Plan) { return func(p *Plan) { p.Trust.Trusted = cidrs(list...) } }
 	for _, c := range []struct {
 		name string
 		plan func(*Plan)
@@ -44,7 +51,13 @@ func TestPaths(t *testing.T) {
 		{"probed by one way, accepted by another of the same link", nil, []Candidate{change(func(w *Candidate) { w.Slot, w.Probe, w.Accept, w.Use = 1, false, false, false }), native}, Paths{
 			Routes: []PathRoute{{block4, hop, 1500}}, Probes: []ProbeRoute{{gw4, 0, hop}}, Senders: sender}},
 		{"IPv6 pods, VXLAN over IPv4", nil, []Candidate{vxlan6}, Paths{
-			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, VTEPs: []VTEP{vtep}, Senders: []Sender{{Block: block6, Underlay: lan4, Local: us4, Pods: true}}}},
+			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}}, VTEPs: []VTEP{vtep}, Senders: []Sender{{Block: block6, Underlay: lan4, Local: us4, MAC: mac, Pods: true}}}},
+		{"VXLAN across routers", nil, []Candidate{routed("192.168.7.12")}, Paths{}},
+		{"VXLAN across routers, each end in another trusted network", trust("192.168.1.0/24", "192.168.7.0/24"), []Candidate{routed("192.168.7.12")}, Paths{}},
+		{"VXLAN across routers of one trusted network", trust("10.0.0.0/8", "192.168.0.0/16"), []Candidate{routed("192.168.7.12")}, Paths{
+			Routes: []PathRoute{{block6, inner6, 1450}}, Probes: []ProbeRoute{{gw6, 3, inner6}},
+			VTEPs:   []VTEP{{Gateways: []netip.Addr{gw6}, MAC: VTEPAddr("E2"), Underlay: far4, Local: us4, Routed: true}},
+			Senders: []Sender{{Block: block6, Underlay: far4, Local: us4, Pods: true}}}},
 		{"IPv6 underlay", nil, []Candidate{change(func(w *Candidate) { w.Via = lan6 })}, Paths{
 			Routes: []PathRoute{{block4, Hop{Native, "eth0", lan6}, 1500}}, Probes: []ProbeRoute{{gw4, 0, Hop{Native, "eth0", lan6}}}, Senders: sender}},
 		{"no native IPv6 over IPv4", nil, []Candidate{change(func(w *Candidate) { w.V6 = true })}, Paths{}},

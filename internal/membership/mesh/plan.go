@@ -27,7 +27,8 @@ type Plan struct {
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
 	// WAN lists private ranges that count as public: no unencrypted path leads there.
-	WAN []netip.Prefix
+	WAN   []netip.Prefix
+	Trust Trust
 
 	lengths [2][129]int32 // how many blocks of other members have a length, IPv4 and IPv6
 	history history
@@ -105,7 +106,7 @@ func (p Plan) Next(s State, self string) (Plan, error) {
 	s = s.Admitted()
 	c := Diff(p.Nodes, s.Nodes)
 	next := Plan{
-		Self: p.Self, Nodes: s.Nodes, Relays: s.Relays, Banned: banned, Observers: s.Observers, Watched: s.Watched, WAN: s.WANCIDRs, Encrypted: s.Encryption == EncryptionAlways,
+		Self: p.Self, Nodes: s.Nodes, Relays: s.Relays, Banned: banned, Observers: s.Observers, Watched: s.Watched, WAN: s.WANCIDRs, Trust: s.LAN, Encrypted: s.Encryption == EncryptionAlways,
 		lengths: p.lengths, history: history{now: new(struct{ _ byte }), from: p.history.now, change: c},
 	}
 	for i := range c.Gone {

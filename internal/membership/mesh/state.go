@@ -34,6 +34,7 @@ type State struct {
 	Relays     []Relay        `json:"relays,omitempty"`   // public relays, in order of preference
 	WANCIDRs   []netip.Prefix `json:"wanCIDRs,omitempty"` // private ranges to treat as public
 	Encryption Encryption     `json:"encryption"`
+	LAN        Trust          `json:"lan,omitzero"`
 	Banned     []string       `json:"banned,omitempty"` // peer IDs and names of nodes that are refused whatever else is said
 	// Observers are nodes, by name or peer ID, that may query the status of all others; any member may query its own pair.
 	Observers []string `json:"observers,omitempty"`

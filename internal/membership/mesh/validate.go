@@ -66,6 +66,7 @@ func (s State) checkRanges(bad *Invalid) {
 }
 
 func (s State) checkWAN(bad *Invalid) {
+	s.LAN.check(bad)
 	for i, p := range s.WANCIDRs {
 		field := fmt.Sprintf("wanCIDRs[%d]", i)
 		if !checkPrefix(bad, field, p) {

@@ -155,6 +155,7 @@ type PodNetworkSpec struct {
 	Relays        []string `json:"relays,omitempty"`
 	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
 	Encryption    string   `json:"encryption,omitempty"`
+	LAN           LANTrust `json:"lan,omitzero"`
 	HostAccess    string   `json:"hostAccess,omitempty"`
 	HostPorts     []string `json:"hostPorts,omitempty"`
 	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
@@ -168,6 +169,11 @@ type PodNetworkSpec struct {
 	Controllers []string `json:"controllers,omitempty"`
 	// MemberRelays accepts nodes that say they are relays, in addition to Relays.
 	MemberRelays bool `json:"memberRelays,omitempty"`
+}
+
+// LANTrust says in which networks VXLAN may cross routers.
+type LANTrust struct {
+	Trusted []string `json:"trusted,omitempty"`
 }
 
 // MeshNode binds a node's name to its peer ID. Its owner is the Node.
