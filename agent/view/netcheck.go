@@ -14,7 +14,7 @@ import (
 // Netcheck prints what the network lets through.
 func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 	var t table
-	t.Add(plain, "NAT", r.NAT.Kind+": "+r.NAT.Detail)
+	t.Add(plain, "NAT", r.NAT.Detail)
 	for _, m := range r.Mapped {
 		t.Add(plain, m.Family, fmt.Sprintf("%s is seen as %s by %s", m.Local, m.Seen, m.Server))
 	}

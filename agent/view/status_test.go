@@ -19,7 +19,7 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func fleet(n int) control.Status {
 	rtt, wait, mbps, since := 12.3, 104.5, 93.7, now.Add(-11*24*time.Hour)
 	s := control.Status{Node: "edge-0", PeerID: "12D3KooWself", Version: "v1.2.3", StartedAt: now.Add(-10 * 24 * time.Hour),
-		NAT: control.NAT{Kind: "stable", Detail: "a NAT with one port for all destinations"}, Addresses: []string{"10.244.0.1"},
+		NAT: control.NAT{Kind: "stable", Detail: "stable: one port for all destinations"}, Addresses: []string{"10.244.0.1"},
 		Relays: []control.RelayStatus{{PeerID: "12D3KooWrelayrelay", Addr: "/ip4/5.5.5.5/tcp/4001", Connected: true, Reserved: true, RTTMs: &rtt}},
 		Pools:  []control.Pool{{Blocks: []string{"10.244.0.0/24"}, Size: 253, Used: 3}}}
 	paths := []string{"native", "direct", "punched", "relayed", "relayed", "none", Idle, Idle, Idle, Idle}

@@ -118,7 +118,7 @@ func TestPathsThroughNATs(t *testing.T) {
 			if c.want == paths.KindRelayed {
 				fair.Eventually(t, 15*time.Second, "reason", func() error {
 					ps := a.ask(request{Cmd: "status", Peer: b.id.String()}).Peer
-					if !strings.Contains(ps.Reason, "both NATs map per destination; last punch ") {
+					if !strings.Contains(ps.Reason, "both NATs give each destination another port; last punch ") {
 						return fmt.Errorf("reason %q", ps.Reason)
 					}
 					return nil

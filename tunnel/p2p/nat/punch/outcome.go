@@ -96,13 +96,13 @@ type Tried struct {
 func whyRelayed(mine, theirs ladder.NAT) string {
 	switch {
 	case mine.PerDestination() && theirs.PerDestination():
-		return "both NATs map per destination"
+		return "both NATs give each destination another port"
 	case mine.PerDestination() && ladder.Hopeless(mine, theirs):
-		return "the NAT here maps per destination, and the peer's accepts only addresses it has sent to"
+		return "NAT here " + sense.Text(mine) + "; the peer's accepts only addresses it has sent to"
 	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
-		return "the peer's NAT maps per destination, and the one here accepts only addresses it has sent to"
+		return "the peer's NAT " + sense.Text(theirs) + "; the one here accepts only addresses it has sent to"
 	}
-	return fmt.Sprintf("here: %s; there: %s", sense.Text(mine), sense.Text(theirs))
+	return fmt.Sprintf("NAT here %s; NAT there %s", sense.Text(mine), sense.Text(theirs))
 }
 
 // brief shortens the error of a dial to its cause.

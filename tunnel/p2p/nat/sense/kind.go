@@ -36,18 +36,18 @@ func Judge(seen, local []endpoint.Endpoint, perDest bool) ladder.NAT {
 	}
 }
 
-// Text says in words what a NAT does.
+// Text names a NAT as JSON, log and map do, and says what it does.
 func Text(k ladder.NAT) string {
 	switch k {
 	case ladder.NATNone:
 		return "no NAT"
 	case ladder.NATStable:
-		return "a NAT with one port for all destinations"
+		return "stable: one port for all destinations"
 	case ladder.NATSequential:
-		return "a NAT that maps per destination, in sequence"
+		return "sequential: each destination gets the next port"
 	case ladder.NATRandom:
-		return "a NAT that maps per destination"
+		return "random: each destination gets another port"
 	default:
-		return "a NAT that changes ports, or an unknown one"
+		return "unknown: it changes ports, or no relay answers"
 	}
 }

@@ -121,7 +121,7 @@ func (s *Sense) Run(ctx context.Context) {
 		s.view = v
 		s.mu.Unlock()
 		if old.Kind != v.Kind {
-			s.cfg.Log.Info("NAT type changed", "kind", v.Kind, "keepsPorts", v.Kept, "step", v.Step)
+			s.cfg.Log.Info("NAT changed", "nat", Text(v.Kind), "was", old.Kind)
 			s.cfg.Changed()
 		}
 	}

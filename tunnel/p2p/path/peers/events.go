@@ -1,8 +1,11 @@
 package peers
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -31,6 +34,58 @@ type Event struct {
 	Peer peer.ID
 	Kind EventKind
 	Path paths.Path // the best path now
+
+	before paths.Path // the one of the last event
+	name   string     // of the peer, for the log
+}
+
+// changes is what the log will say: one line of all that happens to a peer's path until that has been quiet for a moment. A
+// punch moves both lanes, each over two transports.
+type changes struct {
+	log *slog.Logger
+	by  map[peer.ID]*change
+}
+
+type change struct {
+	from, to Event
+	lost     bool
+	at       time.Time // of the last event
+}
+
+// quiet is how long a path has to stay, and patience how often a path that does not is looked at.
+const (
+	quiet    = time.Second
+	patience = quiet / 4
+)
+
+func (c *changes) add(e Event, now time.Time) {
+	x := c.by[e.Peer]
+	if x == nil {
+		x = &change{from: e}
+		c.by[e.Peer] = x
+	}
+	x.to, x.at, x.lost = e, now, x.lost || e.Kind == PathLost
+}
+
+// write logs what is quiet.
+func (c *changes) write(ctx context.Context, now time.Time) {
+	for id, x := range c.by {
+		if now.Sub(x.at) < quiet {
+			continue
+		}
+		delete(c.by, id)
+		from, to := x.from.before, x.to.Path
+		level, kind := slog.LevelInfo, PathChanged
+		switch {
+		case x.to.Kind == PathClosed:
+			level, kind = slog.LevelDebug, PathClosed
+		case x.lost && to.Kind == paths.KindNone:
+			kind = PathLost
+		case from.Kind == to.Kind && from.Transport == to.Transport: // the other lane's path, or the same as before
+			level = slog.LevelDebug
+		}
+		c.log.Log(ctx, level, kind.String(), "peer", x.to.name, "path", to.Kind, "transport", to.Transport, "before", cmp.Or(from.Kind, paths.KindNone), "lost", x.lost)
+	}
 }
 
 // dispatcher calls the listener, outside of all locks and in order.
@@ -39,9 +94,13 @@ type dispatcher struct {
 	queue []Event
 	f     func(Event)
 	wake  wake.One
+
+	changes changes // run's
 }
 
-func newDispatcher() *dispatcher { return &dispatcher{wake: wake.NewOne()} }
+func newDispatcher(log *slog.Logger) *dispatcher {
+	return &dispatcher{wake: wake.NewOne(), changes: changes{log, make(map[peer.ID]*change)}}
+}
 
 func (d *dispatcher) set(f func(Event)) {
 	d.mu.Lock()
@@ -51,18 +110,23 @@ func (d *dispatcher) set(f func(Event)) {
 
 func (d *dispatcher) emit(e Event) {
 	d.mu.Lock()
-	if d.f != nil {
-		d.queue = append(d.queue, e)
-	}
+	d.queue = append(d.queue, e)
 	d.mu.Unlock()
 	d.wake.Wake()
 }
 
 func (d *dispatcher) run(ctx context.Context) {
 	for {
+		var later <-chan time.Time
+		if len(d.changes.by) > 0 {
+			later = time.After(patience)
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-later:
+			d.changes.write(ctx, time.Now())
+			continue
 		case <-d.wake:
 		}
 		for {
@@ -74,7 +138,10 @@ func (d *dispatcher) run(ctx context.Context) {
 			e, f := d.queue[0], d.f
 			d.queue = d.queue[1:]
 			d.mu.Unlock()
-			f(e)
+			d.changes.add(e, time.Now())
+			if f != nil {
+				f(e)
+			}
 		}
 	}
 }

@@ -3,7 +3,6 @@ package peers
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -57,9 +56,9 @@ type round struct {
 
 // using is when the best path became it.
 type using struct {
-	at     ladder.Time // by the machine
-	since  time.Time   // by the host's clock
-	logged paths.Path
+	at       ladder.Time // by the machine
+	since    time.Time   // by the host's clock
+	reported paths.Path
 }
 
 // apply applies an event to the machine and starts its actions. It wakes those who wait for
@@ -122,18 +121,15 @@ func (s *state) do(a ladder.Action) {
 
 // moved reports that the best path is another one.
 func (s *state) moved(a ladder.Moved) {
-	e, level := Event{Peer: s.id, Kind: PathChanged, Path: s.path()}, slog.LevelInfo
+	e := Event{Peer: s.id, Kind: PathChanged, Path: s.path(), before: s.using.reported, name: s.name(s.id)}
 	switch {
 	case a.Unused:
-		e.Kind, level = PathClosed, slog.LevelDebug
+		e.Kind = PathClosed
 	case a.Lost:
 		e.Kind = PathLost
-	case e.Path.Kind == s.using.logged.Kind && e.Path.Transport == s.using.logged.Transport: // the other lane's path
-		level = slog.LevelDebug
 	}
-	s.using.logged = e.Path
+	s.using.reported = e.Path
 	s.changed.Broadcast()
-	s.Log.Log(s.Ctx, level, e.Kind.String(), "peer", s.name(s.id), "path", e.Path.Kind, "transport", e.Path.Transport)
 	s.events.emit(e)
 }
 

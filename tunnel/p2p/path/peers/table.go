@@ -39,7 +39,7 @@ type Table struct {
 
 // New returns a Table without peers.
 func New(c Config) *Table {
-	t := &Table{env: &env{Config: c, events: newDispatcher()}}
+	t := &Table{env: &env{Config: c, events: newDispatcher(c.Log)}}
 	t.registry = registry{t: t.env, peers: make(map[peer.ID]*Peer), conns: make(map[network.Conn]*located)}
 	return t
 }

@@ -1,0 +1,59 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"edgemesh/tunnel/p2p/path/paths"
+)
+
+// A punch moves a peer's path four times in a second: that is one line. So is a loss, with or without another path.
+func TestOneLine(t *testing.T) {
+	relayed, quic, tcp, none := paths.Path{Kind: paths.KindRelayed, Transport: "relay/tcp"}, paths.Path{Kind: paths.KindPunched, Transport: "quic"},
+		paths.Path{Kind: paths.KindPunched, Transport: "tcp"}, paths.Path{Kind: paths.KindNone}
+	type step struct {
+		kind EventKind
+		to   paths.Path
+	}
+	for name, c := range map[string]struct {
+		before paths.Path
+		steps  []step
+		want   string
+	}{
+		"punched": {relayed, []step{{PathChanged, quic}, {PathChanged, tcp}, {PathChanged, quic}, {PathChanged, tcp}},
+			`level=INFO msg="path changed" peer=edge-2 path=punched transport=tcp before=relayed lost=false`},
+		"replaced": {quic, []step{{PathLost, none}, {PathChanged, relayed}},
+			`level=INFO msg="path changed" peer=edge-2 path=relayed transport=relay/tcp before=punched lost=true`},
+		"lost":   {quic, []step{{PathLost, none}}, `level=INFO msg="path lost" peer=edge-2 path=none transport="" before=punched lost=true`},
+		"idle":   {quic, []step{{PathClosed, none}}, ""},
+		"as was": {quic, []step{{PathChanged, tcp}, {PathChanged, quic}}, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			d := newDispatcher(slog.New(slog.NewTextHandler(&out, nil)))
+			heard := 0
+			d.set(func(Event) { heard++ })
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { d.run(ctx); close(done) }()
+			before := c.before
+			for _, s := range c.steps {
+				d.emit(Event{Peer: "p", Kind: s.kind, Path: s.to, before: before, name: "edge-2"})
+				before = s.to
+				time.Sleep(quiet / 4)
+			}
+			time.Sleep(2 * quiet)
+			cancel()
+			<-done
+			_, got, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
+			if got != c.want || heard != len(c.steps) {
+				t.Errorf("%s: %d events, log %q, want %q", name, heard, got, c.want)
+			}
+		})
+	}
+}
