@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"edgemesh/internal/cli"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -126,9 +126,9 @@ func (k *captureCommand) run(ctx context.Context, w, said io.Writer) (err error)
 	for _, l := range links {
 		names = append(names, l.Name)
 	}
-	fmt.Fprintf(said, "capturing on %s for %v\n", strings.Join(names, ", "), k.duration)
+	fmt.Fprintf(said, "capturing on %s for %s\n", wording.List(names), wording.Duration(k.duration))
 	dropped, err := k.capture(ctx, links, take, said)
-	fmt.Fprintf(said, "%d packets, %d more were not read in time\n", k.packets, dropped)
+	fmt.Fprintf(said, "%s, %d more were not read in time\n", wording.Count(k.packets, "packet"), dropped)
 	return err
 }
 

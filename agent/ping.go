@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/view"
 	"edgemesh/internal/cli"
 	"edgemesh/internal/screen"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -72,7 +73,7 @@ relay's, and exits with 0; after --timeout it exits with 1.`,
 			case c.Flags().Changed("timeout") && !p.untilDirect:
 				return cli.Usage(errors.New("--timeout is for --until-direct only"))
 			case p.timeout <= 0:
-				return cli.Usage(fmt.Errorf("--timeout %v: must be longer than 0", p.timeout))
+				return cli.Usage(fmt.Errorf("--timeout %s: must be longer than 0", wording.Duration(p.timeout)))
 			}
 			return p.run(c.Context(), c.OutOrStdout())
 		},
@@ -151,7 +152,7 @@ func (p *pingCommand) outcome(r control.PingReply, ended error, lost string) err
 	case r.Received == 0:
 		return fmt.Errorf("ping %s: %w: %s", p.target, errNoAnswer, lost)
 	case p.untilDirect:
-		return fmt.Errorf("ping %s: %w within %v: the path is %s: %s", p.target, errNotDirect, p.timeout, cmp.Or(r.Path, "unknown"), cmp.Or(r.Reason, "no reason is known"))
+		return fmt.Errorf("ping %s: %w within %s: the path is %s: %s", p.target, errNotDirect, wording.Duration(p.timeout), cmp.Or(r.Path, "unknown"), cmp.Or(r.Reason, "no reason is known"))
 	}
 	return nil
 }

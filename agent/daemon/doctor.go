@@ -293,7 +293,7 @@ func (d *doctor) checkOwnRelay(p plan) []findings.Finding {
 		return nil
 	}
 	st := d.node.Status()
-	load := fmt.Sprintf("%d reservations, %d circuits", st.Reservations, st.Circuits)
+	load := wording.Count(st.Reservations, "reservation") + ", " + wording.Count(st.Circuits, "circuit")
 	if !listed {
 		return []findings.Finding{findings.Warningf("relay", fmt.Sprintf("add its addresses to the membership's relays: %v (in Kubernetes: set memberRelays: true in the PodNetwork)", relayAddrs(d.node.RelayAddrs(d.cfg.Relay.Announce), d.id)),
 			"this node is a relay, but the membership does not list it: %s", load)}

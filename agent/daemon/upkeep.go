@@ -15,6 +15,7 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // reconcileEvery is how often the plugin's records are compared with the pods'
@@ -69,7 +70,7 @@ func strays(pods *conf.NetConf, w mesh.Host) findings.Finding {
 		for _, p := range pools(pods, slog.New(slog.DiscardHandler)) {
 			used += p.Used
 		}
-		return findings.Okayf("pods", "%d addresses of pods, none outside of this node's blocks %v", used, w.Blocks)
+		return findings.Okayf("pods", "%s in use by pods, none outside of this node's blocks %v", wording.Count(used, "address"), w.Blocks)
 	}
 	var names []string
 	for _, r := range found[:min(len(found), manyPods)] {

@@ -28,7 +28,7 @@ func one(t *testing.T, name string, all []findings.Finding, severity findings.Se
 // What is well names what was looked at.
 func TestOKNames(t *testing.T) {
 	ms := 1.0
-	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), findings.OK, "udp", "1 relays answer by UDP: /ip4/5.5.5.5/udp/1")
+	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), findings.OK, "udp", "1 relay answers by UDP: /ip4/5.5.5.5/udp/1")
 	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), findings.OK, "mtu", "1 of 2 peers")
 }
 
@@ -36,9 +36,9 @@ func TestOKNames(t *testing.T) {
 func TestClock(t *testing.T) {
 	one(t, "nobody reported the time", Clock(nil, true), findings.Skipped, "clock", "not compared")
 	one(t, "well", Clock(&netcheck.Clock{OffsetMs: 900, Relay: "r"}, true), findings.OK, "clock", "1s from relay r's")
-	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), findings.Warning, "clock", "by 2h0m0s")
+	one(t, "ahead", Clock(&netcheck.Clock{OffsetMs: 7_200_000}, false), findings.Warning, "clock", "by 2h")
 	one(t, "31 s, and nothing works", Clock(&netcheck.Clock{OffsetMs: 31_000}, true), findings.Warning, "clock", "by 31s: times in the nodes' logs")
-	one(t, "behind, and nothing works", Clock(&netcheck.Clock{OffsetMs: -7_200_000}, true), findings.Broken, "clock", "by -2h0m0s: certificates and tokens are refused → set the clock")
+	one(t, "behind, and nothing works", Clock(&netcheck.Clock{OffsetMs: -7_200_000}, true), findings.Broken, "clock", "by -2h: certificates and tokens are refused → set the clock")
 }
 
 // A relay that answers by TCP alone is named; whether others answer by UDP says whose firewall it is.
@@ -49,7 +49,7 @@ func TestUDP(t *testing.T) {
 	const at = "/ip4/5.5.5.5/udp/4470/quic-v1"
 	good := netcheck.Relay{PeerID: "good", TCP: yes("t"), UDP: yes("u")}
 	closed := netcheck.Relay{PeerID: "closed", TCP: yes("t"), UDP: no(at)}
-	one(t, "well", UDP([]netcheck.Relay{good}), findings.OK, "udp", "1 relays answer")
+	one(t, "well", UDP([]netcheck.Relay{good}), findings.OK, "udp", "1 relay answers")
 	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), findings.Warning, "udp", "relay closed answers by TCP, but not by UDP at "+at)
 	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), findings.Warning, "udp", "relay's firewall and its provider's (security group): other relays")
 	one(t, "the only one", UDP([]netcheck.Relay{closed}), findings.Warning, "udp", "allow outgoing UDP in this site's firewall")

@@ -8,6 +8,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/netcheck"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
@@ -51,7 +52,7 @@ func UDP(all []netcheck.Relay) []findings.Finding {
 		out = append(out, findings.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))
 	}
 	if len(closed) == 0 && len(open) > 0 {
-		out = append(out, findings.Okayf("udp", "%d relays answer by UDP: %s", len(open), strings.Join(open, ", ")))
+		out = append(out, findings.Okayf("udp", "%s by UDP: %s", wording.Count(len(open), "relay answers", "relays answer"), open))
 	}
 	return out
 }

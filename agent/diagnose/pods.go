@@ -5,6 +5,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/internal/wording"
 )
 
 // Pools judges how many addresses are left for pods. Those kept for deleted pods are given away when no other is free, so
@@ -18,11 +19,11 @@ func Pools(all []control.Pool) []findings.Finding {
 		used := uint64(max(0, p.Used))
 		switch {
 		case used >= p.Size:
-			out = append(out, findings.Brokenf("pool", remedy, "all %d addresses of %s are used by pods: new pods get none", p.Size, blocks))
+			out = append(out, findings.Brokenf("pool", remedy, "all %s addresses of %s are used by pods: new pods get none", wording.Number(p.Size), blocks))
 		case used*10 >= p.Size*9:
-			out = append(out, findings.Warningf("pool", remedy, "%d of %d addresses of %s are used by pods", used, p.Size, blocks))
+			out = append(out, findings.Warningf("pool", remedy, "%d of %s addresses of %s are used by pods", used, wording.Number(p.Size), blocks))
 		default:
-			out = append(out, findings.Okayf("pool", "%d of %d addresses of %s are used by pods, %d are kept for deleted ones", used, p.Size, blocks, p.Kept))
+			out = append(out, findings.Okayf("pool", "%d of %s addresses of %s are used by pods, %d kept for deleted ones", used, wording.Number(p.Size), blocks, p.Kept))
 		}
 	}
 	return out

@@ -88,7 +88,7 @@ func TestFarSide(t *testing.T) {
 
 	for q, says := range map[query]string{
 		{From: "10.244.1.1", To: "10.244.3.7"}:   "broken owner: 10.244.3.7 is not in this node's blocks",
-		{From: "10.244.9.1", To: "10.244.2.7"}:   "broken owner: 10.244.9.1 is not in the blocks [10.244.1.0/24] that a has here",
+		{From: "10.244.9.1", To: "10.244.2.7"}:   "broken owner: 10.244.9.1 is not in the blocks 10.244.1.0/24 that a has here",
 		{From: "10.244.3.1", To: "10.244.2.7"}:   "broken owner: 10.244.3.1 is not in the blocks",
 		{From: "10.244.1.1", To: "rubbish"}:      errOther.Error(),
 		{From: "fe80::1%eth0", To: "10.244.2.7"}: errOther.Error(),

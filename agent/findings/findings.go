@@ -15,7 +15,6 @@ package findings
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -76,7 +75,7 @@ func Brokenf(id, remedy, text string, args ...any) Finding {
 }
 
 func newf(id string, s Severity, remedy, text string, args []any) Finding {
-	return Finding{ID: id, Severity: s, Text: fmt.Sprintf(text, args...), Remedy: remedy}
+	return Finding{ID: id, Severity: s, Text: wording.Sprintf(text, args...), Remedy: remedy}
 }
 
 // About is the finding with its subject.
@@ -111,7 +110,7 @@ func (f Finding) Bounded() Finding {
 	f.ID, f.Node, f.Subject = cut(f.ID, maxName), cut(f.Node, maxName), cut(f.Subject, maxName)
 	f.Text, f.Remedy, f.Source = cut(f.Text, maxText), cut(f.Remedy, maxText), cut(f.Source, maxName)
 	if n := len(f.Victims) - maxVictims; n > 0 {
-		f.Victims = append(f.Victims[:maxVictims:maxVictims], fmt.Sprintf("%d more", n))
+		f.Victims = append(f.Victims[:maxVictims:maxVictims], wording.Number(n)+" more")
 	}
 	for i, v := range f.Victims {
 		f.Victims[i] = cut(v, maxName)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/internal/cli"
+	"edgemesh/internal/wording"
 )
 
 // TestPort is where the pods of a connectivity test answer.
@@ -150,7 +151,7 @@ func (t *test) run(ctx context.Context, patience time.Duration) (out tested, err
 			return out, err
 		}
 	}
-	fmt.Fprintf(t.w, "waiting for pods on %d nodes\n", len(t.nodes))
+	fmt.Fprintf(t.w, "waiting for pods on %s\n", wording.Count(len(t.nodes), "node"))
 	serving := func(p testPod) bool { return p.Status.Phase == "Running" && p.Status.PodIP != "" }
 	pods, err := t.await(ctx, "serve", len(t.nodes), patience, serving)
 	if err != nil {
@@ -177,7 +178,7 @@ func (t *test) run(ctx context.Context, patience time.Duration) (out tested, err
 		}
 		t.ips[node] = p.Status.PodIP
 	}
-	fmt.Fprintf(t.w, "%d pods query %d addresses each\n", len(t.ips), len(targets))
+	fmt.Fprintf(t.w, "%s, %s each\n", wording.Count(len(t.ips), "pod queries", "pods query"), wording.Count(len(targets), "address"))
 	for i, node := range t.nodes {
 		if t.ips[node] == "" {
 			continue
@@ -237,7 +238,7 @@ func (o tested) print(w io.Writer, asJSON bool) error {
 			failed += u.Count
 			fmt.Fprintf(w, "%s: %d more requests failed\n", clean(u.From), u.Count)
 		}
-		fmt.Fprintf(w, "%d nodes: %d requests answered, %d failed\n", len(o.Nodes), o.Answered, failed)
+		fmt.Fprintf(w, "%s: %s answered, %d failed\n", wording.Count(len(o.Nodes), "node"), wording.Count(o.Answered, "request"), failed)
 		o.advise(w)
 	}
 	if len(o.Failed)+len(o.Unlisted)+len(o.Missing) > 0 {

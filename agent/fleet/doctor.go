@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/cli"
+	"edgemesh/internal/wording"
 )
 
 // examined is what doctor found on one node.
@@ -91,7 +92,7 @@ func judge(c *cobra.Command, all []examined, printed bool) error {
 		}
 	}
 	if !printed {
-		fmt.Fprintf(w, "%d nodes: %d checked, something is broken on %d\n", len(all), reached, broken)
+		fmt.Fprintf(w, "%s: %d checked, something is broken on %d\n", wording.Count(len(all), "node"), reached, broken)
 	}
 	if broken > 0 || reached == 0 {
 		return cli.ErrReported

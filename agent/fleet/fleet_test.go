@@ -108,7 +108,7 @@ func TestStatus(t *testing.T) {
 	contains(t, out, "nodes     4: 3 ready, 2 reached", "versions  v0.1.0 (1), v0.2.0 (3)", "paths     4: 1 native, 1 relayed, 1 none, 1 idle",
 		"TROUBLE on 3 of 4 nodes: edge-2: it is off?[31m\n", "edge-2: broken: forwarding: it is off?[31m\n  → switch it on",
 		"not ready: no relay has seen it; not reached: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
-		"no agent's pod runs there", "to the others it is 1 idle", "1 nodes without trouble")
+		"no agent's pod runs there", "to the others it is 1 idle", "1 node without trouble")
 	_, out = run(t, fake, "status", "--all")
 	contains(t, out, "edge-1  True", "berlin  stable  1/2", "3: 1 native, 1 relayed, 1 idle")
 }

@@ -10,12 +10,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/internal/screen"
 	"edgemesh/internal/wording"
 )
 
@@ -110,8 +110,8 @@ func verdict(states []state) string {
 func show(w io.Writer, states []state, all bool) {
 	fmt.Fprintln(w, verdict(states))
 	summary(w, states)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nNODE\tREADY\tVERSION\tSITE\tNAT\tRELAYS\tPEERS\tTROUBLE")
+	t := screen.Table{Below: []string{"PEERS", "TROUBLE"}, Spare: []string{"VERSION", "SITE", "NAT"}}
+	t.Add(screen.Plain, "NODE", "READY", "VERSION", "SITE", "NAT", "RELAYS", "PEERS", "TROUBLE")
 	well := 0
 	for _, s := range states {
 		why := trouble(s, states)
@@ -130,17 +130,14 @@ func show(w io.Writer, states []state, all bool) {
 			site, nat, relays = cmp.Or(st.Site, "-"), st.NAT.Kind, fmt.Sprintf("%d/%d", reserved, len(st.Relays))
 			peers = counted(st.Peers)
 		}
-		row := []string{s.Node, cmp.Or(s.Ready, "-"), cmp.Or(s.Version, "-"), site, nat, relays, peers, cmp.Or(why, "-")}
-		for i := range row {
-			row[i] = clean(row[i])
-		}
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+		t.Add(screen.Plain, s.Node, cmp.Or(s.Ready, "-"), cmp.Or(s.Version, "-"), site, nat, relays, peers, cmp.Or(why, "-"))
 	}
 	if well < len(states) {
-		_ = t.Flush()
+		fmt.Fprintln(w)
+		t.Print(w, screen.Of(w))
 	}
 	if well > 0 {
-		fmt.Fprintf(w, "\n%d nodes without trouble: --all shows them\n", well)
+		fmt.Fprintf(w, "\n%s without trouble: --all shows them\n", wording.Count(well, "node"))
 	}
 	for _, s := range states {
 		if s.Status != nil {
@@ -232,9 +229,9 @@ func printFindings(w io.Writer, node string, all []findings.Finding) {
 		if !f.Severity.Wrong() {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s: %s: %s\n", clean(node), f.Severity, clean(f.ID), clean(f.Text))
+		screen.Of(w).Line(w, screen.Plain, "", fmt.Sprintf("%s: %s: %s: %s", node, f.Severity, f.ID, f.Text))
 		if f.Remedy != "" {
-			fmt.Fprintf(w, "  → %s\n", clean(f.Remedy))
+			screen.Of(w).Line(w, screen.Plain, "  → ", f.Remedy)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"edgemesh/internal/screen"
 	"edgemesh/internal/wording"
@@ -97,7 +98,7 @@ func prepare(root *cobra.Command) {
 		c.SetOut(out)
 		fmt.Fprint(out, wording.Reflow(b.String(), helpWidth))
 	})
-	root.SetFlagErrorFunc(BadUsage)
+	root.SetFlagErrorFunc(badFlag)
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return BadUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names(c))))
@@ -126,6 +127,17 @@ func names(c *cobra.Command) (out []string) {
 // BadUsage is a usage error that names the help of c.
 func BadUsage(c *cobra.Command, err error) error {
 	return Usage(fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath()))
+}
+
+// badFlag says what a flag's value has to be, in place of what a parser of numbers says.
+func badFlag(c *cobra.Command, err error) error {
+	if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) {
+		kind := bad.GetFlag().Value.Type()
+		if want, known := map[string]string{"int": "a whole number", "int64": "a whole number", "duration": "a time such as 30s or 2m", "bool": "true or false"}[kind]; known {
+			err = fmt.Errorf("--%s %q: must be %s", bad.GetFlag().Name, bad.GetValue(), want)
+		}
+	}
+	return BadUsage(c, err)
 }
 
 // Args accepts exactly the named arguments, spelled as in Use.

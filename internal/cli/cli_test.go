@@ -41,6 +41,7 @@ func TestExecute(t *testing.T) {
 		{"versoin", cli.ExitUsage, "", "prog: unknown command \"versoin\" (did you mean version?) (see `prog --help`)\n"},
 		{"go up\x1b[2J", cli.ExitFailed, "", "prog: no way to up?[2J\n"},
 		{"version now", cli.ExitUsage, "", "prog: unexpected argument \"now\" (see `prog version --help`)\n"},
+		{"go home --times x", cli.ExitUsage, "", "prog: --times \"x\": must be a whole number (see `prog go --help`)\n"},
 		{"id --dir", cli.ExitUsage, "", "prog: unknown flag: --dir (see `prog id --help`)\n"},
 		{"go", cli.ExitUsage, "", "prog: WHERE is missing (see `prog go --help`)\n"},
 		{"go home now", cli.ExitUsage, "", "prog: unexpected argument \"now\" (see `prog go --help`)\n"},
@@ -49,7 +50,7 @@ func TestExecute(t *testing.T) {
 		{"go silently", cli.ExitFailed, "", ""},
 	} {
 		root := &cobra.Command{Use: "prog", Version: "1.2.3"}
-		root.AddCommand(self.Version("prog"), self.ID("prog", "relay", "/var/lib/x"), &cobra.Command{
+		going := &cobra.Command{
 			Use: "go WHERE", Args: cli.Args("WHERE"),
 			RunE: func(_ *cobra.Command, args []string) error {
 				switch args[0] {
@@ -60,7 +61,9 @@ func TestExecute(t *testing.T) {
 				}
 				return errors.New("no way to " + args[0])
 			},
-		})
+		}
+		going.Flags().Int("times", 1, "")
+		root.AddCommand(self.Version("prog"), self.ID("prog", "relay", "/var/lib/x"), going)
 		var stdout, stderr strings.Builder
 		code := cli.Execute(t.Context(), root, strings.Fields(c.args), &stdout, &stderr)
 		for what, s := range map[string][2]string{"stdout": {stdout.String(), c.stdout}, "stderr": {stderr.String(), c.stderr}} {

@@ -3,6 +3,7 @@ package wording
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -90,4 +91,34 @@ func Duration(d time.Duration) string {
 		return out
 	}
 	return ""
+}
+
+// Sprintf is fmt.Sprintf, with durations and lists as Value has them.
+func Sprintf(format string, args ...any) string {
+	out := slices.Clone(args)
+	for i := range out {
+		if text, is := Value(out[i]); is {
+			out[i] = text
+		}
+	}
+	return fmt.Sprintf(format, out...)
+}
+
+// Value is a duration, or a list of anything but bytes, as a person reads it; an empty list is "". False: v is neither.
+func Value(v any) (string, bool) {
+	switch v := v.(type) {
+	case time.Duration:
+		return Duration(v), true
+	case error:
+		return "", false
+	}
+	all := reflect.ValueOf(v)
+	if !all.IsValid() || all.Kind() != reflect.Slice || all.Type().Elem().Kind() == reflect.Uint8 {
+		return "", false
+	}
+	texts := make([]string, all.Len())
+	for i := range texts {
+		texts[i] = fmt.Sprint(all.Index(i).Interface())
+	}
+	return strings.Join(texts, ", "), true
 }

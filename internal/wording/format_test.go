@@ -1,6 +1,7 @@
 package wording
 
 import (
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -11,21 +12,23 @@ import (
 
 func TestFormats(t *testing.T) {
 	for got, want := range map[string]string{
-		Number(65536):                              "65,536",
-		Number(uint64(1 << 62)):                    "unlimited",
-		Number(uint64(1<<64 - 1)):                  "unlimited",
-		Count(1, "relay"):                          "1 relay",
-		Count(0, "relay"):                          "0 relays",
-		Count(2, "address"):                        "2 addresses",
-		Count(1200, "query"):                       "1,200 queries",
-		Count(2, "is", "are"):                      "2 are",
-		Bytes(999):                                 "999 B",
-		Bytes(1500):                                "1.5 kB",
-		Bytes(uint64(82_854_982)):                  "83 MB",
-		Bytes(int64(math.MaxInt64)):                "unlimited",
-		Bytes(-1):                                  "0 B",
-		List(nil):                                  "none",
-		List([]string{"a"}):                        "a",
+		Number(65536):               "65,536",
+		Number(uint64(1 << 62)):     "unlimited",
+		Number(uint64(1<<64 - 1)):   "unlimited",
+		Count(1, "relay"):           "1 relay",
+		Count(0, "relay"):           "0 relays",
+		Count(2, "address"):         "2 addresses",
+		Count(1200, "query"):        "1,200 queries",
+		Count(2, "is", "are"):       "2 are",
+		Bytes(999):                  "999 B",
+		Bytes(1500):                 "1.5 kB",
+		Bytes(uint64(82_854_982)):   "83 MB",
+		Bytes(int64(math.MaxInt64)): "unlimited",
+		Bytes(-1):                   "0 B",
+		List(nil):                   "none",
+		List([]string{"a"}):         "a",
+		Sprintf("%v of %v, %d at %s", 10*time.Minute, []string{"a", "b"}, 3, []byte("x")): "10m of a, b, 3 at x",
+		Sprintf("%v %v", io.EOF, 1):                "EOF 1",
 		List([]string{"a", "b"}):                   "a and b",
 		List([]string{"a", "b", "c"}):              "a, b and c",
 		Most([]string{"a", "b", "c", "d", "e"}, 2): "a, b and 3 more",

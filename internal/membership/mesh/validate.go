@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 const (
@@ -73,7 +74,7 @@ func (s State) checkWAN(bad *Invalid) {
 			continue
 		}
 		if !private(p) {
-			bad.Addf(field, "%s is not inside a private range (%v); public addresses need no entry", p, privateRanges())
+			bad.Addf(field, "%s is not inside a private range (%s); public addresses need no entry", p, list(privateRanges()))
 		}
 		for j, q := range s.PodCIDRs {
 			if q.IsValid() && p.Overlaps(q) {
@@ -157,7 +158,7 @@ func (s State) checkBlock(bad *Invalid, field string, b netip.Prefix) {
 		}
 	}
 	if sameFamily {
-		bad.Addf(field, "%s is outside the cluster's podCIDRs %v", b, s.PodCIDRs)
+		bad.Addf(field, "%s is outside the cluster's podCIDRs %s", b, list(s.PodCIDRs))
 		return
 	}
 	bad.Addf(field, "%s is an %s block, but podCIDRs has no %s range", b, family(b), family(b))
@@ -275,4 +276,13 @@ func CheckNodeName(name string) error {
 		}
 	}
 	return nil
+}
+
+// list is "10.0.0.0/8, fd00::/8".
+func list(all []netip.Prefix) string {
+	texts := make([]string, len(all))
+	for i, p := range all {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
 }
