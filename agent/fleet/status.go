@@ -108,7 +108,7 @@ func verdict(states []state) string {
 
 // show prints the verdict, the summary, the nodes, and their findings.
 func show(w io.Writer, states []state, all bool) {
-	fmt.Fprintln(w, verdict(states))
+	screen.Of(w).Line(w, screen.Plain, "", verdict(states))
 	summary(w, states)
 	t := screen.Table{Below: []string{"PEERS", "TROUBLE"}, Spare: []string{"VERSION", "SITE", "NAT"}}
 	t.Add(screen.Plain, "NODE", "READY", "VERSION", "SITE", "NAT", "RELAYS", "PEERS", "TROUBLE")
