@@ -43,6 +43,7 @@ func commands() []command {
 			"connections that never say whose they are", knock},
 		{"talk", "[--every 200ms]", "give back each line of standard input, or say lines", talk},
 		{"ra", "--iface IF --prefix P", "router advertisements once a second", advertise},
+		{"names", "[--no-a] [--no-aaaa] [--late-aaaa D] AT ADDR", "a name server at AT that answers ADDR for every name, with faults", names},
 		{"proxy", "[--life 0s] HOST:PORT", "an HTTP proxy that ends connections after some time", proxy},
 		{"link", "[--up D] [--down D] [--both D] [--mtu N] [--seed N] [--socket PATH] A B",
 			"be the link between new TAPs A and B; D is like 'rate=100M queue=50ms delay=25ms loss=1%'", emulate},
