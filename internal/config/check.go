@@ -76,7 +76,7 @@ func (k Kubernetes) check(bad *mesh.Invalid) {
 	if k.NodeKey != "" && k.NodeCertificate == "" {
 		bad.Addf("membership.kubernetes.nodeKey", "set without nodeCertificate; set both")
 	}
-	if k.LocalUID < 0 || k.LocalUID >= math.MaxUint32 {
+	if k.LocalUID < 0 || int64(k.LocalUID) >= math.MaxUint32 {
 		bad.Addf("membership.kubernetes.localUID", "%d is not a user's number; write that of the user who runs the node's API cache, or leave it out for root", k.LocalUID)
 	}
 	if k.Server == "" {

@@ -80,9 +80,9 @@ func (w *writer) event(ctx context.Context, n *api.Node, reason, message string)
 
 // clip shortens a message to what a condition may hold.
 func clip(text string) string {
-	const most = 1000 // bytes; metav1.Condition allows 32768
+	const most = 780 // bytes; the CRD of MeshNodes takes 800 characters
 	if len(text) > most {
-		return text[:most] + "…"
+		return strings.ToValidUTF8(text[:most], "") + "…"
 	}
 	return text
 }
