@@ -108,36 +108,40 @@ func (n *Names) Dialer(dial dialFunc) dialFunc {
 		return dial
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		host, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, fmt.Errorf("dial %s: %w", address, err)
-		}
-		one, cancel := context.WithCancel(ctx)
-		defer cancel()
-		var mu sync.Mutex // of the two below, a leaf
-		var won net.Conn
-		var errs []error
-		err = n.each(one, host, Family(network), false, func(ctx context.Context, a netip.Addr) error {
-			c, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err != nil:
-				errs = append(errs, err)
-				return err
-			case won != nil:
-				return c.Close()
-			}
-			won = c
-			n.Worked(host, a)
-			cancel()
-			return nil
-		})
-		if won != nil {
-			return won, nil
-		}
-		return nil, cmp.Or(wording.Join(append(errs, err)...), ctx.Err())
+		return n.dial(ctx, dial, network, address)
 	}
+}
+
+func (n *Names) dial(ctx context.Context, dial dialFunc, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, err)
+	}
+	one, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex // of the two below, a leaf
+	var won net.Conn
+	var errs []error
+	err = n.each(one, host, Family(network), false, func(ctx context.Context, a netip.Addr) error {
+		c, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+			return err
+		case won != nil:
+			return c.Close()
+		}
+		won = c
+		n.Worked(host, a)
+		cancel()
+		return nil
+	})
+	if won != nil {
+		return won, nil
+	}
+	return nil, cmp.Or(wording.Join(append(errs, err)...), ctx.Err())
 }
 
 // LookupIPAddr returns what is known of a host as soon as it can be used, by the order of attempts.
