@@ -182,7 +182,7 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 	_, _, nodes := w.cluster(w.host(1, 1))
 	a := nodes[0]
 	fair.Eventually(t, 10*time.Second, "what its NAT does is known", func() error {
-		if !strings.Contains(a.log.String(), "kind=stable") {
+		if !strings.Contains(a.log.String(), "nat=\"stable") {
 			return errors.New("not yet")
 		}
 		return nil
