@@ -17,7 +17,7 @@ func TestForwardFinding(t *testing.T) {
 		says         []string
 	}{
 		"not used":              {"", "10.244.0.0/16", findings.OK, nil},
-		"outside":               {"172.31.0.0/20 fd12::7/128", "10.244.0.0/16 fd44::/16", findings.OK, []string{"from [172.31.0.0/20 fd12::7/128] to ports [10250/tcp]"}},
+		"outside":               {"172.31.0.0/20 fd12::7/128", "10.244.0.0/16 fd44::/16", findings.OK, []string{"from 172.31.0.0/20, fd12::7/128 to ports 10250/tcp"}},
 		"inside":                {"172.31.0.0/20 10.244.7.0/24", "10.244.0.0/16", findings.Broken, []string{"nodes.cloud.forward.from[1]: 10.244.7.0/24 overlaps", "10.244.0.0/16 (podCIDRs)"}},
 		"around":                {"10.0.0.0/8", "fd44::/16 10.244.0.0/16", findings.Broken, []string{"nodes.cloud.forward.from[0]: 10.0.0.0/8 overlaps", "10.244.0.0/16 (podCIDRs)"}},
 		"no such IP version":    {"fd12::7/128 10.1.0.0/16", "10.244.0.0/16", findings.Broken, []string{"nodes.cloud.forward.from[0]: fd12::7/128 is of an IP version"}},
