@@ -31,7 +31,8 @@ type (
 		Text string // for an operator
 		Over PathID
 	}
-	// Moved: the best path of a lane is another one now. Lost: the one before has ended; Unused: when nothing had used it lately.
+	// Moved: the best path of a lane is another one now. Lost: the one before has ended, and was needed; Unused: the last path
+	// has ended, and nothing needed it.
 	Moved struct{ Lost, Unused bool }
 	// Nudge: report to the peer, which begins the attempts, that one is worth while.
 	Nudge struct{ Via PathID }

@@ -8,17 +8,18 @@ import (
 // forgiveAfter is how long a path must have answered for earlier suspicions to be forgotten.
 const forgiveAfter = time.Minute
 
-// missedFor is how long after its last use a peer's path is missed when its connection ends. The peer closes one that nothing
-// has used for longer (inUse).
+// missedFor is how long after its last use a peer's path without streams is missed when its connection ends. The peer closes one
+// that nothing has used for longer (inUse).
 const missedFor = inUse - 500*time.Millisecond
 
-// rank orders paths for a lane, the lowest first: direct, punched, relayed by the order
-// of relays; below those, direct paths that have yet to show that they stay, and last those that are not proven.
+// rank orders paths for a lane, the lowest first: of the lane's transport, of the other one, and of each the direct before the
+// punched; relayed by the order of relays; below those, end-to-end paths that have yet to show that they stay, and last those
+// that are not proven.
 func (p *path) rank(now Time, lane Lane) int {
 	class := p.class()
-	second := 0
+	end := class
 	if (p.link.Transport == QUIC) != (lane == DatagramLane) {
-		second = 1
+		end += 2
 	}
 	switch {
 	case p.state != Proven:
@@ -30,9 +31,9 @@ func (p *path) rank(now Time, lane Lane) int {
 		}
 		return rank
 	case now < p.trust:
-		return 500 + 10*class + second
+		return 500 + end
 	default:
-		return 10*class + second
+		return end
 	}
 }
 
@@ -73,8 +74,7 @@ func (m *Machine) best(lane Lane, skip func(PathID) bool) *path {
 
 // choose finds the best path of each lane, and orders what follows from a change.
 func (m *Machine) choose() {
-	var changed, missed bool
-	var moved Moved
+	var changed, lost bool
 	for lane := range Lane(lanes) {
 		old := m.use.lanes[lane]
 		alive := slices.Contains(m.paths, old)
@@ -92,18 +92,20 @@ func (m *Machine) choose() {
 		if lane == StreamLane {
 			m.use.since = m.now
 		}
-		switch {
-		case old == nil:
-		case !alive:
-			moved.Lost, missed = true, missed || old.failed || m.now-m.use.last < missedFor
-		default:
-			changed = true
+		if old != nil {
+			changed, lost = true, lost || !alive && m.missed(old)
 		}
 	}
-	if moved.Lost || changed {
-		moved.Unused = moved.Lost && !missed
-		m.order(moved)
+	if changed {
+		m.order(Moved{Lost: lost, Unused: !lost && len(m.paths) == 0})
 	}
+}
+
+// missed reports whether it is a loss that a path has ended: it was given up, or used a moment ago, or a stream was open on it. A
+// peer that closes its streams for lack of use does so later than idleTimeout.
+func (m *Machine) missed(p *path) bool {
+	unused := m.now - m.use.last
+	return p.failed || unused < missedFor || p.streams > 0 && unused < idleTimeout
 }
 
 // suspect takes back that a path is proven until it answers. One that is suspected repeatedly is trusted later and later.

@@ -126,7 +126,7 @@ func (m *Machine) closeAll(why Reason) {
 	for _, p := range gone {
 		m.order(Close{Path: p.id, Why: why})
 	}
-	m.order(Moved{Lost: true, Unused: why == Unused})
+	m.order(Moved{Lost: why != Unused, Unused: why == Unused})
 }
 
 // forget drops all paths, and with them what was learnt of failures.

@@ -168,13 +168,13 @@ var want = map[State]map[string]string{
 		"answer 1": "relayed: Punch[tcp quic]", "silence": "idle: Close1 Lost", "": "trying:",
 	},
 	Relayed: {
-		"open": "relayed: Try1", "refuse": "gone: Close1 Lost", "down 1": "idle: Unused", "broken 1": "idle: Close1 Lost",
+		"open": "relayed: Try1", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
 		"ask 1": "relayed: Probe1", "suspect 1": "trying: Probe1", "net changed": "relayed: Probe1",
 		"disconnect": "idle: Close1 Unused", "silence": "idle: Close1 Lost", "": "relayed:",
 	},
 	Direct: {
 		"open": "direct: Try2", "refuse": "gone: Close1 Close2 Close3 Lost",
-		"down 2": "direct: Unused Probe3 Punch[tcp]", "broken 2": "relayed: Close2 Lost Probe1 Probe3 Punch[tcp]",
+		"down 2": "direct: Lost Probe3 Punch[tcp]", "broken 2": "relayed: Close2 Lost Probe1 Probe3 Punch[tcp]",
 		"broken 1": "direct: Close1", "suspect 2": "direct: Moved Probe2 Probe3", "suspect 1": "direct: Probe1", "ask 1": "direct: Probe1",
 		"net changed": "direct: Probe1 Probe2 Probe3", "disconnect": "idle: Close1 Close2 Close3 Unused",
 		"silence": "idle: Close1 Close2 Close3 Lost", "": "direct:",

@@ -77,7 +77,7 @@ func (c *changes) write(ctx context.Context, now time.Time) {
 		from, to := x.from.before, x.to.Path
 		level, kind := slog.LevelInfo, PathChanged
 		switch {
-		case x.to.Kind == PathClosed:
+		case x.to.Kind == PathClosed && !x.lost:
 			level, kind = slog.LevelDebug, PathClosed
 		case x.lost && to.Kind == paths.KindNone:
 			kind = PathLost

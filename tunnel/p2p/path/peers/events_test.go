@@ -30,6 +30,7 @@ func TestOneLine(t *testing.T) {
 		"replaced": {quic, []step{{PathLost, none}, {PathChanged, relayed}},
 			`level=INFO msg="path changed" peer=edge-2 path=relayed transport=relay/tcp before=punched lost=true`},
 		"lost":   {quic, []step{{PathLost, none}}, `level=INFO msg="path lost" peer=edge-2 path=none transport="" before=punched lost=true`},
+		"both":   {tcp, []step{{PathLost, quic}, {PathClosed, none}}, `level=INFO msg="path lost" peer=edge-2 path=none transport="" before=punched lost=true`},
 		"idle":   {quic, []step{{PathClosed, none}}, ""},
 		"as was": {quic, []step{{PathChanged, tcp}, {PathChanged, quic}}, ""},
 	} {
