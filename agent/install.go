@@ -154,8 +154,9 @@ func addHostFlags(c *cobra.Command, o *install.Options) {
 // host fills in what depends on the host.
 func host(c *cobra.Command, o *install.Options) error {
 	o.Out = c.OutOrStdout()
-	if o.Root != "/" {
-		return nil
+	var err error
+	if o.Root, err = filepath.Abs(o.Root); err != nil || o.Root != "/" {
+		return err
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): run as root, or choose another --root", os.Geteuid())

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"edgemesh/agent/daemon"
+	"edgemesh/internal/config"
 )
 
 // Of another host's root, uninstall reads the configuration there, and with --purge leaves no file.
@@ -52,7 +55,7 @@ cniDataDir: /srv/cni
 			return err
 		})
 		got := strings.Join(there, " ")
-		want := "etc/edgemesh/agent.yaml srv/cni/10.244.1.2_default_web srv/state/agent.lock srv/state/identity.key" // changed since; who comes back
+		want := "etc/edgemesh/agent.yaml srv/cni/10.244.1.2_default_web srv/state/identity.key" // changed since; who comes back
 		if purge {
 			want = ""
 		}
@@ -60,4 +63,54 @@ cniDataDir: /srv/cni
 			t.Errorf("purge %v: left is %q, want %q", purge, got, want)
 		}
 	}
+}
+
+// A root with nothing of an agent's but what install wrote: nothing is left, and nothing is said to be. While an agent runs
+// there, all of it stays. An image's absolute links lead within it.
+func TestUninstallRootWhereNoAgentRan(t *testing.T) {
+	root, outside := t.TempDir(), t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unit := "/etc/systemd/system/edgemesh-agent.service"
+	write(filepath.Join(root, unit), "x")
+	write(filepath.Join(root, "/var/lib/edgemesh/install.json"), `{"form": "systemd", "files": {"`+unit+`": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}}`)
+	write(filepath.Join(root, config.DefaultPath), "nodeName: a\nmembership: {file: /etc/edgemesh/cluster.yaml}\nruntimeDir: /var/run/edgemesh\n")
+	write(filepath.Join(outside, "edgemesh/subnet.json"), "a local agent's")
+	write(filepath.Join(root, outside, "edgemesh/subnet.json"), "the image's")
+	if err := os.Symlink(outside, filepath.Join(root, "var/run")); err != nil {
+		t.Fatal(err)
+	}
+
+	lock, err := daemon.LockStateDir(filepath.Join(root, config.DefaultStateDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, errOut := command(t, "uninstall", "--root", root)
+	if _, err := os.Stat(filepath.Join(root, unit)); code != 1 || err != nil || !strings.Contains(errOut, "is held by process") {
+		t.Errorf("beside an agent: exit code %d, unit %v: %s%s", code, err, out, errOut)
+	}
+	lock.Release()
+
+	code, out, errOut = command(t, "uninstall", "--root", root)
+	if code != 0 || strings.Contains(out, "key") || !strings.Contains(out, "removed  "+config.DefaultStateDir) || !strings.Contains(out, "left to do") {
+		t.Errorf("exit code %d: %s%s", code, out, errOut)
+	}
+	for path, want := range map[string]bool{filepath.Join(root, unit): false, filepath.Join(root, config.DefaultStateDir): false,
+		filepath.Join(root, outside, "edgemesh"): false, filepath.Join(outside, "edgemesh/subnet.json"): true} {
+		if exists := exists(path); exists != want {
+			t.Errorf("%s is there: %v", path, exists)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
+
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
 	"edgemesh/cni/calls"
@@ -46,20 +48,28 @@ func Cleanup(ctx context.Context, cfg config.Config, purge bool, log *slog.Logge
 	return errors.Join(cleanFiles(cfg, purge, log), host.New(host.Config{StateDir: cfg.StateDir, Log: log}).Cleanup(ctx))
 }
 
-// CleanupFiles is the part of Cleanup that needs no kernel, for the host whose root directory is at root. The error wraps
-// ErrLocked while an agent runs there.
+// CleanupFiles is the part of Cleanup that needs no kernel, for the host whose root directory is at root: links on the
+// paths lead within it. The error wraps ErrLocked while an agent runs there; then nothing was removed.
 func CleanupFiles(cfg config.Config, root string, purge bool, log *slog.Logger) error {
 	for _, dir := range []*string{&cfg.StateDir, &cfg.RuntimeDir, &cfg.CNIConfDir, &cfg.CNIBinDir} {
-		if *dir != "" {
-			*dir = filepath.Join(root, *dir)
+		if *dir == "" {
+			continue
+		}
+		var err error
+		if *dir, err = securejoin.SecureJoin(root, *dir); err != nil {
+			return err
 		}
 	}
-	lock, err := LockStateDir(cfg.StateDir)
-	if err != nil {
-		return err
+	unlock := func() {}
+	if _, err := os.Stat(cfg.StateDir); err == nil { // where there is none, no agent runs
+		lock, err := LockStateDir(cfg.StateDir)
+		if err != nil {
+			return err
+		}
+		unlock = lock.Release
 	}
-	defer lock.Release()
-	err = cleanFiles(cfg, purge, log)
+	defer unlock()
+	err := errors.Join(cleanFiles(cfg, purge, log), removeFile(cfg.StateDir, lockFile))
 	for _, dir := range []string{cfg.StateDir, cfg.RuntimeDir} {
 		_ = os.Remove(dir) // unless something is in it
 	}

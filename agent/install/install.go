@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
+
 	"edgemesh/agent/cniconf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
@@ -85,8 +87,13 @@ type installer struct {
 	todo []string // for the operator
 }
 
-// path is a path of the host as this process sees it.
-func (i *installer) path(p string) string { return filepath.Join(i.o.Root, p) }
+// path is a path of the host as this process sees it; links on it lead within the host's root, also absolute ones.
+func (i *installer) path(p string) string {
+	if dir, err := securejoin.SecureJoin(i.o.Root, filepath.Dir(p)); err == nil {
+		return filepath.Join(dir, filepath.Base(p))
+	}
+	return filepath.Join(i.o.Root, p)
+}
 
 func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, format+"\n", args...) }
 

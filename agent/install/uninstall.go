@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"edgemesh/cni/ipam"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Uninstall stops the agent and removes what it set up and what Install wrote. The node is
@@ -22,6 +23,11 @@ func Uninstall(ctx context.Context, o Options) error {
 		return err
 	}
 	i.host = i.distribution()
+	if o.Files != nil && !o.KeepNetwork && i.rec.Form != DaemonSet {
+		if err := o.Files(); err != nil { // an agent runs there: all of it stays for another attempt
+			return err
+		}
+	}
 	var errs []error
 	nodeIP := map[string]string{}
 	if o.KeepNetwork {
@@ -42,9 +48,6 @@ func Uninstall(ctx context.Context, o Options) error {
 	} else if o.Cleanup == nil {
 		i.todo = append(i.todo, "interfaces, routes and rules of a running agent are still there: stop it, then run "+
 			"`edgemesh-agent cleanup` on the host, or reboot it")
-		if o.Files != nil {
-			errs = append(errs, o.Files())
-		}
 	} else if err := o.Cleanup(ctx); err != nil {
 		// The binary must stay for another attempt.
 		return errors.Join(append(errs, err)...)
@@ -72,10 +75,12 @@ func Uninstall(ctx context.Context, o Options) error {
 	if err := os.Remove(i.recordPath()); err != nil {
 		return err
 	}
-	if os.Remove(i.path(o.StateDir)) == nil {
+	if exists(i.path(filepath.Join(o.StateDir, identity.KeyFile))) {
+		i.say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
+	} else if os.Remove(i.path(o.StateDir)) == nil {
 		i.say("removed  %s", o.StateDir)
 	} else {
-		i.say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
+		i.say("kept     %s (other files are in it)", o.StateDir)
 	}
 	return i.done()
 }
