@@ -39,8 +39,8 @@ type Event struct {
 	name   string     // of the peer, for the log
 }
 
-// changes is what the log will say: one line of all that happens to a peer's path until that has been quiet for a moment. A
-// punch moves both lanes, each over two transports.
+// changes is what the log will say: one line of all that happens to a peer's path until that has been quiet for a moment, or
+// has gone on for long. A punch moves both lanes, each over two transports.
 type changes struct {
 	log *slog.Logger
 	by  map[peer.ID]*change
@@ -49,28 +49,31 @@ type changes struct {
 type change struct {
 	from, to Event
 	lost     bool
-	at       time.Time // of the last event
+	since    time.Time // of the first event
+	at       time.Time // of the last one
 }
 
-// quiet is how long a path has to stay, and patience how often a path that does not is looked at.
+// quiet is how long a path has to stay, long how late a line is at most for one that does not, patience how often they are
+// looked at.
 const (
 	quiet    = time.Second
+	long     = 10 * quiet
 	patience = quiet / 4
 )
 
 func (c *changes) add(e Event, now time.Time) {
 	x := c.by[e.Peer]
 	if x == nil {
-		x = &change{from: e}
+		x = &change{from: e, since: now}
 		c.by[e.Peer] = x
 	}
 	x.to, x.at, x.lost = e, now, x.lost || e.Kind == PathLost
 }
 
-// write logs what is quiet.
+// write logs what is quiet, or has waited for long.
 func (c *changes) write(ctx context.Context, now time.Time) {
 	for id, x := range c.by {
-		if now.Sub(x.at) < quiet {
+		if now.Sub(x.at) < quiet && now.Sub(x.since) < long {
 			continue
 		}
 		delete(c.by, id)
@@ -143,5 +146,6 @@ func (d *dispatcher) run(ctx context.Context) {
 				f(e)
 			}
 		}
+		d.changes.write(ctx, time.Now())
 	}
 }

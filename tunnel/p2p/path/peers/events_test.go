@@ -58,3 +58,30 @@ func TestOneLine(t *testing.T) {
 		})
 	}
 }
+
+// A path that never stays is a line every ten seconds, and keeps no other peer's line back.
+func TestFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		d := newDispatcher(slog.New(slog.NewTextHandler(&out, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { d.run(ctx); close(done) }()
+		direct, relayed := paths.Path{Kind: paths.KindDirect, Transport: "quic"}, paths.Path{Kind: paths.KindRelayed, Transport: "relay/tcp"}
+		d.emit(Event{Peer: "q", Kind: PathChanged, Path: direct, before: relayed, name: "steady"})
+		for range 150 { // a minute of a flap every 200 ms
+			d.emit(Event{Peer: "p", Kind: PathLost, Path: relayed, before: direct, name: "unsteady"})
+			time.Sleep(quiet / 5)
+			d.emit(Event{Peer: "p", Kind: PathChanged, Path: direct, before: relayed, name: "unsteady"})
+			time.Sleep(quiet / 5)
+		}
+		cancel()
+		<-done
+		if n := strings.Count(out.String(), "peer=unsteady"); n < 5 || n > 6 {
+			t.Errorf("%d lines of a minute's flaps, want one every %v:\n%s", n, 10*quiet, out.String())
+		}
+		if first, _, _ := strings.Cut(out.String(), "\n"); !strings.Contains(first, "peer=steady") {
+			t.Errorf("the steady peer's line was kept back: the first one is %q", first)
+		}
+	})
+}
