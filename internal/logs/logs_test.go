@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/multiformats/go-multiaddr"
 	"go.uber.org/goleak"
 )
 
@@ -21,8 +22,8 @@ func TestReadable(t *testing.T) {
 	var b bytes.Buffer
 	log, _ := New(&b, Config{}, false)
 	log.Info("x", "after", 10*time.Minute, "relays", []string{"a", "b"}, "dropped", []string{}, "err", nil, "pods",
-		[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, "key", []byte("k"), "cause", errors.Join(errors.New("one")), "addr", netip.MustParseAddr("::1"))
-	if _, got, _ := strings.Cut(b.String(), "msg="); got != "x after=10m relays=\"a, b\" pods=10.0.0.0/8 key=\"k\" cause=one addr=::1\n" {
+		[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, "key", []byte("k"), "cause", errors.Join(errors.New("one")), "addr", netip.MustParseAddr("::1"), "over", multiaddr.StringCast("/ip4/192.0.2.1/tcp/1"))
+	if _, got, _ := strings.Cut(b.String(), "msg="); got != "x after=10m relays=\"a, b\" pods=10.0.0.0/8 key=\"k\" cause=one addr=::1 over=/ip4/192.0.2.1/tcp/1\n" {
 		t.Errorf("%s", got)
 	}
 	b.Reset()

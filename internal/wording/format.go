@@ -104,12 +104,13 @@ func Sprintf(format string, args ...any) string {
 	return fmt.Sprintf(format, out...)
 }
 
-// Value is a duration, or a list of anything but bytes, as a person reads it; an empty list is "". False: v is neither.
+// Value is a duration, or a list of anything but bytes, as a person reads it; an empty list is "". False: v is neither, or
+// has a text of its own.
 func Value(v any) (string, bool) {
 	switch v := v.(type) {
 	case time.Duration:
 		return Duration(v), true
-	case error:
+	case error, fmt.Stringer:
 		return "", false
 	}
 	all := reflect.ValueOf(v)
