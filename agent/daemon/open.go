@@ -66,7 +66,7 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 		return nil, configError(err)
 	}
 	node, err := p2p.New(p2p.Config{
-		Key: n.key, Listen: cfg.Listen, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
+		Key: n.key, Listen: cfg.Listen, Announced: cfg.Relay.Announce, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
 		PortGuessing: cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(cfg.StateDir, addressFile), Log: n.log.With("part", "p2p"),

@@ -71,7 +71,9 @@ type Config struct {
 	Key crypto.PrivKey
 	// Listen has TCP and QUIC addresses, /ip4/…/tcp/P and /ip4/…/udp/P/quic-v1
 	// or /ip6/…. New fails when any of them is taken.
-	Listen     []ma.Multiaddr
+	Listen []ma.Multiaddr
+	// Announced are addresses that lead to this node although no interface has them, as behind a 1:1 NAT.
+	Announced  []ma.Multiaddr
 	Membership members.Membership
 	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
 	// 0 sets none.
@@ -116,6 +118,7 @@ type Node struct {
 	packets *packet.Service
 	dialer  *dialer.Dialer
 	addrs   *uplinks.Addrs
+	public  []ma.Multiaddr // as announced
 	targets *targets.Guard
 	relays  *relays.Set
 	sense   *sense.Sense
@@ -146,7 +149,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.now == nil {
 		cfg.now = sinceBoot
 	}
-	n := &Node{tasks: newTasks(), log: cfg.Log, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
+	n := &Node{tasks: newTasks(), log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
 	if cfg.Names == nil {
 		cfg.Names = resolve.New(resolve.Config{})
 		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
@@ -352,7 +355,10 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 
 // owns reports whether an endpoint is this node's: an address known by observation alone is not.
 func (n *Node) owns(e endpoint.Endpoint) bool {
-	return n.addrs.Owns(e.Addr.Addr()) || slices.Contains(n.mapper.Endpoints(), e)
+	return n.addrs.Owns(e.Addr.Addr()) || slices.Contains(n.mapper.Endpoints(), e) || slices.ContainsFunc(n.public, func(a ma.Multiaddr) bool {
+		at, ok := endpoint.Parse(a)
+		return ok && at == e
+	})
 }
 
 // mappingChanged repeats attempts that failed without the port of the router.

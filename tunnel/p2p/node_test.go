@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/who/members"
@@ -119,6 +121,20 @@ func TestPortInUse(t *testing.T) {
 	for _, a := range n.ListenAddrs() {
 		if _, err := New(Config{Key: newKey(t), Listen: addrs(t, a.String())}); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("second node on %s: %v, want EADDRINUSE", a, err)
+		}
+	}
+}
+
+// What a node announces is its own, though no interface has it: at that port, over that transport.
+func TestAnnouncedIsOwn(t *testing.T) {
+	n, err := New(Config{Key: newKey(t), Listen: addrs(t, "/ip4/127.0.0.1/tcp/0"), Announced: addrs(t, "/ip4/5.5.5.5/tcp/4470", "/dns4/edge.example.org/tcp/4470")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for text, want := range map[string]bool{"/ip4/5.5.5.5/tcp/4470": true, "/ip4/5.5.5.5/tcp/4471": false, "/ip4/5.5.5.5/udp/4470/quic-v1": false} {
+		if e, _ := endpoint.Parse(ma.StringCast(text)); n.owns(e) != want {
+			t.Errorf("%s is owned: %v", text, !want)
 		}
 	}
 }

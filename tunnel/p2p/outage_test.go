@@ -3,6 +3,7 @@ package p2p
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -151,6 +152,41 @@ func TestPeerRestart(t *testing.T) {
 	b = c.startNode(1)
 	d := a.reaches(b, 5*time.Second)
 	t.Logf("reached again %v after the reservation, punched after %v", d, a.onPath(b, 10*time.Second, paths.KindPunched, "tcp"))
+}
+
+// A relay or a peer that is killed while a stream is open, however quiet, is a loss: in the log, and in what is counted.
+func TestCrashIsALoss(t *testing.T) {
+	for _, nat := range []string{natSymmetric, natNone} {
+		t.Run(nat, func(t *testing.T) {
+			w := newWorld(t)
+			w.site(1, nat, 1)
+			w.site(2, nat, 1)
+			relay, _, nodes := w.cluster(w.host(1, 1), w.host(2, 1))
+			a, b := nodes[0], nodes[1]
+			victim, left := relay, nodes
+			if nat == natNone {
+				a.call(b)
+				a.onPath(b, 10*time.Second, paths.KindDirect, "tcp")
+				victim, left = b, nodes[:1]
+			}
+			if r := a.ask(request{Cmd: "hold", Peer: b.id.String()}); r.Err != "" {
+				t.Fatal(r.Err)
+			}
+			time.Sleep(5 * time.Second)
+			victim.stop(syscall.SIGKILL)
+			for _, n := range left {
+				fair.Eventually(t, 6*time.Second, n.name+" logs the loss", func() error {
+					if log := n.log.String(); !strings.Contains(log, "lost=true") || nat == natSymmetric && !strings.Contains(log, "before=relayed lost=true") {
+						return fmt.Errorf("events %q", n.ask(request{Cmd: "status"}).Events)
+					}
+					return nil
+				})
+				if !slices.ContainsFunc(n.ask(request{Cmd: "status"}).Events, func(e string) bool { return strings.HasPrefix(e, peers.PathLost.String()) }) {
+					t.Errorf("%s: no event of a loss", n.name)
+				}
+			}
+		})
+	}
 }
 
 // A site that gets another address is found at the new one.

@@ -54,7 +54,7 @@ type roleConfig struct {
 }
 
 type request struct {
-	Cmd   string // call, ping, status, blast, quit
+	Cmd   string // call, ping, hold, status, blast, quit
 	Peer  string
 	Proto string
 	Time  time.Duration
@@ -251,6 +251,14 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 	case "ping":
 		ctx, cancel := context.WithTimeout(context.Background(), r.Time)
 		_, out.Path, err = n.Ping(ctx, p)
+		cancel()
+	case "hold": // a stream that stays open, and quiet
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		var s *paths.Stream
+		if s, err = n.OpenStream(ctx, p, sinkProto); err == nil {
+			out.Path = s.Path()
+			_, err = s.Write([]byte{1})
+		}
 		cancel()
 	case "blast":
 		out.Path, out.Bytes, err = blast(n, p, protocol.ID(r.Proto), r.Time)

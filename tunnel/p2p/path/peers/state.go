@@ -69,11 +69,11 @@ func (s *state) apply(e ladder.Event) {
 	unproved, _ := s.m.Path(a.Path)
 	actions := s.m.Handle(s.Now(), e)
 	proved, _ := s.m.Path(a.Path)
-	if _, at := s.m.Using(ladder.StreamLane); at != s.using.at {
-		s.using.at, s.using.since = at, time.Now()
-	}
 	for _, a := range actions {
 		s.do(a)
+	}
+	if _, at := s.m.Using(ladder.StreamLane); at != s.using.at {
+		s.using = using{at, time.Now(), s.path()}
 	}
 	if a.Last {
 		s.tell(a.Path, s.owed.over(a.Path, s.Now())...)
@@ -128,7 +128,7 @@ func (s *state) moved(a ladder.Moved) {
 	case a.Lost:
 		e.Kind = PathLost
 	}
-	s.using.reported = e.Path
+	s.using.reported = e.Path // the datagram lane's alone may have moved
 	s.changed.Broadcast()
 	s.events.emit(e)
 }
