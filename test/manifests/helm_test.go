@@ -305,14 +305,37 @@ func TestHostBits(t *testing.T) {
 	t.Parallel()
 	helm := tool(t, "helm")
 	for cidr, want := range map[string]string{
-		"10.244.8.0/20": "10.244.8.0/20 has bits set behind its prefix length: byte 3 must be a multiple of 16",
-		"10.3.0.0/15":   "byte 2 must be a multiple of 2",
-		"10.244.0.5/30": "byte 4 must be a multiple of 4",
+		"10.244.8.0/20":      "10.244.8.0/20 has bits set behind its prefix length: byte 3 must be a multiple of 16",
+		"10.3.0.0/15":        "byte 2 must be a multiple of 2",
+		"10.244.0.5/30":      "byte 4 must be a multiple of 4",
+		"fd00:10:244:1::/56": "fd00:10:244:1::/56 has bits set behind its prefix length: group 4 must be a multiple of 0x100",
+		"fd00::1/80":         "group 8 must be a multiple of 0x10000", "fd00:0:0:1:2:3:4:5/127": "group 8 must be a multiple of 0x2",
+		"fd00:10:244:100::/56": "", "fd00::/64": "", "fd00::1:0/112": "", "fd00:0:0:1:2:3:4:4/127": "", "fd00:10:244:8a00::/55": "", "::1:0/112": "",
 		"10.244.0.0/20": "", "10.2.0.0/15": "", "10.244.0.4/30": "", "8.0.0.0/5": "",
 	} {
 		_, err := command(t, helm, "template", "x", chart, "--set", "podNetwork.podCIDRs={"+cidr+"}")
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", cidr, err, want)
+		}
+	}
+}
+
+// A limit is judged as the quantity that it is.
+func TestMemoryLimits(t *testing.T) {
+	t.Parallel()
+	helm := tool(t, "helm")
+	for limit, want := range map[string]string{
+		"agent=10Mi": "agent.resources.limits.memory: 10Mi is too little", "agent=0.01Gi": "64Mi or more", "agent=1000000": "64Mi or more",
+		"agent=67108863": "64Mi or more", "agent=64M": "64Mi or more", "agent=65535Ki": "64Mi or more", "relay=1e7": "relay.resources.limits.memory: 1e7",
+		"controller=31Mi": "32Mi or more", "agent=64MB": "/agent/resources/limits/memory",
+		"agent=64Mi": "", "agent=65536Ki": "", "agent=1e9": "", "agent=0.0625Gi": "", "agent=67108864": "", "relay=1G": "", "controller=32Mi": "",
+	} {
+		who, value, _ := strings.Cut(limit, "=")
+		for _, flag := range []string{"--set", "--set-string"} {
+			_, err := command(t, helm, append([]string{"template", "x", chart, flag, who + ".resources.limits.memory=" + value}, with(set("relay.enabled=true"))...)...)
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s %s: %v, want %q", flag, limit, err, want)
+			}
 		}
 	}
 }
@@ -346,8 +369,6 @@ func TestSchemaRefuses(t *testing.T) {
 		"podNetwork.podCIDRs={10.244.0.1/16}":              "/podNetwork/podCIDRs/0", // host bits
 		"podNetwork.podCIDRs={10.244.0.0/16,fd00::1/64}":   "/podNetwork/podCIDRs/1",
 		"podNetwork.podCIDRs={fd00:1:2:3:4::/64}":          "/podNetwork/podCIDRs/0",
-		"agent.resources.limits.memory=10Mi":               "/agent/resources/limits/memory", // killed before it runs
-		"relay.resources.limits.memory=1000000":            "/relay/resources/limits/memory",
 		"agent.proxy=10.1.1.1:3128":                        "/agent/proxy",
 		"podNetwork.relays={/ip4/203.0.113.5/tcp/4470}":    "/podNetwork/relays/0",
 		"podNetwork.encryption=never":                      "/podNetwork/encryption",

@@ -27,3 +27,31 @@ container while the API is unreachable. */}}
 - {name: KUBERNETES_SERVICE_PORT, value: {{ .Values.apiServer.port | quote }}}
 {{- end }}
 {{- end }}
+
+{{/* The parts of an address with spaces between: four bytes, or eight groups. */}}
+{{- define "edgemesh.parts" -}}
+{{- $halves := splitList "::" . -}}
+{{- $parts := regexSplit "[:.]" (index $halves 0) -1 -}}
+{{- if gt (len $halves) 1 -}}
+{{- $end := splitList ":" (index $halves 1) -}}
+{{- range until (max 0 (sub 8 (add (len $parts) (len $end))) | int) }}{{ $parts = append $parts "0" }}{{ end -}}
+{{- $parts = concat $parts $end -}}
+{{- end -}}
+{{ join " " $parts }}
+{{- end }}
+
+{{/* The resources of (list KEY FLOOR RESOURCES): with less memory than FLOOR MiB it is killed before it runs. */}}
+{{- define "edgemesh.resources" -}}
+{{- $key := index . 0 -}}
+{{- $floor := index . 1 -}}
+{{- $resources := index . 2 -}}
+{{- $limit := dig "limits" "memory" "" $resources | toString -}}
+{{- if $limit -}}
+{{- $number := regexFind "^[+]?[0-9.]+([eE][+-]?[0-9]+)?" $limit -}}
+{{- $units := dict "" 1 "n" 1e-9 "u" 1e-6 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- if lt (mulf $number (get $units (trimPrefix $number $limit))) (mulf $floor 1048576) -}}
+{{- fail (printf "%s.limits.memory: %s is too little, it would be killed before it runs: %dMi or more, or no limit" $key $limit $floor) -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $resources }}
+{{- end }}
