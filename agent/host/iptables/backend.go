@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,12 +10,34 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-iptables/iptables"
 )
 
 // lockWait is how long iptables waits for its lock, in seconds.
 const lockWait = 10
+
+// programTime bounds a run of one of iptables' programs, its wait for the lock included: one that never ends would stop repair.
+const programTime = 30 * time.Second
+
+// run runs a program for limit at most, and returns what it prints.
+func run(limit time.Duration, stdin, path string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	c := exec.CommandContext(ctx, path, args...)
+	if stdin != "" {
+		c.Stdin = strings.NewReader(stdin)
+	}
+	c.WaitDelay = time.Second // its children may keep its output open
+	out, err := c.Output()
+	if e := new(exec.ExitError); ctx.Err() != nil {
+		err = fmt.Errorf("it did not end within %v", limit)
+	} else if errors.As(err, &e) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(e.Stderr))
+	}
+	return string(out), err
+}
 
 // Modes of an iptables binary.
 const (
@@ -43,14 +66,11 @@ func (b *backend) save() (ruleset, error) {
 	if b.mode == modeLegacy && !legacyInUse(b.v6) {
 		return ruleset{chains: map[key][]string{}, policy: map[key]string{}}, nil
 	}
-	out, err := exec.Command(b.path + "-save").Output()
-	if e := new(exec.ExitError); errors.As(err, &e) {
-		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(e.Stderr))
-	}
+	out, err := run(programTime, "", b.path+"-save")
 	if err != nil {
 		return ruleset{}, fmt.Errorf("%s-save: %w", b.path, err)
 	}
-	return parseSave(string(out)), nil
+	return parseSave(out), nil
 }
 
 // dropEmpty removes the built-in chains that nft created for us, in tables where only
@@ -76,8 +96,8 @@ func (b *backend) dropEmpty(had ruleset) error {
 	}
 	for table := range touched {
 		// Without a name, -X deletes every empty chain, built-in ones included.
-		if out, err := exec.Command(b.path, "-w", "-t", table, "-X").CombinedOutput(); err != nil {
-			return fmt.Errorf("%s -t %s -X: %w: %s", b.path, table, err, strings.TrimSpace(string(out)))
+		if _, err := run(programTime, "", b.path, "-w", strconv.Itoa(lockWait), "-t", table, "-X"); err != nil {
+			return fmt.Errorf("%s -t %s -X: %w", b.path, table, err)
 		}
 	}
 	return nil
@@ -109,10 +129,9 @@ func (b *backend) load() error {
 // iptables-save prints rules. What is to be deleted is named by its text, never by its number, which other programs change
 // at any time; if it is gone by now, that is an error.
 func (b *backend) change(table string, lines ...string) error {
-	c := exec.Command(b.path+"-restore", "-w", strconv.Itoa(lockWait), "--noflush")
-	c.Stdin = strings.NewReader("*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n")
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s-restore, table %s: %w: %s", b.path, table, err, bytes.TrimSpace(out))
+	rules := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
+	if _, err := run(programTime, rules, b.path+"-restore", "-w", strconv.Itoa(lockWait), "--noflush"); err != nil {
+		return fmt.Errorf("%s-restore, table %s: %w", b.path, table, err)
 	}
 	return nil
 }

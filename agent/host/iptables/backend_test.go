@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/internal/nstest"
 )
@@ -35,6 +36,23 @@ func TestBackendIsTheHosts(t *testing.T) {
 				t.Errorf("chose %+v and %+v (%s), want %s", v4, v6, why, c.want)
 			}
 		})
+	}
+}
+
+// A program that never ends, and one whose child keeps its output open, are left after a while.
+func TestProgramThatNeverEnds(t *testing.T) {
+	for _, script := range []string{"exec sleep 60", "sleep 60 & echo done; wait"} {
+		began := time.Now()
+		if _, err := run(200*time.Millisecond, "", "sh", "-c", script); err == nil || !strings.Contains(err.Error(), "did not end within 200ms") {
+			t.Errorf("%s: %v", script, err)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("%s: left after %v", script, took)
+		}
+	}
+	out, err := run(time.Minute, "rules", "sh", "-c", "cat; echo wrong >&2; exit 3")
+	if out != "rules" || err == nil || err.Error() != "exit status 3: wrong" {
+		t.Errorf("%q, %v", out, err)
 	}
 }
 

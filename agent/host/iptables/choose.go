@@ -95,9 +95,9 @@ func (find Find) modes(v6 bool) []*backend {
 	}
 	var out []*backend
 	if plain := find(base); plain != "" {
-		if version, err := exec.Command(plain, "--version").Output(); err == nil {
+		if version, err := run(programTime, "", plain, "--version"); err == nil {
 			mode := modeLegacy
-			if strings.Contains(string(version), "nf_tables") {
+			if strings.Contains(version, "nf_tables") {
 				mode = modeNFT
 			}
 			out = append(out, &backend{path: plain, mode: mode, v6: v6})

@@ -3,7 +3,6 @@ package iptables
 import (
 	"crypto/sha256"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -57,8 +56,8 @@ func (fw *Firewall) Counts() Counts {
 		if b == nil {
 			continue
 		}
-		if text, err := exec.Command(b.path+"-save", "-c").Output(); err == nil {
-			out.parse(v6, string(text))
+		if text, err := run(programTime, "", b.path+"-save", "-c"); err == nil {
+			out.parse(v6, text)
 		}
 	}
 	return out
