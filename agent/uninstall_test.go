@@ -33,7 +33,7 @@ cniBinDir: /opt/other/bin
 cniDataDir: /srv/cni
 `)
 	record := `{"form": "systemd", "files": {"/etc/edgemesh/agent.yaml": "x"}}`
-	left := []string{"srv/state/identity.key", "run/elsewhere/subnet.json", "run/elsewhere/agent.sock", "etc/other/net.d/10-edgemesh.conflist",
+	left := []string{"srv/state/identity.key", "run/elsewhere/subnet.json", "run/elsewhere/agent.sock", "run/elsewhere/watchdog.json", "etc/other/net.d/10-edgemesh.conflist",
 		"opt/other/bin/edgemesh-cni", "srv/cni/10.244.1.2_default_web"}
 	for _, purge := range []bool{false, true} {
 		for _, name := range left {

@@ -47,25 +47,37 @@ func (b *backend) paths(all bool) control.Status {
 
 // observed is what a map shows, each second while one is open: only the members in use.
 func (b *backend) observed() control.Status {
+	b.loop.Begin()
+	defer b.loop.End()
 	s := b.paths(false)
 	s.Findings = b.doctor.now()
 	return s
 }
 
 // Doctor implements control.Backend.
-func (b *backend) Doctor(ctx context.Context) []findings.Finding { return b.doctor.Doctor(ctx) }
+func (b *backend) Doctor(ctx context.Context) []findings.Finding {
+	b.loop.Begin()
+	defer b.loop.End()
+	return b.doctor.Doctor(ctx)
+}
 
-// Ping implements control.Backend.
+// Ping implements control.Backend. One without end is not watched: it may wait for long between two probes.
 func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {
+	if r.Count > 0 { // it ends by itself, as all others do
+		b.loop.Begin()
+		defer b.loop.End()
+	}
 	return b.pinger.Ping(ctx, r, each)
 }
 
 // Explain implements control.Backend.
 func (b *backend) Explain(ctx context.Context, to string) ([]findings.Finding, error) {
+	b.loop.Begin()
+	defer b.loop.End()
 	return b.explainer.Explain(ctx, to)
 }
 
-// Observe implements control.Backend.
+// Observe implements control.Backend. What it takes from this node each second is watched (observed), not the client that it waits for.
 func (b *backend) Observe(ctx context.Context, each func(any) error) error {
 	return b.observer.Observe(ctx, each)
 }

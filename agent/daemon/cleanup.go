@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
+	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -83,6 +84,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 		removeFile(cfg.RuntimeDir, control.SocketFile),
 		removeFile(cfg.RuntimeDir, control.FailureFile),
 		removeFile(cfg.RuntimeDir, calls.File),
+		removeFile(cfg.RuntimeDir, watchdog.File),
 	}
 	if purge {
 		errs = append(errs,

@@ -119,6 +119,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if o.Wait && errors.Is(err, ErrLocked) {
 		dog.Ready("standing by for the agent that runs")
 		lock, err = standBy(ctx, cfg, preflight, dog.Healthy, o)
+		dog.Ready("starting")
 	}
 	if err != nil {
 		if ctx.Err() != nil {

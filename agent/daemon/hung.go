@@ -17,7 +17,11 @@ func hungLoops(dog *watchdog.Watchdog) (out []findings.Finding) {
 	hangs := map[string]bool{}
 	for _, h := range dog.Hung() {
 		hangs[h.Name] = true
-		f := findings.Brokenf("hung-loop", remedy, "%s has had work and made no progress since %s", h.Name, h.Since.Format(time.TimeOnly)).About(h.Name)
+		f := findings.Brokenf("hung-loop", remedy, "%s has had work and made no progress since %s", h.Name, h.Since.Format(time.TimeOnly))
+		if h.Why != "" { // the process is not ended
+			f = findings.Brokenf("hung-loop", "report the stacks in the agent's log; free the disk, the lock or the child it waits for, or restart the agent", "%s: %s, since %s", h.Name, h.Why, h.Since.Format(time.TimeOnly))
+		}
+		f = f.About(h.Name)
 		f.Since = &h.Since
 		out = append(out, f)
 	}
@@ -26,8 +30,8 @@ func hungLoops(dog *watchdog.Watchdog) (out []findings.Finding) {
 			continue
 		}
 		hangs[h.Name] = true
-		f := findings.Warningf("hung-loop", "report the stacks in the agent's log of that time",
-			"the agent restarted itself at %s: %s had work and made no progress for %v", h.Since.Format(time.TimeOnly), h.Name, watchdog.Patience).About(h.Name)
+		f := findings.Notef("hung-loop", "the agent restarted itself at %s: %s had work and made no progress for %v; the stacks are in its log of that time",
+			h.Since.Format(time.TimeOnly), h.Name, watchdog.Patience).About(h.Name)
 		f.Since = &h.Since
 		out = append(out, f)
 	}

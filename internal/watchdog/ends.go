@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// file is in the directory that Remember is given.
-const file = "watchdog.json"
+// File is in the directory that Remember is given, unless all runs of the last hour ended in order.
+const File = "watchdog.json"
 
 // run is one run of the process: the one that runs, or one that did not end in order.
 type run struct {
@@ -42,7 +42,7 @@ func begin(dir string, now time.Duration) (*ends, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the boot's ID: %w", err)
 	}
-	m := &ends{path: filepath.Join(dir, file)}
+	m := &ends{path: filepath.Join(dir, File)}
 	text, err := os.ReadFile(m.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err //nolint:wrapcheck // names the file
@@ -89,6 +89,10 @@ func (m *ends) inOrder() {
 	defer m.mu.Unlock()
 	rest := m.list
 	rest.Runs = rest.Runs[:len(rest.Runs)-1]
+	if len(rest.Runs) == 0 {
+		_ = os.Remove(m.path)
+		return
+	}
 	_ = m.write(rest) // it then counts as one end too many
 }
 

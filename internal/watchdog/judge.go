@@ -14,6 +14,7 @@ type Work struct {
 type Hung struct {
 	Name  string
 	Since time.Time // its last progress, within some seconds
+	Why   string    // why that is only reported, "": it is not, the process is ended
 }
 
 // judge says which loops hang. Time counts only while the judge itself ran on schedule: a machine that was suspended, a
@@ -28,6 +29,7 @@ type stalled struct {
 	steps uint64
 	since time.Time
 	time  time.Duration // that counts
+	waits time.Duration // that does not: the process waited in a call of the kernel
 	freed bool
 	hung  bool // until it makes progress
 }
@@ -47,7 +49,7 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 		if s == nil || s.steps != x.Steps {
 			s = &stalled{steps: x.Steps, since: time.Now()}
 		} else if !onTime {
-			s.time = 0
+			s.time, s.waits = 0, 0
 		} else {
 			s.time += passed
 		}
@@ -56,6 +58,7 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 	if onTime && anyStalled(loops) && waits() {
 		for _, s := range loops {
 			s.time = max(0, s.time-passed)
+			s.waits += passed
 		}
 	}
 	for _, x := range all {
@@ -68,7 +71,9 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 			free = append(free, x.Free)
 		}
 		if s.hung = s.hung || s.time > Patience-every/2; s.hung { // looks do not come to the microsecond
-			hung = append(hung, Hung{x.Name, s.since})
+			hung = append(hung, Hung{Name: x.Name, Since: s.since})
+		} else if s.waits >= waitsLong {
+			hung = append(hung, Hung{x.Name, s.since, "a thread waits for a disk, for another program's lock of a file or for a child, which a restart does not end"})
 		}
 	}
 	j.loops = loops

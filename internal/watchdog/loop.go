@@ -48,6 +48,5 @@ func (l *Loop) Outside() (back func()) {
 
 func (l *Loop) work() Work {
 	ended := l.ended.Load() // first: work that begins meanwhile is still work
-	begun := l.begun.Load()
-	return Work{Name: l.name, Busy: begun != ended && l.outside.Load() == 0, Steps: begun + ended + l.steps.Load()}
+	return Work{Name: l.name, Busy: l.begun.Load() != ended && l.outside.Load() == 0, Steps: ended + l.steps.Load()}
 }

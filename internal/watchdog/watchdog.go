@@ -35,6 +35,8 @@ import (
 const (
 	// Patience is for how long a loop may have work and get nothing done.
 	Patience = 30 * time.Second
+	// waitsLong is after how much time that does not count a loop is reported all the same.
+	waitsLong = 5 * time.Minute
 	// every is between two looks at all loops.
 	every = 3 * time.Second
 	// readyWithin bounds how long the service manager, and with it what is ordered after this process, waits for Ready.
@@ -80,17 +82,20 @@ type outside struct {
 type Watchdog struct {
 	cfg     Config
 	started time.Duration
-	ready   sync.Once
 
-	mu      sync.Mutex // a leaf
-	sources []*watched
-	loops   []*Loop
-	memory  *ends // nil: there is none
-	spared  bool  // the process has ended too often: report only
-	hung    []Hung
-	ending  bool          // the process is about to end
-	dumped  bool          // the stacks are in the log
-	looked  time.Duration // when all loops were looked at last; 0: not yet
+	mu       sync.Mutex // a leaf
+	sources  []*watched
+	loops    []*Loop
+	memory   *ends  // nil: there is none
+	spared   bool   // report only: the process has ended too often, or is too young for one without memory
+	disabled bool   // it has ended too often, so the service manager's watchdog is off
+	status   string // of Ready, "": not yet
+	hung     []Hung
+	crashed  []Hung    // looking at these crashed
+	ending   bool      // the process is about to end
+	dumped   bool      // the stacks are in the log
+	looked   time.Time // when all loops were looked at last; zero: not yet
+	stale    time.Time // when Healthy first found that long ago; zero: it is not
 }
 
 // New makes a Watchdog that watches nothing yet.
@@ -164,18 +169,20 @@ func (w *Watchdog) Remember(dir string) (inOrder func()) {
 // spare notes whether the process has ended too often to be ended again, by itself or by the service manager.
 func (w *Watchdog) spare() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.memory == nil {
-		w.spared = w.cfg.now()-w.started < forgetful
+	m := w.memory
+	w.mu.Unlock()
+	now := w.cfg.now()
+	often := m != nil && len(m.recent(now)) >= mostEnds
+	w.mu.Lock()
+	w.spared = often || m == nil && now-w.started < forgetful
+	news := w.disabled != often
+	w.disabled = often
+	w.mu.Unlock()
+	if !news {
 		return
 	}
-	recent := w.memory.recent(w.cfg.now())
-	if w.spared == (len(recent) >= mostEnds) {
-		return
-	}
-	w.spared = !w.spared
 	usec := w.cfg.beat.Microseconds()
-	if w.spared {
+	if often {
 		usec = 0
 		w.cfg.Log.Warn("this process was killed or crashed three times within an hour, so for the rest of that a loop that hangs is only reported")
 	}
@@ -185,16 +192,32 @@ func (w *Watchdog) spare() {
 }
 
 // Ready notifies the service manager that pods can be served, or why that takes longer: what is ordered after this process is
-// not to wait for it then. Only the first call counts.
+// not to wait for it then. Later calls change what it shows.
 func (w *Watchdog) Ready(status string) {
-	w.ready.Do(func() { w.cfg.notify(systemd.SdNotifyReady + "\nSTATUS=" + status) })
+	w.mu.Lock()
+	before := w.status
+	w.status = status
+	w.mu.Unlock()
+	switch before {
+	case "":
+		w.cfg.notify(systemd.SdNotifyReady + "\nSTATUS=" + status)
+	case status:
+	default:
+		w.cfg.notify("STATUS=" + status)
+	}
 }
 
-// Hung are the loops that hang now.
+func (w *Watchdog) shown() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.status
+}
+
+// Hung are the loops that hang now, and those that cannot be watched any longer.
 func (w *Watchdog) Hung() []Hung {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.hung)
+	return slices.Concat(w.hung, w.crashed)
 }
 
 // Ends are the runs of this program that were ended within the last hour because loops hung, and whether there were too many for
@@ -209,20 +232,24 @@ func (w *Watchdog) Ends() (all []Hung, spared bool) {
 	now := w.cfg.now()
 	for _, r := range m.recent(now) {
 		for _, name := range r.Hung {
-			all = append(all, Hung{name, time.Now().Add(r.At - now)})
+			all = append(all, Hung{Name: name, Since: time.Now().Add(r.At - now)})
 		}
 	}
 	return all, spared
 }
 
-// Healthy says why a supervisor should restart the process: it hangs, and did not end itself.
+// Healthy says why a supervisor should restart the process: it hangs, and did not end itself. Right after the process or the
+// machine was stopped, the next look is still to come: only one that stays away counts.
 func (w *Watchdog) Healthy() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.ending:
 		return hungError(w.hung)
-	case w.looked != 0 && w.cfg.now()-w.looked > Patience && !w.spared:
+	case w.looked.IsZero() || time.Since(w.looked) <= Patience || w.spared:
+	case w.stale.IsZero():
+		w.stale = time.Now()
+	case time.Since(w.stale) > 2*every:
 		return errors.New("the watchdog itself hangs")
 	}
 	return nil
@@ -262,11 +289,30 @@ func (w *Watchdog) run(ctx context.Context) {
 			w.cfg.notify(systemd.SdNotifyStopping)
 			return
 		case <-late.C:
-			w.Ready("still starting")
+			if w.shown() == "" {
+				w.Ready("still starting")
+			}
 		case <-tick.C:
 			w.look(ctx, &j)
 		}
 	}
+}
+
+// Works is where all loops stand.
+func (w *Watchdog) Works() []Work {
+	all, _ := w.works()
+	return all
+}
+
+func (w *Watchdog) works() (all []Work, sources []*watched) {
+	w.mu.Lock()
+	sources, loops := w.sources, w.loops // only appended to
+	w.mu.Unlock()
+	all = lookAt(sources)
+	for _, l := range loops {
+		all = append(all, l.work())
+	}
+	return all, sources
 }
 
 func (w *Watchdog) isEnding() bool {
@@ -277,16 +323,13 @@ func (w *Watchdog) isEnding() bool {
 
 // look looks at all loops once, and acts on what it sees.
 func (w *Watchdog) look(ctx context.Context, j *judge) {
-	w.mu.Lock()
-	sources, loops := w.sources, w.loops // only appended to
-	w.mu.Unlock()
-	all := lookAt(sources)
-	for _, l := range loops {
-		all = append(all, l.work())
-	}
+	all, sources := w.works()
 	for _, s := range sources {
 		if why := s.panicked(); why != "" {
 			w.cfg.Log.Error("a loop is not watched any longer: looking at it crashed", "loop", s.name, "err", why)
+			w.mu.Lock()
+			w.crashed = append(w.crashed, Hung{s.name, time.Now(), "looking at it crashed, so it is not watched any longer"})
+			w.mu.Unlock()
 		}
 	}
 	now := w.cfg.now()
@@ -296,7 +339,7 @@ func (w *Watchdog) look(ctx context.Context, j *judge) {
 	}
 	w.spare()
 	w.mu.Lock()
-	w.looked = now
+	w.looked, w.stale = time.Now(), time.Time{}
 	before := w.hung
 	w.hung = hung
 	w.mu.Unlock()
@@ -305,14 +348,15 @@ func (w *Watchdog) look(ctx context.Context, j *judge) {
 		w.act(ctx, now, hung, len(hung) > len(before))
 	case len(before) > 0:
 		w.cfg.Log.Info("the loops that hung make progress again")
+		w.cfg.notify("STATUS=" + w.shown())
 	}
 }
 
 // act reports loops that hang, and ends the process unless that happened too often.
 func (w *Watchdog) act(ctx context.Context, now time.Duration, hung []Hung, news bool) {
 	w.mu.Lock()
-	w.ending = !w.spared
-	end, memory, dump := w.ending, w.memory, !w.dumped
+	w.ending = !w.spared && slices.ContainsFunc(hung, func(h Hung) bool { return h.Why == "" })
+	end, memory, dump := w.ending, w.memory, w.ending || !w.dumped
 	w.dumped = true
 	w.mu.Unlock()
 	if !end && !news {
@@ -325,7 +369,7 @@ func (w *Watchdog) act(ctx context.Context, now time.Duration, hung []Hung, news
 			err = memory.hung(now, hung)
 		}
 		kept <- err
-		w.cfg.Log.Error("loops hang: they have work and make no progress", "loops", hungError(hung), "since", hung[0].Since.Format(time.RFC3339), "restart", end)
+		w.cfg.Log.Error("loops hang: they have work and make no progress", "loops", hungError(hung), "since", hung[0].Since.Format(time.RFC3339), "restart", end, "why", hung[0].Why)
 		if dump {
 			stacks := make([]byte, maxStacks)
 			_, _ = w.cfg.stacks.Write(stacks[:runtime.Stack(stacks, true)])

@@ -177,6 +177,9 @@ func TestNoHang(t *testing.T) {
 			l.Begin()
 			after(Patience - 2*every)
 			b.suspended.Add(int64(time.Hour))
+			if err := b.Healthy(); err != nil {
+				panic(err) // before the first look
+			}
 			after(Patience - every)
 			l.End()
 			after(time.Minute)
@@ -184,7 +187,7 @@ func TestNoHang(t *testing.T) {
 		"slow disk": func(b *bench, l *Loop) {
 			b.waits.Store(true)
 			l.Begin()
-			after(10 * time.Minute)
+			after(waitsLong)
 			l.End()
 			b.waits.Store(false)
 			after(time.Minute)
@@ -214,17 +217,111 @@ func slowly(f func()) {
 	}
 }
 
-// A disk that was slow accuses nobody, and saves nobody either.
+// Callers that hang are no progress, however many come.
+func TestEachCallerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		l := b.Loop("control socket")
+		for range 3 {
+			l.Begin()
+			after(25 * time.Second)
+		}
+		if b.ends() == 0 || b.names() != "control socket" {
+			t.Errorf("%d ends, hung %q", b.ends(), b.names())
+		}
+	})
+}
+
+// A disk that is slow ends nothing, is named after five minutes, and saves nobody once it is not.
 func TestHangBehindSlowDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		b.waits.Store(true)
 		b.Loop("loop").Begin()
 		after(10 * time.Minute)
-		b.waits.Store(false)
-		if after(36 * time.Second); b.names() != "loop" {
-			t.Errorf("hung: %q", b.names())
+		if b.names() != "loop" || b.Hung()[0].Why == "" || b.ends() != 0 || b.Healthy() != nil || b.said("loops hang") != 1 {
+			t.Errorf("%d ends, hung %+v, %v", b.ends(), b.Hung(), b.Healthy())
 		}
+		b.waits.Store(false)
+		if after(36 * time.Second); b.names() != "loop" || b.ends() == 0 {
+			t.Errorf("%d ends, hung %q", b.ends(), b.names())
+		}
+	})
+}
+
+// A watchdog that hangs itself fails the liveness probe; one that was stopped, and soon looks again, does not.
+func TestWatchdogHangs(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, t.TempDir())
+			hangs := make(chan struct{})
+			var once atomic.Bool
+			b.Loop("loop").Begin()
+			after(every + every/2)
+			b.cfg.waits = func() bool {
+				if once.CompareAndSwap(false, true) {
+					<-hangs
+				}
+				return false
+			}
+			after(2 * Patience)
+			if err := b.Healthy(); err != nil {
+				t.Errorf("a process that continues this moment: %v", err)
+			}
+			if !stays {
+				close(hangs)
+			}
+			after(3 * every)
+			if err := b.Healthy(); (err != nil) != stays {
+				t.Errorf("stays %v: %v", stays, err)
+			}
+			if stays {
+				close(hangs)
+			}
+		})
+	}
+}
+
+// The bound holds, too, where the watchdog began to look before it knew of the ends.
+func TestRemembersLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for range mostEnds {
+			if _, err := begin(dir, 24*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := newBench(t, "")
+		after(2 * every)
+		b.Remember(dir)
+		if b.said("three times") != 1 || b.count("WATCHDOG_USEC=0") != 1 {
+			t.Errorf("%s %q", b.log.String(), b.sent)
+		}
+		b.Loop("loop").Begin()
+		if after(time.Minute); b.ends() != 0 || b.names() != "loop" {
+			t.Errorf("%d ends, hung %q", b.ends(), b.names())
+		}
+	})
+}
+
+// What notifies does not hold the lock that probes and status take.
+func TestNotifyBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for range mostEnds {
+			if _, err := begin(dir, 24*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := newBench(t, "")
+		b.cfg.notify = func(string) {
+			if !b.Watchdog.mu.TryLock() {
+				t.Error("notifies while it holds its lock")
+				return
+			}
+			b.Watchdog.mu.Unlock()
+		}
+		b.Remember(dir)
 	})
 }
 
@@ -246,7 +343,7 @@ func TestSourcesThatHangAndCrash(t *testing.T) {
 		}
 		b.Loop("loop").Begin()
 		after(40 * time.Second)
-		if b.names() != "tunnel, loop" || b.said("crashed") != 1 {
+		if b.names() != "tunnel, loop, crashes" || b.said("crashed") != 1 || b.Hung()[2].Why == "" {
 			t.Errorf("hung: %q; %s", b.names(), b.log.String())
 		}
 	})
@@ -296,6 +393,9 @@ func TestEnds(t *testing.T) {
 	n, m := recent(time.Hour)
 	want(n, 0, "first run")
 	m.inOrder()
+	if _, err := os.Stat(filepath.Join(dir, File)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nothing to remember: %v", err)
+	}
 	n, _ = recent(time.Hour + 1) // killed
 	want(n, 0, "after one in order")
 	n, m = recent(time.Hour + 2)
@@ -311,7 +411,7 @@ func TestEnds(t *testing.T) {
 	}
 	n, _ = recent(time.Minute)
 	want(n, 0, "from the future")
-	path := filepath.Join(dir, file)
+	path := filepath.Join(dir, File)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -389,6 +489,11 @@ func TestReady(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		if after(readyWithin + time.Second); b.count("READY=1\nSTATUS=still starting") != 1 {
 			t.Errorf("what is ordered after this process waits: %q", b.sent)
+		}
+		b.Ready("serving pods")
+		b.Ready("serving pods")
+		if b.count("STATUS=serving pods") != 1 || b.count("READY=1\nSTATUS=serving pods") != 0 {
+			t.Errorf("what is shown stays old: %q", b.sent)
 		}
 	})
 }

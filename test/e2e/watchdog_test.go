@@ -94,7 +94,7 @@ func (p *supervised) finding(ctx context.Context, severity, loop string) error {
 		if err != nil {
 			return err
 		}
-		for _, f := range s.Problems {
+		for _, f := range s.Findings {
 			if f.Check == "hung-loop" && f.Severity == severity && strings.Contains(f.Detail, loop) {
 				return nil
 			}
@@ -140,7 +140,7 @@ func TestHungLoop(t *testing.T) {
 				t.Errorf("%v after it hung: %v", time.Since(hangs), err)
 			}
 			t.Logf("traffic back after %.1f s", time.Since(hangs).Seconds())
-			ok(t, p.finding(within(t, 5*time.Second), "warning", loop))
+			ok(t, p.finding(within(t, 5*time.Second), "note", loop))
 			p.saw(t, "internal/watchdog.(*Watchdog).act.func1()\n", i+1) // in the stacks
 		})
 	}

@@ -20,6 +20,7 @@ type Status struct {
 	Pools     []PoolStatus  `json:"pools"`
 
 	Problems []Problem `json:"problems"`
+	Findings []Problem `json:"findings"` // notes, too
 }
 
 // Problem is something wrong with the host, in a Status.
