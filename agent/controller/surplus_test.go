@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -151,7 +152,7 @@ func TestFollow(t *testing.T) {
 		removed[r.PathValue("name")] = true
 		fmt.Fprint(w, "{}")
 	})
-	c, err := client.New(client.Access{Server: kubetest.Serve(t, mux)}, "test/1", nil)
+	c, err := client.New(client.Access{Server: kubetest.Serve(t, mux), LocalUID: os.Geteuid()}, "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

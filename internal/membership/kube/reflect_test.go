@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -83,7 +84,7 @@ func TestGone(t *testing.T) {
 // Behind MetaServer with requireAuthorization, which is https, Nodes are polled and watches relisted as without it.
 func TestReflectorBehindTLS(t *testing.T) {
 	for server, want := range map[string]bool{"https://169.254.30.10:10550": true, client.MetaServer: true, "https://10.96.0.1": false} {
-		c, err := client.New(client.Access{Server: server}, "test/1", nil)
+		c, err := client.New(client.Access{Server: server, LocalUID: os.Geteuid()}, "test/1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,7 +20,7 @@ import (
 // testRegistrar is one of node a that talks to h; told has what it said was true.
 func testRegistrar(t *testing.T, h http.Handler, keeps bool) (r *registrar, told chan any) {
 	t.Helper()
-	c, err := client.New(client.Access{Server: kubetest.Serve(t, h)}, "test/1", nil)
+	c, err := client.New(client.Access{Server: kubetest.Serve(t, h), LocalUID: os.Geteuid()}, "test/1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

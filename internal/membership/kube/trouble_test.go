@@ -106,7 +106,7 @@ func TestTrouble(t *testing.T) {
 		"cache answers HTML": {handler: says(http.StatusOK, "text/html", "<html><body>Login</body></html>"),
 			says: []string{"is not an API cache of Kubernetes", "which program has that port"}},
 		"cache taken by another user": {server: kubetest.ServeAs(t, 65534, says(http.StatusOK, "application/json", "{}")),
-			says: []string{"runs as user 65534, not as root", "the last membership stays in force", "membership.kubernetes.localUID: 65534"}},
+			says: []string{"runs as user 65534, not as root", "nothing was sent to it", "membership.kubernetes.localUID: 65534"}},
 		"cache without uplink": {handler: status(http.StatusInternalServerError, "InternalError"), says: []string{"it has no uplink"}},
 		"cache wants https": {server: "http://" + secure.Listener.Addr().String(),
 			says: []string{"wants https", "requireAuthorization", "kubeedge.enabled: false", "membership.kubernetes.kubeconfig"}},
@@ -123,7 +123,7 @@ func TestTrouble(t *testing.T) {
 			if x.handler != nil {
 				x.server = kubetest.Serve(t, x.handler)
 			}
-			cfg := Config{Access: client.Access{Server: x.server, Kubeconfig: x.kubeconfig}, NodeName: "a", StateDir: t.TempDir(), PeerID: mesh.PeerID(kubetest.PeerIDs(t, 1)[0])}
+			cfg := Config{Access: client.Access{Server: x.server, Kubeconfig: x.kubeconfig, LocalUID: os.Geteuid()}, NodeName: "a", StateDir: t.TempDir(), PeerID: mesh.PeerID(kubetest.PeerIDs(t, 1)[0])}
 			t.Run("first start", func(t *testing.T) {
 				w := told{}
 				cfg.Waits = w.add

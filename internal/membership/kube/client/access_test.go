@@ -54,7 +54,7 @@ users: [{name: u, user: {token: t}}], contexts: [{name: x, context: {cluster: c,
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := environment{func(k string) string { return x.env[k] }, x.dir, func() bool { return x.edge }, func() bool { return x.hub }}
-			c, err := e.client(Access{Kubeconfig: x.kubeconfig, Server: x.server}, "test/1", nil)
+			c, err := e.client(Access{Kubeconfig: x.kubeconfig, Server: x.server, LocalUID: os.Geteuid()}, "test/1", nil)
 			if x.says != "" {
 				if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), x.says) {
 					t.Errorf("error %v, want ErrConfig with %q", err, x.says)
@@ -155,7 +155,7 @@ func TestListNodes(t *testing.T) {
 		"http://169.254.30.10:10550":  {lists: true, cache: true},
 		"https://169.254.30.10:10550": {lists: true, cache: true}, // requireAuthorization
 	} {
-		c, err := New(Access{Server: server}, "test/1", nil)
+		c, err := New(Access{Server: server, LocalUID: os.Geteuid()}, "test/1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -22,12 +21,11 @@ const (
 )
 
 // errOwner is a connection without TLS that another user's program has accepted, or nobody on this host.
-var errOwner = errors.New("nothing was sent to it, and the last membership stays in force")
+var errOwner = errors.New("nothing was sent to it")
 
 type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// owned dials, and refuses what is not a connection to a program of root's, of this process's own user or of the user uid on
-// this host: without TLS nothing else says who answers, and any user may take the port of a cache that restarts.
+// owned dials, and refuses what is not a connection to a program of root's or of the user uid on this host: without TLS nothing else says who answers, and any user may take the port of a cache that restarts.
 func owned(dial dial, uid int) dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
@@ -52,7 +50,7 @@ func checkOwner(ctx context.Context, c net.Conn, uid int) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("check which user's program has accepted the connection to %s: %w", there, err)
-	case owner != 0 && owner != uint64(uid) && owner != uint64(os.Geteuid()): //nolint:gosec // not negative on Linux
+	case owner != 0 && owner != uint64(uid): //nolint:gosec // not negative on Linux
 		return fmt.Errorf("the program at %s runs as user %d, not as root (%w): if the node's API cache runs as that user, set "+
 			"membership.kubernetes.localUID: %d; otherwise find out what took the cache's port and end it", there, owner, errOwner, owner)
 	}
@@ -83,7 +81,7 @@ func acceptedBy(ctx context.Context, local, remote *net.TCPAddr) (uint64, error)
 			}
 		}
 		if !wake.Sleep(ctx, wait) {
-			return 0, fmt.Errorf("no program accepts it: %w", context.Cause(ctx))
+			return 0, fmt.Errorf("no program accepts it (%w): what has that port hangs; restart the node's API cache", errOwner)
 		}
 	}
 }
