@@ -152,6 +152,9 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err != nil {
 		return configError(err)
 	}
+	for _, f := range checkSecrets(cfg) {
+		o.Log.Warn(f.Text, "remedy", f.Remedy)
+	}
 	d.names = resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(cfg.StateDir, namesFile), Log: o.Log})
 	defer d.names.Close()
 	d.deputy = deputyOf(cfg, key, via, d.names, o.Log)

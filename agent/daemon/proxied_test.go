@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -108,6 +109,26 @@ func TestAPIOnlyThroughProxy(t *testing.T) {
 	put("secret", p.user+"\n")
 	if v, err := c.Version(t.Context()); err != nil || v != "v1.35.4" {
 		t.Fatalf("%q, %v", v, err)
+	}
+	// An agent of 0.2 read a password that every user may read: after an upgrade its node stays reachable, and says what to do.
+	if err := os.Chmod(secret, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Config{Proxy: front.URL, ProxyUser: secret}
+	if way, err := proxyOf(cfg, nil); err != nil {
+		t.Error(err)
+	} else if u, err := way.For(p.name); err != nil || u.User.String() != p.user {
+		t.Errorf("%v, %v", u, err)
+	}
+	if f := checkSecrets(cfg); len(f) != 1 || f[0].Severity != findings.Warning || !strings.Contains(f[0].Remedy, "chmod 600 "+secret) {
+		t.Errorf("%+v", f)
+	}
+	put("secret", p.user+"\n")
+	if err := os.Chmod(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkSecrets(cfg); f != nil {
+		t.Errorf("%+v", f)
 	}
 	nodes, rv, err := c.List(t.Context(), api.MeshNodes(), nil)
 	if err != nil || len(nodes) != 1 {

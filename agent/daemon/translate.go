@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -12,9 +13,11 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/deputy"
+	"edgemesh/agent/findings"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/secretfile"
 	"edgemesh/tunnel"
 	secret "edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -43,11 +46,12 @@ func joinSecrets(cfg config.Config) ([]secret.Secret, error) {
 }
 
 // proxyOf returns how connections go through the HTTP proxy, nil if there is none. Addresses inside the mesh, where the mesh
-// is known, are reached without it. The error names the key, or the variable.
+// is known, are reached without it. The error names the key, or the variable. Credentials that others may read are used; checkSecrets
+// says so.
 func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Egress, error) {
 	w, err := proxy.New(proxy.Config{URL: cfg.Proxy, Credentials: cfg.ProxyUser, Inside: inside, Getenv: os.Getenv})
 	if err == nil && cfg.ProxyUser != "" && w != nil {
-		if _, err := proxy.Credentials(cfg.ProxyUser); err != nil {
+		if _, err := proxy.Credentials(cfg.ProxyUser); err != nil && !errors.Is(err, secretfile.ErrPermissions) {
 			return nil, &config.KeyError{Key: cfg.Key("proxyCredentials"), Err: err}
 		}
 	}
@@ -58,6 +62,17 @@ func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Egress, er
 		return nil, &config.KeyError{Key: "$HTTPS_PROXY", Err: fmt.Errorf("%w; correct it, or set proxy", err)}
 	}
 	return nil, &config.KeyError{Key: cfg.Key("proxy"), Err: err}
+}
+
+// checkSecrets finds files that other users of this host may read, and that are used nevertheless.
+func checkSecrets(cfg config.Config) []findings.Finding {
+	if cfg.ProxyUser == "" {
+		return nil
+	}
+	if _, err := proxy.Credentials(cfg.ProxyUser); errors.Is(err, secretfile.ErrPermissions) {
+		return []findings.Finding{findings.Warningf("secrets", "run: chmod 600 "+cfg.ProxyUser+"; the next release does not start with this file", "%v", err)}
+	}
+	return nil
 }
 
 // installer writes what the container runtime and the CNI plugin read.

@@ -20,7 +20,9 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/secretfile"
 	"edgemesh/manifests"
+	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Form is how the agent is started.
@@ -195,7 +197,7 @@ func (i *installer) configuration() (string, error) {
 	have, err := os.ReadFile(i.path(config.DefaultPath))
 	if err == nil {
 		i.compare(have)
-		return string(have), i.sameMembership(have)
+		return string(have), cmp.Or(i.sameMembership(have), i.secrets(have))
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return "", err
@@ -231,6 +233,18 @@ func (i *installer) configuration() (string, error) {
 		i.todo = append(i.todo, fmt.Sprintf("create %s, or name another membership in %s", missing, config.DefaultPath))
 	}
 	return b.String(), nil
+}
+
+// secrets refuses a password that others may read, before anything is replaced. The error wraps ErrBadOption.
+func (i *installer) secrets(have []byte) error {
+	cfg, err := i.parse(have)
+	if err != nil || cfg.ProxyUser == "" {
+		return nil // compare and the agent say what is wrong
+	}
+	if _, err := proxy.Credentials(i.path(cfg.ProxyUser)); errors.Is(err, secretfile.ErrPermissions) {
+		return fmt.Errorf("%w: %w", ErrBadOption, err)
+	}
+	return nil
 }
 
 // parse reads an agent.yaml of this host. Where the node's name matters not, it need not be known.

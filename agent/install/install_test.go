@@ -111,6 +111,25 @@ func (b *box) tree() map[string]string {
 	return out
 }
 
+// A proxy's password that every user may read is refused before anything is replaced: the agent that runs keeps running.
+func TestOpenPassword(t *testing.T) {
+	b := newBox(t, Systemd)
+	write(t, b.o.Root+config.DefaultPath, "nodeName: a\nmembership: {file: /m}\nproxy: http://10.0.0.1:3128\nproxyCredentials: /etc/edgemesh/proxy\n")
+	password := b.o.Root + "/etc/edgemesh/proxy"
+	write(t, password, "joe:secret")
+	before := b.tree()
+	if err := Install(t.Context(), b.o); !errors.Is(err, ErrBadOption) || !strings.Contains(err.Error(), "chmod 600 "+password) {
+		t.Errorf("%v", err)
+	}
+	if !maps.Equal(b.tree(), before) || len(b.calls) > 0 {
+		t.Errorf("something was done: %v", b.calls)
+	}
+	if err := os.Chmod(password, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.install()
+}
+
 func TestUnitComesAndGoes(t *testing.T) {
 	b := newBox(t, Systemd)
 	before := b.tree()

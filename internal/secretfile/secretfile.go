@@ -17,7 +17,7 @@ var (
 )
 
 // Read reads the file at path, of at most so many bytes. The error names path and what to do. It wraps ErrPermissions,
-// ErrContent, or the file system's error.
+// ErrContent, or the file system's error. What others may read comes with ErrPermissions.
 func Read(path string, most int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -31,8 +31,9 @@ func Read(path string, most int) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: %w: not a regular file", path, ErrContent)
 	}
+	var tooOpen error
 	if perm := info.Mode().Perm(); perm&open(path, os.Getenv("CREDENTIALS_DIRECTORY")) != 0 {
-		return nil, fmt.Errorf("%s: %w: mode is %#o, so other users may read the secret; run: chmod 600 %s", path, ErrPermissions, perm, path)
+		tooOpen = fmt.Errorf("%s: %w: mode is %#o, so other users may read the secret; run: chmod 600 %s", path, ErrPermissions, perm, path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
 	if err != nil {
@@ -41,7 +42,7 @@ func Read(path string, most int) ([]byte, error) {
 	if len(data) > most {
 		return nil, fmt.Errorf("%s: %w: longer than %d bytes", path, ErrContent, most)
 	}
-	return data, nil
+	return data, tooOpen
 }
 
 // open returns the permission bits that give others access to the file at path. In systemd's credentials directory the

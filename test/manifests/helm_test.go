@@ -245,6 +245,7 @@ func variants() map[string][]string {
 			"agent.punch.birthday=true",
 			"agent.discovery.portMapping=false",
 			"agent.cniMode=keep",
+			"agent.localUID=990",
 			"agent.joinSecret=edgemesh-join",
 			"agent.proxy=http://10.1.1.1:3128",
 			"agent.proxyCredentials=/var/lib/edgemesh/proxy-credentials",

@@ -367,15 +367,17 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 			}
 			t.Setenv("NODE_NAME", "edge-1")
 		}
+		uid := 0
 		if name == "everything" {
+			uid = 990
 			lan, punch, found = config.LAN{
 				VXLAN:     true,
 				VXLANPort: 5215,
 			}, config.Punch{Guess: config.GuessAuto, Former: "remove punch.birthday and write punch: {guess: auto}"}, config.Discovery{MDNS: true}
 			mode = config.CNIKeep
 		}
-		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode || c.TUNQueues != queues {
-			t.Errorf("%s: %+v %+v %+v %s %d", name, c.LAN, c.Punch, c.Discovery, c.CNIMode, c.TUNQueues)
+		if c.LAN != lan || c.Punch != punch || c.Discovery != found || c.CNIMode != mode || c.TUNQueues != queues || c.Membership.Kubernetes.LocalUID != uid {
+			t.Errorf("%s: %+v %+v %+v %s %d %+v", name, c.LAN, c.Punch, c.Discovery, c.CNIMode, c.TUNQueues, c.Membership.Kubernetes)
 		}
 		if o := c.CNI; name == "everything" && (o.KeepFor != "72h" || o.KeepOnly != "statefulset" ||
 			len(o.Exclude) != 2 || !o.PromiscMode || !o.AllowSpoofing ||

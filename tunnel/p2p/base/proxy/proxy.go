@@ -116,7 +116,7 @@ func (w *Egress) For(target string) (*url.URL, error) {
 		return u, err //nolint:wrapcheck // it names the proxy
 	}
 	user, err := Credentials(w.credentials)
-	if err != nil {
+	if err != nil && !errors.Is(err, secretfile.ErrPermissions) {
 		return nil, err
 	}
 	out := *u
@@ -146,15 +146,19 @@ func (w *Egress) Request(r *http.Request) (*url.URL, error) {
 // maxCredentials bounds the file, in bytes.
 const maxCredentials = 4096
 
-// Credentials reads a file with user and password. The error names neither.
+// Credentials reads a file with user and password. The error names neither. Those that other users may read come with
+// secretfile.ErrPermissions: releases up to 0.2 used them, and a node behind a proxy is reached by nothing else.
 func Credentials(file string) (*url.Userinfo, error) {
-	text, err := secretfile.Read(file, maxCredentials)
-	if err != nil {
-		return nil, fmt.Errorf("proxyCredentials: %w", err)
+	text, tooOpen := secretfile.Read(file, maxCredentials)
+	if tooOpen != nil {
+		tooOpen = fmt.Errorf("proxyCredentials: %w", tooOpen)
+		if !errors.Is(tooOpen, secretfile.ErrPermissions) {
+			return nil, tooOpen
+		}
 	}
 	user, password, ok := strings.Cut(strings.TrimRight(string(text), "\r\n"), ":")
 	if !ok || user == "" || strings.ContainsAny(password, "\r\n") {
 		return nil, fmt.Errorf("proxyCredentials: %s: not one line of the form user:password", file)
 	}
-	return url.UserPassword(user, password), nil
+	return url.UserPassword(user, password), tooOpen
 }
