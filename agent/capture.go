@@ -72,8 +72,13 @@ slowed down, and what is not read in time is counted and missing.`,
 					return cli.Usage(fmt.Errorf("--pod %s: not an IP address", ip))
 				}
 			}
-			if k.count < 0 || k.duration <= 0 || k.bytes <= 0 {
-				return cli.Usage(errors.New("--count, --duration and --max-bytes must not be negative, the last two not 0"))
+			switch {
+			case k.count < 0:
+				return cli.Usage(fmt.Errorf("--count \"%d\": must be 0 or more; 0 is any number", k.count))
+			case k.duration <= 0:
+				return cli.Usage(fmt.Errorf("--duration %q: must be longer than 0", wording.Duration(k.duration)))
+			case k.bytes <= 0:
+				return cli.Usage(fmt.Errorf("--max-bytes \"%d\": must be 1 or more", k.bytes))
 			}
 			return k.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
 		},

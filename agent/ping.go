@@ -67,13 +67,13 @@ relay's, and exits with 0; after --timeout it exits with 1.`,
 			p.target = args[0]
 			switch {
 			case p.count < 0 || p.count > maxPings:
-				return cli.Usage(fmt.Errorf("--count %d: must be between 1 and %d, or 0 to run until interrupted", p.count, maxPings))
+				return cli.Usage(fmt.Errorf("--count \"%d\": must be a whole number from 0 to %d; 0 runs until interrupted", p.count, maxPings))
 			case p.untilDirect && c.Flags().Changed("count"):
 				return cli.Usage(errors.New("--until-direct and --count exclude each other"))
 			case c.Flags().Changed("timeout") && !p.untilDirect:
 				return cli.Usage(errors.New("--timeout is for --until-direct only"))
 			case p.timeout <= 0:
-				return cli.Usage(fmt.Errorf("--timeout %s: must be longer than 0", wording.Duration(p.timeout)))
+				return cli.Usage(fmt.Errorf("--timeout %q: must be longer than 0", wording.Duration(p.timeout)))
 			}
 			return p.run(c.Context(), c.OutOrStdout())
 		},

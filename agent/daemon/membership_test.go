@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -124,5 +125,11 @@ func TestNewsAddUp(t *testing.T) {
 	}
 	if own == 0 || swapped == 0 {
 		t.Errorf("own blocks changed %d times, and keys %d times", own, swapped)
+	}
+}
+
+func TestMembershipCountsMembers(t *testing.T) {
+	if got := checkMembership(plan{Plan: mesh.Plan{Nodes: make([]mesh.Node, 1)}}, nil, "cluster.yaml").Text; !strings.HasPrefix(got, "cluster.yaml: 1 member, ") {
+		t.Errorf("%q", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/who/members"
 )
@@ -160,5 +161,5 @@ func checkMembership(p plan, problem error, source string) findings.Finding {
 	if problem != nil {
 		return findings.Warningf("membership", membershipRemedy(source), "the last good membership is in force: %v", problem)
 	}
-	return findings.Okayf("membership", "%s: %d members, this node owns %v", source, len(p.Nodes), p.Self.PodCIDRs)
+	return findings.Okayf("membership", "%s: %s, this node owns %v", source, wording.Count(len(p.Nodes), "member"), p.Self.PodCIDRs)
 }

@@ -17,6 +17,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/relay/relays"
 )
@@ -101,7 +102,7 @@ func Peers(used []control.PeerStatus) []findings.Finding {
 		out = append(out, f.About(p.Node))
 	}
 	if len(out) == 0 {
-		out = append(out, findings.Okayf("peers", "%d peers in use, all of them with a path", len(used)))
+		out = append(out, findings.Okayf("peers", "%s in use, each with a path", wording.Count(len(used), "peer")))
 	}
 	return out
 }

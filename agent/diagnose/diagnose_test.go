@@ -30,6 +30,7 @@ func TestOKNames(t *testing.T) {
 	ms := 1.0
 	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), findings.OK, "udp", "1 relay answers by UDP: /ip4/5.5.5.5/udp/1")
 	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), findings.OK, "mtu", "1 of 2 peers")
+	one(t, "peers", Peers([]control.PeerStatus{{Path: "native"}}), findings.OK, "peers", "1 peer in use, each with a path")
 }
 
 // A wrong clock is a warning, and the cause where relays refuse this node.
@@ -89,6 +90,7 @@ func TestPools(t *testing.T) {
 	}
 	one(t, "kept", Pools(pool(10, 243)), findings.OK, "pool", "10 of 253 addresses of 10.1.0.0/24")
 	one(t, "nearly full", Pools(pool(240, 0)), findings.Warning, "pool", "240 of 253")
+	one(t, "large", Pools([]control.Pool{{Blocks: []string{"10.0.0.0/16"}, Size: 65536, Used: 65000}}), findings.Warning, "pool", "65,000 of 65,536")
 	one(t, "full", Pools(pool(253, 0)), findings.Broken, "pool", "new pods get none → delete pods")
 }
 

@@ -21,9 +21,9 @@ func Pools(all []control.Pool) []findings.Finding {
 		case used >= p.Size:
 			out = append(out, findings.Brokenf("pool", remedy, "all %s addresses of %s are used by pods: new pods get none", wording.Number(p.Size), blocks))
 		case used*10 >= p.Size*9:
-			out = append(out, findings.Warningf("pool", remedy, "%d of %s addresses of %s are used by pods", used, wording.Number(p.Size), blocks))
+			out = append(out, findings.Warningf("pool", remedy, "%s of %s addresses of %s are used by pods", wording.Number(used), wording.Number(p.Size), blocks))
 		default:
-			out = append(out, findings.Okayf("pool", "%d of %s addresses of %s are used by pods, %d kept for deleted ones", used, wording.Number(p.Size), blocks, p.Kept))
+			out = append(out, findings.Okayf("pool", "%s of %s addresses of %s are used by pods, %s kept for deleted ones", wording.Number(used), wording.Number(p.Size), blocks, wording.Number(p.Kept)))
 		}
 	}
 	return out

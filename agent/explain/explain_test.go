@@ -23,6 +23,23 @@ type fake struct {
 	kernel  []findings.Finding
 	deny    []netip.Prefix
 	open    func() (Stream, error)
+	drops   uint64
+	dropsBy map[string]uint64
+}
+
+// Counters have units, and what was not dropped has no reasons.
+func TestCounters(t *testing.T) {
+	for _, c := range []struct {
+		agent fake
+		want  string
+	}{
+		{fake{}, "123 MB sent, 0 B received, 0 B more past the tunnel; 0 packets dropped"},
+		{fake{drops: 1234, dropsBy: map[string]uint64{"queue": 1233, "mtu": 1}}, "past the tunnel; 1,234 packets dropped: mtu 1 and queue 1,233"},
+	} {
+		if got := (end{agent: &c.agent}).counters().Text; !strings.HasSuffix(got, c.want) {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
 }
 
 func (f *fake) Plan() (mesh.Plan, findings.Finding) {
@@ -31,7 +48,7 @@ func (f *fake) Plan() (mesh.Plan, findings.Finding) {
 	return p, findings.Okayf("membership", "fine")
 }
 func (f *fake) Peer(mesh.Node) control.PeerStatus {
-	return control.PeerStatus{Path: "relayed", Transport: "quic", Reason: "why"}
+	return control.PeerStatus{Path: "relayed", Transport: "quic", Reason: "why", TxBytes: 123000000, Drops: f.drops, DropsBy: f.dropsBy}
 }
 func (f *fake) Ping(context.Context, mesh.Node) (time.Duration, string, error) {
 	return time.Millisecond, "relayed over quic", nil

@@ -3,7 +3,6 @@ package explain
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // end is one of the two nodes, and what it looks at: an address of the other one.
@@ -126,10 +126,15 @@ func (e end) counters() findings.Finding {
 	p := e.agent.Peer(e.node)
 	var by []string
 	for reason, n := range p.DropsBy {
-		by = append(by, fmt.Sprintf("%s %d", reason, n))
+		by = append(by, reason+" "+wording.Number(n))
 	}
 	slices.Sort(by)
-	return findings.Okayf("counters", "%d bytes sent, %d received, %d more past the tunnel; %d packets dropped %v", p.TxBytes, p.RxBytes, p.LANBytes, p.Drops, by)
+	reasons := ""
+	if len(by) > 0 {
+		reasons = ": " + wording.List(by)
+	}
+	return findings.Okayf("counters", "%s sent, %s received, %s more past the tunnel; %s dropped%s", wording.Bytes(p.TxBytes), wording.Bytes(p.RxBytes), wording.Bytes(p.LANBytes),
+		wording.Count(p.Drops, "packet"), reasons)
 }
 
 // gatewayFor is the node's own address in the block that has ip, else in its first block of that IP version.

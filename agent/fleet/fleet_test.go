@@ -250,6 +250,10 @@ func TestNoMembers(t *testing.T) {
 	if contains(t, out, "no agent has joined"); code != 1 {
 		t.Errorf("code %d", code)
 	}
+	code, out = run(t, "#!/bin/sh\necho '{\"items\": []}'\n", "status", "--json")
+	if contains(t, out, `"nodes": []`, "no agent has joined"); code != 1 {
+		t.Errorf("as JSON: code %d", code)
+	}
 	if code, out := run(t, fake, "version"); code != 0 || !strings.HasPrefix(out, version.Number()+"\n") {
 		t.Errorf("version: code %d: %s", code, out)
 	}

@@ -54,12 +54,16 @@ node's own status; options behind NODE are those of edgemesh-agent status.`,
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
-				return e.Encode(map[string][]state{"nodes": states})
+				if err := e.Encode(map[string][]state{"nodes": states}); err != nil {
+					return err
+				}
 			}
 			if len(states) == 0 {
 				return errors.New("the cluster has no MeshNode: no agent has joined; `kubectl get pods -A -l app.kubernetes.io/name=edgemesh` shows the agents' pods")
 			}
-			show(c.OutOrStdout(), states, all)
+			if !asJSON {
+				show(c.OutOrStdout(), states, all)
+			}
 			return nil
 		},
 	}

@@ -6,6 +6,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,9 @@ func prepare(root *cobra.Command) {
 	root.SetFlagErrorFunc(badFlag)
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return BadUsage(c, fmt.Errorf("unknown command %q%s", args[0], wording.Offer(args[0], names(c))))
+			offer := cmp.Or(wording.Offer(args[0], names(c, (*cobra.Command).IsAvailableCommand)),
+				wording.Offer(args[0], names(c, func(sub *cobra.Command) bool { return sub.Hidden && sub.DisableFlagParsing }))) // those that say where to go
+			return BadUsage(c, fmt.Errorf("unknown command %q%s", args[0], offer))
 		}
 		return nil
 	}
@@ -114,10 +117,10 @@ func prepare(root *cobra.Command) {
 	}
 }
 
-// names are those of a command's visible commands.
-func names(c *cobra.Command) (out []string) {
+// names are those of a command's commands that are wanted.
+func names(c *cobra.Command, want func(*cobra.Command) bool) (out []string) {
 	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() {
+		if want(sub) {
 			out = append(out, sub.Name())
 		}
 	}
@@ -129,8 +132,18 @@ func BadUsage(c *cobra.Command, err error) error {
 	return Usage(fmt.Errorf("%w (see `%s --help`)", err, c.CommandPath()))
 }
 
-// badFlag says what a flag's value has to be, in place of what a parser of numbers says.
+// badFlag offers the names that are near an unknown one, and says what a flag's value has to be, in place of what a parser of
+// numbers says.
 func badFlag(c *cobra.Command, err error) error {
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 2 {
+		var all []string
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				all = append(all, "--"+f.Name)
+			}
+		})
+		err = fmt.Errorf("%w%s", err, wording.Offer("--"+unknown.GetSpecifiedName(), all))
+	}
 	if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) {
 		kind := bad.GetFlag().Value.Type()
 		if want, known := map[string]string{"int": "a whole number", "int64": "a whole number", "duration": "a time such as 30s or 2m", "bool": "true or false"}[kind]; known {

@@ -43,6 +43,8 @@ func TestExecute(t *testing.T) {
 		{"version now", cli.ExitUsage, "", "prog: unexpected argument \"now\" (see `prog version --help`)\n"},
 		{"go home --times x", cli.ExitUsage, "", "prog: --times \"x\": must be a whole number (see `prog go --help`)\n"},
 		{"id --dir", cli.ExitUsage, "", "prog: unknown flag: --dir (see `prog id --help`)\n"},
+		{"go home --tmies 2", cli.ExitUsage, "", "prog: unknown flag: --tmies (did you mean --times?) (see `prog go --help`)\n"},
+		{"go home -x", cli.ExitUsage, "", "prog: unknown shorthand flag: 'x' in -x (see `prog go --help`)\n"},
 		{"go", cli.ExitUsage, "", "prog: WHERE is missing (see `prog go --help`)\n"},
 		{"go home now", cli.ExitUsage, "", "prog: unexpected argument \"now\" (see `prog go --help`)\n"},
 		{"go nowhere", cli.ExitFailed, "", "prog: no way to nowhere\n"},

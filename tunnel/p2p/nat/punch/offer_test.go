@@ -106,3 +106,10 @@ func TestFewerPortsWhereHopeless(t *testing.T) {
 		}
 	}
 }
+
+// A side without a NAT is not said to have one.
+func TestWhyRelayedNamesNATs(t *testing.T) {
+	if got, want := whyRelayed(ladder.NATNone, ladder.NATStable), "no NAT here; NAT there stable: one port for all destinations"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -102,7 +102,14 @@ func whyRelayed(mine, theirs ladder.NAT) string {
 	case theirs.PerDestination() && ladder.Hopeless(mine, theirs):
 		return "the peer's NAT " + sense.Text(theirs) + "; the one here accepts only addresses it has sent to"
 	}
-	return fmt.Sprintf("NAT here %s; NAT there %s", sense.Text(mine), sense.Text(theirs))
+	return natAt("here", mine) + "; " + natAt("there", theirs)
+}
+
+func natAt(where string, nat ladder.NAT) string {
+	if nat == ladder.NATNone {
+		return "no NAT " + where
+	}
+	return "NAT " + where + " " + sense.Text(nat)
 }
 
 // brief shortens the error of a dial to its cause.
