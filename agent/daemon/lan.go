@@ -196,7 +196,7 @@ func (l *lanPaths) check() []findings.Finding {
 	return []findings.Finding{findings.Warningf("lan", "fix the cause and restart the agent; until then the tunnel carries everything", "no native or vxlan paths: %s", l.failed)}
 }
 
-// notes say in plain words what the LAN paths in use do not give, and which paths the agent leaves out because the membership
+// notes say in plain words what the LAN paths in use do not give, and which ones there may not be because the membership
 // trusts no network with both ends.
 func (l *lanPaths) notes() (out []findings.Finding) {
 	var plain, left []string
@@ -218,7 +218,7 @@ func (l *lanPaths) notes() (out []findings.Finding) {
 			wording.Most(plain, mostNamed)))
 	}
 	if len(left) > 0 {
-		f := findings.Notef("lan-trusted", "no vxlan across routers to %s, whose packets take the tunnel: releases up to 0.2 tried it between any private addresses", wording.Most(left, mostNamed))
+		f := findings.Notef("lan-trusted", "no vxlan to %s, whose packets take the tunnel: across routers, and where something on the link puts its own MAC into packets (a repeater, a cloud's subnet), it needs an entry of lan.trusted; releases up to 0.2 needed none", wording.Most(left, mostNamed))
 		f.Remedy = fmt.Sprintf("nothing; or, if nobody on the way reads or forges packets, add to the membership lan: {trusted: %v} (cluster.yaml; spec.lan.trusted of PodNetwork cluster; podNetwork.lan.trusted of the chart)", missing)
 		out = append(out, f)
 	}

@@ -190,15 +190,39 @@ func vxlanPairs(pairs []pair, us Offer) (out []vxlanPair) {
 	return out
 }
 
-// untrusted is a pair that VXLAN is not tried on only because the membership trusts no network with both.
-func untrusted(us, them Offer, low bool) (pair, bool) {
-	pairs := pairsOf(us, them, low)
-	if us.NoVXLAN != "" || them.NoVXLAN != "" || us.VXLANPort != them.VXLANPort || us.VXLANIPv6 != them.VXLANIPv6 || len(vxlanPairs(pairs, us)) > 0 {
-		return pair{}, false
+// untrusted is a pair that VXLAN is not tried on, or fails on, because the membership trusts no network with both, and why it
+// needs that.
+func (p *peer) untrusted() (x pair, why string) {
+	us, them := p.us, p.them
+	if us.NoVXLAN != "" || them.NoVXLAN != "" || us.VXLANPort != them.VXLANPort || us.VXLANIPv6 != them.VXLANIPv6 {
+		return x, ""
 	}
-	i := slices.IndexFunc(pairs, func(p pair) bool { return p.us.Addr.Is6() == us.VXLANIPv6 })
-	if i < 0 {
-		return pair{}, false
+	pairs := pairsOf(us, them, p.low)
+	proved := vxlanPairs(pairs, us)
+	if slices.ContainsFunc(proved, func(x vxlanPair) bool { return x.mac == MAC{} }) {
+		return x, ""
 	}
-	return pairs[i], true
+	if len(proved) > 0 {
+		failed := false
+		for _, v6 := range []bool{false, true} {
+			t := p.tracks[trackKey{v6, vxlanSlot}]
+			failed = failed || t != nil && t.why != "" && !t.lost
+		}
+		if !failed {
+			return x, ""
+		}
+		return proved[0].pair, "something between %s and %s may put its own MAC into packets (a repeater, a cloud's subnet)"
+	}
+	i := slices.IndexFunc(pairs, func(x pair) bool { return x.us.Addr.Is6() == us.VXLANIPv6 })
+	switch {
+	case i < 0:
+		return x, ""
+	case !pairs[i].onLink():
+		why = "%s and %s are not on one link"
+	case pairs[i].cloned():
+		why = "%s and %s have the same MAC (cloned machines)"
+	default:
+		why = "the links of %s and %s have no MACs"
+	}
+	return pairs[i], why
 }

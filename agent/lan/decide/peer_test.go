@@ -221,6 +221,34 @@ func TestDistrust(t *testing.T) {
 	}
 }
 
+// Where the peer's MAC does not arrive VXLAN on one link fails: status says that trust would help, and when it says so.
+func TestRewrittenMAC(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p, us, them := newTestPeer(now)
+	for k := range p.tracks {
+		p.bring(k, false, now)
+	}
+	pair := [2]netip.Addr{us.Addrs[0].Addr, them.Addrs[0].Addr}
+	if st := p.status(Off{}); st.Untrusted != pair || !strings.Contains(st.Reason, "lost; something between 192.168.1.11 and 192.168.1.12 may put its own MAC") {
+		t.Errorf("status %+v", st)
+	}
+	p.begin(trusting(us, "192.168.0.0/16"), them, now)
+	for k := range p.tracks {
+		p.bring(k, false, now)
+	}
+	if st := p.status(Off{}); st.Untrusted[0].IsValid() || strings.Contains(st.Reason, "trusted") {
+		t.Errorf("trusted: status %+v", st)
+	}
+	for want, mac := range map[string]MAC{"have no MACs": {}, "have the same MAC": us.Addrs[0].MAC} {
+		p, us, them := newTestPeer(now)
+		them.Addrs[0].MAC = mac
+		p.begin(us, them, now)
+		if st := p.status(Off{}); st.Untrusted != pair || !strings.Contains(st.Reason, want) {
+			t.Errorf("%s: status %+v", want, st)
+		}
+	}
+}
+
 func TestPeerOffersAreDamped(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPeer("A", "B")

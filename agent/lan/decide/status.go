@@ -33,14 +33,14 @@ type Status struct {
 	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
 	Proved []netip.Addr
-	// Untrusted are this node's and the peer's address that VXLAN would be tried on if an entry of lan.trusted had both.
+	// Untrusted are this node's and the peer's address that VXLAN might reach if an entry of lan.trusted had both.
 	Untrusted [2]netip.Addr
 }
 
 // status describes the peer.
 func (p *peer) status(off Off) Status {
 	out := Status{Received: p.received}
-	if x, ok := untrusted(p.us, p.them, p.low); ok && !p.works() {
+	if x, why := p.untrusted(); why != "" && !p.works() {
 		out.Untrusted = [2]netip.Addr{x.us.Addr, x.them.Addr}
 	}
 	for _, t := range p.tracks {
@@ -114,7 +114,10 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	case theirs != "":
 		return "the peer says: " + wording.OneLine(theirs) // it must not look like lines of ours
 	}
-	var out string
+	var out, missing string
+	if x, why := p.untrusted(); why != "" {
+		missing = fmt.Sprintf(why+", and no entry of the membership's lan.trusted has both", x.us.Addr, x.them.Addr)
+	}
 	for slot := range mesh.ProbeSlots {
 		t := p.tracks[trackKey{v6, slot}]
 		if t == nil || t.c.kind != kind {
@@ -128,6 +131,8 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 		}
 	}
 	switch {
+	case out != "" && kind == mesh.VXLAN && missing != "":
+		return out + "; " + missing
 	case out != "":
 		return out
 	case kind == mesh.VXLAN && (p.us.VXLANPort != p.them.VXLANPort || p.us.VXLANIPv6 != p.them.VXLANIPv6):
@@ -144,8 +149,8 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 		}
 		return "no LAN in common"
 	}
-	if x, ok := untrusted(p.us, p.them, p.low); ok {
-		return fmt.Sprintf("%s and %s are not on one link, and no entry of the membership's lan.trusted has both", x.us.Addr, x.them.Addr)
+	if missing != "" {
+		return missing
 	}
 	return "no pair of private addresses of one IP version that differ"
 }
