@@ -336,6 +336,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
 	} else {
 		wg.Go(func() { w.Run(ctx, d.kernel.changed.Wake) })
+		d.kernel.changed.Wake() // for what changed before
 	}
 	why := d.kernel.serving(nil)
 	d.source.SetServing(why)

@@ -127,7 +127,7 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []findin
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		warn("ipv6", "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only")
 	}
-	out = append(out, h.checkRouter(w)...)
+	out = append(out, h.checkRouter(w, s)...)
 	out = append(out, h.checkForward(ctx, s)...)
 	detail, remedy := h.fw.Mixed()
 	warn("iptables", detail, remedy)
@@ -140,34 +140,48 @@ func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []findin
 	return out
 }
 
-// checkRouter notes that this host routes between networks, as it did before the agent.
-func (h *Host) checkRouter(w mesh.Host) []findings.Finding {
+// checkRouter notes what becomes of packets between networks: this host routes them, as it did before the agent, or drops them.
+func (h *Host) checkRouter(w mesh.Host, s plan.State) (out []findings.Finding) {
 	links, err := rtnetlink.Foreign()
 	if err != nil || w.Forward.All {
 		return nil
 	}
 	before, err := h.memory.Before(links)
-	var versions []string
-	for i, on := range before.On {
-		if on {
-			versions = append(versions, [2]string{"IPv4", "IPv6"}[i])
-		}
-	}
-	if err != nil || len(versions) == 0 {
+	if err != nil {
 		return nil
 	}
-	names, err := rtnetlink.Addressed(links, uplink.Between(links, lonePairs(links, before.Links)))
+	names, err := rtnetlink.Addressed(links, uplink.Between(links, lone(links, before.Links)))
 	if err != nil || len(names) < 2 {
 		return nil
 	}
-	return []findings.Finding{findings.Notef("router", "this host forwards %s between %s, as it did before the agent: what one network sends to another passes, as far as the host's firewall lets it",
-		strings.Join(versions, " and "), strings.Join(names, ", "))}
+	var routed, dropped []string
+	for i, version := range []string{"IPv4", "IPv6"} {
+		switch {
+		case before.On[i]:
+			routed = append(routed, version)
+		case s.Each[i].Uplinks.Names != nil:
+			dropped = append(dropped, version)
+		}
+	}
+	between := strings.Join(names, ", ")
+	if routed != nil {
+		out = append(out, findings.Notef("router", "this host forwards %s between %s, as it did before the agent: what one network sends to another passes, as far as the host's firewall lets it",
+			strings.Join(routed, " and "), between))
+	}
+	if dropped != nil {
+		f := findings.Notef("uplinks", "%s between %s is dropped since the agent runs: this host did not forward before, and the switch that pods need must not make a router of it",
+			strings.Join(dropped, " and "), between)
+		f.Remedy = "nothing; if this host shall route between them (a gateway, shared internet access), `forward: all` in the agent's configuration"
+		out = append(out, f)
+	}
+	return out
 }
 
-// lonePairs are the veth pairs among links that were there before the agent: where the host is itself a container, its uplinks.
-func lonePairs(links []netlink.Link, before []int) (out []int) {
+// lone are the veth pairs without a bridge among links that were there before the agent: where the host is itself a container,
+// its uplinks. TAP devices are VPNs then.
+func lone(links []netlink.Link, before []int) (out []int) {
 	for _, l := range links {
-		if a := l.Attrs(); l.Type() == "veth" && a.MasterIndex == 0 && slices.Contains(before, a.Index) {
+		if a := l.Attrs(); (l.Type() == "veth" || l.Type() == "tuntap") && a.MasterIndex == 0 && slices.Contains(before, a.Index) {
 			out = append(out, a.Index)
 		}
 	}

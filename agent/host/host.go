@@ -31,6 +31,7 @@ import (
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
+	"edgemesh/internal/wording"
 )
 
 // Names and numbers that the rest of the agent needs.
@@ -69,7 +70,14 @@ type Host struct {
 	can     Capabilities // as of the last call
 	refused string       // why the firewall cannot hold the rules of LAN paths; never reset
 	applied bool         // a Set succeeded: further changes are repairs
-	probed  rules        // the host's firewall as probed last
+	apart   apart
+	probed  rules // the host's firewall as probed last
+}
+
+// apart is what is known of dropping between uplinks.
+type apart struct {
+	wanted, held bool   // by the last plan; by the last Set that succeeded
+	logged       string // which uplinks
 }
 
 // New prepares a Host; it changes nothing.
@@ -107,7 +115,7 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	done, err := h.apply(ctx, w)
-	if err != nil && !h.applied && (h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
+	if err != nil && (!h.applied && h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
 		var more []string
 		more, err = h.apply(ctx, w)
 		done = append(done, more...)
@@ -119,6 +127,7 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 		h.log.Info("kernel state set", "changes", len(done))
 		h.applied = true
 	}
+	h.apart.held = h.apart.wanted
 	return done, h.can, nil
 }
 
@@ -129,7 +138,7 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 		for _, c := range changes {
 			if err := c.Do(); err != nil {
 				err = fmt.Errorf("%s: %s: %w", p.name, c.What, err)
-				if p.ofLAN {
+				if p.ofLAN && (!h.applied || h.apart.wanted && !h.apart.held) { // a second uplink may come later
 					err = errLAN{err}
 				}
 				return err
@@ -225,13 +234,21 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 		return err
 	}
 	s.NoTables = h.refused != "" || nft.Missing() != ""
-	names := uplink.Between(links, before.Links)
+	names := uplink.Between(links, lone(links, before.Links))
 	for i := range s.Each {
 		if f := &s.Each[i]; f.Wanted && !before.On[i] && !w.Forward.All && len(names) > 1 {
 			f.Uplinks = plan.Uplinks{Names: names, From: sysctl.LinkNames(links, before.From[i])}
 		}
 	}
-	return nil
+	if h.apart.wanted = s.Between(); !h.apart.wanted {
+		return nil
+	}
+	names, err = rtnetlink.Addressed(links, names)
+	if list := wording.List(names); err == nil && len(names) > 1 && list != h.apart.logged {
+		h.apart.logged = list
+		h.log.Info("what goes from one uplink to another is dropped, for this host did not forward before the agent; forward: all in the agent's configuration lets it pass", "uplinks", list)
+	}
+	return err
 }
 
 // look returns what this host can hold of w.

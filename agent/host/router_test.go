@@ -3,10 +3,13 @@ package host
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netns"
 
@@ -139,13 +142,19 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 		w      mesh.Host
 		tables bool // else the host has no nf_tables
 	}{
-		"guard": {dual(), true}, "table": {noLAN, true}, "keep": {kept(), true}, "iptables": {noLAN, false},
+		"guard": {dual(), true}, "table": {noLAN, true}, "keep": {kept(), true}, "iptables": {noLAN, false}, "keep, iptables": {kept(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlant(t, "")
 			p.start(c.tables)
+			var log strings.Builder
+			p.host.log = slog.New(slog.NewTextHandler(&log, nil))
 			mustSet(t, p.host, c.w)
 			wantUnchanged(t, p.host, c.w)
+			if n := strings.Count(log.String(), `uplinks="plc0 and up0"`) + strings.Count(log.String(), `uplinks="up0 and plc0"`); n != 1 || !strings.Contains(log.String(), "forward: all") {
+				t.Errorf("logged %d times:\n%s", n, log.String())
+			}
+			p.says(c.w, "uplinks", "IPv4 and IPv6 between up0, plc0 is dropped")
 			for _, e := range plantEnds {
 				p.closed(c.tables, e)
 			}
@@ -159,6 +168,7 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 			all.Forward.All = true
 			mustSet(t, p.host, all)
 			wantUnchanged(t, p.host, all)
+			p.says(all, "")
 			for _, e := range plantEnds {
 				p.open(e)
 			}
@@ -174,6 +184,21 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 				t.Errorf("ip_forward is %s after Cleanup", v)
 			}
 		})
+	}
+}
+
+// says fails unless these notes are all that is said of the host as a router, each by its ID and a part of its text.
+func (p *plant) says(w mesh.Host, want ...string) {
+	p.t.Helper()
+	s, err := p.host.plan(w)
+	got := p.host.checkRouter(w, s)
+	if err != nil || len(got) != len(want)/2 {
+		p.t.Fatalf("findings %+v (%v), want %q", got, err, want)
+	}
+	for i, f := range got {
+		if f.ID != want[2*i] || f.Severity != findings.Note || !strings.Contains(f.Text, want[2*i+1]) {
+			p.t.Errorf("finding %+v, want %q", f, want)
+		}
 	}
 }
 
@@ -234,10 +259,7 @@ func TestRouterStaysOne(t *testing.T) {
 		mustSet(t, p.host, dual())
 		p.open(plantEnds["IPv4"])
 		p.closed(true, plantEnds["IPv6"])
-		note := p.host.checkRouter(dual())
-		if len(note) != 1 || note[0].Severity != findings.Note || !strings.Contains(note[0].Text, "forwards IPv4 between up0, plc0") {
-			t.Errorf("findings %+v", note)
-		}
+		p.says(dual(), "router", "forwards IPv4 between up0, plc0", "uplinks", "IPv6 between up0, plc0 is dropped")
 		run(t, "sysctl -qw net.ipv4.ip_forward=0") // by another program, while the agent runs
 		mustSet(t, p.host, dual())
 		p.start(true)
@@ -269,4 +291,49 @@ func TestLaterUplinks(t *testing.T) {
 			t.Errorf("%s is taken for an uplink:\n%s", name, set)
 		}
 	}
+}
+
+// TestContainersOfOneVersion: a bridge and its containers that were there before the agent, where IPv4 was forwarded and IPv6
+// was not, are no uplinks for IPv6.
+func TestContainersOfOneVersion(t *testing.T) {
+	p := newPlant(t, "sysctl -qw net.ipv4.ip_forward=1")
+	run(t, "ip link add docker0 type bridge\nip link set docker0 up\nip link add vethc0 type veth peer name eth0c\nip link set vethc0 master docker0")
+	p.start(true)
+	mustSet(t, p.host, dual())
+	set := run(t, "nft list set inet edgemesh uplinks")
+	wantContains(t, "the set", set, `"up0"`, `"plc0"`)
+	if strings.Contains(set, "docker0") || strings.Contains(set, "vethc0") {
+		t.Errorf("a container is taken for an uplink:\n%s", set)
+	}
+}
+
+// TestSecondUplinkIsRefused: where nf_tables refuses the rules for a second uplink that comes later, iptables gets them.
+func TestSecondUplinkIsRefused(t *testing.T) {
+	l := newBareLab(t, "")
+	w := dual()
+	w.LAN = mesh.LAN{}
+	mustSet(t, l.host, w)
+	owner := exec.Command("nft", "-i") // a table with an owner refuses all others, the kernel's own way to say no
+	in, err := owner.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, "add table inet edgemesh { flags owner; }")
+	for run(t, "nft list tables inet") == "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	run(t, "ip tuntap add dev vpn0 mode tun")
+	if _, err := l.host.Set(t.Context(), w); err == nil {
+		t.Error("the kernel did not refuse")
+	}
+	in.Close()
+	if err := owner.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	mustSet(t, l.host, w)
+	wantUnchanged(t, l.host, w)
+	wantContains(t, "iptables", run(t, "iptables-nft-save -t filter"), "-i up0 -g EDGEMESH-BETWEEN", "-i vpn0 -g EDGEMESH-BETWEEN")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,6 +15,8 @@ import (
 
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/probe"
+	"edgemesh/agent/host/rtnetlink"
+	"edgemesh/internal/uplink"
 	"edgemesh/internal/wake"
 )
 
@@ -45,6 +48,14 @@ type Watcher struct {
 	host       *Host
 	route, nft *nl.NetlinkSocket // nft nil where the kernel has no nftables
 	ours       map[int32]bool    // indices of bridge and TUN
+	outer      map[int]bool      // indices of links that lead to other networks
+	seen       map[int]seen
+}
+
+// seen is what makes an uplink, or its bridge, one of those that packets do not pass between.
+type seen struct {
+	name   string
+	master int
 }
 
 // NewWatcher listens in the network namespace of the calling thread. Run, which
@@ -57,7 +68,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: watch: %w", err)
 	}
-	w := &Watcher{host: h, route: route, ours: map[int32]bool{}}
+	w := &Watcher{host: h, route: route, ours: map[int32]bool{}, outer: map[int]bool{}, seen: map[int]seen{}}
 	if w.nft, err = nl.Subscribe(unix.NETLINK_NETFILTER, nftGroup); err != nil {
 		w.nft = nil
 	}
@@ -66,7 +77,37 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 			w.ours[int32(link.Attrs().Index)] = true
 		}
 	}
+	links, err := rtnetlink.Foreign()
+	if err != nil {
+		w.close()
+		return nil, fmt.Errorf("host: watch: %w", err)
+	}
+	slices.SortFunc(links, func(a, b netlink.Link) int { return a.Attrs().Index - b.Attrs().Index }) // what stands on another comes later
+	for _, l := range links {
+		w.newUplink(l)
+	}
 	return w, nil
+}
+
+func (w *Watcher) close() {
+	w.route.Close()
+	if w.nft != nil {
+		w.nft.Close()
+	}
+}
+
+// newUplink reports whether a link is, or may be, an uplink that Set does not know, or not by this name.
+func (w *Watcher) newUplink(l netlink.Link) bool {
+	a := l.Attrs()
+	is := seen{a.Name, a.MasterIndex}
+	if w.seen[a.Index] == is || !w.outer[a.Index] && !uplink.Outer(l, w.outer, false) {
+		return false
+	}
+	w.seen[a.Index], w.outer[a.Index] = is, true
+	if a.MasterIndex != 0 {
+		w.outer[a.MasterIndex] = true
+	}
+	return true
 }
 
 // Run calls changed, from one goroutine at a time, whenever Set may have
@@ -96,10 +137,7 @@ func (w *Watcher) Run(ctx context.Context, changed func()) {
 		}
 	})
 	<-ctx.Done()
-	w.route.Close()
-	if w.nft != nil {
-		w.nft.Close()
-	}
+	w.close()
 }
 
 // legacy reports whether our chains are where the kernel announces no changes.
@@ -135,7 +173,7 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 }
 
 // ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
-// deleted from them, routes deleted from our table, deleted rules, and sysctls of all or of our
+// deleted from them, uplinks that are new or have another name, routes deleted from our table, deleted rules, and sysctls of all or of our
 // interfaces that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
 // programs add.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
@@ -144,7 +182,8 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		if len(m.Data) < unix.SizeofIfInfomsg {
 			return false
 		}
-		index := nl.DeserializeIfInfomsg(m.Data).Index
+		info := nl.DeserializeIfInfomsg(m.Data)
+		index := info.Index
 		name := attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)
 		if n := nl.BytesToString(name); n == plan.BridgeName || n == plan.TUNName {
 			w.ours[index] = m.Header.Type == unix.RTM_NEWLINK
@@ -152,7 +191,16 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		}
 		renamed := w.ours[index]
 		delete(w.ours, index)
-		return renamed
+		if info.Family != unix.AF_UNSPEC { // of a bridge's port: it does not name the link's kind
+			return renamed
+		}
+		if m.Header.Type == unix.RTM_DELLINK {
+			delete(w.outer, int(index))
+			delete(w.seen, int(index))
+			return renamed
+		}
+		link, err := netlink.LinkDeserialize(nil, m.Data)
+		return renamed || err == nil && w.newUplink(link)
 	case unix.RTM_DELADDR:
 		return len(m.Data) >= unix.SizeofIfAddrmsg && w.ours[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
 	case unix.RTM_DELROUTE:

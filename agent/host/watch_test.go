@@ -7,6 +7,7 @@ import (
 
 	"edgemesh/test/fair"
 
+	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 )
 
@@ -16,18 +17,7 @@ func TestWatcherHearsOfDamage(t *testing.T) {
 	makeTUN(t)
 	h := newHost(t)
 	mustSet(t, h, dual())
-	leaks := goleak.IgnoreCurrent()
-	w, err := h.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	heard := make(chan struct{}, 1000)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.Run(ctx, func() { heard <- struct{}{} })
-	}()
+	heard, end := listenTo(t, h)
 	legacy := h.legacy()
 	for _, damage := range []string{
 		"ip link set " + BridgeName + " down",
@@ -68,9 +58,88 @@ ip link del other7`)
 	if n := quiet(heard); n > 2 && !legacy { // its route goes with the address
 		t.Errorf("called %d times more: strangers' changes wake us", n)
 	}
-	cancel()
-	<-done
-	goleak.VerifyNone(t, leaks)
+	end()
+}
+
+// A link that may be another uplink is noticed, whatever it is named later; what containers come and go with is not.
+func TestWatcherHearsOfUplinks(t *testing.T) {
+	l := newBareLab(t, "")
+	h := l.host
+	mustSet(t, h, dual())
+	heard, end := listenTo(t, h)
+	hw0 := func() { // of another namespace, as hardware is
+		l.in(l.lan, func() {
+			run(t, "ip link add link lan0 name hw0 type macvlan")
+			link, err := netlink.LinkByName("hw0")
+			if err == nil {
+				err = netlink.LinkSetNsFd(link, int(l.node))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	for _, change := range []string{
+		"ip tuntap add dev vpn0 mode tun",
+		"ip link set vpn0 name vpn1",
+		"hw0",
+		"ip link add host0 type bridge\nip link set hw0 master host0",
+		"ip link set host0 name host1",
+	} {
+		quiet(heard)
+		if change == "hw0" {
+			hw0()
+		} else {
+			run(t, change)
+		}
+		soon, stop := fair.WithTimeout(t.Context(), deadline)
+		select {
+		case <-heard:
+		case <-soon.Done():
+			t.Fatalf("nothing heard of `%s`", change)
+		}
+		stop()
+	}
+	quiet(heard)
+	run(t, `
+ip link set vpn1 up
+ip link set hw0 up
+ip link add docker0 type bridge
+ip link add vethc0 type veth peer name eth0c
+ip link set vethc0 master docker0
+ip link set docker0 up
+ip link set vethc0 up
+ip link set eth0c up
+ip link set vethc0 name vethc1
+ip tuntap add dev vm0 mode tap
+ip link del vm0
+ip link del vethc1`)
+	if n := quiet(heard); n > 0 && !h.legacy() {
+		t.Errorf("called %d times: containers wake us", n)
+	}
+	end()
+}
+
+// listenTo sends on heard whenever a Watcher calls, until end, which fails if anything of it is left.
+func listenTo(t *testing.T, h *Host) (heard chan struct{}, end func()) {
+	t.Helper()
+	leaks := goleak.IgnoreCurrent()
+	w, err := h.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	heard = make(chan struct{}, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx, func() { heard <- struct{}{} })
+	}()
+	return heard, func() {
+		cancel()
+		<-done
+		goleak.VerifyNone(t, leaks)
+	}
 }
 
 // quiet waits until nothing more is heard, and counts what was.

@@ -41,15 +41,15 @@ func Indexes(links []netlink.Link) map[int]bool {
 }
 
 // Between returns the names of links that lead to other networks, up or not, in order: hardware and what stands on it, and
-// VPNs of any kind. Bridges, veth pairs and TAP devices lead to containers and virtual machines, unless they are in before
-// (by index), or a port of the bridge leads to another network.
-func Between(links []netlink.Link, before []int) []string {
+// VPNs of any kind. Bridges lead to containers and virtual machines, unless a port leads to another network, and so do veth
+// pairs and TAP devices, unless they are among lone (by index).
+func Between(links []netlink.Link, lone []int) []string {
 	leads := map[int]bool{}
 	for changed := true; changed; { // a bridge, and what stands on another link, may come before that
 		changed = false
 		for _, l := range links {
 			a := l.Attrs()
-			if leads[a.Index] || !outer(l, leads, slices.Contains(before, a.Index)) {
+			if leads[a.Index] || !Outer(l, leads, slices.Contains(lone, a.Index)) {
 				continue
 			}
 			leads[a.Index], changed = true, true
@@ -68,19 +68,21 @@ func Between(links []netlink.Link, before []int) []string {
 	return out
 }
 
-// outer reports whether one link leads to another network; leads has those known to.
-func outer(l netlink.Link, leads map[int]bool, before bool) bool {
+// Outer reports whether one link leads to another network; leads has those known to.
+func Outer(l netlink.Link, leads map[int]bool, lone bool) bool {
 	a := l.Attrs()
 	switch l.Type() {
 	case "dummy", "ifb", "nlmon", "can", "vcan":
 		return false
-	case "bridge", "veth", "netkit", "vxlan", "geneve", "openvswitch", "vrf":
-		return before
+	case "bridge", "netkit", "vxlan", "geneve", "openvswitch", "vrf":
+		return false
+	case "veth":
+		return lone
 	case "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap":
-		return before || a.ParentIndex == 0 || a.NetNsID >= 0 || leads[a.ParentIndex] // of another namespace: a container's own uplink
+		return a.ParentIndex == 0 || a.NetNsID >= 0 || leads[a.ParentIndex] // of another namespace: a container's own uplink
 	case "tuntap":
 		t, is := l.(*netlink.Tuntap)
-		return before || !is || t.Mode != netlink.TUNTAP_MODE_TAP
+		return lone || !is || t.Mode != netlink.TUNTAP_MODE_TAP
 	}
 	return a.Flags&net.FlagLoopback == 0
 }

@@ -54,10 +54,10 @@ func TestBetween(t *testing.T) {
 		link("host", "bridge", 8, 0, 0),
 		link("docker0", "bridge", 10, 0, 0), link("vethd", "veth", 11, 10, 0), link("docker0.2", "vlan", 12, 0, 10), link("calia", "veth", 13, 0, 0),
 		tun("vnet0", 14, netlink.TUNTAP_MODE_TAP), link("flannel.1", "vxlan", 15, 0, 3), link("kube-ipvs0", "dummy", 16, 0, 0),
-		link("old0", "bridge", 17, 0, 0), link("oldeth0", "veth", 18, 0, 0), link("olddummy", "dummy", 19, 0, 0),
+		link("old0", "bridge", 17, 0, 0), link("lone0", "veth", 18, 0, 0), link("olddummy", "dummy", 19, 0, 0), tun("tap0", 20, netlink.TUNTAP_MODE_TAP),
 	}
-	got := Between(all, []int{17, 18, 19})
-	want := []string{"bond0", "eth0", "host", "host.7", "old0", "oldeth0", "vpn0", "wg0", "wlan0"}
+	got := Between(all, []int{17, 18, 19, 20})
+	want := []string{"bond0", "eth0", "host", "host.7", "lone0", "tap0", "vpn0", "wg0", "wlan0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
