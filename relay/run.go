@@ -92,6 +92,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
 	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, loop: dog.Loop("membership"), log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}}
+	m.who.Restarted(c.stateDir, state)
 	dog.Watch("connections", v.watch)
 	if warning != nil { // otherwise the watch begins with both
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)

@@ -279,12 +279,14 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}
 	join(d.node, d.tunnel, d.lan.used, d.counts, d.log)
 	d.lan.join(d.node)
+	who := source.Reporter{Log: d.log}
+	who.Restarted(d.cfg.StateDir, state)
 	if err := d.saved.Save(state); err != nil {
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	d.membership = &membership{
 		cfg: d.cfg, id: d.id, from: d.source.String(), force: d.force, saved: d.saved,
-		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, loop: d.dog.Loop("membership"), log: d.log, who: source.Reporter{Log: d.log},
+		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, loop: d.dog.Loop("membership"), log: d.log, who: who,
 	}
 	d.membership.trim(all)
 	return nil

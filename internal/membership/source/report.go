@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
 )
 
 const (
@@ -19,9 +20,16 @@ type Reporter struct {
 	gone map[string]mesh.PeerID // members that left, by name: one that returns with another key is not new
 }
 
+// Restarted logs what became of the members while this program was off: s is in force, dir has the snapshot of before.
+func (r *Reporter) Restarted(dir string, s mesh.State) {
+	if was, err := snapshot.Load(dir); err == nil {
+		r.Report(mesh.Diff(was.Admitted().Nodes, s.Admitted().Nodes), s)
+	}
+}
+
 // Report logs what became of the members of s.
 func (r *Reporter) Report(c mesh.Change, s mesh.State) {
-	if r.gone == nil || len(r.gone) >= mostGone {
+	if r.gone == nil {
 		r.gone = map[string]mesh.PeerID{}
 	}
 	left := nodes(c.Gone)
@@ -49,6 +57,12 @@ func (r *Reporter) Report(c mesh.Change, s mesh.State) {
 	for _, n := range c.Gone {
 		if _, stays := come[n.Name]; stays {
 			continue
+		}
+		if len(r.gone) >= mostGone {
+			for any := range r.gone {
+				delete(r.gone, any)
+				break
+			}
 		}
 		r.gone[n.Name] = n.PeerID
 		if s.Bans(n.Name, n.PeerID) {
