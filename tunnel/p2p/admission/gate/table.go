@@ -87,7 +87,7 @@ func (t *table) claim(c *conn) error {
 	if c.prefix, c.direct = pool.PrefixOf(c.addr); !c.direct {
 		return nil
 	}
-	if err := t.handshakes.Share(c.prefix, t.homes.Has(c.prefix)); err != nil {
+	if err := t.handshakes.Share(c.prefix, t.homes.Has(pool.Prefix(c.prefix.Addr()))); err != nil {
 		return err
 	}
 	t.handshakes.Add(c, c.prefix)
@@ -117,7 +117,7 @@ func (t *table) enter(c *conn, p peer.ID) (victim *conn, reason string) {
 		c.to(admitted)
 	}
 	if c.direct && (listed || t.admitsLocked(p)) {
-		t.homes.Add(c.prefix)
+		t.homes.Add(pool.Prefix(c.prefix.Addr()))
 	}
 	c.peer = p
 	of := t.peers[p]
@@ -144,7 +144,7 @@ func (t *table) wait(c *conn, p peer.ID) (victim *conn, reason string) {
 	}
 	var from *pool.Pool[*conn]
 	if !t.remembered.Has(p) {
-		if from = t.elsewhere; t.homes.Has(c.prefix) {
+		if from = t.elsewhere; t.homes.Has(pool.Prefix(c.prefix.Addr())) {
 			from = t.home
 		}
 		if t.policy.perPrefix > 0 && from.At(c.prefix) >= t.policy.perPrefix {
@@ -299,7 +299,7 @@ func (t *table) verified(c *conn, nc network.Conn, s join.Secret) bool {
 	t.admit(c)
 	t.remembered.Add(c.peer)
 	if c.direct {
-		t.homes.Add(c.prefix)
+		t.homes.Add(pool.Prefix(c.prefix.Addr()))
 	}
 	return true
 }

@@ -59,8 +59,8 @@ func (p *Pool[H]) Slots() int { return p.slots }
 // Len is how many slots are taken.
 func (p *Pool[H]) Len() int { return p.taken }
 
-// At is how many slots a prefix has taken.
-func (p *Pool[H]) At(prefix netip.Prefix) int { return len(p.near[prefix]) }
+// At is how many slots the Prefix that prefix is in has taken.
+func (p *Pool[H]) At(prefix netip.Prefix) int { return p.groups[groups(prefix)[site]] }
 
 // Share is the rule for holders that nobody can displace: it reports whether prefix's share has a slot left; members have come
 // from known ones. The error is ErrFull or ErrShare.
@@ -78,7 +78,7 @@ func (p *Pool[H]) Share(prefix netip.Prefix, known bool) error {
 	switch {
 	case left <= 0:
 		return ErrFull
-	case len(p.near[prefix]) >= max(minShare, left/part), isWide && held >= max(minShare<<2, left/part<<1): // a /48: four prefixes' least, two prefixes' part
+	case p.At(prefix) >= max(minShare, left/part), isWide && held >= max(minShare<<2, left/part<<1): // a /48: four prefixes' least, two prefixes' part
 		return ErrShare
 	}
 	return nil

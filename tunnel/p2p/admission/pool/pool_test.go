@@ -183,8 +183,8 @@ func TestDisplaceTheOldest(t *testing.T) {
 	}
 }
 
-// site is the IPv6 /56 number site of customer, a /48, at provider, a /32.
-func site(provider uint16, customer uint16, site byte) netip.Prefix {
+// siteOf is the IPv6 /56 number site of customer, a /48, at provider, a /32.
+func siteOf(provider uint16, customer uint16, site byte) netip.Prefix {
 	return Prefix(netip.AddrFrom16([16]byte{0x2a, 0, byte(provider >> 8), byte(provider), byte(customer >> 8), byte(customer), site}))
 }
 
@@ -193,9 +193,9 @@ func site(provider uint16, customer uint16, site byte) netip.Prefix {
 func TestDisplaceWideHolders(t *testing.T) {
 	const slots = 256
 	for name, attacker := range map[string]func(i int) netip.Prefix{
-		"a /48":                        func(i int) netip.Prefix { return site(1, 1, byte(i)) },
-		"a /32":                        func(i int) netip.Prefix { return site(1, uint16(i), byte(i)) },
-		"a /48 of the edges' provider": func(i int) netip.Prefix { return site(2, 1, byte(i)) },
+		"a /48":                        func(i int) netip.Prefix { return siteOf(1, 1, byte(i)) },
+		"a /32":                        func(i int) netip.Prefix { return siteOf(1, uint16(i), byte(i)) },
+		"a /48 of the edges' provider": func(i int) netip.Prefix { return siteOf(2, 1, byte(i)) },
 	} {
 		for _, least := range []time.Duration{0, time.Hour} {
 			t.Run(fmt.Sprint(name, " least ", least), func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestDisplaceWideHolders(t *testing.T) {
 					in[n] = at
 					return n
 				}
-				edge := enter(site(2, 7, 0))
+				edge := enter(siteOf(2, 7, 0))
 				for i := range slots - 1 {
 					if enter(attacker(i)) == 0 {
 						t.Fatalf("the control: connection %d has no slot", i)
@@ -224,7 +224,7 @@ func TestDisplaceWideHolders(t *testing.T) {
 				for i := range 4 * slots {
 					enter(attacker(i))
 				}
-				second := enter(site(2, 9, 0))
+				second := enter(siteOf(2, 9, 0))
 				v4 := enter(host(7))
 				for i := range 4 * slots {
 					enter(attacker(i))
@@ -239,6 +239,27 @@ func TestDisplaceWideHolders(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Within one site the host with the most slots makes room for another, and an honest one keeps its own.
+func TestDisplaceWithinASite(t *testing.T) {
+	at := func(host int) netip.Prefix {
+		prefix, _ := PrefixOf(ma.StringCast(fmt.Sprintf("/ip6/2a00:1:1:%x::1/tcp/1", host)))
+		return prefix
+	}
+	p := New[int](4)
+	for i, host := range []int{1, 2, 2, 2} {
+		p.Add(1+i, at(host))
+	}
+	if victim, ok := p.Displace(at(3), 0); !ok || victim != 2 {
+		t.Errorf("a third host: %d, %t; want the oldest of the host that has three", victim, ok)
+	}
+	if victim, ok := p.Displace(at(2), 0); ok {
+		t.Errorf("a fourth slot of one host, in place of %d", victim)
+	}
+	if p.At(at(1)) != 4 {
+		t.Errorf("the site has %d slots, want 4", p.At(at(1)))
 	}
 }
 
@@ -279,7 +300,7 @@ func TestOnePrefix(t *testing.T) {
 func TestPrefixOf(t *testing.T) {
 	for addr, want := range map[string]string{
 		"/ip4/5.5.5.5/tcp/1":                   "5.5.5.5/32",
-		"/ip6/2001:db8:1:234::1/udp/1/quic-v1": "2001:db8:1:200::/56",
+		"/ip6/2001:db8:1:234::1/udp/1/quic-v1": "2001:db8:1:234::/64",
 		"/ip6/::ffff:5.5.5.5/tcp/1":            "5.5.5.5/32",
 		"/dns/example.org/tcp/1":               "::/56",
 	} {

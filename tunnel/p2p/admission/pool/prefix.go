@@ -20,23 +20,31 @@ func Prefix(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// PrefixOf is the Prefix of a's IP address. The second result is false if it has none.
+// PrefixOf is the prefix of a's IP address in a pool: an IPv4 address, or an IPv6 /64, a link. The second result is false if it has none.
 func PrefixOf(a ma.Multiaddr) (netip.Prefix, bool) {
 	raw, err := manet.ToIP(a)
 	if err != nil {
 		return Prefix(netip.Addr{}), false
 	}
 	ip, ok := netip.AddrFromSlice(raw)
+	if ip = ip.Unmap(); ip.Is6() {
+		return netip.PrefixFrom(ip, 64).Masked(), ok
+	}
 	return Prefix(ip), ok
 }
 
-// levels are the widths of groups, the widest first: a provider's /32, a customer's /48, a site's /56.
-type levels[T any] [3]T
+// levels are the widths of groups, the widest first: a provider's /32, a customer's /48, a site's /56, a link's /64.
+type levels[T any] [4]T
+
+// site is the level of a Prefix.
+const site = 2
 
 // groups are those that a prefix is in; an IPv4 address is its own.
-func groups(prefix netip.Prefix) levels[netip.Prefix] {
-	if !prefix.Addr().Is6() {
-		return levels[netip.Prefix]{prefix, prefix, prefix}
+func groups(prefix netip.Prefix) (out levels[netip.Prefix]) {
+	for i, bits := range [...]int{32, 48, 56, 64} {
+		if out[i] = prefix; prefix.Bits() > bits {
+			out[i] = netip.PrefixFrom(prefix.Addr(), bits).Masked()
+		}
 	}
-	return levels[netip.Prefix]{netip.PrefixFrom(prefix.Addr(), 32).Masked(), netip.PrefixFrom(prefix.Addr(), 48).Masked(), prefix}
+	return out
 }
