@@ -19,7 +19,7 @@ func hungLoops(dog *watchdog.Watchdog) (out []findings.Finding) {
 		hangs[h.Name] = true
 		f := findings.Brokenf("hung-loop", remedy, "%s has had work and made no progress since %s", h.Name, h.Since.Format(time.TimeOnly))
 		if h.Why != "" { // the process is not ended
-			f = findings.Brokenf("hung-loop", "report the stacks in the agent's log; free the disk, the lock or the child it waits for, or restart the agent", "%s: %s, since %s", h.Name, h.Why, h.Since.Format(time.TimeOnly))
+			f = findings.Brokenf("hung-loop", "report what the agent's log says of it; if it waits for a disk, a lock or a child, free that, otherwise restart the agent", "%s: %s, since %s", h.Name, h.Why, h.Since.Format(time.TimeOnly))
 		}
 		f = f.About(h.Name)
 		f.Since = &h.Since

@@ -141,7 +141,7 @@ func TestHungLoop(t *testing.T) {
 			}
 			t.Logf("traffic back after %.1f s", time.Since(hangs).Seconds())
 			ok(t, p.finding(within(t, 5*time.Second), "note", loop))
-			p.saw(t, "internal/watchdog.(*Watchdog).act.func1()\n", i+1) // in the stacks
+			p.saw(t, "created by edgemesh/internal/watchdog.(*Watchdog).act in goroutine", i+1) // in the stacks
 		})
 	}
 }
