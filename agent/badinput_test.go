@@ -342,3 +342,20 @@ func asNobody(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// status --check fails where something is broken, also when it shows one peer; it looks once.
+func TestStatusCheck(t *testing.T) {
+	dir := t.TempDir()
+	k := newKnown()
+	k.status.Findings = []findings.Finding{findings.Brokenf("tun", "start it", "it is down")}
+	s, err := control.Serve(dir, k, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for args, want := range map[string]int{"": cli.ExitFailed, "edge-2": cli.ExitFailed, "edge-1": cli.ExitFailed, "--json edge-2": cli.ExitFailed, "--watch": cli.ExitUsage} {
+		if code, out, errOut := command(t, append([]string{"status", "--check", "--runtime-dir", dir}, strings.Fields(args)...)...); code != want {
+			t.Errorf("%s: %d, want %d: %s%s", args, code, want, out, errOut)
+		}
+	}
+}

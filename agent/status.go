@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -89,6 +90,9 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 	if s.filter.Path != "" && !slices.Contains(view.Paths, s.filter.Path) {
 		return cli.Usage(fmt.Errorf("--path %s: must be one of %s%s", s.filter.Path, strings.Join(view.Paths, ", "), wording.Offer(s.filter.Path, view.Paths)))
 	}
+	if s.watch && s.check {
+		return cli.Usage(errors.New("--check exits after one look, --watch does not: give one of them"))
+	}
 	on := screen.Of(w)
 	for first := true; ; first = false {
 		err := s.show(ctx, w, on, !first || on.Width > 0 && s.watch)
@@ -129,7 +133,7 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 		}
 		if !s.json {
 			view.Peer(w, on, st, p, now)
-			return nil
+			return s.checked(st)
 		}
 		st.Peers = []control.PeerStatus{p}
 	}
@@ -142,10 +146,18 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 	} else {
 		view.Status(w, on, st, filter, now)
 	}
-	if s.check && err == nil {
-		return reported(st.Found())
+	if err != nil {
+		return err
 	}
-	return err
+	return s.checked(st)
+}
+
+// checked is an error if something is broken, and that is what the command is for.
+func (s *statusCommand) checked(st control.Status) error {
+	if !s.check {
+		return nil
+	}
+	return reported(st.Found())
 }
 
 // completeNodes offers the names of nodes to the shell.

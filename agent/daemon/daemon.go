@@ -299,6 +299,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer d.node.Close()
 	defer d.tunnel.Close()
 	b := d.backend(ctx)
+	defer b.doctor.close()
 	followMesh, stopMetrics := d.metricsServer(b).start()
 	defer stopMetrics()
 	b.explainer.answerMembers(ctx)

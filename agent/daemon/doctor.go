@@ -59,9 +59,10 @@ type doctor struct {
 }
 
 const (
-	// hostEvery is how long what is read from the kernel and from files is reused, and checkPatience how long a check of the
-	// running agent may take.
+	// hostEvery is how long what is read from the kernel and from files is reused, reportEvery that where nobody waits for it, and
+	// checkPatience how long a check of the running agent may take.
 	hostEvery     = 5 * time.Second
+	reportEvery   = 30 * time.Second
 	checkPatience = 2 * time.Second
 )
 
@@ -87,7 +88,7 @@ func (d *doctor) judges() {
 			return f(used)
 		}
 	}
-	d.common = findings.NewJudge(checkPatience, d.log,
+	d.common = findings.NewJudge(d.log,
 		check("loops", 0, func(plan) []findings.Finding { return hungLoops(d.dog) }),
 		check("key", hostEvery, func(plan) []findings.Finding { return []findings.Finding{d.checkKey()} }),
 		check("secrets", hostEvery, func(plan) []findings.Finding { return checkSecrets(d.cfg) }),
@@ -98,7 +99,8 @@ func (d *doctor) judges() {
 		check("host", 0, func(plan) []findings.Finding { return d.kernel.repairs() }),
 		check("uplink", 0, func(p plan) []findings.Finding {
 			used, _ := d.reach.peers(false)
-			return diagnose.Uplink(cutOff(d.node.Uplinks(), p.relays), d.node.Status().Relays, used)
+			via, _ := proxyOf(d.cfg, d.force.inside) // an error is the check's of the network
+			return diagnose.Uplink(cutOff(d.node.Uplinks(), p.relays, via.For), d.node.Status().Relays, used)
 		}),
 		check("forward", 0, func(p plan) []findings.Finding { return checkForward(p.Host, d.cfg.Key("forward")) }),
 		check("addresses", hostEvery, func(p plan) []findings.Finding { return []findings.Finding{overlaps(d.kernel.pods, p.Host)} }),
@@ -114,7 +116,7 @@ func (d *doctor) judges() {
 			return diagnose.Refused(d.node.Refusals(), d.node.MemberName, d.reach.seenAt)
 		}),
 	)
-	d.known = findings.NewJudge(checkPatience, d.log,
+	d.known = findings.NewJudge(d.log,
 		check("obstacles", 0, func(plan) []findings.Finding { return d.kernel.obstacles() }),
 		check("relays", 0, func(p plan) []findings.Finding { return diagnose.Relays(d.node.Status().Relays, d.served(p)) }),
 		check("node-ip", 0, func(p plan) []findings.Finding {
@@ -130,7 +132,7 @@ func (d *doctor) judges() {
 			return look(ctx, p)
 		}}
 	}
-	d.probes = findings.NewJudge(doctorTimeout, d.log,
+	d.probes = findings.NewJudge(d.log,
 		probe("kernel state", func(ctx context.Context, p plan) []findings.Finding { return d.kernel.host.Check(ctx, p.Host) }),
 		probe("network", d.checkNetwork),
 		check("offloads", 0, func(plan) []findings.Finding { return []findings.Finding{d.checkOffloads()} }),
@@ -154,14 +156,27 @@ func (d *doctor) judges() {
 // served reports whether this node is a relay of the membership itself.
 func (d *doctor) served(p plan) bool { return d.cfg.Relay.Enabled && p.hasRelay(d.id) }
 
-// seen is what the running agent sees by itself, notes and checks that are well among it.
-func (d *doctor) seen() []findings.Finding {
+// close ends all checks.
+func (d *doctor) close() {
+	for _, j := range []*findings.Judge{d.common, d.known, d.probes} {
+		j.Close()
+	}
+}
+
+// seen is what the running agent sees by itself, notes and checks that are well among it. What was read from the kernel and from
+// files within reuse need not be read again.
+func (d *doctor) seen(reuse time.Duration) []findings.Finding {
 	ctx := context.Background()
-	return append(d.common.Look(ctx, false), d.known.Look(ctx, false)...)
+	return append(d.common.Look(ctx, checkPatience, reuse), d.known.Look(ctx, checkPatience, reuse)...)
 }
 
 // now are the findings of this moment: what the agent sees, and what doctor saw within the last minutes.
-func (d *doctor) now() []findings.Finding { return d.tracker.Now(time.Now(), d.seen()) }
+func (d *doctor) now() []findings.Finding { return d.within(0) }
+
+func (d *doctor) within(reuse time.Duration) []findings.Finding {
+	at := time.Now()
+	return d.tracker.Now(at, d.seen(reuse))
+}
 
 // Doctor looks at every part again, actively. What is broken comes first, causes before what follows from them.
 func (d *doctor) Doctor(ctx context.Context) []findings.Finding {
@@ -169,8 +184,8 @@ func (d *doctor) Doctor(ctx context.Context) []findings.Finding {
 	defer cancel()
 	var probed []findings.Finding
 	var wg sync.WaitGroup
-	wg.Go(func() { probed = d.probes.Look(ctx, true) })
-	all := d.common.Look(ctx, true)
+	wg.Go(func() { probed = d.probes.Look(ctx, doctorTimeout, findings.Afresh) })
+	all := d.common.Look(ctx, doctorTimeout, findings.Afresh)
 	wg.Wait()
 	now := time.Now()
 	all = append(all, probed...)
@@ -180,7 +195,7 @@ func (d *doctor) Doctor(ctx context.Context) []findings.Finding {
 
 // checkNetwork measures what the network lets through to the relays, beside the connections that there are.
 func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Finding) {
-	via, err := proxyOf(d.cfg, d.force.inside)
+	via, err := proxyOf(d.cfg, d.force.inside) // its files may have changed
 	if err != nil {
 		out = append(out, findings.Warningf("proxy", "correct it, and restart the agent", "%v", err))
 	}
@@ -344,7 +359,7 @@ func (d *doctor) report(ctx context.Context, set func(reason, message string)) {
 	var said time.Time
 	last := "nothing yet"
 	for wake.Sleep(ctx, healthEvery) {
-		broken := findings.Only(d.now(), findings.Broken)
+		broken := findings.Only(d.within(reportEvery), findings.Broken)
 		now := ""
 		for _, f := range broken {
 			now += f.ID + " " + f.Subject + "; "
@@ -366,7 +381,7 @@ func (d *doctor) report(ctx context.Context, set func(reason, message string)) {
 func (d *doctor) notice(ctx context.Context, warn func(reason, message string)) {
 	var n diagnose.Notices
 	for wake.Sleep(ctx, noticeEvery) {
-		for _, x := range n.Due(time.Now(), findings.Causes(d.seen())) {
+		for _, x := range n.Due(time.Now(), findings.Causes(d.seen(reportEvery))) {
 			warn(x.Reason, x.Message)
 		}
 	}

@@ -2,16 +2,20 @@ package daemon
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
+
+	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
 // cutOff says why packets cannot leave this host for any relay, as the kernel knows it; "" where they can, or nothing is known.
-// addrs are those of its uplinks. Nothing is sent for it.
-func cutOff(addrs []netip.Addr, relays []peer.AddrInfo) string {
+// addrs are those of its uplinks, proxied names the HTTP proxy for a target. Nothing is sent for it.
+func cutOff(addrs []netip.Addr, relays []peer.AddrInfo, proxied func(string) (*url.URL, error)) string {
 	if len(addrs) == 0 {
 		return "no interface that leads off this host is up and has an address"
 	}
@@ -22,6 +26,15 @@ func cutOff(addrs []netip.Addr, relays []peer.AddrInfo) string {
 			if err != nil {
 				return "" // a name: who has its address is not known here
 			}
+			if e, known := endpoint.Target(a); known && !e.UDP {
+				u, err := proxied(e.Addr.String())
+				if u != nil {
+					ip = net.ParseIP(u.Hostname())
+				}
+				if err != nil || ip == nil {
+					return "" // likewise
+				}
+			}
 			if why = unrouted(ip); why == "" {
 				return ""
 			}
@@ -31,11 +44,11 @@ func cutOff(addrs []netip.Addr, relays []peer.AddrInfo) string {
 }
 
 // unrouted says why nothing leads to ip.
-func unrouted(ip []byte) string {
+func unrouted(ip net.IP) string {
 	routes, err := netlink.RouteGet(ip)
 	addr, _ := netip.AddrFromSlice(ip)
 	if err != nil || len(routes) == 0 {
-		return fmt.Sprintf("no route leads to a relay, such as %s: %v", addr.Unmap(), err)
+		return fmt.Sprintf("no route leads to a relay or its proxy, such as %s: %v", addr.Unmap(), err)
 	}
 	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
 	if err != nil {

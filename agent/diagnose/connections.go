@@ -22,16 +22,17 @@ import (
 	"edgemesh/tunnel/p2p/relay/relays"
 )
 
-// Uplink judges whether this node is cut off. why is what the kernel says of it, "" for nothing; otherwise it follows from
-// several relays of which none answers, while nothing else does.
+// Uplink judges whether this node is cut off. why is what the kernel says of it, "" for nothing, which is believed as long as
+// nothing is connected; otherwise several relays do not answer, nor does anything else.
 func Uplink(why string, all []relays.Status, peers []control.PeerStatus) []findings.Finding {
 	const id = "uplink"
 	kind, _ := findings.Of(id)
-	if why != "" {
-		return []findings.Finding{findings.Brokenf(id, kind.Remedy, "this node is cut off: %s", why)}
-	}
 	tunnelled := func(p control.PeerStatus) bool {
 		return p.Path == "direct" || p.Path == "punched" || p.Path == "relayed"
+	}
+	connected := func(r relays.Status) bool { return r.Connected }
+	if why != "" && !slices.ContainsFunc(all, connected) && !slices.ContainsFunc(peers, tunnelled) {
+		return []findings.Finding{findings.Brokenf(id, kind.Remedy, "this node is cut off: %s", why)}
 	}
 	heard := func(r relays.Status) bool {
 		return r.Connected || r.Spare || !r.Failed || strings.Contains(r.Error, "refused") || r.Refusal != ""
@@ -39,8 +40,10 @@ func Uplink(why string, all []relays.Status, peers []control.PeerStatus) []findi
 	if len(all) < 2 || slices.ContainsFunc(all, heard) || slices.ContainsFunc(peers, tunnelled) {
 		return []findings.Finding{findings.Okayf(id, "an interface leads off this host")}
 	}
-	return []findings.Finding{findings.Brokenf(id, "check this site's internet connection and what outgoing TCP and UDP its firewall lets pass; `edgemesh-agent netcheck` measures it",
-		"none of %d relays answers, and no peer: this site has no internet connection, or a firewall drops it", len(all))}
+	const silent = "no-relay-answers"
+	kind, _ = findings.Of(silent)
+	return []findings.Finding{findings.Brokenf(silent, kind.Remedy,
+		"none of %d relays answers, and no peer: this site has no internet connection, a firewall drops it, or all relays are off", len(all))}
 }
 
 // Relays judges the relays as they are known. One of several may be unreachable; without any, no node behind a NAT can reach
@@ -93,7 +96,7 @@ func Peers(used []control.PeerStatus) []findings.Finding {
 		switch {
 		case p.Offline != nil:
 			f = findings.Warningf("peer-offline", "start that machine or its agent, or check its uplink; `edgemesh-agent doctor` there says more",
-				"%s is offline: no relay has it (first refused %s); its agent does not run, or it has no uplink", p.Node, p.Offline.Format(time.TimeOnly))
+				"%s is offline: no relay has it (first refused %s); its agent does not run, or it has no uplink", p.Node, moment(*p.Offline))
 			f.Since = p.Offline
 		case p.Failed:
 			f = findings.Warningf("peer-unreachable", "run `edgemesh-agent doctor "+p.Node+"`, and `edgemesh-agent netcheck` on both nodes",
@@ -105,4 +108,12 @@ func Peers(used []control.PeerStatus) []findings.Finding {
 		out = append(out, findings.Okayf("peers", "%s in use, each with a path", wording.Count(len(used), "peer")))
 	}
 	return out
+}
+
+// moment is a time of today without its date.
+func moment(t time.Time) string {
+	if time.Since(t) < 24*time.Hour {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format(time.DateTime)
 }

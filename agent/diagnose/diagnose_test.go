@@ -139,19 +139,28 @@ func TestUplink(t *testing.T) {
 		peers []control.PeerStatus
 		want  findings.Severity
 	}{
-		"no route":           {"no route", nil, nil, findings.Broken},
-		"none answers":       {"", two, nil, findings.Broken},
-		"a peer does":        {"", two, []control.PeerStatus{{Path: "direct"}}, findings.OK},
-		"only the LAN does":  {"", two, []control.PeerStatus{{Path: "native"}}, findings.Broken},
-		"one relay is dead":  {"", two[:1], nil, findings.OK},
-		"one refuses":        {"", []relays.Status{silent, refused}, nil, findings.OK},
-		"one was not tried":  {"", []relays.Status{silent, {ID: "B"}}, nil, findings.OK},
-		"one has no answer ": {"", []relays.Status{silent, {ID: "B", Connected: true, Failed: true}}, nil, findings.OK},
+		"no route":                 {"no route", nil, nil, findings.Broken},
+		"but a relay is connected": {"no route", []relays.Status{silent, {ID: "B", Connected: true}}, nil, findings.OK},
+		"but a peer is there":      {"no route", nil, []control.PeerStatus{{Path: "direct"}}, findings.OK},
+		"none answers":             {"", two, nil, findings.Broken},
+		"a peer does":              {"", two, []control.PeerStatus{{Path: "direct"}}, findings.OK},
+		"only the LAN does":        {"", two, []control.PeerStatus{{Path: "native"}}, findings.Broken},
+		"one relay is dead":        {"", two[:1], nil, findings.OK},
+		"one refuses":              {"", []relays.Status{silent, refused}, nil, findings.OK},
+		"one was not tried":        {"", []relays.Status{silent, {ID: "B"}}, nil, findings.OK},
+		"one has no answer ":       {"", []relays.Status{silent, {ID: "B", Connected: true, Failed: true}}, nil, findings.OK},
 	} {
 		if got := Uplink(c.why, c.all, c.peers); len(got) != 1 || got[0].Severity != c.want || (got[0].Remedy == "") != (c.want == findings.OK) {
 			t.Errorf("%s: %+v, want %s", name, got, c.want)
 		}
 	}
+}
+
+// Where nothing is connected, the kernel knows more than silence does: the latter may be the relays'.
+func TestUplinkCause(t *testing.T) {
+	two := []relays.Status{{ID: "A", Failed: true, Error: "i/o timeout"}, {ID: "B", Failed: true, Error: "i/o timeout"}}
+	one(t, "the kernel", Uplink("no route", two, nil), findings.Broken, "uplink", "cut off: no route")
+	one(t, "silence", Uplink("", two, nil), findings.Broken, "no-relay-answers", "or all relays are off → check this site's internet")
 }
 
 // A peer that no relay has is off, since it was refused first; one that connects is not judged yet; an idle one never.

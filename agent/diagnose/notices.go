@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// noticeAfter is how long something has to be wrong before it is an event, unless it is broken: what passes by itself is not
-	// worth one.
+	// noticeAfter is how long something has to be wrong before it is an event, brokenAfter if it is broken: what passes by itself
+	// is not worth one.
 	noticeAfter = 10 * time.Minute
+	brokenAfter = 2 * time.Minute
 	// noticeEvery is the least time between two events of one kind; of relayed paths, which work, relayedEvery.
 	noticeEvery  = time.Hour
 	relayedEvery = 24 * time.Hour
@@ -66,11 +67,14 @@ func (n *Notices) Due(now time.Time, all []findings.Finding) (out []Notice) {
 			n.since[reason] = now
 		}
 		last, sent := n.sent[reason]
-		every := noticeEvery
+		after, every := noticeAfter, noticeEvery
+		if broken[reason] {
+			after = brokenAfter
+		}
 		if reason == "MeshPathRelayed" {
 			every = relayedEvery
 		}
-		if now.Sub(n.since[reason]) < noticeAfter && !broken[reason] || sent && now.Sub(last) < every {
+		if now.Sub(n.since[reason]) < after || sent && now.Sub(last) < every {
 			continue
 		}
 		n.sent[reason] = now

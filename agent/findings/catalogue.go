@@ -26,9 +26,9 @@ type Kind struct {
 
 // peers are findings of other nodes, hidden by what cuts this one off; relays are of relays.
 var (
-	peers  = []string{"peer-offline", "peer-unreachable", "relayed"}                                                                                  //nolint:gochecknoglobals // a constant
-	relays = []string{"relay-unreachable", "relay-refuses", "proxy", "udp", "clock"}                                                                  //nolint:gochecknoglobals // a constant
-	state  = []string{"routes", "rules", "vxlan", "guard", "snat", "firewall", "forwarding", "bridge", "tun", "paths", "input", "way", "host", "cni"} //nolint:gochecknoglobals // a constant
+	peers  = []string{"peer-offline", "peer-unreachable", "relayed"}                                             //nolint:gochecknoglobals // a constant
+	relays = []string{"relay-unreachable", "relay-refuses", "proxy", "udp", "clock"}                             //nolint:gochecknoglobals // a constant
+	state  = []string{"routes", "rules", "vxlan", "guard", "snat", "firewall", "bridge", "tun", "paths", "host"} //nolint:gochecknoglobals // a constant
 )
 
 const (
@@ -44,7 +44,8 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "key", Seen: ByStatus, Cause: "identity.key cannot be read, or is not the one that the agent started with", Remedy: "restore the file, or register the new peer ID and restart the agent"},
 	{ID: "membership", Seen: ByStatus, Event: "MeshMembershipOutdated", Cause: "the source of the membership is unreachable or invalid: the last good one is in force", Remedy: "fix the file, or the connection to the API, that it names; it is reloaded automatically"},
 	{ID: "uplink", Seen: ByStatus, Former: "uplinks", Hides: slices.Concat(relays, peers), Cause: "no interface that leads off this host has an address and a route to relays or peers", Remedy: "plug in the cable or bring up the interface; check its address and the default route"},
-	{ID: "names", Seen: ByStatus, Hides: state, Cause: "another program uses our interfaces' names, tables or ports", Remedy: "rename or delete what it names, and restart the agent"},
+	{ID: "no-relay-answers", Seen: ByStatus, Former: "uplinks", Hides: slices.Concat([]string{"proxy", "udp"}, peers), Cause: "none of several relays answers, nor does any peer: the site has no internet connection, a firewall drops it, or all relays are off", Remedy: "check this site's internet connection and what outgoing TCP and UDP its firewall lets pass, which `edgemesh-agent netcheck` measures; if another site's nodes say the same, start the relays"},
+	{ID: "names", Seen: ByDoctor, Hides: state, Cause: "another program uses our interfaces' names, tables or ports", Remedy: "rename or delete what it names, and restart the agent"},
 	{ID: "host", Seen: ByStatus, Cause: "the kernel's state could not be compared or repaired", Remedy: "fix the cause; the agent tries again every 2 s"},
 	{ID: "forwarding", Seen: ByDoctor, Cause: "forwarding, or a setting that pods' packets need, is off", Remedy: repaired},
 	{ID: "bridge", Seen: ByDoctor, Cause: "the pods' bridge is missing, down or different", Remedy: repaired},

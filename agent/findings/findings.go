@@ -15,6 +15,7 @@ package findings
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -63,8 +64,11 @@ func Skippedf(id, remedy, text string, args ...any) Finding {
 	return newf(id, Skipped, remedy, text, args)
 }
 
-// Notef is how something is, on purpose or by nature.
-func Notef(id, text string, args ...any) Finding { return newf(id, Note, "", text, args) }
+// Notef is how something is, on purpose or by nature, with the remedy of its kind.
+func Notef(id, text string, args ...any) Finding {
+	kind, _ := Of(id)
+	return newf(id, Note, kind.Remedy, text, args)
+}
 
 // Warningf is a problem that breaks nothing yet, Brokenf one that breaks traffic.
 func Warningf(id, remedy, text string, args ...any) Finding {
@@ -109,8 +113,9 @@ const (
 func (f Finding) Bounded() Finding {
 	f.ID, f.Node, f.Subject = cut(f.ID, maxName), cut(f.Node, maxName), cut(f.Subject, maxName)
 	f.Text, f.Remedy, f.Source = cut(f.Text, maxText), cut(f.Remedy, maxText), cut(f.Source, maxName)
+	f.Victims = slices.Clone(f.Victims) // others hold the finding, too
 	if n := len(f.Victims) - maxVictims; n > 0 {
-		f.Victims = append(f.Victims[:maxVictims:maxVictims], wording.Number(n)+" more")
+		f.Victims = append(f.Victims[:maxVictims], wording.Number(n)+" more")
 	}
 	for i, v := range f.Victims {
 		f.Victims[i] = cut(v, maxName)

@@ -129,18 +129,24 @@ func TestCauses(t *testing.T) {
 		all  []Finding
 		want string
 	}{
-		"nothing":                       {nil, ""},
-		"order":                         {[]Finding{Okayf("key", ""), lost, Brokenf("pool", "x", ""), Brokenf("tun", "x", "")}, "tun; pool; peer-unreachable edge-3; key"},
-		"an uplink hides all":           {[]Finding{lost, relay, off, uplink}, "uplink (relay-unreachable R1, peer-offline edge-2, peer-unreachable edge-3)"},
-		"a dead relay hides peers":      {[]Finding{lost, relay}, "relay-unreachable R1 (peer-unreachable edge-3)"},
-		"a warning hides nothing":       {[]Finding{lost, other}, "relay-unreachable R2; peer-unreachable edge-3"},
-		"of one subject":                {[]Finding{off, Warningf("peer-unreachable", "x", "").About("edge-2"), lost}, "peer-offline edge-2 (peer-unreachable edge-2); peer-unreachable edge-3"},
-		"other nodes' are not hidden":   {[]Finding{uplink, {ID: "relay-unreachable", Node: "edge-9", Severity: Broken}}, "uplink; relay-unreachable"},
-		"what is well is not hidden":    {[]Finding{uplink, Okayf("udp", "fine")}, "uplink; udp"},
-		"unknown kinds stay, and twice": {[]Finding{Warningf("new", "x", ""), Warningf("new", "x", "")}, "new; new"},
+		"nothing":                               {nil, ""},
+		"order":                                 {[]Finding{Okayf("key", ""), lost, Brokenf("pool", "x", ""), Brokenf("tun", "x", "")}, "tun; pool; peer-unreachable edge-3; key"},
+		"an uplink hides all":                   {[]Finding{lost, relay, off, uplink}, "uplink (relay-unreachable R1, peer-offline edge-2, peer-unreachable edge-3)"},
+		"none answers, which may be the relays": {[]Finding{lost, relay, Brokenf("no-relay-answers", "x", "")}, "no-relay-answers (peer-unreachable edge-3); relay-unreachable R1"},
+		"names hide what Set makes":             {[]Finding{Brokenf("names", "x", ""), Brokenf("routes", "x", ""), Brokenf("way", "x", ""), Brokenf("cni", "x", "")}, "names (routes); way; cni"},
+		"a dead relay hides peers":              {[]Finding{lost, relay}, "relay-unreachable R1 (peer-unreachable edge-3)"},
+		"a warning hides nothing":               {[]Finding{lost, other}, "relay-unreachable R2; peer-unreachable edge-3"},
+		"of one subject":                        {[]Finding{off, Warningf("peer-unreachable", "x", "").About("edge-2"), lost}, "peer-offline edge-2 (peer-unreachable edge-2); peer-unreachable edge-3"},
+		"other nodes' are not hidden":           {[]Finding{uplink, {ID: "relay-unreachable", Node: "edge-9", Severity: Broken}}, "uplink; relay-unreachable"},
+		"what is well is not hidden":            {[]Finding{uplink, Okayf("udp", "fine")}, "uplink; udp"},
+		"unknown kinds stay, and twice":         {[]Finding{Warningf("new", "x", ""), Warningf("new", "x", "")}, "new; new"},
 	} {
-		if got := ids(Causes(c.all)); got != c.want {
+		all := Causes(c.all)
+		if got := ids(all); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if b, err := json.Marshal(all); err != nil || b[0] != '[' {
+			t.Errorf("%s: %s, %v", name, b, err)
 		}
 	}
 }
@@ -158,6 +164,10 @@ func TestTracker(t *testing.T) {
 	tr.Now(at(6), nil)
 	if got := tr.Now(at(7), []Finding{lost}); !got[0].Since.Equal(at(7)) {
 		t.Errorf("again, since %v", got[0].Since)
+	}
+	tr.Now(at(3), []Finding{Warningf("pool", "x", "full")}) // an older look, which ended late
+	if got := tr.Now(at(9), []Finding{lost}); !got[0].Since.Equal(at(7)) {
+		t.Errorf("after an older look, since %v", got[0].Since)
 	}
 	tr.Probed(at(10), []Finding{Brokenf("relay-unreachable", "x", "seen by the agent itself"), Warningf("udp", "x", "closed").About("R1"), Okayf("clock", "")})
 	if got := tr.Now(at(100), nil); ids(got) != "udp R1" || got[0].Source != Doctor || !got[0].Since.Equal(at(10)) {
@@ -183,6 +193,10 @@ func TestBounded(t *testing.T) {
 	}
 	if len(f.Victims) != maxVictims+1 || f.Victims[maxVictims] != "935 more" {
 		t.Errorf("%d victims", len(f.Victims))
+	}
+	shared := Finding{Victims: []string{"a\n", "b"}}
+	if shared.Bounded(); shared.Victims[0] != "a\n" {
+		t.Error("another one's finding is changed")
 	}
 	b, err := json.Marshal(Brokenf("relay-unreachable", "start it", "dead").About("R1"))
 	if want := `{"id":"relay-unreachable","severity":"broken","subject":"R1","text":"dead","remedy":"start it","check":"relays","detail":"dead"}`; err != nil || string(b) != want {

@@ -48,7 +48,7 @@ func Causes(all []Finding) []Finding {
 		}
 		return i
 	}
-	var out []Finding
+	out := []Finding{}  // in JSON a list, also of none
 	at := map[int]int{} // in out, by index in all
 	for i, f := range all {
 		if cause[i] < 0 {

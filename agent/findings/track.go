@@ -12,6 +12,7 @@ const ProbedFor = 10 * time.Minute
 type Tracker struct {
 	mu     sync.Mutex              // nothing else is locked while it is held
 	since  map[[3]string]time.Time // of what the agent sees, by finding
+	looked time.Time               // when the look began that since is from
 	probed []Finding               // what doctor saw last that the agent cannot see
 	at     time.Time               // when that was
 }
@@ -50,7 +51,7 @@ func (t *Tracker) Checked(now time.Time, all []Finding) []Finding {
 	return Causes(out)
 }
 
-// Now is what there is at now, when the agent itself sees all: bounded, with what doctor saw within the last minutes, since
+// Now is what there is, when the agent itself, in a look that began at now, sees all: bounded, with what doctor saw within the last minutes, since
 // when each is there, and without the consequences of others.
 func (t *Tracker) Now(now time.Time, all []Finding) []Finding {
 	t.mu.Lock()
@@ -75,7 +76,9 @@ func (t *Tracker) Now(now time.Time, all []Finding) []Finding {
 		}
 		out = append(out, f)
 	}
-	t.since = since
+	if !now.Before(t.looked) { // looks run beside each other
+		t.since, t.looked = since, now
+	}
 	if now.Sub(t.at) < ProbedFor {
 		for _, f := range t.probed {
 			if _, seen := since[f.key()]; !seen {

@@ -106,9 +106,18 @@ func TestStatus(t *testing.T) {
 		t.Errorf("code %d:\n%q", code, out)
 	}
 	contains(t, out, "nodes     4: 3 ready, 2 reached", "versions  v0.1.0 (1), v0.2.0 (3)", "paths     4: 1 native, 1 relayed, 1 none, 1 idle",
-		"TROUBLE on 3 of 4 nodes: edge-2: it is off?[31m\n", "edge-2: broken: forwarding: it is off?[31m\n  → switch it on",
+		"TROUBLE on 3 of 4 nodes: edge-2: no relay: refused?[31m; no path to edge-1; it is off?[31m\n", "next: `kubectl edgemesh doctor edge-2`", "edge-2: broken: forwarding: it is off?[31m\n  → switch it on",
 		"not ready: no relay has seen it; not reached: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
 		"no agent's pod runs there", "to the others it is 1 idle", "1 node without trouble")
+	if _, out := run(t, strings.Replace(fake, `"problems": [`, `"findings": [`, 1), "status"); !strings.Contains(out, "edge-2: it is off") {
+		t.Errorf("what an agent judges itself is judged again:\n%s", out)
+	}
+	for kubectl, want := range map[string]int{fake: 1, strings.Replace(fake, `"severity": "broken", "detail": "it`, `"severity": "warning", "detail": "it`, 1): 0,
+		strings.ReplaceAll(fake, `"Running"`, `"Pending"`): 1} {
+		if code, out := run(t, kubectl, "status", "--check"); code != want {
+			t.Errorf("--check: code %d, want %d:\n%s", code, want, out)
+		}
+	}
 	_, out = run(t, fake, "status", "--all")
 	contains(t, out, "edge-1  True", "berlin  stable  1/2", "3: 1 native, 1 relayed, 1 idle")
 }

@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/internal/cli"
 	"edgemesh/internal/screen"
 	"edgemesh/internal/wording"
 )
@@ -30,14 +31,15 @@ type state struct {
 }
 
 func newStatus(k *cluster) *cobra.Command {
-	var all, asJSON bool
+	var all, asJSON, check bool
 	c := &cobra.Command{
 		Use:   "status [NODE [OPTIONS]]",
 		Short: "Show all nodes: a summary, and what is wrong with which; or one node",
 		Long: `Show the nodes of the pod network: how many are ready and answer, their versions, and the
 paths between them; then the nodes with trouble: not ready, not reached, without a relay,
-with peers to which there is no path, or with problems of their own. With NODE, show that
-node's own status; options behind NODE are those of edgemesh-agent status.`,
+with peers to which there is no path, or with problems of their own. --check exits with 1
+if something is broken on any, or none was reached. With NODE, show that node's own status;
+options behind NODE are those of edgemesh-agent status.`,
 		Example: `  kubectl edgemesh status
   kubectl edgemesh status --all
   kubectl edgemesh status edge-1 --path relayed
@@ -64,10 +66,14 @@ node's own status; options behind NODE are those of edgemesh-agent status.`,
 			if !asJSON {
 				show(c.OutOrStdout(), states, all)
 			}
+			if check && broken(states) {
+				return cli.ErrReported
+			}
 			return nil
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "show every node, also those without trouble")
+	c.Flags().BoolVar(&check, "check", false, "exit with 1 if something is broken on any node")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().SetInterspersed(false)
 	return c
@@ -90,6 +96,18 @@ func (k *cluster) states(ctx context.Context) ([]state, error) {
 		}
 	})
 	return out, nil
+}
+
+// broken reports whether something is, on any node, or none was reached.
+func broken(states []state) bool {
+	reached := false
+	for _, s := range states {
+		reached = reached || s.Status != nil
+		if s.Status != nil && findings.Has(s.Status.Found(), findings.Broken) {
+			return true
+		}
+	}
+	return !reached
 }
 
 // verdict is the first line: what is wrong on how many nodes, or that nothing is.
@@ -148,6 +166,12 @@ func show(w io.Writer, states []state, all bool) {
 			printFindings(w, s.Node, s.Status.Found())
 		}
 	}
+	next := "`kubectl edgemesh status NODE` shows one node"
+	if i := slices.IndexFunc(states, func(s state) bool { return s.Status != nil && trouble(s, states) != "" }); i >= 0 {
+		next = "`kubectl edgemesh doctor " + clean(states[i].Node) + "` checks that node"
+	}
+	fmt.Fprintln(w)
+	screen.Of(w).Line(w, screen.Plain, "next: ", next)
 }
 
 // summary is all nodes in a few lines.
@@ -201,10 +225,30 @@ func trouble(s state, all []state) string {
 	if s.Status == nil {
 		return strings.Join(append(out, "not reached: "+s.Error, "to the others it is "+seen(s.Node, all)), "; ")
 	}
+	if s.Status.Findings == nil {
+		out = append(out, unjudged(*s.Status)...)
+	}
 	if wrong := findings.Only(s.Status.Found(), findings.Broken, findings.Warning); len(wrong) > 0 {
 		out = append(out, strings.TrimPrefix(findings.Trouble(wrong), "TROUBLE: "))
 	}
 	return strings.Join(out, "; ")
+}
+
+// unjudged is what agents until release 0.9 leave to others to judge.
+func unjudged(st control.Status) (out []string) {
+	if len(st.Relays) > 0 && !slices.ContainsFunc(st.Relays, func(r control.RelayStatus) bool { return r.Reserved }) {
+		out = append(out, "no relay: "+cmp.Or(st.Relays[0].Error, "no reservation"))
+	}
+	var none []string
+	for _, p := range st.Peers {
+		if p.Path == "none" {
+			none = append(none, p.Node)
+		}
+	}
+	if len(none) > 0 {
+		out = append(out, "no path to "+wording.Most(none, 3))
+	}
+	return out
 }
 
 // seen says by which paths the agents that were reached see a node.

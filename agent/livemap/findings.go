@@ -57,7 +57,7 @@ func (m *model) place(v view, at time.Time) {
 			continue
 		}
 		for _, f := range x.Report.Findings {
-			m.add(v, cmp.Or(f.Node, name), f)
+			m.add(v, name, f) // whatever node it names: a member speaks for itself
 		}
 	}
 	for _, f := range v.findings {

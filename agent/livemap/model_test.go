@@ -108,7 +108,7 @@ func TestUnused(t *testing.T) {
 }
 
 // Findings are where they are about, the gravest report of several has the word, and their consequences are apart. Nothing is
-// well without a fresh report, and nothing is judged here: a pair without a path makes no trouble of its own.
+// well without a fresh report, and nothing is judged here: a pair without a path makes no trouble of its own. Nobody reports for another node (the tun).
 func TestFindings(t *testing.T) {
 	m, now := newModel(), time.Now()
 	relayID := "12D3KooWaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaarelay1"
@@ -126,7 +126,7 @@ func TestFindings(t *testing.T) {
 	m.apply(report("a", true, dead), now)
 	worse := dead
 	worse.Severity, worse.Text, worse.Since, worse.Victims = findings.Broken, "is dead", &early, []string{"peer-offline C", "udp " + relayID}
-	m.apply(report("b", true, worse, findings.Finding{ID: "tun", Severity: findings.Warning, Subject: "edgemesh-tun", Text: "different"},
+	m.apply(report("b", true, worse, findings.Finding{ID: "tun", Node: "a", Severity: findings.Warning, Subject: "edgemesh-tun", Text: "different"},
 		findings.Finding{ID: "forward", Severity: findings.Note, Text: "routes"}), now)
 	m.apply(report("c", false), now)
 	states := func(full message) map[string]string {

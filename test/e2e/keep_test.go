@@ -151,7 +151,7 @@ func TestKeepCNI(t *testing.T) {
 		if err != nil || len(s.Pools) != 0 || s.Peer("own-1").Path == "" {
 			t.Errorf("status %+v: %v", s, err)
 		}
-		out, _, err := keep.AgentCommand(t.Context(), "doctor", "--runtime-dir", keep.Config.RuntimeDir)
+		out, _, err := keep.AgentCommand(t.Context(), "doctor", "--verbose", "--runtime-dir", keep.Config.RuntimeDir)
 		if err != nil {
 			t.Errorf("doctor: %v\n%s", err, out)
 		}

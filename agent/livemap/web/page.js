@@ -161,11 +161,11 @@ function list() {
   for (const x of [...nodes, ...relays]) count['state-' + state(x)] = (count['state-' + state(x)] || 0) + 1;
   count['path-relay'] = relays.length;
   for (const n of document.querySelectorAll('.n')) n.textContent = count[n.dataset.of] || 0;
-  const broken = wrong.filter(f => f.severity === 'broken').length, unknown = nodes.filter(n => state(n) === 'unknown').length;
+  const broken = wrong.filter(f => f.severity === 'broken').length, unknown = nodes.filter(n => state(n) === 'unknown').length, unasked = nodes.filter(n => state(n) === 'unasked').length;
   const sites = new Set(nodes.map(n => n.site).filter(s => s)).size;
   const verdict = [broken && broken + ' broken', wrong.length - broken && plural(wrong.length - broken, 'warning'), unknown && plural(unknown, 'node') + ' unknown'].filter(x => x).join(', ');
-  $('verdict').textContent = first ? 'Connecting …' : stale ? 'Old: no news since ' + clock.format(heardAt) + '. Has `edgemesh-agent map` ended?' : verdict || 'No trouble';
-  $('verdict').className = first ? '' : stale ? 'unknown' : broken ? 'bad' : verdict ? 'poor' : 'good';
+  $('verdict').textContent = first ? 'Connecting …' : stale ? 'Old: no news since ' + clock.format(heardAt) + '. Has `edgemesh-agent map` ended?' : verdict || (unasked ? 'No trouble reported, ' + unasked + ' of ' + plural(nodes.length, 'node') + ' not queried' : 'No trouble');
+  $('verdict').className = first ? '' : stale ? 'unknown' : broken ? 'bad' : verdict ? 'poor' : unasked ? '' : 'good';
   $('summary').textContent = first ? '' : plural(nodes.length, 'node') + ' at ' + plural(sites, 'site') + ', ' + plural(relays.length, 'relay') + ', ' + plural(edges.length, 'pair') + ' in use' +
     (observer ? '' : '. ' + self + ' is not an observer: only its own pairs and findings are shown');
   document.title = 'EdgeMesh: ' + (stale ? 'no news' : verdict || plural(nodes.length, 'node'));

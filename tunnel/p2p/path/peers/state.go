@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -182,6 +181,7 @@ func (s *state) up(x *paths.Conn) {
 		link.Order = s.search.Order(x.Relay)
 	}
 	s.paths[x.ID] = x
+	s.round.absent = time.Time{}
 	s.Log.Debug("path is up", "peer", s.name(s.id), "path", x.Path().Kind, "transport", x.Path().Transport)
 	s.admit()
 	s.apply(ladder.Up{Path: x.ID, Link: link})
@@ -201,7 +201,7 @@ func (s *state) down(x *paths.Conn) {
 func (s *state) ended(err error, e ladder.Event) {
 	s.round.err = err
 	s.round.ended++
-	if !errors.Is(err, reach.ErrNoReservation) {
+	if !reach.Absent(err) {
 		s.round.absent = time.Time{}
 	} else if s.round.absent.IsZero() {
 		s.round.absent = time.Now()

@@ -34,6 +34,12 @@ const (
 // ErrNoReservation means that the peer has no reservation at a relay: it is offline, or was just started.
 var ErrNoReservation = errors.New("the peer is not there (NO_RESERVATION)")
 
+// errCircuit means that a relay answered, and gave no circuit for another reason: the peer may well be there.
+var errCircuit = errors.New("the relay gives no circuit")
+
+// Absent reports whether every relay that answered, and at least one did, has no reservation of the peer.
+func Absent(err error) bool { return errors.Is(err, ErrNoReservation) && !errors.Is(err, errCircuit) }
+
 // ByRelay makes a circuit to the peer, through the relays one after the other with little time between them.
 func (s *Search) ByRelay(ctx context.Context) error {
 	if len(s.Relays.Infos()) == 0 {
@@ -83,6 +89,8 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID, begun func()) error
 	err = s.Dialer.Dial(dctx, endpoint.Circuit(relay, at), s.peer.ID())
 	if err != nil && strings.Contains(err.Error(), pb.Status_NO_RESERVATION.String()) { // libp2p's type is its own
 		err = ErrNoReservation
+	} else if err != nil && strings.Contains(err.Error(), "error opening relay circuit") { // any other of its statuses
+		err = fmt.Errorf("%w: %w", errCircuit, err)
 	}
 	if err != nil {
 		return fmt.Errorf("relay %s: %w", relay, err)

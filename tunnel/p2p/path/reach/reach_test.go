@@ -137,3 +137,29 @@ func TestRoundUsesRelayThatComesBack(t *testing.T) {
 		})
 	}
 }
+
+// A peer is off where every relay that answers says so: one that gives no circuit for another reason may have it.
+func TestAbsent(t *testing.T) {
+	_, far := keytest.New(t)
+	_, relay := keytest.New(t)
+	none, full, dead := errors.New("error opening relay circuit: NO_RESERVATION (204)"), errors.New("error opening relay circuit: RESOURCE_LIMIT_EXCEEDED (201)"), errors.New("i/o timeout")
+	for _, c := range []struct {
+		all  []error
+		want bool
+	}{{[]error{none}, true}, {[]error{none, dead}, true}, {[]error{none, full}, false}, {[]error{full, none}, false}, {[]error{dead}, false}, {nil, false}} {
+		var err error
+		for _, said := range c.all {
+			log := slog.New(slog.DiscardHandler)
+			c := Config{Dialer: says{said}, Relays: &world{relay: relay}, Ctx: t.Context(), Log: log}
+			err = errors.Join(err, c.With(&world{far: far}, nil).circuit(t.Context(), relay, func() {}))
+		}
+		if Absent(err) != c.want {
+			t.Errorf("%v: %v, want %v", c.all, Absent(err), c.want)
+		}
+	}
+}
+
+// says is a dialer that fails.
+type says struct{ err error }
+
+func (s says) Dial(context.Context, ma.Multiaddr, peer.ID) error { return s.err }
