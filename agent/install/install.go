@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/screen"
 	"edgemesh/internal/secretfile"
 	"edgemesh/manifests"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -387,7 +388,7 @@ func (i *installer) done() error {
 	if len(i.todo) > 0 {
 		i.say("\nleft to do:")
 		for _, t := range i.todo {
-			i.say("  %s", t)
+			screen.Of(i.o.Out).Line(i.o.Out, screen.Plain, "  ", t)
 		}
 	}
 	return nil
