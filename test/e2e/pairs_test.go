@@ -226,7 +226,7 @@ func TestPairs(t *testing.T) {
 			place:  two(lab.Symmetric, lab.Symmetric),
 			paths:  []string{"relayed"},
 			within: time.Second,
-			reason: []string{"relayed: both NATs map per destination; last punch ", "timed out (QUIC, TCP)"},
+			reason: []string{"relayed: both NATs give each destination another port; last punch ", "timed out (QUIC, TCP)"},
 		},
 		// Two routers that spoil each other's mappings, unless the packets cross.
 		{

@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 )
 
@@ -214,13 +216,19 @@ func TestLANComesInsideRange(t *testing.T) {
 	ok(t, n.Script("ip addr add 10.99.7.1/24 dev "+n.Uplink))
 	wants := []string{"interface eth0 has address 10.99.7.1/24", "inside the pod range 10.99.0.0/16", "other podCIDRs"}
 	for range 2 {
-		status, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
-		ok(t, err)
+		fair.Eventually(t, 10*time.Second, "status names what took the range", func() error {
+			status, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
+			for _, want := range wants {
+				if err == nil && !strings.Contains(status, want) {
+					err = fmt.Errorf("no %q in: %s", want, status)
+				}
+			}
+			return err
+		})
 		doctor, _, err := n.AgentCommand(t.Context(), "doctor", "--runtime-dir", n.Config.RuntimeDir)
 		if err == nil {
 			t.Error("doctor is content")
 		}
-		contains(t, status, wants...)
 		contains(t, doctor, wants...)
 		if _, err := n.AddPod(t.Context(), "refused"); err == nil {
 			t.Error("a pod is taken")
