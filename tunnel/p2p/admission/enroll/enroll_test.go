@@ -196,6 +196,30 @@ func TestStrangersLeaveStreamsToEdges(t *testing.T) {
 	}
 }
 
+// A relay that the membership no longer lists is a stranger again to a controller.
+func TestFormerRelayIsForgotten(t *testing.T) {
+	key, _ := keytest.New(t)
+	c, err := NewController(key, nil, false, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, id := keytest.New(t)
+	former := peer.AddrInfo{ID: id, Addrs: []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}}
+	for _, listed := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c.Run(ctx, func() []peer.AddrInfo {
+			if listed {
+				return []peer.AddrInfo{former}
+			}
+			return nil
+		}, func(int) { cancel() })
+		if _, ok := c.known.Load(id); ok != listed {
+			t.Errorf("listed %t, known %t", listed, ok)
+		}
+	}
+}
+
 // All circuits that a relay gives to strangers may be silent at the same time, and one more has its handshake.
 func TestSilentCircuits(t *testing.T) {
 	g, err := newGate(edges, func(peer.ID) bool { return false }, slog.New(slog.DiscardHandler))

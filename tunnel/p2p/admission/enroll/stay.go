@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +32,9 @@ const (
 type Controller struct {
 	host     host.Host
 	close    func() error
-	known    sync.Map // peer IDs of relays that it chose, and of members that it queries
-	greet    Greet    // nil: no relay requires anything
+	relays   map[peer.ID]bool // Run's
+	known    sync.Map         // peer IDs of relays that it chose, and of members that it queries
+	greet    Greet            // nil: no relay requires anything
 	log      *slog.Logger
 	reported seldom.Log
 	held     map[peer.ID]time.Time // when a reservation was made, of the goroutine in Run
@@ -45,7 +47,7 @@ func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log
 	if watches {
 		most = members
 	}
-	c := &Controller{greet: greet, log: log, held: make(map[peer.ID]time.Time)}
+	c := &Controller{greet: greet, log: log, held: make(map[peer.ID]time.Time), relays: make(map[peer.ID]bool)}
 	g, err := newGate(most, func(p peer.ID) bool { _, ok := c.known.Load(p); return ok }, log)
 	if err != nil {
 		return nil, err
@@ -75,14 +77,26 @@ func (c *Controller) Close() error { return c.close() }
 // Run keeps reservations at all of relays until ctx ends, and reports to held at how many it has one.
 func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, held func(int)) {
 	for ; ctx.Err() == nil; wake.Sleep(ctx, lookEvery) {
-		n := 0
-		for _, r := range relays() {
-			if c.stays(ctx, r) {
-				n++
-			}
-		}
-		held(n)
+		held(c.look(ctx, relays()))
 	}
+}
+
+// look keeps a reservation at each of relays, and forgets those that are no longer listed. It returns how many there are.
+func (c *Controller) look(ctx context.Context, relays []peer.AddrInfo) (n int) {
+	for id := range c.relays {
+		if !slices.ContainsFunc(relays, func(r peer.AddrInfo) bool { return r.ID == id }) {
+			delete(c.relays, id)
+			delete(c.held, id)
+			c.Disconnect(id)
+		}
+	}
+	for _, r := range relays {
+		c.relays[r.ID] = true
+		if c.stays(ctx, r) {
+			n++
+		}
+	}
+	return n
 }
 
 // stays keeps a reservation at r, and reports whether there is one.

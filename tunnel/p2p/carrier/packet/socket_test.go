@@ -47,13 +47,18 @@ func TestLinkLocalStrangers(t *testing.T) {
 	s, link := onLinks(t, 100)
 	const packets = 2000
 	began := time.Now()
+	if _, err := net.Interfaces(); err != nil {
+		t.Fatal(err)
+	}
+	list := time.Since(began)
+	began = time.Now()
 	for i := range packets {
 		if a := s.froms.addr(stranger(i, uint32(link.Index)), s.zone); a.Zone != "d7" {
 			t.Fatalf("zone %q of %s", a.Zone, a)
 		}
 	}
-	if each := time.Since(began) / packets; each > 20*time.Microsecond { // the benchmark shows less than 2; a list of the interfaces takes 700
-		t.Errorf("%v a packet", each)
+	if each := time.Since(began) / packets; each > list/10 { // the benchmark shows less than 2 µs; a list takes 700
+		t.Errorf("%v a packet, and %v for a list of the interfaces", each, list)
 	}
 	nstest.Run(t, "ip link set d7 name e7")
 	time.Sleep(zoneFor)

@@ -29,9 +29,11 @@ const (
 	ssdpSends = 2
 	// maxAnswers of the router to a search are read, of at most maxAnswer bytes.
 	maxAnswers, maxAnswer = 32, 2 << 10
-	// maxBody bounds a description and an answer of the router in bytes, httpTime the time for one.
+	// maxBody bounds a description and an answer of the router in bytes, httpTime the time for a description, soapTime for an
+	// answer: slow routers take seconds to map a port.
 	maxBody  = 64 << 10
 	httpTime = 3 * time.Second
+	soapTime = 10 * time.Second
 	// maxDevices bounds how many descriptions are read.
 	maxDevices = 4
 	// description is what routers list the mapping under.
@@ -264,6 +266,7 @@ func (u *upnp) service(ctx context.Context, loc *url.URL) igd {
 		base = b
 	}
 	root.SetURLBase(base)
+	client.Timeout = soapTime
 	if c, err := internetgateway2.NewWANIPConnection2ClientsFromRootDevice(&root, loc); err == nil && len(c) > 0 {
 		c[0].SOAPClient.HTTPClient = client
 		return c[0]

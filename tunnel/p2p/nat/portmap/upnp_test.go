@@ -91,6 +91,25 @@ func TestUPnPReachesTheRouterOnly(t *testing.T) {
 	}
 }
 
+// A router that takes longer to act than to describe itself is waited for.
+func TestUPnPWaitsForSlowRouters(t *testing.T) {
+	at := serveAt(t, "127.0.0.2", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ctl" {
+			time.Sleep(httpTime + time.Second/2)
+			fmt.Fprint(w, externalAddress)
+			return
+		}
+		fmt.Fprint(w, described("/ctl"))
+	}))
+	loc, err := url.Parse(at + "/desc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := newUPnP(loopRouter).service(t.Context(), loc).GetExternalIPAddressCtx(t.Context()); got != "5.5.5.5" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // A description and an answer without end are cut off.
 func TestUPnPReadsLittle(t *testing.T) {
 	var sent atomic.Int64
