@@ -66,6 +66,7 @@ func readDashboard(t *testing.T, name string) (d dashboard) {
 func TestDashboards(t *testing.T) {
 	plugins.RegisterDefaultPlugins()
 	for _, name := range dashboards {
+		//lint:ignore SA1019 the files have the first form, which every Grafana reads
 		var all grafana.Dashboard
 		if err := all.UnmarshalJSONStrict([]byte(read(t, "manifests/edgemesh/monitoring/"+name+".json"))); err != nil {
 			for line := range strings.Lines(err.Error()) {

@@ -194,8 +194,8 @@ func TestPeerKeepsVXLANsPair(t *testing.T) {
 // Networks that the membership no longer trusts carry no VXLAN across routers; that on one link stays, and says nothing of trust.
 func TestDistrust(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p, us, them := newTestPeer(now)
-	us, them = trusting(goodOffer(addr("10.1.0.11", 24)), "10.0.0.0/8"), goodOffer(addr("10.2.0.12", 24))
+	p, _, _ := newTestPeer(now)
+	us, them := trusting(goodOffer(addr("10.1.0.11", 24)), "10.0.0.0/8"), goodOffer(addr("10.2.0.12", 24))
 	p.begin(us, them, now)
 	p.bring(vxlan4, true, now)
 	p.plan(now)
