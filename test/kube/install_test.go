@@ -80,7 +80,9 @@ func withHelm(helm string) func(context.Context, *cluster.Cluster, ...string) *e
 // relayIdentity makes the relay's key and returns its addresses.
 func relayIdentity(t *testing.T, c *cluster.Cluster) []string {
 	t.Helper()
-	state := filepath.Join(c.Dir, "relay", "state")
+	dir := filepath.Join(c.Dir, "relay")
+	ok(t, os.MkdirAll(dir, 0o700)) // `id` makes no more than the state directory itself
+	state := filepath.Join(dir, "state")
 	id, err := exec.Command(filepath.Join(root, "bin/edgemesh-relay"), "id", "--state-dir", state).Output()
 	ok(t, err)
 	peer, address := strings.TrimSpace(string(id)), "/ip4/"+cluster.RelayIP
