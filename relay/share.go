@@ -80,8 +80,8 @@ type port struct {
 
 // run accepts until the port is closed.
 func (p *port) run(web, left *half) {
-	defer p.shut()
-	var passing tec.TempErrCatcher // waits a little after errors such as "too many open files"
+	defer func() { _ = p.shut() }() // whoever closes the port first has its error
+	var passing tec.TempErrCatcher  // waits a little after errors such as "too many open files"
 	for {
 		c, scope, err := p.Accept()
 		switch {

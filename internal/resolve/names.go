@@ -166,7 +166,7 @@ func (n *Names) Lookup(ctx context.Context, host string, f Families) ([]netip.Ad
 		if known := len(t.queue) > 0 && !now.Before(t.held); known || t.over(now) || ctx.Err() != nil {
 			break
 		}
-		t.wait(ctx, now, nil)
+		_, _ = t.wait(ctx, now, nil) // without attempts there is no result
 	}
 	if len(t.queue) == 0 {
 		return nil, t.err(ctx)

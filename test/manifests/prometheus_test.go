@@ -67,7 +67,7 @@ func TestDashboards(t *testing.T) {
 	plugins.RegisterDefaultPlugins()
 	for _, name := range dashboards {
 		//lint:ignore SA1019 the files have the first form, which every Grafana reads
-		var all grafana.Dashboard
+		var all grafana.Dashboard //nolint:staticcheck // likewise
 		if err := all.UnmarshalJSONStrict([]byte(read(t, "manifests/edgemesh/monitoring/"+name+".json"))); err != nil {
 			for line := range strings.Lines(err.Error()) {
 				if !strings.Contains(line, "required field is missing") {

@@ -100,7 +100,7 @@ func relayWith(t *testing.T, n int) {
 	}
 	reserved := func() error {
 		if got := h.Reserved(); got != n {
-			return fmt.Errorf("%d of %d reserved; for instance %v", got, n, h.Missing())
+			return fmt.Errorf("%d of %d reserved; for instance %v", got, n, h.Missing()) //nolint:errorlint // may be nil
 		}
 		return nil
 	}

@@ -97,14 +97,14 @@ func Trace(ctx context.Context, n int, input bool, send func(Mark) error) ([]Fat
 		return nil, unix.EOPNOTSUPP
 	}
 	var m Mark
-	rand.Read(m[:])
+	_, _ = rand.Read(m[:]) // it never fails
 	t := tableOf(m, stops)
 	for _, step := range []func() error{t.check, t.remove, func() error { return t.make(false, nil) }} {
 		if err := step(); err != nil { // a table that is not ours gets no chain of ours
 			return nil, err
 		}
 	}
-	defer t.remove()
+	defer func() { _ = t.remove() }() // the next trace finds what stays, and removes it
 	l, err := newListener(m, n, stops)
 	if err != nil {
 		return nil, err

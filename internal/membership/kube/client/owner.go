@@ -69,7 +69,7 @@ func acceptedBy(ctx context.Context, local, remote *net.TCPAddr) (uint64, error)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, maxAcceptWait) {
 		//lint:ignore SA1019 the replacement needs the kernel's tcp_diag, which is a module that edges may lack; /proc has it always
-		for _, list := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} { // a server on [::] has its IPv4 connections in the second one
+		for _, list := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} { //nolint:staticcheck // likewise; a server on [::] has its IPv4 connections in the second one
 			all, err := list()
 			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
 				return 0, err
