@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/nodeip"
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/tun"
 )
 
@@ -87,6 +88,8 @@ before, and an agent must have run here, because its block is known only then.`,
 
 // apiVersion fetches an API's version.
 func apiVersion(ctx context.Context, a client.Access) (string, error) {
+	a.Names = resolve.New(resolve.Config{})
+	defer a.Names.Close()
 	c, err := client.New(a, "edgemesh-agent/install", nil)
 	if err != nil {
 		return "", err

@@ -29,6 +29,7 @@ import (
 
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/watchdog"
 )
 
@@ -74,7 +75,9 @@ func Run(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	c, err := client.New(client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, "edgemesh-controller/"+cfg.Version, nil)
+	names := resolve.New(resolve.Config{Log: cfg.Log})
+	defer names.Close()
+	c, err := client.New(client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server, Names: names}, "edgemesh-controller/"+cfg.Version, nil)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig, --server: %w", err)
 	}

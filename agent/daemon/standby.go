@@ -23,6 +23,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/source"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -102,11 +103,15 @@ func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(source.Access(k), "edgemesh-agent/"+o.Version, via.Request)
+	access := source.Access(k)
+	access.Names = resolve.New(resolve.Config{Root: resolve.Mounted})
+	c, err := client.New(access, "edgemesh-agent/"+o.Version, via.Request)
 	if err != nil {
+		access.Names.Close()
 		return nil, err
 	}
 	return func(ctx context.Context) error {
+		defer access.Names.Close()
 		defer c.Close()
 		return kube.NewRollout(c, o.Revision).Stopped(ctx)
 	}, nil

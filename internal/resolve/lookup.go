@@ -94,9 +94,7 @@ func ask[T any](ctx context.Context, servers func() []string, query func(context
 			asked[server]++
 			running++
 			wg.Go(func() {
-				one, cancel := context.WithTimeout(ctx, exchange)
-				defer cancel()
-				all, err := query(one, only(one, server))
+				all, err := query(ctx, only(ctx, server))
 				select {
 				case answers <- answer{server, all, err}:
 				case <-ctx.Done():
@@ -124,6 +122,11 @@ func ask[T any](ctx context.Context, servers func() []string, query func(context
 			}
 			next.Reset(0)
 		case <-ctx.Done():
+			for s := range asked {
+				if errs[s] == nil {
+					errs[s] = &net.DNSError{Err: "no answer", Server: s, IsTimeout: true}
+				}
+			}
 			return nil, cmp.Or(joined(errs), ctx.Err())
 		}
 	}
@@ -153,9 +156,19 @@ func only(ctx context.Context, server string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(dialing context.Context, network, _ string) (net.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(dialing, network, server)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = c.Close() })
+		if err != nil {
+			return nil, err
 		}
-		return c, err
+		context.AfterFunc(ctx, func() { _ = c.Close() })
+		if u, ok := c.(*net.UDPConn); ok {
+			return patient{u}, nil
+		}
+		return c, nil
 	}}
 }
+
+// patient waits for an answer until it is closed, where package net gives up after the 5 s of resolv.conf(5): some servers
+// always take longer.
+type patient struct{ *net.UDPConn }
+
+func (patient) SetDeadline(time.Time) error { return nil }

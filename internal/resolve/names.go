@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,11 +26,9 @@ import (
 const (
 	// silence is how long a server has the question alone.
 	silence = time.Second
-	// exchange bounds that with one server, as RES_TIMEOUT of resolv.conf(5) does.
-	exchange = 5 * time.Second
 	// mostAsked is how often a server that is silent is asked.
-	mostAsked = 2
-	// walk bounds a lookup. Three servers, each asked twice, take 10 s.
+	mostAsked = 3
+	// walk bounds a lookup. Three servers, each asked three times, take 9 s.
 	walk = 12 * time.Second
 	// fresh is the least time for which an answer serves further attempts, so that all addresses of a relay share one query. One
 	// that took longer is good for twice as long: whoever has given up waiting finds it at the next attempt.
@@ -57,6 +56,7 @@ type Names struct {
 
 	mu      sync.Mutex // a leaf
 	lookups map[question]*lookup
+	dialed  map[netip.AddrPort]string // the host that Dialer's connections to an address are for
 }
 
 // question is what one lookup is for.
@@ -70,7 +70,8 @@ func New(c Config) *Names {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Names{kept: open(c.File, c.Log), servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup)}
+	n := &Names{kept: open(c.File, c.Log), servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup),
+		dialed: make(map[netip.AddrPort]string)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -90,10 +91,46 @@ func (n *Names) Worked(host string, a netip.Addr) {
 	}
 }
 
-// absolute makes search lists useless, except for a name without a dot, which means nothing without them.
+// Answered keeps an address at which the host of a Dialer's connection has given a valid answer: one that TLS or its proxy's
+// protocol has shown to be the host's. A connection alone anybody may give.
+func (n *Names) Answered(at net.Addr) {
+	tcp, ok := at.(*net.TCPAddr)
+	if n == nil || !ok {
+		return
+	}
+	a := tcp.AddrPort()
+	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	n.mu.Lock()
+	host := n.dialed[a]
+	delete(n.dialed, a) // it is kept once
+	n.mu.Unlock()
+	if host != "" {
+		n.Worked(host, a.Addr())
+	}
+}
+
+// dials notes for which host a connection is.
+func (n *Names) dials(host, port string, a netip.Addr) {
+	p, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for at := range n.dialed { // any one makes room
+		if len(n.dialed) < maxNames {
+			break
+		}
+		delete(n.dialed, at)
+	}
+	n.dialed[netip.AddrPortFrom(a, uint16(p))] = host
+}
+
+// absolute makes search lists useless, except for a name that means nothing without them: one without a dot, and one of a
+// Service, as in a kubeconfig for pods.
 func absolute(host string) string {
 	host = strings.ToLower(host)
-	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") && !strings.HasSuffix(host, ".svc") {
 		host += "."
 	}
 	return host
@@ -134,7 +171,7 @@ func (n *Names) dial(ctx context.Context, dial dialFunc, network, address string
 			return c.Close()
 		}
 		won = c
-		n.Worked(host, a)
+		n.dials(host, port, a)
 		cancel()
 		return nil
 	})

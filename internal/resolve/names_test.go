@@ -141,6 +141,49 @@ func TestLateAnswerServesTheNextAttempt(t *testing.T) {
 	}
 }
 
+// A server that always takes longer than package net waits is heard nevertheless.
+func TestSlowServer(t *testing.T) {
+	t.Parallel()
+	late := nameserver.Fault{Late: 7 * time.Second}
+	n := names(t, "", serve(t, &nameserver.Server{Addrs: both, A: late, AAAA: late}))
+	if got, err := n.Lookup(t.Context(), name, Both); err != nil || !slices.Contains(got, a6) {
+		t.Error(got, err)
+	}
+}
+
+// A Dialer's connection is no proof of who answers: its address is kept once the host has been recognized.
+func TestConnectionsAreNotKept(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	n := names(t, filepath.Join(t.TempDir(), "names.json"), serve(t, &nameserver.Server{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}))
+	c, err := n.Dialer(new(net.Dialer).DialContext)(t.Context(), "tcp", net.JoinHostPort(name, port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := n.kept.get(absolute(name), Both); len(got) > 0 {
+		t.Errorf("%v is kept before it has answered", got)
+	}
+	n.Answered(c.RemoteAddr())
+	if got := n.kept.get(absolute(name), Both); len(got) != 1 {
+		t.Errorf("%v is kept after it has answered", got)
+	}
+}
+
+// Names that search lists complete, as those of Services, stay as they are.
+func TestAbsolute(t *testing.T) {
+	for host, want := range map[string]string{"Relay.example.org": name + ".", "api.": "api.", "api": "api", "kubernetes.default.svc": "kubernetes.default.svc"} {
+		if got := absolute(host); got != want {
+			t.Errorf("%s: %s, want %s", host, got, want)
+		}
+	}
+}
+
 // What has worked is tried beside what name servers say, and outlasts them and this process.
 func TestKept(t *testing.T) {
 	t.Parallel()
@@ -240,13 +283,13 @@ func TestPlain(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if q := s.Queries.Load(); q != 2 {
-		t.Errorf("%d queries", q)
-	}
 	for f, want := range map[Families]netip.Addr{V4: a4, V6: a6} {
 		if got, err := n.Lookup(t.Context(), name, f); err != nil || !slices.Equal(got, []netip.Addr{want}) {
 			t.Error(got, err)
 		}
+	}
+	if q := s.Queries.Load(); q != 2 {
+		t.Errorf("%d queries", q)
 	}
 }
 

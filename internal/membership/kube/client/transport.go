@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
@@ -48,6 +49,7 @@ func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names) (hc
 		c.BearerToken, c.BearerTokenFile = "", ""
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return tokenFile{file, rt} })
 	}
+	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return answers{names, rt} })
 	if hc, err = rest.HTTPClientFor(c); err != nil {
 		return nil, nil, err
 	}
@@ -55,6 +57,25 @@ func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names) (hc
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return hc, dialer, nil
 }
+
+// answers has names keep the address of a server, or of the proxy before it, that has answered.
+type answers struct {
+	names *resolve.Names
+	http.RoundTripper
+}
+
+func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
+	var on net.Conn
+	got := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { on = i.Conn }}
+	resp, err := a.RoundTripper.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), got)))
+	if err == nil && on != nil {
+		a.names.Answered(on.RemoteAddr())
+	}
+	return resp, err
+}
+
+// WrappedRoundTripper lets client-go find the transport below, to close it.
+func (a answers) WrappedRoundTripper() http.RoundTripper { return a.RoundTripper }
 
 // tokenFile adds the token in a file to requests. It is read for each: it is replaced before it expires, and client-go keeps
 // one for a minute even though the server refuses it.

@@ -21,6 +21,8 @@ import (
 
 	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"edgemesh/internal/resolve"
 )
 
 // certificate is a new one of name, with its key, in PEM, as kubelet keeps it: in one file.
@@ -97,6 +99,32 @@ func TestCertificateInFiles(t *testing.T) {
 	defer c.Close()
 	if got := c.who(t); got != (asker{"one", "HTTP/2.0"}) {
 		t.Fatalf("asked as %+v", got)
+	}
+}
+
+// Where TCP connects, TLS may find another server: an address of the API's name is kept once the server has answered.
+func TestAddressIsKeptOnceProved(t *testing.T) {
+	server := whoAsks(t, new(atomic.Bool))
+	dir := t.TempDir()
+	file, kept := filepath.Join(dir, "names.json"), false
+	for _, ca := range []string{certificate(t, "another"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))} {
+		names := resolve.New(resolve.Config{File: file})
+		write(t, filepath.Join(dir, "ca.crt"), ca)
+		_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "https://"), ":")
+		c, err := New(Access{Names: names, Kubeconfig: write(t, filepath.Join(dir, "kubeconfig"),
+			config(`server: "https://localhost:`+port+`", certificate-authority: ca.crt, tls-server-name: example.com`, "token: t"))}, "test/1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out struct{}
+		err = c.Get(t.Context(), "/x", &out) // answered by 401, as nobody has a certificate
+		c.Close()
+		names.Close()
+		text, _ := os.ReadFile(file)
+		if got := strings.Contains(string(text), "127.0.0.1"); got != kept {
+			t.Errorf("kept %q after %v", text, err)
+		}
+		kept = true
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
@@ -123,6 +124,11 @@ func (t *proxied) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transpor
 		var d net.Dialer
 		ctx := proxy.Through(ctx, u, t.names.Dialer(d.DialContext))
 		c, err := t.Transport.Dial(ctx, a, p)
+		if err == nil {
+			if at, ok := endpoint.Target(c.RemoteMultiaddr()); ok {
+				t.names.Answered(net.TCPAddrFromAddrPort(at.Addr))
+			}
+		}
 		results <- result{c, proxy.Behind(ctx, u.Host, a.String(), err)}
 	}()
 	first := <-results

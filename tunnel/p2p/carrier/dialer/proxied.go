@@ -42,6 +42,7 @@ func (d *Dialer) DialThrough(ctx context.Context, u *url.URL, a ma.Multiaddr, p 
 	}
 	if e, ok := endpoint.Target(c.RemoteMultiaddr()); ok {
 		d.sockets.proxies.Store(e, struct{}{})
+		d.cfg.Names.Answered(net.TCPAddrFromAddrPort(e.Addr))
 	}
 	if err := d.inj.inject(ctx, c); err != nil {
 		return fmt.Errorf("through proxy %s: %w", u.Host, err)
