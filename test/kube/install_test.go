@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -232,9 +231,6 @@ func nodesReady(ctx context.Context, c *cluster.Cluster) error {
 	return nil
 }
 
-// enrolling is what the first seconds of a KubeEdge edge look like, which the controller has yet to make a member.
-var enrolling = regexp.MustCompile(`waiting for the cluster's membership|its peer is not a member`)
-
 // warnings returns what the programs on all nodes, and the relay, have logged that is worse than an information.
 func warnings(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
@@ -245,17 +241,13 @@ func warnings(t *testing.T, c *cluster.Cluster) string {
 		out, err := c.On(t.Context(), n, "sh", "-c", "set -- /var/log/pods/*edgemesh* "+unit+"; "+worse)
 		ok(t, err)
 		for line := range strings.Lines(out) {
-			if flavour() != "kubeedge" || !enrolling.MatchString(line) {
-				all.WriteString(n + ": " + line)
-			}
+			all.WriteString(n + ": " + line)
 		}
 	}
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", worse, "sh", filepath.Join(c.Dir, "relay.log")).Output()
 	ok(t, err)
 	for line := range strings.Lines(string(out)) {
-		if flavour() != "kubeedge" || !enrolling.MatchString(line) {
-			all.WriteString("relay: " + line)
-		}
+		all.WriteString("relay: " + line)
 	}
 	return all.String()
 }

@@ -80,10 +80,7 @@ func gone(ctx context.Context, c *cluster.Cluster) error {
 
 // Uninstalled as the guide says, with a node of each form: no link, address, route,
 // rule, chain, sysctl or file is left on any node that was not there before, and no
-// object in the cluster. It comes before the tests that cut nodes' power (tests run in
-// the order of their files): a node has a boot ID of its own, but its containers have the
-// machine's, so that a unit and a pod on a node that was rebooted disagree on whether
-// the sysctls that one noted are of this boot. Installed again, with helm now, a node that kept its key is the same one.
+// object in the cluster. Installed again, with helm now, a node that kept its key is the same one.
 func TestUninstall(t *testing.T) {
 	c, i := installed(t)
 	if i.before == nil {
@@ -131,8 +128,7 @@ func TestUninstall(t *testing.T) {
 	ok(t, err)
 	ok(t, c.Service(t.Context(), "stop", unit, "edgemesh-agent")) // what systemd would do for uninstall
 	for _, n := range []string{unit, static} {
-		// A node's boot ID is this test's, but not inside of containers, where the agent noted
-		// the sysctls as they were: the command sees the same as they.
+		// The command sees the machine's boot ID, as containers and the unit do (cluster/node-init.sh).
 		out, err := c.On(t.Context(), n, "unshare", "-m", "sh", "-c",
 			"umount /proc/sys/kernel/random/boot_id && exec "+agentBinary(t)+" uninstall --purge")
 		ok(t, err)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"edgemesh/internal/membership/keep"
 	"edgemesh/internal/membership/kube/api"
@@ -84,9 +85,13 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 		return mesh.State{}, warning, err
 	}
 	run, cancel := context.WithCancel(ctx)
+	causes := make(chan error, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer cancel()
+	wg.Go(func() { s.logWaiting(run, causes) })
 	s.Watch(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
-		s.cfg.Log.Warn("waiting for the cluster's membership", "err", err)
+		latest(causes, err)
 		if s.cfg.Waits != nil {
 			s.cfg.Waits(err)
 		}
@@ -95,6 +100,33 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 		return mesh.State{}, warning, fmt.Errorf("membership from the API: %w", ctx.Err())
 	}
 	return s.known.last, warning, nil
+}
+
+// lasting is how many seconds of a first start are normal: a node joins within 2 s, on a KubeEdge edge, which the controller
+// enrolls, within 6 s, and at the latest once unproved lists are accepted (tuning.patience).
+const lasting = 20
+
+// logWaiting logs why a first start waits. The cause that is left after the normal time is a warning, as is each later one.
+func (s *Source) logWaiting(ctx context.Context, causes <-chan error) {
+	second := time.NewTicker(time.Second) // counted, so that no time counts in which the process was stopped
+	defer second.Stop()
+	level, seconds := slog.LevelInfo, 0
+	var cause error
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-second.C:
+			if seconds++; seconds != lasting {
+				continue
+			}
+			level = slog.LevelWarn
+		case cause = <-causes:
+		}
+		if cause != nil {
+			s.cfg.Log.Log(ctx, level, "waiting for the cluster's membership", "err", cause)
+		}
+	}
 }
 
 // usable checks that a snapshot belongs to this node.

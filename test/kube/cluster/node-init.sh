@@ -160,12 +160,13 @@ approve() {
     [ $# = 0 ] || kubectl certificate approve "$@"
   done
 }
-# What systemd does with the unit of `edgemesh-agent install`.
+# What systemd does with the unit of `edgemesh-agent install`. It sees the machine's boot ID, as containers do: on a host they
+# see the same, and what one noted of this boot counts for the other.
 unit() {
   local u=/etc/systemd/system/edgemesh-agent.service cmd
   while [ ! -e $u ]; do sleep 0.2; done
   cmd=$(sed -n 's/^ExecStart=//p' $u)
-  exec $cmd
+  exec unshare -m --propagation slave sh -c 'umount /proc/sys/kernel/random/boot_id && exec "$@"' unit $cmd
 }
 # What systemd does with kubelet's unit and its drop-ins, those of `edgemesh-agent install --node-ip` among them.
 kubelet_unit() {

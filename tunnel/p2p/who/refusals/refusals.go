@@ -4,6 +4,7 @@ package refusals
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -61,6 +62,9 @@ const (
 	Kept = 10 * time.Minute
 	// most bounds the refusals that are remembered for each reason.
 	most = 64
+	// newcomer is for how long a peer may be unknown without a warning, unless ever new ones come: a node connects as soon as
+	// it has the membership, and others know it some seconds later, on KubeEdge 6.
+	newcomer = 20 * time.Second
 	// maxLines bounds the log lines of one minute for each reason: peer IDs cost an attacker nothing, and many of
 	// one reason do not hide another.
 	maxLines = 20
@@ -73,6 +77,8 @@ type Refusal struct {
 	From   string  // the latest address
 	At     time.Time
 	Count  uint64 // since it is remembered
+
+	since time.Time // it is remembered
 }
 
 // id is a Refusal's key.
@@ -110,14 +116,18 @@ func (b *Book) Refuse(reason string, p peer.ID, from string) {
 	defer b.mu.Unlock()
 	now := b.now()
 	b.counts[reason]++
-	r := b.note(id{reason, p}, now)
+	r, crowd := b.note(id{reason, p}, now)
 	r.From, r.At = from, now
 	r.Count++
 	if now.Sub(b.minute) >= time.Minute {
 		b.minute = now
 		clear(b.lines)
 	}
-	if b.lines[reason] >= maxLines || !b.reported.Due(reason+" "+string(p)) {
+	level, line := slog.LevelWarn, reason+" "+string(p)
+	if reason == Stranger && now.Sub(r.since) < newcomer && !crowd {
+		level, line = slog.LevelInfo, "newcomer "+line
+	}
+	if b.lines[reason] >= maxLines || !b.reported.Due(line) {
 		b.silent[reason]++
 		return
 	}
@@ -133,13 +143,14 @@ func (b *Book) Refuse(reason string, p peer.ID, from string) {
 		args = append(args, "refusedSinceLastLine", n)
 	}
 	delete(b.silent, reason)
-	b.log.Warn(cmp.Or(meaning[reason], "refused: "+reason), append(args, "from", from)...)
+	b.log.Log(context.Background(), level, cmp.Or(meaning[reason], "refused: "+reason), append(args, "from", from)...)
 }
 
-// note returns the remembered refusal with that key, or begins one. The caller holds mu.
-func (b *Book) note(i id, now time.Time) *Refusal {
+// note returns the remembered refusal with that key, or begins one, and whether it took the place of another. The caller
+// holds mu.
+func (b *Book) note(i id, now time.Time) (r *Refusal, crowd bool) {
 	if r := b.recent[i]; r != nil && now.Sub(r.At) < Kept {
-		return r
+		return r, false
 	}
 	same, oldest := 0, i
 	for k, r := range b.recent {
@@ -153,9 +164,9 @@ func (b *Book) note(i id, now time.Time) *Refusal {
 	if same >= most {
 		delete(b.recent, oldest)
 	}
-	r := &Refusal{Reason: i.reason, Peer: i.peer}
+	r = &Refusal{Reason: i.reason, Peer: i.peer, since: now}
 	b.recent[i] = r
-	return r
+	return r, same >= most
 }
 
 // Counts are the refusals so far, by reason.

@@ -33,6 +33,43 @@ func TestOneLinePerPeer(t *testing.T) {
 	}
 }
 
+// A node that the others do not know yet is refused for some seconds: no warning. One that stays unknown is warned of, once a
+// minute, and so are ever new ones.
+func TestNewcomer(t *testing.T) {
+	var log bytes.Buffer
+	b := New(slog.New(slog.NewTextHandler(&log, nil)), nil)
+	now := time.Unix(1000, 0)
+	b.now = func() time.Time { return now }
+	for range 6 {
+		b.Refuse(Stranger, "a", "/ip4/5.5.5.5/tcp/1")
+		now = now.Add(newcomer / 6)
+	}
+	if s := log.String(); strings.Count(s, "level=INFO") != 1 || strings.Contains(s, "level=WARN") {
+		t.Errorf("a newcomer's first %v:\n%s", newcomer, s)
+	}
+	for range 6 {
+		b.Refuse(Stranger, "a", "/ip4/5.5.5.5/tcp/1")
+		now = now.Add(time.Second)
+	}
+	if s := log.String(); strings.Count(s, "level=WARN") != 1 {
+		t.Errorf("after it:\n%s", s)
+	}
+	now = now.Add(time.Minute)
+	for i := range most {
+		b.Refuse(Stranger, peer.ID(fmt.Sprint(i)), "5.5.5.6")
+	}
+	log.Reset()
+	now = now.Add(time.Minute)
+	b.Refuse(Stranger, "new", "5.5.5.6")
+	if s := log.String(); !strings.Contains(s, "level=WARN") {
+		t.Errorf("one of more than %d new ones:\n%s", most, s)
+	}
+	b.Refuse(Banned, "b", "5.5.5.7")
+	if s := log.String(); strings.Count(s, "level=WARN") != 2 {
+		t.Errorf("a banned peer is no newcomer:\n%s", s)
+	}
+}
+
 // Who comes with ever new keys fills neither the log nor the memory, and the others stay visible.
 func TestManyPeers(t *testing.T) {
 	var log bytes.Buffer
