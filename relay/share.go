@@ -8,12 +8,13 @@ import (
 	"syscall"
 	"time"
 
-	tec "github.com/jbenet/go-temp-err-catcher"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/wake"
 )
 
 // A connection to a shared port has to begin within firstByte, and within firstBytePressed when all slots for
@@ -21,6 +22,7 @@ import (
 const (
 	firstByte        = 3 * time.Second
 	firstBytePressed = 1500 * time.Millisecond
+	acceptPause      = 100 * time.Millisecond // after an error that may pass, as of too many open files
 )
 
 // sharedPorts are TCP ports with two transports: who begins with "GET" wants WebSocket. The WebSocket transport binds the
@@ -81,13 +83,12 @@ type port struct {
 // run accepts until the port is closed.
 func (p *port) run(web, left *half) {
 	defer func() { _ = p.shut() }() // whoever closes the port first has its error
-	var passing tec.TempErrCatcher  // waits a little after errors such as "too many open files"
 	for {
 		c, scope, err := p.Accept()
 		switch {
 		case err == nil:
 			p.wg.Go(func() { p.sort(accepted{c, scope}, web, left) })
-		case !passing.IsTemporary(err):
+		case errors.Is(err, net.ErrClosed) || !wake.Sleep(p.ctx, acceptPause):
 			return
 		}
 	}

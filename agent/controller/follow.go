@@ -8,8 +8,11 @@ import (
 	"net/url"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/wake"
 )
 
 const (
@@ -69,8 +72,11 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 			wait = minBackoff
 		}
 		if err != nil {
-			send(news{err: err})
-			pause(ctx, wait)
+			// The storage of a kind that was made a moment ago is "(re)initializing" (429): an error once that lasts, after 3 s.
+			if !apierrors.IsTooManyRequests(err) || wait == maxBackoff {
+				send(news{err: err})
+			}
+			wake.Sleep(ctx, wait)
 			wait = min(2*wait, maxBackoff)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 )
 
@@ -75,7 +76,7 @@ func (e *election) run(ctx context.Context, lead func(context.Context)) {
 		} else if e.seen.holder != "" {
 			e.logOnce(slog.LevelInfo, e.seen.holder, "another controller leads: waiting", "leader", e.seen.holder)
 		}
-		pause(ctx, retryTime+rand.N(retryTime/10))
+		wake.Sleep(ctx, retryTime+rand.N(retryTime/10))
 	}
 }
 
@@ -102,7 +103,7 @@ func (e *election) reign(ctx context.Context, lead func(context.Context)) {
 
 // keep renews the Lease until that fails for too long, another process has it, or ctx ends.
 func (e *election) keep(ctx context.Context) (why string) {
-	for wait := retryTime; pause(ctx, wait); {
+	for wait := retryTime; wake.Sleep(ctx, wait); {
 		left := renewTime - time.Since(e.renewed)
 		if left <= 0 {
 			return why
@@ -179,18 +180,6 @@ func (e *election) logOnce(level slog.Level, what, message string, args ...any) 
 	if what != e.logged {
 		e.logged = what
 		e.log.Log(context.Background(), level, message, args...)
-	}
-}
-
-// pause waits for d; false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -2,13 +2,16 @@ package client
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
-
-	"github.com/prometheus/procfs"
 
 	"edgemesh/internal/wake"
 )
@@ -59,25 +62,21 @@ func checkOwner(ctx context.Context, c net.Conn, uid int) error {
 
 // acceptedBy returns the user who has accepted the connection whose socket on the server's side is bound to local and
 // connected to remote. The listener does not say: it may be another user's by now. A socket that is not accepted yet has no
-// inode, and reads as root's.
+// inode, and reads as root's. The kernel's tcp_diag is a module that edges may lack; /proc has the lists always (proc_net_tcp.rst).
 func acceptedBy(ctx context.Context, local, remote *net.TCPAddr) (uint64, error) {
-	proc, err := procfs.NewFS("/proc/thread-self") // the network namespace is the thread's
-	if err != nil {
-		return 0, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, maxAcceptWait) {
-		//lint:ignore SA1019 the replacement needs the kernel's tcp_diag, which is a module that edges may lack; /proc has it always
-		for _, list := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} { //nolint:staticcheck // likewise; a server on [::] has its IPv4 connections in the second one
-			all, err := list()
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+		for file, length := range map[string]int{"tcp": net.IPv4len, "tcp6": net.IPv6len} { // a server on [::] has its IPv4 connections in the second one
+			all, err := os.ReadFile("/proc/thread-self/net/" + file) // the network namespace is the thread's
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {       // a kernel without IPv6
 				return 0, err
 			}
-			for i := range all {
-				s := all[i]
-				if s.LocalPort == uint64(local.Port) && s.RemPort == uint64(remote.Port) && s.LocalAddr.Equal(local.IP) && s.RemAddr.Equal(remote.IP) && s.Inode != 0 { //nolint:gosec // ports
-					return s.UID, nil
+			from, to := listed(local, length), listed(remote, length)
+			for line := range strings.Lines(string(all)) {
+				const localAt, remoteAt, uidAt, inodeAt = 1, 2, 7, 9
+				if f := strings.Fields(line); len(f) > inodeAt && f[localAt] == from && f[remoteAt] == to && f[inodeAt] != "0" {
+					return strconv.ParseUint(f[uidAt], 10, 32)
 				}
 			}
 		}
@@ -85,4 +84,18 @@ func acceptedBy(ctx context.Context, local, remote *net.TCPAddr) (uint64, error)
 			return 0, fmt.Errorf("no program accepts it (%w): what has that port hangs; restart the node's API cache", errOwner)
 		}
 	}
+}
+
+// listed is an address as the kernel lists it among those of that length: words of 4 bytes in the host's order, and the port.
+// An address that does not have that length equals none in the list.
+func listed(a *net.TCPAddr, length int) string {
+	ip := a.IP.To16()
+	if length == net.IPv4len {
+		ip = a.IP.To4()
+	}
+	var b strings.Builder
+	for word := range slices.Chunk(ip, 4) {
+		fmt.Fprintf(&b, "%08X", binary.NativeEndian.Uint32(word))
+	}
+	return fmt.Sprintf("%s:%04X", &b, a.Port)
 }
