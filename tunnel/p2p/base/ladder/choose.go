@@ -102,7 +102,8 @@ func (m *Machine) choose() {
 }
 
 // missed reports whether it is a loss that a path has ended: it was given up, or used a moment ago, or a stream was open on it. A
-// peer that closes its streams for lack of use does so later than idleTimeout.
+// peer that closes its streams for lack of use does so later than idleTimeout. A peer that crashes after it was silent for so long
+// is no loss either: nobody waited for it, a peer that disconnects looks the same, and the next packet for it says that it is off.
 func (m *Machine) missed(p *path) bool {
 	unused := m.now - m.use.last
 	return p.failed || unused < missedFor || p.streams > 0 && unused < idleTimeout

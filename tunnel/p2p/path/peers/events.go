@@ -70,10 +70,10 @@ func (c *changes) add(e Event, now time.Time) {
 	x.to, x.at, x.lost = e, now, x.lost || e.Kind == PathLost
 }
 
-// write logs what is quiet, or has waited for long.
+// write logs what is quiet, or has waited for long; all, if this is the end.
 func (c *changes) write(ctx context.Context, now time.Time) {
 	for id, x := range c.by {
-		if now.Sub(x.at) < quiet && now.Sub(x.since) < long {
+		if now.Sub(x.at) < quiet && now.Sub(x.since) < long && ctx.Err() == nil {
 			continue
 		}
 		delete(c.by, id)
@@ -126,6 +126,7 @@ func (d *dispatcher) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
+			d.changes.write(ctx, time.Now())
 			return
 		case <-later:
 			d.changes.write(ctx, time.Now())

@@ -59,6 +59,24 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
+// What has not been logged yet when the agent ends is logged then.
+func TestLastLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		d := newDispatcher(slog.New(slog.NewTextHandler(&out, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { d.run(ctx); close(done) }()
+		d.emit(Event{Peer: "p", Kind: PathLost, Path: paths.Path{Kind: paths.KindRelayed}, before: paths.Path{Kind: paths.KindDirect}, name: "edge-2"})
+		synctest.Wait()
+		cancel()
+		<-done
+		if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "path=relayed") || !strings.Contains(got, "lost=true") {
+			t.Errorf("log %q, want one line of the lost path", got)
+		}
+	})
+}
+
 // A path that never stays is a line every ten seconds, and keeps no other peer's line back.
 func TestFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
