@@ -161,12 +161,13 @@ func (k *kernel) warn(ctx context.Context) {
 	}
 }
 
-// repairs is whether the last repair of kernel state failed.
+// repairs is whether the last repair of kernel state failed, and which ones do not last.
 func (k *kernel) repairs() []findings.Finding {
+	out := k.host.Undone()
 	if err, _ := k.state(); err != nil {
-		return []findings.Finding{findings.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err)}
+		out = append(out, findings.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err))
 	}
-	return nil
+	return out
 }
 
 // obstacles are what on the host blocked the pod network at the last look.

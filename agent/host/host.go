@@ -10,6 +10,7 @@
 //	paths.go    native and VXLAN paths between two calls of Set
 //	check.go    what doctor and status report
 //	foreign.go  probes through the host's own firewall, and what drops them
+//	undone.go   repairs that another program undoes
 //	watch.go    changes that the kernel announces
 package host
 
@@ -21,6 +22,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -63,6 +65,7 @@ type Host struct {
 	find  iptables.Find
 	toTUN func([]byte) error
 	keepers
+	undone undone
 
 	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
 	// that of the memory of sysctls.
@@ -146,6 +149,7 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 			done = append(done, c.What)
 			if h.applied {
 				h.log.Info("kernel state repaired", "part", p.name, "change", c.What)
+				h.undone.add(time.Now(), p.name, c.What)
 			} else {
 				h.log.Debug("kernel state set", "part", p.name, "change", c.What)
 			}

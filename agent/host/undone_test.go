@@ -1,0 +1,53 @@
+package host
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/findings"
+)
+
+// The same repair five times, each soon after the one before, is undone by another program; the finding is gone twice the usual
+// time after the last.
+func TestUndone(t *testing.T) {
+	began := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		every time.Duration
+		what  func(n int) string
+		times int
+		rest  time.Duration // afterwards
+		want  bool
+	}{
+		"every two seconds":         {2 * time.Second, nil, 5, undoneRest, true},
+		"four times":                {2 * time.Second, nil, 4, 0, false},
+		"every minute":              {time.Minute, nil, 5, 2 * time.Minute, true},
+		"seldom":                    {11 * time.Minute, nil, 50, 0, false},
+		"another thing each time":   {2 * time.Second, func(n int) string { return strings.Repeat("x", n) }, 50, 0, false},
+		"it ended":                  {2 * time.Second, nil, 50, undoneRest + time.Second, false},
+		"it ended, and was slow":    {time.Minute, nil, 50, 2*time.Minute + time.Second, false},
+		"slow, and it may continue": {time.Minute, nil, 50, time.Minute, true},
+	} {
+		var u undone
+		now := began
+		for n := range c.times {
+			if n > 0 {
+				now = now.Add(c.every)
+			}
+			what := "set ip_forward"
+			if c.what != nil {
+				what = c.what(n)
+			}
+			u.add(now, "forwarding", what)
+			u.add(now, "forwarding", what+" of IPv6")
+		}
+		all := u.findings(now.Add(c.rest))
+		if (len(all) == 1) != c.want || len(all) > 1 {
+			t.Errorf("%s: %+v", name, all)
+		}
+		if c.want && (all[0].ID != "undone" || all[0].Severity != findings.Warning || all[0].Subject != "forwarding" || !all[0].Since.Equal(began) || all[0].Remedy == "" ||
+			!strings.Contains(all[0].Text, "set ip_forward")) {
+			t.Errorf("%s: %+v", name, all[0])
+		}
+	}
+}
