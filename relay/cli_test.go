@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"edgemesh-relay": main})
+	testscript.Main(m, map[string]func(){"edgemesh-relay": main, "blocked-relay": blocked})
 }
 
 func TestScripts(t *testing.T) {

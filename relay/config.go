@@ -39,6 +39,8 @@ type config struct {
 	limits         agent.RelayLimits
 	log            logs.Config
 	level          *slog.LevelVar // of the log; nil: it cannot be changed
+
+	block func(loop string) // tests block loops with it
 }
 
 // document is the file as written, over the defaults.

@@ -40,7 +40,7 @@ const shutdownTime = 2 * time.Second
 // run is the relay from its configuration to SIGTERM (the end of ctx). It writes
 // the relay's addresses to stdout, one per line, once it is ready.
 func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
-	dog := watchdog.New(watchdog.Config{Log: logger})
+	dog := watchdog.New(watchdog.Config{Log: logger, Block: c.block})
 	defer dog.Start(ctx)()
 	identity.LogLibrary(logger)
 	name := "stateDir"

@@ -53,6 +53,8 @@ type Config struct {
 	MetricsAddress string // HOST:PORT, "" = off
 	Version        string
 	Log            *slog.Logger
+
+	Block func(loop string) // tests block loops with it
 }
 
 // ErrConfig is what the operator has to fix on the command line, besides the access to the API.
@@ -61,7 +63,7 @@ var ErrConfig = errors.New("cannot start")
 // Run works until ctx ends. The error wraps ErrConfig or client.ErrConfig if it is the
 // operator's to fix.
 func Run(ctx context.Context, cfg Config) error {
-	dog := watchdog.New(watchdog.Config{Log: cfg.Log})
+	dog := watchdog.New(watchdog.Config{Log: cfg.Log, Block: cfg.Block})
 	defer dog.Start(ctx)()
 	if cfg.Namespace == "" {
 		text, err := os.ReadFile(filepath.Join(serviceAccount, "namespace"))

@@ -23,14 +23,13 @@ type backend struct {
 	doctor        *doctor
 	pinger        pinger
 	explainer     explainer
-	loop          *watchdog.Loop
+	calls         *watchdog.Calls
 	observer      observe.Node // shows other members which paths this node uses, and queries them
 }
 
 // Status implements control.Backend.
 func (b *backend) Status(all bool) control.Status {
-	b.loop.Begin()
-	defer b.loop.End()
+	defer b.calls.Begin("status")()
 	s, d := b.paths(all), b.doctor
 	s.Node, s.PeerID, s.Site, s.Fallbacks = b.name, d.id.String(), d.force.current().Self.Site, b.degraded
 	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), d.now()
@@ -47,8 +46,7 @@ func (b *backend) paths(all bool) control.Status {
 
 // observed is what a map shows, each second while one is open: only the members in use.
 func (b *backend) observed() control.Status {
-	b.loop.Begin()
-	defer b.loop.End()
+	defer b.calls.Begin("map")()
 	s := b.paths(false)
 	s.Findings = b.doctor.now()
 	return s
@@ -56,24 +54,21 @@ func (b *backend) observed() control.Status {
 
 // Doctor implements control.Backend.
 func (b *backend) Doctor(ctx context.Context) []findings.Finding {
-	b.loop.Begin()
-	defer b.loop.End()
+	defer b.calls.Begin("doctor")()
 	return b.doctor.Doctor(ctx)
 }
 
 // Ping implements control.Backend. One without end is not watched: it may wait for long between two probes.
 func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {
 	if r.Count > 0 { // it ends by itself, as all others do
-		b.loop.Begin()
-		defer b.loop.End()
+		defer b.calls.Begin("ping")()
 	}
 	return b.pinger.Ping(ctx, r, each)
 }
 
 // Explain implements control.Backend.
 func (b *backend) Explain(ctx context.Context, to string) ([]findings.Finding, error) {
-	b.loop.Begin()
-	defer b.loop.End()
+	defer b.calls.Begin("doctor NODE")()
 	return b.explainer.Explain(ctx, to)
 }
 

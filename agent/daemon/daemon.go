@@ -268,9 +268,13 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if d.opts.Device != nil {
 		device = d.opts.Device(device)
 	}
-	d.tunnel = tunnel.New(overNode(d.node, d.lan.used, tunnel.Config{
+	over := overNode(d.node, d.lan.used, tunnel.Config{
 		Device: device, Limits: tunnel.Limits{TotalBytes: int(min(d.memory/queuesPart, 64<<20))}, Log: d.log.With("part", "tunnel"),
-	}))
+	})
+	if d.opts.Underlay != nil {
+		over.Underlay = d.opts.Underlay(over.Underlay)
+	}
+	d.tunnel = tunnel.New(over)
 	d.tunnel.SetRoutes(all.routes.Come)
 	if err := d.kernel.apply(ctx); err != nil {
 		d.tunnel.Close()
@@ -364,7 +368,7 @@ func (d *daemon) serve(ctx context.Context) error {
 func (d *daemon) backend(ctx context.Context) *backend {
 	r := reach{plan: d.force.current, node: d.node, tunnel: d.tunnel, lan: d.lan}
 	b := &backend{
-		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), loop: d.dog.Loop("control socket"),
+		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), calls: d.dog.Calls("control socket"),
 		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, names: d.names, node: d.node, device: d.device,
 			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, log: d.log},
 		pinger:    pinger{r},

@@ -30,11 +30,11 @@ func TestWatchedCalls(t *testing.T) {
 		"changed membership": {"membership", func(m *membership, _ *backend) { m.onState(t.Context(), mesh.State{}) }},
 		"changed uplinks":    {"membership", func(m *membership, _ *backend) { m.replan(t.Context()) }},
 		"kernel repair":      {"kernel repair", func(m *membership, _ *backend) { repairer{loop: m.loop, source: source.None{}}.run(t.Context()) }},
-		"status":             {"control socket", func(_ *membership, b *backend) { b.Status(true) }},
-		"map":                {"control socket", func(_ *membership, b *backend) { b.observed() }},
-		"doctor":             {"control socket", func(_ *membership, b *backend) { b.Doctor(t.Context()) }},
-		"explain":            {"control socket", func(_ *membership, b *backend) { _, _ = b.Explain(t.Context(), "edge-2") }},
-		"ping": {"control socket", func(_ *membership, b *backend) {
+		"status":             {"control socket: status", func(_ *membership, b *backend) { b.Status(true) }},
+		"map":                {"control socket: map", func(_ *membership, b *backend) { b.observed() }},
+		"doctor":             {"control socket: doctor", func(_ *membership, b *backend) { b.Doctor(t.Context()) }},
+		"explain":            {"control socket: doctor NODE", func(_ *membership, b *backend) { _, _ = b.Explain(t.Context(), "edge-2") }},
+		"ping": {"control socket: ping", func(_ *membership, b *backend) {
 			_, _ = b.Ping(t.Context(), control.PingRequest{Target: "edge-2", Count: 1}, nil)
 		}},
 	} {
@@ -43,7 +43,8 @@ func TestWatchedCalls(t *testing.T) {
 				back := make(chan struct{})
 				dog := watchdog.New(watchdog.Config{Block: func(string) { <-back; runtime.Goexit() }})
 				loop := dog.Loop(x.loop)
-				go x.call(&membership{loop: loop}, &backend{loop: loop})
+				calls := dog.Calls("control socket")
+				go x.call(&membership{loop: loop}, &backend{calls: calls})
 				synctest.Wait()
 				if all := dog.Works(); !slices.ContainsFunc(all, func(w watchdog.Work) bool { return w.Name == x.loop && w.Busy }) {
 					t.Errorf("%+v: %s has work", all, x.loop)

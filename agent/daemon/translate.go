@@ -101,9 +101,11 @@ type Options struct {
 	Log         *slog.Logger
 	Level       *slog.LevelVar // of Log; nil: it cannot be changed
 
-	// Tests block loops with these: the first is called where one begins work, the second may replace the tunnel's device.
-	Block  func(loop string)
-	Device func(tunnel.Device) tunnel.Device
+	// Tests block loops with these: the first is called where one begins work, the others may replace what the tunnel reads and
+	// what its lanes write to.
+	Block    func(loop string)
+	Device   func(tunnel.Device) tunnel.Device
+	Underlay func(tunnel.Underlay) tunnel.Underlay
 }
 
 // level is that of the log; changing it has no effect where there is none.

@@ -39,7 +39,7 @@ type stalled struct {
 func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []Hung, free []func()) {
 	passed := now - j.last
 	j.last = now
-	onTime := passed <= 2*every
+	onTime := passed <= j.next()+late
 	loops := make(map[string]*stalled)
 	for _, x := range all {
 		if !x.Busy {
@@ -70,7 +70,7 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 			s.freed = true
 			free = append(free, x.Free)
 		}
-		if s.hung = s.hung || s.time > Patience-every/2; s.hung { // looks do not come to the microsecond
+		if s.hung = s.hung || s.time > Patience-closer/2; s.hung { // looks do not come to the microsecond
 			hung = append(hung, Hung{Name: x.Name, Since: s.since})
 		} else if s.waits >= waitsLong {
 			hung = append(hung, Hung{x.Name, s.since, "a thread waits for a disk, for another program's lock of a file or for a child, which a restart does not end"})
@@ -78,6 +78,14 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 	}
 	j.loops = loops
 	return hung, free
+}
+
+// next is when to look again: soon, where it is about to matter.
+func (j *judge) next() time.Duration {
+	if len(j.loops) > 0 {
+		return closer
+	}
+	return every
 }
 
 func anyStalled(loops map[string]*stalled) bool {

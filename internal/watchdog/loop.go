@@ -1,6 +1,10 @@
 package watchdog
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
 
 // Loop is what a loop marks: it works between Begin and End, and otherwise waits for work. Several goroutines may share one; then
 // the work of any of them is progress. A nil one is watched by nobody.
@@ -49,4 +53,47 @@ func (l *Loop) Outside() (back func()) {
 func (l *Loop) work() Work {
 	ended := l.ended.Load() // first: work that begins meanwhile is still work
 	return Work{Name: l.name, Busy: l.begun.Load() != ended && l.outside.Load() == 0, Steps: ended + l.steps.Load()}
+}
+
+// Calls are what others want of a part of the program, at the same time. Of each kind the oldest one has to end: those that come
+// and go hide none that hangs. Nil ones are watched by nobody.
+type Calls struct {
+	name  string
+	block func(loop string) // of tests
+
+	mu    sync.Mutex // a leaf
+	last  uint64
+	under map[string][]uint64 // those under way, by kind and in order
+}
+
+// Begin marks that there is a call, until the function that it returns is called.
+func (c *Calls) Begin(kind string) (end func()) {
+	if c == nil {
+		return func() {}
+	}
+	c.mu.Lock()
+	c.last++
+	n := c.last
+	c.under[kind] = append(c.under[kind], n)
+	c.mu.Unlock()
+	if c.block != nil {
+		c.block(c.loop(kind))
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.under[kind] = slices.DeleteFunc(c.under[kind], func(x uint64) bool { return x == n })
+	}
+}
+
+func (c *Calls) loop(kind string) string { return c.name + ": " + kind }
+
+func (c *Calls) watch(show func(Work)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for kind, all := range c.under {
+		if len(all) > 0 {
+			show(Work{Name: c.loop(kind), Busy: true, Steps: all[0]})
+		}
+	}
 }

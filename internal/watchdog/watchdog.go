@@ -37,8 +37,13 @@ const (
 	Patience = 30 * time.Second
 	// waitsLong is after how much time that does not count a loop is reported all the same.
 	waitsLong = 5 * time.Minute
-	// every is between two looks at all loops.
-	every = 3 * time.Second
+	// every is between two looks at all loops, closer while one of them makes no progress, and late is how much more a look that is
+	// on time may take.
+	every  = 2 * time.Second
+	closer = time.Second
+	late   = 3 * time.Second
+	// staleAfter is for how long a watchdog that has not looked may have to look after all.
+	staleAfter = 6 * time.Second
 	// readyWithin bounds how long the service manager, and with it what is ordered after this process, waits for Ready.
 	readyWithin = 20 * time.Second
 	// lookTime is how long a look may take before the loop's own state counts as hung.
@@ -62,7 +67,7 @@ type Source func(show func(Work))
 // Config is what a Watchdog needs; all of it may be zero.
 type Config struct {
 	Log *slog.Logger
-	// Block, of tests, is called where a loop begins work.
+	// Block, of tests, is called where a loop begins work, and where a source is looked at.
 	Block func(loop string)
 
 	outside
@@ -137,6 +142,9 @@ func sinceBoot() time.Duration {
 
 // Watch has a source looked at from now on. The name is the finding's where the source itself hangs.
 func (w *Watchdog) Watch(name string, f Source) {
+	if look := f; w.cfg.Block != nil {
+		f = func(show func(Work)) { w.cfg.Block(name); look(show) }
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sources = append(w.sources, &watched{name: name, look: f, free: true})
@@ -149,6 +157,13 @@ func (w *Watchdog) Loop(name string) *Loop {
 	defer w.mu.Unlock()
 	w.loops = append(w.loops, l)
 	return l
+}
+
+// Calls returns new calls that are watched from now on.
+func (w *Watchdog) Calls(name string) *Calls {
+	c := &Calls{name: name, block: w.cfg.Block, under: make(map[string][]uint64)}
+	w.Watch(name, c.watch)
+	return c
 }
 
 // Remember keeps in dir how often the process ended out of order. Call it once no other process uses dir, and the function that
@@ -249,7 +264,7 @@ func (w *Watchdog) Healthy() error {
 	case w.looked.IsZero() || time.Since(w.looked) <= Patience || w.spared:
 	case w.stale.IsZero():
 		w.stale = time.Now()
-	case time.Since(w.stale) > 2*every:
+	case time.Since(w.stale) > staleAfter:
 		return errors.New("the watchdog itself hangs")
 	}
 	return nil
@@ -273,10 +288,10 @@ func (w *Watchdog) Start(ctx context.Context) (stop func()) {
 
 // run watches until ctx ends.
 func (w *Watchdog) run(ctx context.Context) {
-	tick := time.NewTicker(every)
+	tick := time.NewTimer(every)
 	defer tick.Stop()
-	late := time.NewTimer(readyWithin)
-	defer late.Stop()
+	starting := time.NewTimer(readyWithin)
+	defer starting.Stop()
 	j := judge{last: w.cfg.now()}
 	var beaten time.Duration
 	for {
@@ -288,12 +303,13 @@ func (w *Watchdog) run(ctx context.Context) {
 		case <-ctx.Done():
 			w.cfg.notify(systemd.SdNotifyStopping)
 			return
-		case <-late.C:
+		case <-starting.C:
 			if w.shown() == "" {
 				w.Ready("still starting")
 			}
 		case <-tick.C:
 			w.look(ctx, &j)
+			tick.Reset(j.next())
 		}
 	}
 }

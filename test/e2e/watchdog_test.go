@@ -119,31 +119,65 @@ const (
 )
 
 // TestHungLoop: a loop that hangs is named in time, and the agent restarts itself; pods of the node reach each other meanwhile.
+// No more than three a lab: the agent does not restart itself more often in an hour.
 func TestHungLoop(t *testing.T) {
 	slow(t)
+	beside(t)
 	p := newSupervised(t)
-	for i, loop := range []string{"TUN reader", "kernel repair"} {
-		t.Run(loop, func(t *testing.T) {
-			ok(t, os.WriteFile(filepath.Join(p.n1.Dir, "hang"), []byte(loop), 0o600))
-			for wait := within(t, 40*time.Second); !strings.Contains(p.log(t), loop+" is blocked"); { // kernel repair works every 30 s
-				_ = p.traffic(within(t, time.Second))
-				ok(t, wait.Err())
-			}
-			hangs := p.blocked(t, loop)
-			ok(t, p.finding(within(t, named-time.Since(hangs)), "broken", loop))
-			t.Logf("named after %.1f s", time.Since(hangs).Seconds())
-			curlPods(t, p.pod1, p.near, time.Second)
-			for wait := within(t, back-time.Since(hangs)); strings.Count(p.log(t), ": pid ") < i+2; time.Sleep(20 * time.Millisecond) {
-				ok(t, wait.Err())
-			}
-			if err := p.traffic(within(t, back-time.Since(hangs))); err != nil {
-				t.Errorf("%v after it hung: %v", time.Since(hangs), err)
-			}
-			t.Logf("traffic back after %.1f s", time.Since(hangs).Seconds())
-			ok(t, p.finding(within(t, 5*time.Second), "note", loop))
-			p.saw(t, "created by edgemesh/internal/watchdog.(*Watchdog).act in goroutine", i+1) // in the stacks
-		})
-	}
+	p.hangs(t, "TUN reader", p.talk)
+	p.hangs(t, "kernel repair", p.talk) // works every 30 s
+	p.hangs(t, "membership", func() {
+		p.lab.Cluster.Nodes = append(p.lab.Cluster.Nodes, lab.Member{Name: "late", PeerID: freshID(t, p.n2), PodCIDRs: []string{"10.244.77.0/24"}})
+		ok(t, p.lab.WriteMembership())
+		time.Sleep(3 * time.Second)
+	})
+}
+
+// TestHungCall: so are a call to the control socket that hangs, while others come and go, and the writer of a lane.
+func TestHungCall(t *testing.T) {
+	slow(t)
+	beside(t)
+	p := newSupervised(t)
+	newLiveMap(t, p.n1) // fetches each second
+	p.hangs(t, "control socket: doctor", func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _, _ = p.n1.AgentCommand(ctx, "doctor", "--runtime-dir", p.n1.Config.RuntimeDir)
+	})
+	p.hangs(t, "writer of the stream lane", p.talk)
+	p.hangs(t, "tunnel", func() { time.Sleep(time.Second) }) // a lock of it is not given back
+}
+
+// talk has pods send packets for a moment.
+func (p *supervised) talk() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = p.traffic(ctx)
+}
+
+// hangs blocks the loop, and works until it is.
+func (p *supervised) hangs(t *testing.T, loop string, work func()) {
+	t.Run(loop, func(t *testing.T) {
+		runs := strings.Count(p.log(t), ": pid ")
+		ok(t, os.WriteFile(filepath.Join(p.n1.Dir, "hang"), []byte(loop), 0o600))
+		for wait := within(t, 40*time.Second); !strings.Contains(p.log(t), loop+" is blocked"); {
+			work()
+			ok(t, wait.Err())
+		}
+		hangs := p.blocked(t, loop)
+		ok(t, p.finding(within(t, named-time.Since(hangs)), "broken", loop))
+		t.Logf("named after %.1f s", time.Since(hangs).Seconds())
+		curlPods(t, p.pod1, p.near, time.Second)
+		for wait := within(t, back-time.Since(hangs)); strings.Count(p.log(t), ": pid ") == runs; time.Sleep(20 * time.Millisecond) {
+			ok(t, wait.Err())
+		}
+		if err := p.traffic(within(t, back-time.Since(hangs))); err != nil {
+			t.Errorf("%v after it hung: %v", time.Since(hangs), err)
+		}
+		t.Logf("traffic back after %.1f s", time.Since(hangs).Seconds())
+		ok(t, p.finding(within(t, 5*time.Second), "note", loop))
+		p.saw(t, "created by edgemesh/internal/watchdog.(*Watchdog).act in goroutine", runs) // in the stacks
+	})
 }
 
 // TestStoppedAgent: the service manager restarts an agent that is stopped altogether. A machine that is suspended, and comes
@@ -186,9 +220,7 @@ func TestFrozenDisk(t *testing.T) {
 	const changed = `msg="membership changed"`
 	runs, before := strings.Count(p.log(t), ": pid "), strings.Count(p.log(t), changed)
 	frozen(true)
-	id := p.lab.Cluster.Nodes[1]
-	id.Name, id.PeerID, id.PodCIDRs = "late", freshID(t, p.n2), []string{"10.244.77.0/24"}
-	p.lab.Cluster.Nodes = append(p.lab.Cluster.Nodes, id)
+	p.lab.Cluster.Nodes = append(p.lab.Cluster.Nodes, lab.Member{Name: "late", PeerID: freshID(t, p.n2), PodCIDRs: []string{"10.244.77.0/24"}})
 	ok(t, p.lab.WriteMembership())
 	time.Sleep(time.Minute)
 	ok(t, p.traffic(within(t, 2*time.Second)))

@@ -447,3 +447,38 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 		t.Errorf("DaemonSet's pod:\n%+v\nstatic pod:\n%+v", daemon, static)
 	}
 }
+
+// A container that is stopped altogether answers no probe and obeys no SIGTERM: kubelet kills it within 40 s by the manifests'
+// liveness probes, and not sooner than systemd does, which waits 30 s and 5 s more.
+func TestStoppedContainers(t *testing.T) {
+	seen := 0
+	var walk func(where string, v any)
+	walk = func(where string, v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, x := range v {
+				walk(where, x)
+			}
+		case map[string]any:
+			if p, is := v["livenessProbe"].(map[string]any); is {
+				seen++
+				n := func(key string) float64 { f, _ := p[key].(float64); return f }
+				killed := n("failureThreshold")*max(n("periodSeconds"), n("timeoutSeconds")) + n("terminationGracePeriodSeconds")
+				if first := n("periodSeconds"); killed < 30 || first+killed > 40 {
+					t.Errorf("%s: a container that is stopped is killed between %v and %v s later: %v", where, killed, first+killed, p)
+				}
+			}
+			for _, x := range v {
+				walk(where, x)
+			}
+		}
+	}
+	for _, file := range []string{"edgemesh.yaml", "edgemesh-relay.yaml", "static-pod/edgemesh-agent.yaml"} {
+		for _, o := range parse(t, read(t, "manifests/"+file)) {
+			walk(file+": "+o.name(), map[string]any(o))
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d liveness probes, want those of agent, static pod, relay and controller", seen)
+	}
+}

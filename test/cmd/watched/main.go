@@ -62,7 +62,11 @@ func agent(ctx context.Context, file string) error {
 			select {}
 		}
 	}
-	o := daemon.Options{Version: "watched", Block: block, Device: func(d tunnel.Device) tunnel.Device { return device{d, block} }}
+	o := daemon.Options{
+		Version: "watched", Block: block,
+		Device:   func(d tunnel.Device) tunnel.Device { return device{d, block} },
+		Underlay: func(u tunnel.Underlay) tunnel.Underlay { return underlay{u, block} },
+	}
 	o.Log, o.Level = logs.New(os.Stderr, cfg.Log, false)
 	return daemon.Run(ctx, cfg, o)
 }
@@ -77,6 +81,37 @@ func (d device) Read(b []byte) (int, error) {
 	n, err := d.Device.Read(b)
 	d.block("TUN reader")
 	return n, err
+}
+
+// underlay opens carriers whose writers can be blocked.
+type underlay struct {
+	tunnel.Underlay
+	block func(loop string)
+}
+
+func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
+	c, err := u.Underlay.Open(ctx, id, lane)
+	if err != nil {
+		return nil, err
+	}
+	name := map[tunnel.Lane]string{tunnel.StreamLane: "stream", tunnel.DatagramLane: "datagram"}[lane]
+	return carrier{c, "writer of the " + name + " lane", u.block}, nil
+}
+
+type carrier struct {
+	tunnel.Carrier
+	writer string
+	block  func(loop string)
+}
+
+func (c carrier) Write(b []byte) (int, error) {
+	c.block(c.writer)
+	return c.Carrier.Write(b)
+}
+
+func (c carrier) FlushDatagrams() error {
+	c.block(c.writer)
+	return c.Carrier.FlushDatagrams()
 }
 
 // supervise runs the agent again and again until ctx ends.
