@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
 
+	"edgemesh/internal/nstest"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/tun"
 )
@@ -24,7 +24,7 @@ func TestDeletedTUNIsMadeAgain(t *testing.T) {
 	}
 	defer goleak.VerifyNone(t)
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	ns, err := netns.New()
+	ns, err := nstest.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestDeletedTUNIsMadeAgain(t *testing.T) {
 	read := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // as above: the interface is made again where the reader is
-		err := netns.Set(ns)
+		err := ns.Set()
 		for buf := make([]byte, 1<<17); err == nil; {
 			_, err = l.Read(buf) // what the new interface says by itself, then the end
 		}

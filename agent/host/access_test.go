@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nstest"
 )
 
 const (
@@ -393,7 +393,7 @@ func hardware(t *testing.T, name string) net.HardwareAddr {
 }
 
 // raw sends an IP packet in a frame of our own making, past the sender's routing.
-func (l *lab) raw(from netns.NsHandle, dev string, to net.HardwareAddr, packet []byte) {
+func (l *lab) raw(from nstest.Namespace, dev string, to net.HardwareAddr, packet []byte) {
 	l.t.Helper()
 	l.in(from, func() {
 		link, err := net.InterfaceByName(dev)

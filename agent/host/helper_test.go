@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/iptables"
@@ -22,7 +21,7 @@ import (
 )
 
 func outside(t *testing.T) bool                { return nstest.Outside(t) }
-func enter(t *testing.T) netns.NsHandle        { return nstest.Enter(t) }
+func enter(t *testing.T) nstest.Namespace      { return nstest.Enter(t) }
 func run(t *testing.T, commands string) string { return nstest.Run(t, commands) }
 
 func newHost(t *testing.T) *Host { return newHostFinding(t, nil) }

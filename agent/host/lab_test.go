@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/membership/mesh"
@@ -30,7 +29,7 @@ const deadline = 20 * time.Second
 // TUN whose far side is the test.
 type lab struct {
 	t                     *testing.T
-	node, lan, podA, podB netns.NsHandle
+	node, lan, podA, podB nstest.Namespace
 	tun                   *os.File
 	host                  *Host
 }
@@ -87,14 +86,14 @@ ip6tables-nft -t raw -A PREROUTING -d fd00::/16`)
 }
 
 // namespace makes a namespace with lo up and returns to the node's.
-func (l *lab) namespace() netns.NsHandle {
+func (l *lab) namespace() nstest.Namespace {
 	l.t.Helper()
-	ns, err := netns.New()
+	ns, err := nstest.New()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	nstest.Prepare(l.t)
-	if err := netns.Set(l.node); err != nil {
+	if err := l.node.Set(); err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { ns.Close() })
@@ -103,13 +102,13 @@ func (l *lab) namespace() netns.NsHandle {
 
 // in runs f in another namespace and comes back. f must not start goroutines
 // that make sockets.
-func (l *lab) in(ns netns.NsHandle, f func()) {
+func (l *lab) in(ns nstest.Namespace, f func()) {
 	l.t.Helper()
-	if err := netns.Set(ns); err != nil {
+	if err := ns.Set(); err != nil {
 		l.t.Fatal(err)
 	}
 	defer func() {
-		if err := netns.Set(l.node); err != nil {
+		if err := l.node.Set(); err != nil {
 			l.t.Error(err)
 			runtime.Goexit()
 		}
@@ -118,7 +117,7 @@ func (l *lab) in(ns netns.NsHandle, f func()) {
 }
 
 // wire joins the node to ns by a veth pair, both ends up.
-func (l *lab) wire(here string, ns netns.NsHandle, there string) {
+func (l *lab) wire(here string, ns nstest.Namespace, there string) {
 	l.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = here
@@ -130,7 +129,7 @@ func (l *lab) wire(here string, ns netns.NsHandle, there string) {
 }
 
 // podOn plugs a pod into a bridge.
-func (l *lab) podOn(bridge string, ns netns.NsHandle, name, a4, a6 string) {
+func (l *lab) podOn(bridge string, ns nstest.Namespace, name, a4, a6 string) {
 	l.t.Helper()
 	l.wire(name, ns, "eth0")
 	run(l.t, "ip link set "+name+" master "+bridge)
@@ -164,7 +163,7 @@ func openTUN(t *testing.T) *os.File {
 }
 
 // listen opens a UDP socket in ns.
-func (l *lab) listen(ns netns.NsHandle, addr string, port int) *net.UDPConn {
+func (l *lab) listen(ns nstest.Namespace, addr string, port int) *net.UDPConn {
 	l.t.Helper()
 	network := "udp4" // a socket of both families receives no IPv4 multicast
 	if strings.Contains(addr, ":") {
@@ -352,7 +351,7 @@ func (l *lab) lanSaw() string {
 
 // mss dials a TCP connection in from and returns the segment size the far end
 // in to may send.
-func (l *lab) mss(from, to netns.NsHandle, addr string) int {
+func (l *lab) mss(from, to nstest.Namespace, addr string) int {
 	l.t.Helper()
 	var ln net.Listener
 	l.in(to, func() {

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
-
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nstest"
 )
 
 const (
@@ -27,7 +26,7 @@ const (
 // the machine send to each other through the node.
 type plant struct {
 	*lab
-	plc   netns.NsHandle
+	plc   nstest.Namespace
 	state string // the state directory
 	port  int    // of the last attack
 }

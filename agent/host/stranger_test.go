@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/conf"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nstest"
 )
 
 // inVXLAN is what a UDP packet to VXLAN's port carries: a packet to our device.
@@ -261,7 +261,7 @@ func TestForgedVXLANFromThePublicSide(t *testing.T) {
 			l.wire("pub0", internet, "far0")
 			run(t, "ip addr add "+public4+"/24 dev pub0\nip addr add "+public6+"/64 dev pub0 nodad")
 			l.in(internet, func() { run(t, "ip addr add 5.5.5.9/24 dev far0") })
-			frame := func(from netns.NsHandle, dev, to, dst string, port int, payload string) {
+			frame := func(from nstest.Namespace, dev, to, dst string, port int, payload string) {
 				l.raw(from, dev, hardware(t, to), udpPacket(netip.MustParseAddrPort(at(c.peer, 4000)), netip.MustParseAddrPort(at(dst, port)), payload))
 			}
 			probe := int(c.w.LAN.ProbePort)
@@ -279,7 +279,7 @@ func TestForgedVXLANFromThePublicSide(t *testing.T) {
 					{Block: netip.MustParsePrefix("10.244.2.0/24"), Underlay: netip.MustParseAddr(c.peer), Local: netip.MustParseAddr(c.node), Pods: pods}}})
 				for _, way := range []struct {
 					what    string
-					from    netns.NsHandle
+					from    nstest.Namespace
 					dev, by string
 					dst     string
 					is      bool

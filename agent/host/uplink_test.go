@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"edgemesh/test/fair"
 )
@@ -29,7 +28,7 @@ func TestUplinkFlaps(t *testing.T) {
 	heard, done := make(chan struct{}, 1000), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := netns.Set(ns); err != nil {
+		if err := ns.Set(); err != nil {
 			done <- err
 			return
 		}

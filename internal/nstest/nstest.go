@@ -10,8 +10,31 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
+
+// Namespace is a file descriptor of a network namespace.
+type Namespace int
+
+// New makes a namespace and moves the calling thread into it.
+func New() (Namespace, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return -1, err
+	}
+	return here()
+}
+
+// here is the thread's namespace.
+func here() (Namespace, error) {
+	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return Namespace(fd), err
+}
+
+// Set moves the calling thread into n.
+func (n Namespace) Set() error { return unix.Setns(int(n), unix.CLONE_NEWNET) }
+
+// Close closes the descriptor.
+func (n Namespace) Close() error { return unix.Close(int(n)) }
 
 // Outside reports whether the thread is in the network namespace the tests were started in.
 // No command of a test may run there.
@@ -32,22 +55,22 @@ func Outside(t testing.TB) bool {
 // Enter puts the test into a network namespace of its own, in which lo is up.
 // It has no name and goes with the last thread or handle that holds it.
 // Subtests run on other threads: each has to enter one of its own.
-func Enter(t testing.TB) netns.NsHandle {
+func Enter(t testing.TB) Namespace {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: network namespaces need root")
 	}
 	runtime.LockOSThread()
-	before, err := netns.Get()
+	before, err := here()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns, err := netns.New()
+	ns, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := netns.Set(before); err != nil {
+		if err := before.Set(); err != nil {
 			t.Fatal(err) // the thread stays locked and dies with the test
 		}
 		before.Close()

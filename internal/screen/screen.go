@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"edgemesh/internal/wording"
 )
@@ -27,14 +27,14 @@ type Screen struct {
 // Of describes w: plain unless it is a terminal. NO_COLOR turns colours off (no-color.org).
 func Of(w io.Writer) Screen {
 	f, ok := w.(*os.File)
-	if !ok {
+	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return Screen{}
 	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return Screen{} // not a terminal
+	s := Screen{Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	if width, height, err := term.GetSize(int(f.Fd())); err == nil {
+		s.Width, s.Height = width, height
 	}
-	return Screen{Width: int(size.Col), Height: int(size.Row), Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	return s
 }
 
 // Colour is an ANSI escape sequence (ECMA-48, SGR); "" is plain.

@@ -41,6 +41,10 @@ var rules = []rule{
 		self: []string{"os", "net", "syscall", "context", "log/slog"},
 		why:  "mesh decides purely and imports nothing of ours",
 	}, {
+		path: "edgemesh/internal/screen",
+		self: []string{"syscall", "golang.org/x/sys"},
+		why:  "the plugin of kubectl is built for macOS and Windows, too",
+	}, {
 		path: "edgemesh/agent/host/plan",
 		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
 		why:  "the plan is made purely",

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
+	"edgemesh/internal/nstest"
 	"edgemesh/tunnel/virtio"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // namespace is a network namespace without a name: it is gone when its last
 // descriptor is, however the test ends.
-type namespace struct{ fd netns.NsHandle }
+type namespace struct{ fd nstest.Namespace }
 
 func newNamespace(tb testing.TB) namespace {
 	tb.Helper()
@@ -31,7 +31,7 @@ func newNamespace(tb testing.TB) namespace {
 	var ns namespace
 	var err error
 	onThread(func() {
-		if ns.fd, err = netns.New(); err != nil {
+		if ns.fd, err = nstest.New(); err != nil {
 			return
 		}
 		var lo netlink.Link
@@ -63,7 +63,7 @@ func (ns namespace) do(tb testing.TB, f func() error) {
 	tb.Helper()
 	var err error
 	onThread(func() {
-		if err = netns.Set(ns.fd); err == nil {
+		if err = ns.fd.Set(); err == nil {
 			err = f()
 		}
 	})

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
+
+	"edgemesh/internal/nstest"
 )
 
 // ownNamespace moves the test's thread into a network namespace of its own, which
@@ -23,7 +24,7 @@ func ownNamespace(t *testing.T) {
 		t.Skip("NOT RUN: devices need root")
 	}
 	runtime.LockOSThread() // and never unlock
-	ns, err := netns.New()
+	ns, err := nstest.New()
 	if err != nil {
 		t.Fatal(err)
 	}
