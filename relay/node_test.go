@@ -43,9 +43,9 @@ func newNode(t testing.TB) node {
 	return newNodeWithKey(t, key)
 }
 
-func newNodeWithKey(t testing.TB, key crypto.PrivKey) node {
+func newNodeWithKey(t testing.TB, key crypto.PrivKey, more ...libp2p.Option) node {
 	t.Helper()
-	h, err := libp2p.New(libp2p.Identity(key), libp2p.NoListenAddrs, libp2p.EnableRelay(), libp2p.DisableMetrics())
+	h, err := libp2p.New(append(more, libp2p.Identity(key), libp2p.NoListenAddrs, libp2p.EnableRelay(), libp2p.DisableMetrics())...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func newGate(cfg Config, g *members.Gater, refused *refusals.Book) (*gate.Gate, 
 
 // newHost makes the libp2p host. announce is what identify and the DHT say about this node
 // in place of whatever libp2p has found.
-func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
+func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, keys identity.Renewal, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, err
@@ -52,6 +52,7 @@ func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, announce func(
 	h, err := d.Host(plainhost.Config{
 		UserAgent: "edgemesh-agent",
 		Muxer:     identity.Muxer().Quiet(func(p peer.ID) bool { return !g.View().IsRelay(p) }, dialer.RestingKeepAlive),
+		Keys:      keys,
 		Guard:     gate, Conns: cm, Addrs: announce,
 		// Which addresses are worth dialing is decided here, from what relays observe and from the host's interfaces.
 		Swarm: []swarm.Option{swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil),

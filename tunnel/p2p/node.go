@@ -222,7 +222,7 @@ func (n *Node) listen(cfg Config) error {
 	if n.gate, err = newGate(cfg, n.gater, n.refused); err != nil {
 		return err
 	}
-	h, err := newHost(n.dialer, n.gater, n.gate, n.announce)
+	h, err := newHost(n.dialer, n.gater, n.gate, cfg.keys, n.announce)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // tasks are the goroutines of one node.
@@ -60,4 +61,5 @@ func sinceBoot() ladder.Time {
 type tuned struct {
 	now   func() ladder.Time // nil: sinceBoot
 	renew time.Duration      // of packets' keys; 0: packet's
+	keys  identity.Renewal   // of TCP connections
 }

@@ -58,11 +58,11 @@ func ForProver(c network.Conn, id protocol.ID) (Transcript, error) {
 // neither a web server in front of the far end nor a relay terminates. go-libp2p's Noise exports no binding.
 func session(c network.Conn) (out [SessionLen]byte, err error) {
 	var state tls.ConnectionState
-	var overTCP *tls.Conn
+	var overTCP *tls.ConnectionState
 	var overUDP *quic.Conn
 	switch {
 	case c.As(&overTCP):
-		state = overTCP.ConnectionState()
+		state = *overTCP
 	case c.As(&overUDP):
 		state = overUDP.ConnectionState().TLS
 	default:

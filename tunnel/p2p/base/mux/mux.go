@@ -90,7 +90,7 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 // secured is a security layer that is TLS. libp2p hands it over as a net.Conn.
-type secured interface{ TLS() *tls.Conn }
+type secured interface{ TLS() *tls.ConnectionState }
 
 // recordOverhead is what TLS 1.3 adds to a message: header, content type and tag
 // (RFC 8446, section 5.2).
@@ -107,7 +107,7 @@ func inCircuit(nc net.Conn) bool {
 // Conn is one session.
 type Conn struct {
 	session
-	tls *tls.Conn // below the session; nil: something else is
+	tls *tls.ConnectionState // below the session; nil: something else is
 }
 
 var _ network.MuxedConn = (*Conn)(nil)
@@ -146,13 +146,13 @@ func (c *Conn) CloseWithError(code network.ConnErrorCode) error {
 // IsClosed implements network.MuxedConn.
 func (c *Conn) IsClosed() bool { return c.s.IsClosed() }
 
-// As implements network.MuxedConn: target may be a **yamux.Session, or a **tls.Conn where the session runs on TLS.
+// As implements network.MuxedConn: target may be a **yamux.Session, or a **tls.ConnectionState where the session runs on TLS.
 func (c *Conn) As(target any) bool {
 	switch t := target.(type) {
 	case **yamux.Session:
 		*t = c.s
 		return true
-	case **tls.Conn:
+	case **tls.ConnectionState:
 		*t = c.tls
 		return c.tls != nil
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Guard bounds what peers use of a host before they are admitted. Package gate has it; a host without one does not exist.
@@ -23,6 +25,7 @@ type Config struct {
 	UserAgent string
 	Muxer     network.Multiplexer // yamux
 	Gater     connmgr.ConnectionGater
+	Keys      identity.Renewal
 	Guard     Guard                 // closed with the host
 	Conns     connmgr.ConnManager   // closed with the host; nil: connections are not tagged
 	Addrs     func() []ma.Multiaddr // to give out; nil: what the host listens on

@@ -108,7 +108,7 @@ func newUpgrader(c Config) (transport.Upgrader, error) {
 		return nil, err
 	}
 	// No Noise beside it: whoever strips TLS from the offer would have the key exchange without its post-quantum part.
-	return upgrader.New([]sec.SecureTransport{tls}, muxers, nil, c.Guard, c.Gater)
+	return upgrader.New([]sec.SecureTransport{tls.Renewing(c.Keys)}, muxers, nil, c.Guard, c.Gater)
 }
 
 // Close ends all connections, then closes the UDP sockets. It may be called again.

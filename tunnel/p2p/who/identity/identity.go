@@ -3,6 +3,7 @@
 //
 //	identity.go   the key file
 //	tls.go        TLS 1.3 with certificates that do not depend on clocks
+//	renew.go      a connection's next keys
 //	protocols.go  the names of the protocols
 //	seen.go       a relay's answers in words
 //	limits.go     resource limits, and yamux's configuration

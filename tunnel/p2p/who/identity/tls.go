@@ -38,8 +38,8 @@ func Timeless() (libp2ptls.IdentityOption, error) {
 		SerialNumber: serial,
 		NotBefore:    time.Unix(0, 0),
 		NotAfter:     time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), // no end: RFC 5280, section 4.1.2.5
-		// Required by RFC 3280, section 4.1.2.4.
-		Subject: pkix.Name{SerialNumber: serial.String()},
+		// Required by RFC 3280, section 4.1.2.4. The common name says what this end can do: only the other end reads it.
+		Subject: pkix.Name{SerialNumber: serial.String(), CommonName: renews},
 	}), nil
 }
 
@@ -50,6 +50,7 @@ type TLS struct {
 	local    peer.ID
 	muxers   []string
 	identity *libp2ptls.Identity
+	renewal  Renewal
 }
 
 var _ sec.SecureTransport = (*TLS)(nil)
@@ -68,7 +69,7 @@ func NewTLS(id protocol.ID, key crypto.PrivKey, muxers []upgrader.StreamMuxer) (
 	if err != nil {
 		return nil, fmt.Errorf("make TLS identity: %w", err)
 	}
-	t := &TLS{id: id, local: local, identity: identity}
+	t := &TLS{id: id, local: local, identity: identity, renewal: Renewal{}.orDefault()}
 	for _, m := range muxers {
 		t.muxers = append(t.muxers, string(m.ID))
 	}
@@ -78,65 +79,72 @@ func NewTLS(id protocol.ID, key crypto.PrivKey, muxers []upgrader.StreamMuxer) (
 // ID is the protocol both sides agree on.
 func (t *TLS) ID() protocol.ID { return t.id }
 
+// Renewing returns t with other bounds for the keys of a connection.
+func (t *TLS) Renewing(r Renewal) *TLS {
+	out := *t
+	out.renewal = r.orDefault()
+	return &out
+}
+
 // SecureInbound is the server's side. An empty p accepts any peer.
 func (t *TLS) SecureInbound(ctx context.Context, c net.Conn, p peer.ID) (sec.SecureConn, error) {
-	cfg, key := t.identity.ConfigForPeer(p)
-	cfg.NextProtos = append(slices.Clone(t.muxers), cfg.NextProtos...)
-	// The client's order of muxers counts; crypto/tls would take the server's.
-	ours := cfg.Clone()
-	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		chosen := ours.Clone()
-		if i := slices.IndexFunc(hello.SupportedProtos, func(x string) bool { return slices.Contains(t.muxers, x) }); i >= 0 {
-			chosen.NextProtos = hello.SupportedProtos[i : i+1]
-		}
-		return chosen, nil
-	}
-	return t.handshake(ctx, tls.Server(c, cfg), key)
+	return t.secure(ctx, c, p, false)
 }
 
 // SecureOutbound is the client's side. That the server refuses its certificate shows only with the first Read, as always in
 // TLS 1.3.
 func (t *TLS) SecureOutbound(ctx context.Context, c net.Conn, p peer.ID) (sec.SecureConn, error) {
-	cfg, key := t.identity.ConfigForPeer(p)
-	cfg.NextProtos = append(slices.Clone(t.muxers), cfg.NextProtos...)
-	return t.handshake(ctx, tls.Client(c, cfg), key)
+	return t.secure(ctx, c, p, true)
 }
 
-func (t *TLS) handshake(ctx context.Context, c *tls.Conn, key <-chan crypto.PubKey) (sec.SecureConn, error) {
-	if err := c.HandshakeContext(ctx); err != nil {
+func (t *TLS) secure(ctx context.Context, c net.Conn, p peer.ID, client bool) (sec.SecureConn, error) {
+	s := &tlsConn{t: t, records: &records{Conn: c}, client: client}
+	s.changed.L = &s.mu
+	session, key, err := s.handshake(ctx, p)
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	s := &tlsConn{Conn: c, local: t.local}
-	select {
-	case s.key = <-key: // sent when the certificate was verified
-	default:
-		c.Close()
-		return nil, errors.New("TLS handshake without a key")
-	}
-	var err error
-	if s.remote, err = peer.IDFromPublicKey(s.key); err != nil {
+	s.key = key
+	if s.remote, err = peer.IDFromPublicKey(key); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("derive the peer's ID: %w", err)
 	}
-	if m := c.ConnectionState().NegotiatedProtocol; m != noMuxer && m != "" {
+	s.session.Store(session)
+	s.begun = t.renewal.Now()
+	s.first = session.ConnectionState()
+	s.renews = s.first.PeerCertificates[0].Subject.CommonName == renews
+	if m := s.first.NegotiatedProtocol; m != noMuxer && m != "" {
 		s.state = network.ConnectionState{StreamMultiplexer: protocol.ID(m), UsedEarlyMuxerNegotiation: true}
 	}
+	s.first.PeerCertificates, s.first.VerifiedChains = nil, nil
 	return s, nil
 }
 
-// tlsConn is a connection whose far end is known.
-type tlsConn struct {
-	*tls.Conn
-	local, remote peer.ID
-	key           crypto.PubKey
-	state         network.ConnectionState
+// handshake begins a session with p; an empty p is any peer.
+func (c *tlsConn) handshake(ctx context.Context, p peer.ID) (*tls.Conn, crypto.PubKey, error) {
+	cfg, verified := c.t.identity.ConfigForPeer(p)
+	cfg.NextProtos = append(slices.Clone(c.t.muxers), cfg.NextProtos...)
+	session := tls.Client(c.records, cfg)
+	if !c.client {
+		// The client's order of muxers counts; crypto/tls would take the server's.
+		ours := cfg.Clone()
+		cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen := ours.Clone()
+			if i := slices.IndexFunc(hello.SupportedProtos, func(x string) bool { return slices.Contains(c.t.muxers, x) }); i >= 0 {
+				chosen.NextProtos = hello.SupportedProtos[i : i+1]
+			}
+			return chosen, nil
+		}
+		session = tls.Server(c.records, cfg)
+	}
+	if err := session.HandshakeContext(ctx); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case key := <-verified: // sent when the certificate was verified
+		return session, key, nil
+	default:
+		return nil, nil, errors.New("TLS handshake without a key")
+	}
 }
-
-func (c *tlsConn) LocalPeer() peer.ID                 { return c.local }
-func (c *tlsConn) RemotePeer() peer.ID                { return c.remote }
-func (c *tlsConn) RemotePublicKey() crypto.PubKey     { return c.key }
-func (c *tlsConn) ConnState() network.ConnectionState { return c.state }
-
-// TLS is the session, whose keying material a proof can be bound to.
-func (c *tlsConn) TLS() *tls.Conn { return c.Conn }

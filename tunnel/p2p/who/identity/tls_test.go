@@ -64,7 +64,7 @@ func TestKeyExchangeIsPostQuantum(t *testing.T) {
 		if cerr != nil || serr != nil {
 			t.Fatal(cerr, serr)
 		}
-		if got := s.(*tlsConn).Conn.ConnectionState().CurveID; got != tls.X25519MLKEM768 {
+		if got := s.(*tlsConn).session.Load().ConnectionState().CurveID; got != tls.X25519MLKEM768 {
 			t.Errorf("with a client that is %s: %v", name, got)
 		}
 	}
@@ -137,7 +137,7 @@ func TestTimeless(t *testing.T) {
 	if err != nil || serr != nil {
 		t.Fatal(err, serr)
 	}
-	cert := x.(*tlsConn).ConnectionState().PeerCertificates[0]
+	cert := x.(*tlsConn).session.Load().ConnectionState().PeerCertificates[0]
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
 	cert.UnhandledCriticalExtensions = nil // libp2p's own, which it has verified
