@@ -91,16 +91,20 @@ func (c *Controller) look(ctx context.Context, relays []peer.AddrInfo) (n int) {
 		}
 	}
 	for _, r := range relays {
+		failed := slog.LevelWarn
+		if !c.relays[r.ID] { // the first time: a new cluster's relay listens once it has the membership, too
+			failed = slog.LevelInfo
+		}
 		c.relays[r.ID] = true
-		if c.stays(ctx, r) {
+		if c.stays(ctx, r, failed) {
 			n++
 		}
 	}
 	return n
 }
 
-// stays keeps a reservation at r, and reports whether there is one.
-func (c *Controller) stays(ctx context.Context, r peer.AddrInfo) bool {
+// stays keeps a reservation at r, and reports whether there is one. A failure is logged at that level.
+func (c *Controller) stays(ctx context.Context, r peer.AddrInfo, failed slog.Level) bool {
 	connected := c.host.Network().Connectedness(r.ID) == network.Connected
 	if at, ok := c.held[r.ID]; ok && connected && time.Since(at) < renewEvery {
 		return true
@@ -114,8 +118,8 @@ func (c *Controller) stays(ctx context.Context, r peer.AddrInfo) bool {
 	}
 	if err != nil {
 		delete(c.held, r.ID)
-		if c.reported.Due(r.ID.String()) {
-			c.log.Warn("a relay refuses this controller: edges cannot reach it there; check that the relay runs, and reads the PodNetwork's controllers, or that the join secret is its own", "relay", r.ID, "err", err)
+		if c.reported.Due(failed.String() + r.ID.String()) {
+			c.log.Log(ctx, failed, "a relay refuses this controller: edges cannot reach it there; check that the relay runs, and reads the PodNetwork's controllers, or that the join secret is its own", "relay", r.ID, "err", err)
 		}
 		return false
 	}

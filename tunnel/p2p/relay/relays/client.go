@@ -2,6 +2,7 @@ package relays
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -106,7 +107,8 @@ func (c *client) leadsTo(a ma.Multiaddr, ip netip.Addr) bool {
 		slices.ContainsFunc(c.info.Addrs, func(tcp ma.Multiaddr) bool { return !isQUIC(tcp) && tcp[0].Value() == a[0].Value() })
 }
 
-// report notes the end of an attempt to use the relay, and tells whoever waits for it.
+// report notes the end of an attempt to use the relay, and wakes whoever waits for it. The first failure is no warning: a new
+// cluster's relay listens once it has the membership, as its agents do.
 func (c *client) report(reserved bool, err error) {
 	if why := c.Refusal(c.info.ID); err != nil && why != nil {
 		err = why
@@ -117,8 +119,12 @@ func (c *client) report(reserved bool, err error) {
 	case reserved && !before.reserved:
 		c.Log.Info("reserved at relay", "relay", c.info.ID, "rtt", before.rtt)
 	case reserved || err == nil || c.ctx.Err() != nil:
-	case first || before.err == nil || before.err.Error() != err.Error():
-		c.Log.Warn("no reservation at relay: peers cannot reach this node through it; trying again", "relay", c.info.ID, "err", err)
+	case before.attempts <= 1 || before.err == nil || before.err.Error() != err.Error():
+		level := slog.LevelWarn
+		if first {
+			level = slog.LevelInfo
+		}
+		c.Log.Log(c.ctx, level, "no reservation at relay: peers cannot reach this node through it; trying again", "relay", c.info.ID, "err", err)
 	}
 	if first || before.reserved != reserved || before.failed != (err != nil) {
 		c.choose.Wake()
