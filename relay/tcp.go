@@ -1,16 +1,19 @@
 package main
 
 import (
+	"net"
 	"net/http"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/carrier/socket"
 )
 
@@ -34,6 +37,14 @@ func (t *tcpTransport) Listen(a ma.Multiaddr) (transport.Listener, error) {
 		return t.upgrader.UpgradeGatedMaListener(t, l), nil
 	}
 	return t.TcpTransport.Listen(a)
+}
+
+// kernelKeeps has connections over TCP kept alive by the kernel. Proxies answer for WebSocket's other end.
+func kernelKeeps(_ peer.ID, at net.Addr) time.Duration {
+	if _, ok := at.(*net.TCPAddr); ok {
+		return mux.KernelKeepAlive
+	}
+	return 0
 }
 
 // A request for WebSocket takes less than maxHeader bytes; net/http would read a million from anybody.

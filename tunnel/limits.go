@@ -16,7 +16,8 @@ type Limits struct {
 	// WaitTime is how long a packet waits at most, for a path to its peer or in its queue, 3 s. A TCP segment that
 	// is sent again, or of a flow that has little there, waits in its queue for twice as long at most.
 	WaitTime time.Duration
-	// IdleTimeout is after how long without traffic a peer is idle and its carriers end, 5 min.
+	// IdleTimeout is after how long without traffic a peer is idle and its carriers end, 90 s: a pod that is
+	// scraped every minute keeps it.
 	IdleTimeout time.Duration
 	// QuietTime is how long after its last packet a peer's lanes still move to better paths immediately, 30 s; later
 	// they wait for the next packet.
@@ -48,7 +49,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.DelayTarget, 100*time.Millisecond)
 	orDefault(&l.DelayInterval, 150*time.Millisecond)
 	orDefault(&l.WaitTime, 3*time.Second)
-	orDefault(&l.IdleTimeout, 5*time.Minute)
+	orDefault(&l.IdleTimeout, 90*time.Second)
 	orDefault(&l.QuietTime, 30*time.Second)
 	orDefault(&l.HoldTime, 300*time.Millisecond)
 	orDefault(&l.SwitchTime, 300*time.Millisecond)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // NAT is the behaviour of a site's router.
@@ -218,3 +219,17 @@ func (s *Site) join(n *NS) (netip.Addr, error) {
 
 // lanAddr is the address of the ith host of a LAN, from 1.
 func lanAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 1, byte(10 + i)}) }
+
+// SetTimeouts has the router forget what was silent for so long: UDP, and TCP connections that are established. Packets of a
+// forgotten TCP connection are dropped, or answered by a reset.
+func (s *Site) SetTimeouts(udp, tcp time.Duration, reset bool) error {
+	verdict := "DROP"
+	if reset {
+		verdict = "REJECT --reject-with tcp-reset"
+	}
+	u, t := int(udp.Seconds()), int(tcp.Seconds())
+	return s.Router.Script(
+		fmt.Sprintf("sysctl -qw net.netfilter.nf_conntrack_udp_timeout=%d net.netfilter.nf_conntrack_udp_timeout_stream=%d", u, u),
+		fmt.Sprintf("sysctl -qw net.netfilter.nf_conntrack_tcp_timeout_established=%d net.netfilter.nf_conntrack_tcp_loose=0", t),
+		"iptables -w -I FORWARD -p tcp -m conntrack --ctstate INVALID -j "+verdict)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/nat/uplinks"
@@ -51,9 +53,17 @@ func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, keys identity.
 	}
 	h, err := d.Host(plainhost.Config{
 		UserAgent: "edgemesh-agent",
-		Muxer:     identity.Muxer().Quiet(func(p peer.ID) bool { return !g.View().IsRelay(p) }, dialer.RestingKeepAlive),
-		Keys:      keys,
-		Guard:     gate, Conns: cm, Addrs: announce,
+		Muxer: identity.Muxer().Quiet(func(p peer.ID, at net.Addr) time.Duration {
+			switch {
+			case !g.View().IsRelay(p):
+				return dialer.RestingKeepAlive
+			case d.Sockets().KeptAlive(at):
+				return mux.KernelKeepAlive
+			}
+			return 0
+		}),
+		Keys:  keys,
+		Guard: gate, Conns: cm, Addrs: announce,
 		// Which addresses are worth dialing is decided here, from what relays observe and from the host's interfaces.
 		Swarm: []swarm.Option{swarm.WithUDPBlackHoleSuccessCounter(nil), swarm.WithIPv6BlackHoleSuccessCounter(nil),
 			swarm.WithDialTimeout(dialTimeout)},

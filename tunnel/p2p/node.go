@@ -193,7 +193,8 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		})
 	}
 	n.relays = relays.New(relays.Config{
-		Self: self, Members: n.gater, Dialer: n.dialer, Names: cfg.Names, Heard: n.dialer.Sockets().Heard, Spawn: spawn, Now: cfg.now, Log: n.log,
+		Self: self, Members: n.gater, Dialer: n.dialer, Names: cfg.Names, Heard: n.dialer.Sockets().Heard, KeepAlive: n.dialer.Sockets().KeepAlive,
+		Spawn: spawn, Now: cfg.now, Log: n.log,
 		Targets: n.targets,
 		SeenElsewhere: func(first bool) {
 			n.sense.Again()
@@ -209,6 +210,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		Owns:       n.addrs.Owns,
 		Ports:      cfg.PortGuessing,
 		Changed:    func() { n.peers.NATChanged() },
+		InUse:      func() bool { return n.peers.InUse() },
 		Moved:      func() { n.relays.SuspectAll(); n.peers.NetChanged() },
 		Unanswered: n.relays.SuspectAll,
 		Log:        n.log,

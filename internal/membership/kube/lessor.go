@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,8 +14,10 @@ import (
 )
 
 const (
-	// selfEvery is how often this node's own Node is read while Nodes are not followed.
-	selfEvery = time.Minute
+	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Each time that it
+	// says nothing new it is read half as often, down to selfRarely. A change of its NodeRecord has it read immediately.
+	selfEvery  = time.Minute
+	selfRarely = 6 * time.Hour
 	// selfKey requests it earlier, among the kinds that can be listed again.
 	selfKey = "self"
 )
@@ -27,24 +28,35 @@ type lessor struct {
 	prover *prover
 	out    chan<- any  // kept
 	name   chan string // latest: NAMESPACE/NAME of the Lease, "" for none
-
-	members *atomic.Int64 // in the cluster
+	again  wake.One    // something depends on it
 }
 
 // run reports each change of whether the NodeRecords are kept, until ctx ends.
 func (l *lessor) run(ctx context.Context) {
 	var r renewal
 	name := ""
-	for wait := time.Duration(0); ; wait = r.pause(int(l.members.Load())) {
+	for wait := time.Duration(0); ; wait = r.pause() {
 		t := time.NewTimer(wait*3/4 + rand.N(wait/2+1)) // agents do not all turn at the same time
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case name = <-l.name:
-			t.Stop()
-		case <-t.C:
+		soon := time.NewTimer(min(wait, lookEvery))
+		again := (<-chan struct{})(nil)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				soon.Stop()
+				return
+			case name = <-l.name:
+				waiting = false
+			case <-soon.C:
+				again = l.again
+			case <-again:
+				waiting = false
+			case <-t.C:
+				waiting = false
+			}
 		}
+		t.Stop()
+		soon.Stop()
 		was := r.kept
 		if name == "" && !was {
 			continue
@@ -88,22 +100,30 @@ func (l *lessor) look(ctx context.Context, name, last string) (version string, k
 
 // readSelf reads this node's own Node now and then, until ctx ends.
 func (r *reflector) readSelf(ctx context.Context, again wake.One) {
+	wait, last := selfEvery, (*api.Node)(nil)
 	for ctx.Err() == nil {
 		rctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		var n api.Node
 		err := r.c.Get(rctx, api.Nodes().Path(r.self), &n)
 		cancel()
-		wait := selfEvery
-		if err == nil {
+		switch {
+		case err == nil:
 			trim(&n)
+			if wait = min(2*wait, selfRarely); last == nil || !sameContent(last, &n) {
+				wait = selfEvery
+			}
+			last = &n
 			r.send(ctx, event{api.Nodes(), modified, &n})
-		} else if !apierrors.IsNotFound(err) {
-			wait /= 4
+		case apierrors.IsNotFound(err):
+			wait = selfEvery
+		default:
+			wait = selfEvery / 4
 		}
 		t := time.NewTimer(wait/2 + rand.N(wait))
 		select {
 		case <-ctx.Done():
 		case <-again:
+			wait = selfEvery
 		case <-t.C:
 		}
 		t.Stop()

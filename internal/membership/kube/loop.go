@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/membership/keep"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 )
 
 // loop is one run of a Source: it brings what reflectors and registrar receive into
@@ -51,7 +52,7 @@ type steering struct {
 	named  string                       // that Lease
 	kept   bool                         // they are kept
 
-	members *atomic.Int64 // how many there are, for the lessor
+	depends wake.One // an object came without a NodeRecord to it, or one went: does the controller live?
 }
 
 // hoardTold is how long a node is named that claimed too many blocks: these come and go, for the controller deletes them.
@@ -96,6 +97,9 @@ func (l *loop) take(m any) bool {
 	case listed:
 		return l.known.takeList(m)
 	case event:
+		if !isNodes(m.kind) {
+			l.source.depends.Wake()
+		}
 		return l.known.takeEvent(m)
 	case trouble:
 		if isNodes(m.kind) && m.kind.Name != l.known.feed.kind().Name {
@@ -161,7 +165,6 @@ func (l *loop) update() {
 	if err == nil {
 		if !l.known.have || !reflect.DeepEqual(state, l.known.last) {
 			l.known.accept(state)
-			l.source.members.Store(int64(len(state.Nodes)))
 			l.onState(state)
 		} else if l.known.allProved() {
 			l.known.save(false)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,7 +65,7 @@ func (w *world) restart(snap *mesh.State) {
 		known: s.known, tune: defaultTuning(), want: make(chan want, 1), annotations: &s.annotations, began: time.Now(), named: s.confirm.end, reports: &s.reports,
 		onState: func(s mesh.State) { w.states = append(w.states, text(s)) },
 		onErr:   func(err error) { w.errs = append(w.errs, err.Error()) },
-		source: steering{stops: map[string]func(){}, lease: make(chan string, 1), members: new(atomic.Int64), follow: func(k api.Kind) func() {
+		source: steering{stops: map[string]func(){}, lease: make(chan string, 1), follow: func(k api.Kind) func() {
 			w.followed = append(w.followed, k.Name)
 			return func() { w.followed = slices.DeleteFunc(w.followed, func(x string) bool { return x == k.Name }) }
 		}},

@@ -21,8 +21,8 @@ const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 8 * time.Second
 	// provedWatch is how long a watch runs on a proved list, at least; up to twice
-	// that, so that agents do not all come back together.
-	provedWatch = 5 * time.Minute
+	// that, so that agents do not all come back together. Each costs 1 kB.
+	provedWatch = 45 * time.Minute
 	// cacheWatch is the same through an edge-local cache, whose watches lose
 	// deletions and do not end when the uplink does; see pulse.
 	cacheWatch = 10 * time.Minute

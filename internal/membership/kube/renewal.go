@@ -4,9 +4,9 @@ import "time"
 
 const (
 	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second. While it
-	// was renewed at the last look, lookShare for each member is enough: all agents together look a hundred times a second.
+	// was renewed at the last look, keptEvery is enough, or when an object shows that something depends on it.
 	lookEvery = 10 * time.Second
-	lookShare = 10 * time.Millisecond
+	keptEvery = 10 * time.Minute
 	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
 	// silentLooks how many must not before they are not: leaders change within one.
 	renewedLooks = 2
@@ -44,10 +44,10 @@ func (r *renewal) look(version string) bool {
 	return r.kept
 }
 
-// pause is about how long to wait for the next look in a cluster of so many members.
-func (r *renewal) pause(members int) time.Duration {
+// pause is about how long to wait for the next look.
+func (r *renewal) pause() time.Duration {
 	if !r.kept || r.silent > 0 {
 		return lookEvery
 	}
-	return max(lookEvery, time.Duration(members)*lookShare)
+	return keptEvery
 }

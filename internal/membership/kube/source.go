@@ -220,8 +220,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		}
 	}
 	lease := make(chan string, 1)
-	members := new(atomic.Int64)
-	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, members: members}
+	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, again: wake.NewOne()}
 	wg.Go(func() { leases.run(ctx) })
 	if s.c.Cache() {
 		wg.Go(func() {
@@ -233,7 +232,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		})
 	}
 	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations, named: s.confirm.end, reports: &s.reports,
-		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, members: members}}
+		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, depends: leases.again}}
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.check(ctx, s.prover.review) })
 		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)

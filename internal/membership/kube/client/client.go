@@ -256,10 +256,12 @@ func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([
 // timeout seconds.
 func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, trim func(api.Object)) (*Stream, error) {
 	q := url.Values{
-		"watch":               {"true"},
-		"allowWatchBookmarks": {"true"},
-		"resourceVersion":     {rv},
-		"timeoutSeconds":      {strconv.Itoa(timeout)},
+		"watch":           {"true"},
+		"resourceVersion": {rv},
+		"timeoutSeconds":  {strconv.Itoa(timeout)},
+	}
+	if c.Cache() { // on this host. From an API server each watch would have one a minute, for a list after its restart
+		q.Set("allowWatchBookmarks", "true")
 	}
 	if k.Selector != "" {
 		q.Set("labelSelector", k.Selector)

@@ -16,8 +16,14 @@ import (
 	"edgemesh/internal/resolve"
 )
 
-// dialTimeout is for one attempt, and the interval of TCP's keep-alives.
-const dialTimeout = 30 * time.Second
+const (
+	// dialTimeout is for one attempt.
+	dialTimeout = 30 * time.Second
+	// silence is after how long without a packet the kernel probes whether the API is there, which takes 104 bytes.
+	silence = 110 * time.Second
+	// pingAfter is the same for a ping of HTTP/2, in seconds, which takes 300 bytes and finds out nothing else.
+	pingAfter = "600"
+)
 
 // base is the URL below which the API's paths are.
 func base(c *rest.Config) (*url.URL, error) {
@@ -32,7 +38,8 @@ func base(c *rest.Config) (*url.URL, error) {
 // connect makes what sends requests to c, over connections that dialer knows. It changes c. Plain connections are to programs
 // of root's and localUID's on this host.
 func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names) (hc *http.Client, dialer *connrotation.Dialer, err error) {
-	dial := names.Dialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
+	dial := names.Dialer((&net.Dialer{Timeout: dialTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence, Interval: 3 * time.Second, Count: 3}}).DialContext)
 	if plain {
 		dial = owned(dial, localUID)
 		c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
@@ -50,6 +57,10 @@ func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names) (hc
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return tokenFile{file, rt} })
 	}
 	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return answers{names, rt} })
+	const pings = "HTTP2_READ_IDLE_TIMEOUT_SECONDS" // client-go's
+	if os.Getenv(pings) == "" {
+		_ = os.Setenv(pings, pingAfter)
+	}
 	if hc, err = rest.HTTPClientFor(c); err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,9 @@ func (e OpenFailed) apply(m *Machine) {
 }
 
 func (e Opened) apply(m *Machine) {
+	if o := m.openings.find(e.ID); o != nil && o.lane == DatagramLane {
+		m.punch.spared = false
+	}
 	m.openings = m.openings.without(e.ID)
 	m.use.last = m.now
 }
@@ -111,6 +114,9 @@ func (e Wake) apply(m *Machine) {
 	for _, s := range e.Samples {
 		if p := m.paths.find(s.Path); p != nil && p.sample(m.now, s) {
 			m.use.last = m.now
+			if p.moved-p.before >= bulkBytes {
+				m.use.bulk, m.punch.spared = m.now, false
+			}
 		}
 	}
 	for _, p := range append([]*path(nil), m.paths...) {

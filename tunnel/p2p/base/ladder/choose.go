@@ -106,6 +106,9 @@ func (m *Machine) choose() {
 // is no loss either: nobody waited for it, a peer that disconnects looks the same, and the next packet for it says that it is off.
 func (m *Machine) missed(p *path) bool {
 	unused := m.now - m.use.last
+	if best := m.best(StreamLane, nil); !p.failed && m.now-p.busy > secondAfter/2 && best != nil && best.state == Proven && !best.link.Relayed {
+		return false // a second path, which the coordinator closes
+	}
 	return p.failed || unused < missedFor || p.streams > 0 && unused < idleTimeout
 }
 

@@ -18,7 +18,7 @@ func TestEndOfAPath(t *testing.T) {
 		"no stream":           {true, 10 * time.Second, "Unused"},
 		"used a moment ago":   {true, time.Second, "Lost"},
 		"idle at both ends":   {false, 5 * time.Minute, "Unused"},
-		"idle without stream": {true, 2 * time.Minute, "Unused"},
+		"idle without stream": {true, 45 * time.Second, "Unused"},
 	} {
 		s := newScene(t, true)
 		s.bare = c.bare

@@ -8,7 +8,9 @@ import (
 const (
 	// idleTimeout is how long the paths to a peer without streams are kept, as after a ping. The owner of streams says when
 	// to disconnect.
-	idleTimeout = 3 * time.Minute
+	idleTimeout = time.Minute
+	// secondAfter is how long a direct path that is not the one for streams is kept without traffic.
+	secondAfter = 15 * time.Second
 	// spareAfter is how old a superfluous path must be to be closed.
 	spareAfter = 10 * time.Second
 	// standbyRetry is the pause between attempts to get a relayed path beside the direct ones.
@@ -84,8 +86,11 @@ func (m *Machine) plan() Time {
 	}
 	for _, p := range m.paths {
 		next = min(next, p.due(m.now), p.look(m.now))
-		if p.isBusy(m.now) { // to notice the end of its traffic
-			next = min(next, p.busy+BusyFor)
+		if p.isBusy(m.now) { // to notice that nothing answers, and the end of its traffic
+			next = min(next, p.busy+BusyFor, m.now+ProbeBusy/2)
+		}
+		if m.second(p) {
+			next = min(next, p.busy+secondAfter+time.Millisecond)
 		}
 		if m.now < p.trust {
 			next = min(next, p.trust)
@@ -132,7 +137,7 @@ func (m *Machine) closeAll(why Reason) {
 // forget drops all paths, and with them what was learnt of failures.
 func (m *Machine) forget() {
 	m.paths, m.use.lanes, m.use.since = nil, [lanes]*path{}, m.now
-	m.punch.attempts = 0
+	m.punch.attempts, m.punch.spared = 0, false
 }
 
 // remove takes a path out. Losing the last one says nothing of direct paths: the peer has disconnected, or is unreachable.
@@ -162,6 +167,9 @@ func (m *Machine) lose(p *path, why Reason, text string) {
 // spare reports whether the coordinator may close p: there is a better one, direct over the same transport or through the
 // same relay, as happens when both sides dial at the same time.
 func (m *Machine) spare(p *path) bool {
+	if m.second(p) && m.now-p.busy > secondAfter {
+		return true
+	}
 	if !m.cfg.Coordinator || p.streams > 0 {
 		return false
 	}
@@ -174,11 +182,18 @@ func (m *Machine) spare(p *path) bool {
 	})
 }
 
+// second reports whether p is a direct path beside the one for streams, which the coordinator closes when it is not used: the next
+// bulk or datagrams have it made again.
+func (m *Machine) second(p *path) bool {
+	best := m.use.lanes[StreamLane]
+	return m.cfg.Coordinator && !m.use.kept && !p.link.Relayed && p != best && best != nil && !best.link.Relayed && best.state == Proven
+}
+
 // dropSpare closes one spare path, once nothing has used it for a while.
 func (m *Machine) dropSpare() {
 	for _, p := range m.paths {
 		if m.now-p.opened > spareAfter && m.spare(p) {
-			m.paths = m.paths.without(p)
+			m.paths, m.punch.spared = m.paths.without(p), m.punch.spared || m.second(p)
 			m.order(Close{Path: p.id, Why: Spare})
 			return
 		}

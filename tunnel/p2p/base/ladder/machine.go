@@ -62,6 +62,7 @@ type use struct {
 	lanes [lanes]*path // the best path of each
 	since Time         // of the best path for streams
 	last  Time         // when the peer was last used
+	bulk  Time         // when it was last used for more than a few packets
 	kept  bool         // as Wake said
 	rests rests        // how long idle paths may be silent
 }
@@ -83,7 +84,7 @@ type standby struct {
 
 // New returns the machine of a peer there is no path to.
 func New(cfg Config) *Machine {
-	return &Machine{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0)), next: Never, use: use{last: -Never / 2},
+	return &Machine{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0)), next: Never, use: use{last: -Never / 2, bulk: -Never / 2},
 		punch: punch{lost: -Never / 2, nudged: -Never / 2}}
 }
 

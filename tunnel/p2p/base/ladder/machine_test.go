@@ -177,7 +177,7 @@ var want = map[State]map[string]string{
 		"down 2": "direct: Lost Probe3 Punch[tcp]", "broken 2": "relayed: Close2 Lost Probe1 Probe3 Punch[tcp]",
 		"broken 1": "direct: Close1", "suspect 2": "direct: Moved Probe2 Probe3", "suspect 1": "direct: Probe1", "ask 1": "direct: Probe1",
 		"net changed": "direct: Probe1 Probe2 Probe3", "disconnect": "idle: Close1 Close2 Close3 Unused",
-		"silence": "idle: Close1 Close2 Close3 Lost", "": "direct:",
+		"silence": "idle: Close3 Close2 Lost Close1 Lost", "": "direct:",
 	},
 	Gone: {
 		"open": "gone: Fail", "admit": "idle:", "up relayed": "gone: Close9", "up direct": "gone: Close9",

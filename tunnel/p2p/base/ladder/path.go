@@ -7,8 +7,13 @@ import (
 )
 
 const (
-	// ProbeBusy is how often a busy path is probed.
+	// ProbeBusy is how often a busy path is probed: one that has carried bulkBytes since the last probe, or does not answer.
+	// On any other data are the probes.
 	ProbeBusy = 500 * time.Millisecond
+	bulkBytes = 16 << 10
+	// What was sent has answerTrips round trips for an answer until the path is probed, answerLeast at least.
+	answerTrips = 3
+	answerLeast = 100 * time.Millisecond
 	// BusyFor is how long a path counts as busy after its last byte.
 	BusyFor = 3 * time.Second
 	// A path is dead when a probe is unanswered and nothing was heard for deadAfter, neither from the peer nor by the kernel
@@ -52,6 +57,9 @@ type probing struct {
 	heard   Time // last sign of life
 	asked   Time // last request
 	urgent  bool // probe without waiting for the next turn
+	since   Time // data are unanswered; 0: none
+	rtt     Time
+	before  uint64 // moved, at the last request
 
 	resting
 }
@@ -97,8 +105,10 @@ func (p *path) due(now Time) Time {
 	switch {
 	case !p.ready:
 		return Never
-	case p.urgent, p.isBusy(now):
+	case p.urgent, p.isBusy(now) && (p.waiting || p.moved-p.before >= bulkBytes):
 		return p.asked + ProbeBusy
+	case p.isBusy(now) && p.since > 0:
+		return max(p.asked+ProbeBusy, p.since+min(max(answerTrips*p.rtt, answerLeast), ProbeBusy))
 	}
 	return max(p.asked, p.heard) + p.wait(now)
 }
@@ -110,7 +120,7 @@ func (p *path) wake(now Time) {
 
 // request notes that a request goes out.
 func (p *path) request(now Time) {
-	p.asked, p.urgent = now, false
+	p.asked, p.urgent, p.before = now, false, p.moved
 	if p.waiting {
 		return
 	}
@@ -131,8 +141,23 @@ func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if s.Carrier != Never {
 		p.carrier = now - s.Carrier
 	}
-	p.streams, p.link.Order, p.poor = s.Streams, s.Order, s.Poor
+	p.streams, p.link.Order, p.poor, p.rtt = s.Streams, s.Order, s.Poor, s.RTT
+	p.unanswered(now - s.Sent)
 	return traffic
+}
+
+// unanswered notes when something was last sent. On a direct path over TCP the kernel's acknowledgement is an answer.
+func (p *path) unanswered(sent Time) {
+	heard := p.heard
+	if !p.link.Relayed && p.link.Transport == TCP {
+		heard = max(heard, p.carrier)
+	}
+	switch {
+	case sent <= heard:
+		p.since = 0
+	case p.since <= heard: // not yet, or what came before was answered
+		p.since = sent
+	}
 }
 
 // limit is how long the path may be silent.
@@ -177,6 +202,8 @@ type Sample struct {
 	Path    PathID
 	Moved   uint64 // bytes sent and received by streams since Up
 	Heard   Time   // how long ago something last arrived from the peer
+	Sent    Time   // how long ago something was last sent
+	RTT     Time   // 0: unknown
 	Carrier Time   // how long ago the kernel heard the next hop; Never if it cannot tell
 	Streams int    // open now
 	Order   int    // of a relayed path: which relay to prefer, the lowest

@@ -20,11 +20,15 @@ func (m *Machine) Missing() []Transport {
 // InDemand reports whether better paths are worth some effort.
 func (m *Machine) InDemand(now Time) bool { return now-m.use.last < demandFor }
 
+// HasBulk reports whether a peer carries more than a few packets now and then.
+func (m *Machine) HasBulk(now Time) bool { return now-m.use.bulk < demandFor }
+
 func (m *Machine) inDemand() bool { return m.InDemand(m.now) }
 
 // punchDue returns when to try next; Never while nothing is missing or needed.
 func (m *Machine) punchDue() Time {
-	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.coordination() == nil || len(m.Missing()) == 0 {
+	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.coordination() == nil || len(m.Missing()) == 0 ||
+		m.punch.spared && len(m.Missing()) == 1 {
 		return Never
 	}
 	return m.punch.next

@@ -12,6 +12,9 @@ const (
 	// nobody uses.
 	restFirst = 15 * time.Second
 	restMost  = 90 * time.Second
+	// restTCP is the first one over TCP, which no NAT in use forgets within 2 minutes. What a relayed path needs of NATs is kept
+	// by the connections to the relay: restMost.
+	restTCP = time.Minute
 	// restKept is for direct paths over TCP between a node and its relay, and restFirst for those over QUIC: as often as
 	// operators' relays are heard by keep-alive. A member's connections have none, whoever dialed.
 	restKept = 30 * time.Second
@@ -26,6 +29,7 @@ const (
 // rest is how long paths of one kind may be silent.
 type rest struct {
 	lead   bool // asks first where both sides have asked
+	first  Time // the first silence
 	learns Time // silences that began before are those of other NATs
 	held   Time // the longest silence after which a path answered
 	failed Time // what was too long; 0: nothing, or long ago
@@ -42,7 +46,7 @@ func (r *rest) every(now Time) Time {
 	if r.failed > 0 && now < r.again {
 		most = min(most, r.failed*2/3)
 	}
-	return max(restFirst, min(2*r.held, most))
+	return max(restFirst, min(max(2*r.held, r.first), most))
 }
 
 // answered notes that a path answered after a silence.
@@ -66,11 +70,14 @@ type rests [3]rest
 
 // of returns that of a path.
 func (r *rests) of(l Link, lead bool) *rest {
-	one := &r[2]
+	one, first := &r[2], restMost
 	if !l.Relayed {
-		one = &r[l.Transport]
+		one, first = &r[l.Transport], restFirst
+		if l.Transport == TCP {
+			first = restTCP
+		}
 	}
-	one.lead = lead
+	one.lead, one.first = lead, first
 	return one
 }
 
@@ -88,7 +95,7 @@ func (r *rests) blame(now Time) {
 // forget forgets what was learned: this node or the peer may be behind other NATs now.
 func (r *rests) forget(now Time) {
 	for i := range r {
-		r[i] = rest{lead: r[i].lead, learns: now}
+		r[i] = rest{lead: r[i].lead, first: r[i].first, learns: now}
 	}
 }
 

@@ -41,6 +41,7 @@ type punch struct {
 	lost     Time // when the last direct path was lost
 	flaps    int  // direct paths lost within flapTime of each other
 	nudged   Time // the last nudge, sent or obeyed
+	spared   bool // a transport was given up because nothing used it: it is wanted again with bulk or datagrams
 }
 
 // pause is how long after the kth failed attempt the next one follows. The last one leaves room for an attempt within a

@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -12,14 +13,16 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 )
 
+// KernelKeepAlive is how often a session is kept alive that the kernel keeps alive: never, as good as.
+const KernelKeepAlive = 24 * time.Hour
+
 // ID is yamux's protocol ID.
 const ID = "/yamux/1.0.0"
 
 // Muxer makes yamux sessions with short queues.
 type Muxer struct {
 	config *yamux.Config
-	quiet  func(peer.ID) bool // nil: nobody
-	every  time.Duration
+	every  func(peer.ID, net.Addr) time.Duration // nil: as configured
 }
 
 var _ network.Multiplexer = Muxer{}
@@ -28,9 +31,10 @@ var _ network.Multiplexer = Muxer{}
 // afterwards.
 func New(c *yamux.Config) Muxer { return Muxer{config: c} }
 
-// Quiet returns a muxer whose sessions with some peers have a keep-alive only every so often: what uses them probes them itself.
-func (m Muxer) Quiet(peers func(peer.ID) bool, every time.Duration) Muxer {
-	m.quiet, m.every = peers, every
+// Quiet returns a muxer whose sessions with a peer at an address have a keep-alive only every so often, 0 for as configured: what
+// uses them probes them itself, or the kernel does.
+func (m Muxer) Quiet(every func(peer.ID, net.Addr) time.Duration) Muxer {
+	m.every = every
 	return m
 }
 
@@ -49,8 +53,8 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 		around = headerLen + recordOverhead
 		c.MaxMessageSize -= uint32(around)
 	}
-	if m.quiet != nil && m.quiet(scope.Peer()) {
-		c.KeepAliveInterval = m.every
+	if m.every != nil {
+		c.KeepAliveInterval = cmp.Or(m.every(scope.Peer(), nc.RemoteAddr()), c.KeepAliveInterval)
 	}
 	g := newGate(around)
 	s, err := start(&conn{nc, g, h}, &c, func() (yamux.MemoryManager, error) { return windows{h}, nil })

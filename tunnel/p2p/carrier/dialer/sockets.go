@@ -1,6 +1,7 @@
 package dialer
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -34,6 +35,7 @@ func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
 	key := socketKey(c)
 	var b *socket.Conn
 	b = socket.Buffered(c, func() { s.m.CompareAndDelete(key, b) })
+	socket.KeepAlive(c, 0) // paths are probed; for relays, KeepAlive says when
 	s.m.Store(key, b)
 	return b
 }
@@ -43,6 +45,13 @@ func (s *Sockets) find(c network.ConnMultiaddrs) *socket.Conn {
 	v, _ := s.m.Load(socketKey(c))
 	b, _ := v.(*socket.Conn)
 	return b
+}
+
+// KeepAlive has the kernel probe the other end of a TCP connection after a silence.
+func (s *Sockets) KeepAlive(c network.ConnMultiaddrs, silence time.Duration) {
+	if b := s.find(c); b != nil {
+		socket.KeepAlive(b.Conn, silence)
+	}
 }
 
 // Clean is socket.Conn's of a TCP connection, false for any other.
@@ -74,6 +83,16 @@ func (s *Sockets) Proxied(c network.ConnMultiaddrs) bool {
 	e, ok := endpoint.Target(c.RemoteMultiaddr())
 	if ok {
 		_, ok = s.proxies.Load(e)
+	}
+	return ok
+}
+
+// KeptAlive reports whether the kernel keeps a connection alive whose other end is at a: one over TCP that no proxy answers for.
+func (s *Sockets) KeptAlive(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	if ok {
+		_, proxied := s.proxies.Load(endpoint.Endpoint{Addr: netip.AddrPortFrom(t.AddrPort().Addr().Unmap(), t.AddrPort().Port())})
+		ok = !proxied
 	}
 	return ok
 }

@@ -17,6 +17,7 @@
 //	hold.go      sends less until a queue has drained
 //	brake.go     sends little on a thin line that has become slower
 //	keep.go      caps the rate at the delivery rate while more is on the way than fits
+//	keepalive.go  probes of the kernel on idle connections
 //	history.go   a count, as it was at moments of the last time
 //	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR

@@ -9,18 +9,24 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 )
 
-// Upgrader puts buffers under the security layer of every connection.
+// ofMember puts buffers in front of a relay's connection, and has the kernel notice when its other end is gone.
+func ofMember(c manet.Conn) manet.Conn {
+	KeepAlive(c, MemberSilence)
+	return Buffered(c, nil)
+}
+
+// Upgrader puts buffers under the security layer of every connection of a relay.
 type Upgrader struct{ transport.Upgrader }
 
 // Upgrade negotiates security and muxer on a connection that was dialed.
 func (u Upgrader) Upgrade(ctx context.Context, t transport.Transport, c manet.Conn, dir network.Direction,
 	p peer.ID, scope network.ConnManagementScope) (transport.CapableConn, error) {
-	return u.Upgrader.Upgrade(ctx, t, Buffered(c, nil), dir, p, scope)
+	return u.Upgrader.Upgrade(ctx, t, ofMember(c), dir, p, scope)
 }
 
 // UpgradeGatedMaListener does so on the connections that l accepts.
 func (u Upgrader) UpgradeGatedMaListener(t transport.Transport, l transport.GatedMaListener) transport.Listener {
-	return u.Upgrader.UpgradeGatedMaListener(t, Listener{l, func(c manet.Conn) manet.Conn { return Buffered(c, nil) }})
+	return u.Upgrader.UpgradeGatedMaListener(t, Listener{l, ofMember})
 }
 
 // Listener puts buffers in front of the connections that it accepts.

@@ -56,6 +56,8 @@ type Config struct {
 	Ports bool
 	// Changed is called after the kind of NAT has changed.
 	Changed func()
+	// InUse reports whether a peer carries more than a few packets now and then.
+	InUse func() bool
 	// Moved is called after the site's public address has changed.
 	Moved func()
 	// Unanswered is called after the server has ignored several queries.

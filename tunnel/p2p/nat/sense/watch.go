@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// WatchEvery is the interval between queries of a node behind a NAT. A query has 92 bytes with its headers: 460 bytes
-	// a minute, of the 2 kB that an idle node may send.
+	// WatchEvery is the interval between queries of a node behind a NAT while a peer is in use. An idle one learns of another
+	// address from its connections to relays.
 	WatchEvery = 12 * time.Second
 	// unansweredLimit is how many unanswered queries in a row are reported.
 	unansweredLimit = 2
@@ -27,15 +27,15 @@ type watcher struct {
 	unanswered int            // queries in a row
 }
 
-// Watch notices that the site's public address has changed while nothing is sent: the connections to relays would show it
-// after half a minute, and calls that arrive meanwhile are lost. It returns when ctx ends.
+// Watch notices that the site's public address has changed while peers are in use: the connections to relays would show it
+// later. It returns when ctx ends.
 func (s *Sense) Watch(ctx context.Context) {
 	w := watcher{s: s}
 	defer w.close()
 	for wake.Sleep(ctx, WatchEvery) {
 		view, servers := s.View(), s.cfg.Servers()
-		if view.Kind == ladder.NATNone || !view.Server.IsValid() || len(servers) == 0 {
-			w.close() // the kernel tells of changes, or no server would answer
+		if view.Kind == ladder.NATNone || !view.Server.IsValid() || len(servers) == 0 || !s.cfg.InUse() {
+			w.close() // the kernel tells of changes, no server would answer, or nobody needs to know
 			continue
 		}
 		w.query(ctx, servers[0])

@@ -42,6 +42,12 @@ func (p *Probes) result() (rtt time.Duration, direct bool) {
 	return p.trip.smoothed, p.direct
 }
 
+// RTT is the smoothed round trip, 0 as long as it is not known.
+func (p *Probes) RTT() time.Duration {
+	rtt, _ := p.result()
+	return rtt
+}
+
 // path is result for the status, with how long packets wait on the path.
 func (p *Probes) path() (rtt, queue time.Duration, direct bool) {
 	p.mu.Lock()

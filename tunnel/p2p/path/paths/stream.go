@@ -41,10 +41,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 func (s *Stream) Path() Path { return s.c.Path() }
 
 // RTT is the smoothed round trip of the path, 0 as long as it is not known.
-func (s *Stream) RTT() time.Duration {
-	rtt, _ := s.c.Probes.result()
-	return rtt
-}
+func (s *Stream) RTT() time.Duration { return s.c.Probes.RTT() }
 
 // Clean reports whether the path is known neither to lose packets nor to reorder them. Of QUIC nothing is known, nor of what
 // happens behind a relay or a proxy.

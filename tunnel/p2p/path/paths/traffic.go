@@ -11,6 +11,7 @@ type traffic struct {
 	wake    func()        // called when a connection that was quiet carries data
 	tx, rx  atomic.Uint64 // bytes moved by streams and datagrams
 	heard   atomic.Int64  // when something last arrived: nanoseconds after opened
+	wrote   atomic.Int64  // when something was last sent, likewise
 	quiet   atomic.Bool   // wake is to be called
 	sampled atomic.Uint64 // bytes, as of the last Sample
 }
@@ -20,6 +21,9 @@ func (t *traffic) hear() { t.heard.Store(int64(time.Since(t.opened))) }
 
 // HeardAt returns when something last arrived.
 func (t *traffic) HeardAt() time.Time { return t.opened.Add(time.Duration(t.heard.Load())) }
+
+// SentAt returns when something was last sent.
+func (t *traffic) SentAt() time.Time { return t.opened.Add(time.Duration(t.wrote.Load())) }
 
 // Moved counts the bytes that were sent and received.
 func (t *traffic) Moved() uint64 { return t.tx.Load() + t.rx.Load() }
@@ -45,6 +49,7 @@ func (t *traffic) Quiet(quiet bool) {
 
 func (t *traffic) sent(n int) {
 	t.tx.Add(uint64(n))
+	t.wrote.Store(int64(time.Since(t.opened)))
 	t.noticed()
 }
 

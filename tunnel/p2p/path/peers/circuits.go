@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -36,6 +37,18 @@ func (c circuits) Traffic() map[peer.ID]relays.Traffic {
 
 // HeardThrough says when something last came in through a relay.
 func (c circuits) HeardThrough(relay peer.ID) time.Time { return c.Traffic()[relay].Heard }
+
+// InUse reports whether a peer carries more than a few packets now and then.
+func (t *Table) InUse() bool {
+	return slices.ContainsFunc(t.registry.all(), func(p *Peer) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.state.paths) > 0 && p.state.m.HasBulk(t.Now())
+	})
+}
+
+// InUse is Table.InUse.
+func (c circuits) InUse() bool { return c.t.InUse() }
 
 // Conns returns one connection to every connected peer.
 func (c circuits) Conns() []network.Conn {

@@ -67,7 +67,8 @@ func (p *Peer) Narrowed(x ladder.PathID) {
 func (s *state) samples(overTCP map[peer.ID]bool) []ladder.Sample {
 	var out []ladder.Sample
 	for id, x := range s.paths {
-		sample := ladder.Sample{Path: id, Moved: x.Sample(), Heard: time.Since(x.HeardAt()), Carrier: ladder.Never, Streams: x.Streams()}
+		sample := ladder.Sample{Path: id, Moved: x.Sample(), Heard: time.Since(x.HeardAt()), Sent: time.Since(x.SentAt()),
+			RTT: x.Probes.RTT(), Carrier: ladder.Never, Streams: x.Streams()}
 		if at := x.CarrierHeard(); !at.IsZero() {
 			sample.Carrier = time.Since(at)
 		}

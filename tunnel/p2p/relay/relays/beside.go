@@ -10,30 +10,36 @@ import (
 )
 
 const (
-	// quicRest is how long a connection over QUIC that nothing needs stays beside one over TCP, where members are many. A
-	// relay pays about as much for a handshake as for 7 minutes of keep-alive. The pauses between the attempts to punch
+	// quicRest is how long a connection over QUIC that nothing needs stays beside one over TCP. A relay pays about as much for a handshake as for 7 minutes of keep-alive. The pauses between the attempts to punch
 	// one path are shorter, so relays see the UDP socket when ports are guessed.
 	quicRest = 17 * time.Minute
+	// idleRest is the same while no peer is in use: then nothing is punched.
+	idleRest = time.Minute
 )
 
 // rest decides when QUIC beside TCP is closed. Times are those of Config.Now.
 type rest struct {
 	since time.Duration // QUIC has not been needed; 0: it is not there, or it is not to be closed
+	used  time.Duration // when a peer was last in use
 }
 
 // left is how long QUIC stays, which was asked for at asked; 0 or less: it is to be closed.
-func (r *rest) left(now, asked time.Duration) time.Duration {
+func (r *rest) left(now, asked time.Duration, inUse bool) time.Duration {
 	if r.since == 0 {
-		r.since = now
+		r.since, r.used = now, now
 	}
 	r.since = max(r.since, asked)
-	return r.since + quicRest - now
+	if inUse {
+		r.used = now
+		return min(r.since+quicRest-now, idleRest) // then look again
+	}
+	return min(r.since+quicRest, max(r.since, r.used)+idleRest) - now
 }
 
-// enough reports whether QUIC is only dialed when punching asks for it: members are many, and a listening port is connected
-// over TCP.
+// enough reports whether QUIC is only dialed when punching asks for it: a listening port is connected over TCP, and the relay is
+// not a member, whose connections are its paths.
 func (c *client) enough(conns []network.Conn) bool {
-	return c.tcpFirst() && slices.ContainsFunc(c.info.Addrs, isQUIC) &&
+	return !c.Members.View().IsMember(c.info.ID) && slices.ContainsFunc(c.info.Addrs, isQUIC) &&
 		slices.ContainsFunc(conns, func(conn network.Conn) bool { return !overUDP(conn) && listening(c.Dialer, conn) })
 }
 

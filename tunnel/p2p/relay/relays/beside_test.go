@@ -20,13 +20,19 @@ import (
 // QUIC beside TCP stays for a while after it was needed.
 func TestRest(t *testing.T) {
 	const now = time.Hour
+	const last = now + 2 + quicRest
 	var r rest
-	for _, c := range []struct{ at, asked, want time.Duration }{
-		{now, 0, quicRest}, {now + 1, 0, quicRest - 1}, {now + 2, now + 2, quicRest}, {now + 5, now + 2, quicRest - 3},
-		{now + 2 + quicRest, now + 2, 0}, {now + 2 + quicRest, now + 2 + quicRest, quicRest},
+	for _, c := range []struct {
+		at, asked time.Duration
+		inUse     bool
+		want      time.Duration
+	}{
+		{now, 0, true, idleRest}, {now + 1, 0, true, idleRest}, {now + 2, now + 2, true, idleRest}, {last - 1, now + 2, true, 1},
+		{last, now + 2, true, 0}, {last, last, true, idleRest}, {last + 5, last, false, idleRest - 5}, {last + idleRest, last, false, 0},
+		{last + idleRest, last + 6, false, 6}, {last + idleRest + 6, last + 6, false, 0},
 	} {
-		if got := r.left(c.at, c.asked); got != c.want {
-			t.Errorf("at %v, asked for at %v: %v, want %v", c.at, c.asked, got, c.want)
+		if got := r.left(c.at, c.asked, c.inUse); got != c.want {
+			t.Errorf("at %v, asked for at %v, in use %v: %v, want %v", c.at, c.asked, c.inUse, got, c.want)
 		}
 	}
 }
@@ -94,7 +100,7 @@ type streamOf struct {
 
 func (s streamOf) Protocol() protocol.ID { return s.of }
 
-// QUIC is closed only beside TCP from a listening port, where members are many, after some time, and with nothing on it.
+// QUIC is closed only beside TCP from a listening port, a while after the last traffic, and with nothing on it.
 func TestThin(t *testing.T) {
 	tcp := func(port int) *twoEnds {
 		return &twoEnds{local: ma.StringCast(fmt.Sprintf("/ip4/192.0.2.2/tcp/%d", port)), remote: ma.StringCast("/ip4/192.0.2.1/tcp/9")}
@@ -114,14 +120,14 @@ func TestThin(t *testing.T) {
 		closes  bool
 		begins  protocol.ID // on QUIC, when it is about to be closed
 	}{
-		"unused":                 {[]*twoEnds{tcp(1), quic()}, 100, quicRest, true, ""},
-		"too early":              {[]*twoEnds{tcp(1), quic()}, 100, quicRest - 1, false, ""},
-		"members are few":        {[]*twoEnds{tcp(1), quic()}, 99, quicRest, false, ""},
-		"TCP from another port":  {[]*twoEnds{tcp(2), quic()}, 100, quicRest, false, ""},
-		"alone":                  {[]*twoEnds{quic()}, 100, quicRest, false, ""},
-		"a circuit runs over it": {[]*twoEnds{tcp(1), quic(circuit)}, 100, quicRest, false, ""},
-		"the DHT's stream":       {[]*twoEnds{tcp(1), quic(identity.DHTPrefix + "/kad/1.0.0")}, 100, quicRest, true, ""},
-		"a circuit begins":       {[]*twoEnds{tcp(1), quic()}, 100, quicRest, false, circuit},
+		"unused":                 {[]*twoEnds{tcp(1), quic()}, 100, idleRest, true, ""},
+		"too early":              {[]*twoEnds{tcp(1), quic()}, 100, idleRest - 1, false, ""},
+		"members are few":        {[]*twoEnds{tcp(1), quic()}, 3, idleRest, true, ""},
+		"TCP from another port":  {[]*twoEnds{tcp(2), quic()}, 100, idleRest, false, ""},
+		"alone":                  {[]*twoEnds{quic()}, 100, idleRest, false, ""},
+		"a circuit runs over it": {[]*twoEnds{tcp(1), quic(circuit)}, 100, idleRest, false, ""},
+		"the DHT's stream":       {[]*twoEnds{tcp(1), quic(identity.DHTPrefix + "/kad/1.0.0")}, 100, idleRest, true, ""},
+		"a circuit begins":       {[]*twoEnds{tcp(1), quic()}, 100, idleRest, false, circuit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			relay := peer.AddrInfo{ID: newID(t), Addrs: []ma.Multiaddr{ma.StringCast("/ip4/192.0.2.1/udp/9/quic-v1")}}
@@ -141,7 +147,7 @@ func TestThin(t *testing.T) {
 				f()
 				return true
 			}
-			s = &session{c: newClient(&common{ctx: t.Context(), host: &oneConn{}, Config: Config{Dialer: listens{}, Now: func() time.Duration { return now },
+			s = &session{c: newClient(&common{ctx: t.Context(), host: &oneConn{}, Peers: circuits{}, Config: Config{Dialer: listens{}, Now: func() time.Duration { return now },
 				Members: members.NewGater(members.NewView("self", m), members.Rules{}), Spawn: spawn}}, relay)}
 			var conns []network.Conn
 			for _, x := range c.conns {
@@ -165,7 +171,7 @@ func TestThin(t *testing.T) {
 			if held := len(conns) - map[bool]int{true: 1}[c.closes || c.begins != ""]; len(s.held) != held {
 				t.Errorf("%d of %d connections still count for the reservation", len(s.held), len(conns))
 			}
-			if s.spare(conns) && s.rest.left(now, 0) <= 0 {
+			if s.spare(conns) && s.rest.left(now, 0, false) <= 0 {
 				t.Error("it is looked at all the time")
 			}
 		})

@@ -31,9 +31,11 @@ type Config struct {
 	Dialer  Dialer
 	Names   *resolve.Names
 	Heard   func(network.ConnMultiaddrs) time.Time // by the kernel, of a TCP connection's other end; zero for any other
-	Spawn   func(f func()) bool                    // runs f in a goroutine; false: the owner is closing
-	Now     func() time.Duration                   // a clock that runs while this host sleeps
-	Log     *slog.Logger
+	// KeepAlive has the kernel probe the other end of a TCP connection after a silence.
+	KeepAlive func(network.ConnMultiaddrs, time.Duration)
+	Spawn     func(f func()) bool  // runs f in a goroutine; false: the owner is closing
+	Now       func() time.Duration // a clock that runs while this host sleeps
+	Log       *slog.Logger
 	// Targets bounds the dials of relays that are members: they say themselves where they are.
 	Targets *targets.Guard
 	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
@@ -69,6 +71,8 @@ type Peers interface {
 	Traffic() map[peer.ID]Traffic
 	// HeardThrough says when something last came in through a relay.
 	HeardThrough(relay peer.ID) time.Time
+	// InUse reports whether a peer carries more than a few packets now and then.
+	InUse() bool
 	// Conns returns one connection to every connected peer, and Has says whether c is a peer's.
 	Conns() []network.Conn
 	Has(c network.Conn) bool

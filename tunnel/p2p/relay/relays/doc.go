@@ -15,6 +15,7 @@
 //	ping.go      a connection's round-trip time, and whether the relay still answers on it
 //	dial.go      one round of dials over all transports
 //	lead.go      where members are many: TCP first
+//	keepalive.go  how long idle TCP connections may be silent
 //	beside.go    and QUIC as long as something needs it
 //	ports.go     from which ports: the listening ones, or others
 //	client.go    one relay: its connections, and the outcome of the last attempt

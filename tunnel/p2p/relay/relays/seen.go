@@ -17,6 +17,7 @@ import (
 type Seen struct {
 	*common
 	clients func() []*client
+	moved   func() // the router has another address
 
 	mu   sync.Mutex          // a leaf
 	last []endpoint.Endpoint // as of the last call of SeenElsewhere
@@ -85,6 +86,9 @@ func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 				s.compare(overUDP(ev.Conn) && clients[i].enough(clients[i].conns()))
 			}
 			if ip, ok := endpoint.IP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
+				if last.IsValid() {
+					s.moved()
+				}
 				last = ip
 				s.NewAddress() // the router has another address, or was restarted
 			}

@@ -25,7 +25,7 @@ const (
 	redialAtMost = 15 * time.Minute
 	// renewAtMost is the longest time between two reservations. A relay keeps one as long as the connection, so this is for
 	// what nobody thought of.
-	renewAtMost = 10 * time.Minute
+	renewAtMost = 6 * time.Hour
 )
 
 // errFull is a relay that has no reservation for this node now. Another relay is used instead, and this one asked again.
@@ -210,7 +210,7 @@ func (s *session) wait(conns []network.Conn) bool {
 	until := time.Until(c.demand.due(s.renew))
 	switch {
 	case s.spare(conns):
-		until = min(until, s.rest.left(c.Now(), c.demand.asked()))
+		until = min(until, s.rest.left(c.Now(), c.demand.asked(), c.Peers.InUse()))
 	case !s.incomplete(conns):
 	case c.demand.hastened():
 		until = 0
@@ -271,7 +271,7 @@ func (s *session) thin(conns []network.Conn) {
 		return
 	}
 	now := s.c.Now()
-	if s.rest.left(now, s.c.demand.asked()) > 0 {
+	if s.rest.left(now, s.c.demand.asked(), s.c.Peers.InUse()) > 0 {
 		return
 	}
 	s.rest.since = now // the last words of a connection take a moment

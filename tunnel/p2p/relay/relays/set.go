@@ -22,6 +22,7 @@ type Set struct {
 	Seen    Seen
 	Reports Reports
 	Witness Witness
+	keep    keepAlives
 
 	mu      sync.Mutex // a leaf, as are all locks of this package: none is held while another is taken
 	clients []*client  // in the membership's order
@@ -32,8 +33,9 @@ func New(c Config) *Set {
 	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, maxSurveys)}}
 	s.alone = s.isAlone
 	s.many = func() bool { return len(s.all()) >= choice.ManyRelays }
-	s.Seen = Seen{common: &s.common, clients: s.all}
+	s.Seen = Seen{common: &s.common, clients: s.all, moved: s.keep.forget}
 	s.Witness = Witness{common: &s.common, clients: s.all}
+	s.keep = keepAlives{common: &s.common, clients: s.all, lost: make(map[peer.ID]keptLoss)}
 	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report), next: make(map[peer.ID]network.Conn)}
 	return s
 }

@@ -39,8 +39,8 @@ func (s *Set) Start(ctx context.Context, h host.Host, peers Peers) error {
 	return nil
 }
 
-// watch decides when relays are pinged. An idle relay is not: what keeps NATs open, and finds a dead connection within a
-// minute, is QUIC's and yamux's own keep-alive, and the probes of paths where a member is the relay. It is pinged
+// watch decides when relays are pinged. An idle relay is not: what keeps NATs open, and finds a dead connection within two
+// minutes, is the kernel's keep-alive over TCP, QUIC's, and the probes of paths where a member is the relay. It is pinged
 // immediately when something points to trouble: busy circuits fall silent, a path dies, a circuit is being opened, this
 // host's addresses change.
 type watch struct {
@@ -84,6 +84,7 @@ func (w *watch) look(now time.Time) (again time.Duration) {
 		w.set.SuspectAll()
 	}
 	w.last, again = clock, restTick
+	w.set.keep.look(now, clock)
 	if now.Sub(w.improved) >= improveEvery {
 		w.improved = now
 		w.set.Peers.Improve(now)

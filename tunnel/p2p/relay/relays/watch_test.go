@@ -6,6 +6,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 // circuits are what peers' circuits carry, as a test says.
@@ -16,14 +18,16 @@ func (c circuits) HeardThrough(relay peer.ID) time.Time { return c[relay].Heard 
 func (circuits) Conns() []network.Conn                  { return nil }
 func (circuits) Has(network.Conn) bool                  { return false }
 func (circuits) Improve(time.Time)                      {}
+func (circuits) InUse() bool                            { return false }
 
 // A relay is pinged when busy circuits through it fall silent, and when this host has slept; not while it is idle.
 func TestWhenRelaysArePinged(t *testing.T) {
 	id := newID(t)
 	carried := circuits{}
 	clock := time.Duration(0)
-	s := New(Config{Now: func() time.Duration { return clock }})
-	s.ctx, s.Peers = t.Context(), carried
+	s := New(Config{Now: func() time.Duration { return clock }, Heard: func(network.ConnMultiaddrs) time.Time { return time.Time{} },
+		Members: members.NewGater(members.NewView("self", members.Membership{}), members.Rules{})})
+	s.ctx, s.Peers, s.host = t.Context(), carried, &oneConn{}
 	c := newClient(&s.common, peer.AddrInfo{ID: id})
 	s.clients = []*client{c}
 	ping, _ := c.lines.add(nil)

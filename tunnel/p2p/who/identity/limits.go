@@ -189,7 +189,7 @@ func muxerConfig() *yamux.Config {
 	c.MaxStreamWindowSize = streamWindow
 	c.MaxMessageSize = 64 << 10
 	c.KeepAliveInterval = 30 * time.Second
-	c.MeasureRTTInterval = 10 * time.Minute // after a first time; each wakes both ends
+	c.MeasureRTTInterval = 24 * time.Hour // after a first time; each wakes both ends, and a radio
 	c.ConnectionWriteTimeout = 15 * time.Second
 	return c
 }

@@ -1,0 +1,255 @@
+// Command idle measures what a member costs whose pods say little: IP bytes on the WAN side of its site's router, in both
+// directions, by what they are for. `make bench-idle` runs it; all states stand side by side in one lab.
+//
+//	main.go     the states, and what happens in them
+//	capture.go  reads what tcpdump wrote, and sums it up
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"edgemesh/test/lab"
+)
+
+// state is one row: a node behind a router of its own, and a time in which it is watched.
+type state struct {
+	name     string
+	node     string        // its site, and so its capture, is named after it
+	udp, tcp time.Duration // what its router remembers
+	reset    bool
+	noTCP    bool
+	from, to time.Duration // watched, after the beginning
+	minus    string        // the state whose cost is no part of this one's
+}
+
+// asked is how often a peer is sent a request that is sent one now and then.
+const asked = 30 * time.Second
+
+func states(d time.Duration) []state {
+	const m = time.Minute
+	quiet := 2*m + min(d, 3*m)
+	return []state{
+		{name: "idle", node: "idle", udp: 2 * m, tcp: 30 * m, from: m, to: m + d},
+		{name: "idle, NAT forgets UDP after 30 s and TCP after 2 min", node: "short", udp: m / 2, tcp: 2 * m, from: m, to: m + d},
+		{name: "the same with a reset, TCP after 5 min", node: "reset", udp: m / 2, tcp: 5 * m, reset: true, from: m, to: m + d},
+		{name: "idle, TCP blocked, UDP 15 s", node: "udp", udp: m / 4, tcp: m, noTCP: true, from: m, to: m + d},
+		{name: "one peer, last packet 2 to 5 min ago", node: "quiet", udp: 2 * m, tcp: 30 * m, from: 2 * m, to: quiet, minus: "idle"},
+		{name: "one peer, first packet and the 2 min after it", node: "quiet", udp: 2 * m, tcp: 30 * m, from: 0, to: 2 * m, minus: "idle"},
+		{name: "one peer, a request each 30 s, with its bytes", node: "asked", udp: 2 * m, tcp: 30 * m, from: m, to: m + d, minus: "idle"},
+	}
+}
+
+func main() {
+	d := flag.Duration("time", 10*time.Minute, "how long each state is watched")
+	warm := flag.Duration("warm", 2*time.Minute, "how long after the start")
+	silence := flag.Duration("silence", 0, "afterwards, be silent for so long and time the first answer behind each router")
+	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
+	relays := flag.String("relays", "", "directory of other relays")
+	verbose := flag.Bool("v", false, "list who sent what")
+	keep := flag.String("keep", "", "directory for captures and logs")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	b := bench{states: states(*d), watched: *d, warm: *warm, silence: *silence, relays: *relays, verbose: *verbose, keep: *keep}
+	if err := b.run(ctx, *bin); err != nil {
+		fmt.Fprintln(os.Stderr, "idle:", err)
+		os.Exit(1)
+	}
+}
+
+type bench struct {
+	states                 []state
+	watched, warm, silence time.Duration
+	relays, keep           string
+	verbose                bool
+
+	l     *lab.Lab
+	nodes map[string]*lab.Node
+	pods  map[string]*lab.Pod
+}
+
+func (b *bench) run(ctx context.Context, bin string) (err error) {
+	if b.l, err = lab.New(lab.Options{Bin: bin}); err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := b.l.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	if err := b.build(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, b.l.Logs(20))
+	}
+	fmt.Printf("%d nodes behind NATs, two relays; waiting %v, then watching for %v\n", len(b.nodes), b.warm, b.watched)
+	if err := pause(ctx, b.warm); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := b.live(ctx); err != nil {
+		return err
+	}
+	end := time.Now()
+	rows, err := b.sum(began)
+	if err != nil {
+		return err
+	}
+	print(rows, b.verbose)
+	if err := b.wake(ctx, end); err != nil {
+		return err
+	}
+	if b.keep != "" {
+		if out, err := exec.CommandContext(ctx, "cp", "-r", b.l.Dir, b.keep).CombinedOutput(); err != nil {
+			return fmt.Errorf("keep captures: %w: %s", err, out)
+		}
+	}
+	warnings, err := b.l.Warnings()
+	for _, w := range warnings {
+		fmt.Println(w)
+	}
+	return err
+}
+
+// build makes relays, sites and nodes, and starts everything. Each measured node has another one to talk to, in the cloud.
+func (b *bench) build(ctx context.Context) error {
+	b.nodes, b.pods = map[string]*lab.Node{}, map[string]*lab.Pod{}
+	for _, name := range []string{"relay-1", "relay-2"} {
+		r, err := b.l.AddRelay(name)
+		if err != nil {
+			return err
+		}
+		r.Programs = b.relays
+	}
+	for _, s := range append(b.states, state{node: "peer", udp: 2 * time.Minute, tcp: 30 * time.Minute}) {
+		if b.nodes[s.node] != nil {
+			continue
+		}
+		site, err := b.l.AddSite("site-"+s.node, lab.EIM)
+		if err != nil {
+			return err
+		}
+		if b.nodes[s.node], err = site.AddNode(s.node, lab.NodeOptions{}); err != nil {
+			return err
+		}
+		if err := site.SetTimeouts(s.udp, s.tcp, s.reset); err != nil {
+			return err
+		}
+		if s.noTCP {
+			if err := site.Router.Script("iptables -w -I FORWARD -p tcp -j DROP"); err != nil {
+				return err
+			}
+		}
+		if _, err := site.Router.Start("tcpdump-"+s.node, "tcpdump", "-i", "wan0", "-n", "-U", "-s", "96", "-Z", "root",
+			"-w", b.capture(s.node), "ip or (ip6 and not icmp6)"); err != nil {
+			return err
+		}
+	}
+	if err := b.l.WriteMembership(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for _, r := range b.l.Relays {
+		if err := r.Start(); err != nil {
+			return err
+		}
+		if err := r.WaitUp(ctx); err != nil {
+			return err
+		}
+	}
+	for name, n := range b.nodes {
+		if err := n.Start(); err != nil {
+			return err
+		}
+		if err := n.WaitPods(ctx); err != nil {
+			return err
+		}
+		if err := n.WaitReserved(ctx); err != nil {
+			return err
+		}
+		var err error
+		if b.pods[name], err = n.AddPod(ctx, "pod-"+name); err != nil {
+			return err
+		}
+		if err := b.pods[name].Serve(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) capture(node string) string { return filepath.Join(b.l.Dir, node+".pcap") }
+
+// live does what the states say.
+func (b *bench) live(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(time.Minute+b.watched, 5*time.Minute))
+	defer cancel()
+	if err := b.get(ctx, "quiet", 5*time.Second); err != nil {
+		return err
+	}
+	for {
+		if err := b.get(ctx, "asked", 5*time.Second); err != nil && ctx.Err() == nil {
+			fmt.Println("asked:", err)
+		}
+		if pause(ctx, asked) != nil {
+			break
+		}
+	}
+	return context.Cause(context.WithoutCancel(ctx))
+}
+
+// get has the peer's pod send a request to a node's.
+func (b *bench) get(ctx context.Context, node string, wait time.Duration) error {
+	_, err := b.pods["peer"].Get(ctx, b.pods[node].IP4(), wait)
+	return err
+}
+
+// wake waits until nothing was sent for the time of silence, and times the first answer of each node.
+func (b *bench) wake(ctx context.Context, since time.Time) error {
+	if b.silence == 0 {
+		return nil
+	}
+	if err := pause(ctx, time.Until(since.Add(b.silence))); err != nil {
+		return err
+	}
+	fmt.Printf("\nfirst answer after %v of silence:\n", b.silence)
+	var wg sync.WaitGroup
+	for name := range b.nodes {
+		if name == "peer" {
+			continue
+		}
+		wg.Go(func() {
+			began := time.Now()
+			err := b.get(ctx, name, 10*time.Second)
+			fmt.Printf("  %-8s %4d ms %v\n", name, time.Since(began).Milliseconds(), orNothing(err))
+		})
+	}
+	wg.Wait()
+	return nil
+}
+
+func orNothing(err error) string {
+	if err == nil {
+		return ""
+	}
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	return text
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,192 @@
+package relays
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+)
+
+const (
+	// keepFirst is how long a TCP connection to a relay may be silent at first, and MostSilence in the end: routers that forget
+	// TCP within two minutes are not worth more. What was too long is cut to two thirds, but not below keepLeast.
+	keepFirst   = time.Minute
+	MostSilence = 110 * time.Second
+	keepLeast   = 10 * time.Second
+	// keepAgain is when what was too long is tried again, keepBlame how soon a relay has to be back for the silence to have been
+	// what ended its connection.
+	keepAgain = 24 * time.Hour
+	keepBlame = 30 * time.Second
+	// keepLook is how often connections are looked at. That sends nothing.
+	keepLook = 10 * time.Second
+	// keepExact is how exactly the kernel keeps its timer.
+	keepExact = 1500 * time.Millisecond
+)
+
+// silence is how long routers on the way remember a TCP connection to a relay, as far as is known. Times are Config.Now's.
+type silence struct {
+	held   time.Duration // the longest that a connection survived
+	failed time.Duration // what one did not survive; 0: nothing, or long ago
+	again  time.Duration // when failed is forgotten
+}
+
+// limit is the most that may be tried.
+func (s *silence) limit(now time.Duration) time.Duration {
+	if s.failed > 0 && now < s.again {
+		return min(MostSilence, max(s.failed*2/3, keepLeast))
+	}
+	return MostSilence
+}
+
+// safe is what connections may be silent, and longer what one of them may, to learn.
+func (s *silence) safe(now time.Duration) time.Duration {
+	return min(max(s.held, keepFirst), s.limit(now))
+}
+
+func (s *silence) longer(now time.Duration) time.Duration {
+	return min(s.safe(now)*4/3, s.limit(now))
+}
+
+// survived notes a silence after which the relay answered, ended one after which it did not, or a router reset the connection.
+func (s *silence) survived(d time.Duration) { s.held = max(s.held, d) }
+
+func (s *silence) ended(now, d time.Duration) {
+	s.failed, s.again, s.held = d, now+keepAgain, 0
+}
+
+// keepAlives has the kernel keep connections to relays alive over TCP. It belongs to the watch, except for what was learned.
+type keepAlives struct {
+	*common
+	clients func() []*client
+	kept    map[network.Conn]*keptAlive
+	looked  time.Duration
+	lost    map[peer.ID]keptLoss
+
+	mu sync.Mutex // a leaf: guards silence
+	silence
+}
+
+// keptAlive is one connection as it was at the last look.
+type keptAlive struct {
+	relay peer.ID
+	heard time.Time
+	probe time.Duration // after this silence
+}
+
+// keptLoss is a silence that a connection did not survive.
+type keptLoss struct {
+	silence, at time.Duration
+}
+
+// forget forgets what was learned: the site has another address, and maybe another router.
+func (k *keepAlives) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.silence = silence{}
+}
+
+// look learns from what has happened since the last look, and sets the kernel's timers.
+func (k *keepAlives) look(at time.Time, now time.Duration) {
+	if k.looked > 0 && now-k.looked < keepLook {
+		return
+	}
+	k.looked = now
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	order := k.live()
+	for conn, was := range k.kept {
+		if !slices.Contains(order, conn) && was.probe > 0 && at.Sub(was.heard) >= was.probe {
+			k.lost[was.relay] = keptLoss{was.probe, now}
+		}
+	}
+	seen := make(map[network.Conn]*keptAlive)
+	for _, conn := range order {
+		heard, was := k.Heard(conn), k.kept[conn]
+		if was == nil {
+			was = &keptAlive{relay: conn.RemotePeer(), heard: heard}
+			k.blame(was.relay, now)
+		}
+		if d := heard.Sub(was.heard); was.probe > 0 && d >= was.probe-keepExact {
+			k.survived(min(d, was.probe))
+		}
+		was.heard, seen[conn] = heard, was
+	}
+	k.kept = seen
+	k.set(order, at, now)
+}
+
+// live returns the connections over TCP to relays that are wanted. A member's are its paths, which are probed.
+func (k *keepAlives) live() (out []network.Conn) {
+	for _, c := range k.clients() {
+		if c.demand.connection() && !k.Members.View().IsMember(c.info.ID) {
+			out = append(out, slices.DeleteFunc(c.conns(), func(conn network.Conn) bool { return k.Heard(conn).IsZero() })...)
+		}
+	}
+	return out
+}
+
+// blame follows a connection to a relay: if it is the one after a loss, the relay was there, and the silence too long.
+func (k *keepAlives) blame(relay peer.ID, now time.Duration) {
+	if l, ok := k.lost[relay]; ok && now-l.at <= keepBlame {
+		k.ended(now, l.silence)
+	}
+	delete(k.lost, relay)
+}
+
+// set sets the timers so that all connections are probed at the same time, which wakes a radio once, but one that is not the
+// home's, where longer silences are tried.
+func (k *keepAlives) set(order []network.Conn, at time.Time, now time.Duration) {
+	safe, longer := k.safe(now), k.longer(now)
+	spare := k.spare(order)
+	due := safe
+	for _, conn := range order {
+		if s := at.Sub(k.kept[conn].heard); conn != spare && s < safe {
+			due = min(due, safe-s)
+		}
+	}
+	for _, conn := range order {
+		was := k.kept[conn]
+		s, probe := at.Sub(was.heard), safe
+		switch {
+		case conn == spare && longer > safe:
+			probe = longer
+		case s >= safe: // a probe is under way
+			continue
+		case s+due >= safe/2:
+			probe = s + due
+		}
+		if d := probe - was.probe; d > keepExact || d < -keepExact {
+			was.probe = probe.Round(time.Second)
+			k.KeepAlive(conn, was.probe)
+		}
+	}
+}
+
+// spare is the connection on which longer silences are tried; nil where there is one relay.
+func (k *keepAlives) spare(order []network.Conn) network.Conn {
+	var all []peer.ID
+	for _, c := range k.clients() {
+		all = append(all, c.info.ID)
+	}
+	if len(all) < 2 {
+		return nil
+	}
+	home := choice.Homes(k.Self, all)[0]
+	var spare network.Conn
+	homely := false
+	for _, conn := range order {
+		if conn.RemotePeer() == home {
+			homely = true
+		} else {
+			spare = conn
+		}
+	}
+	if !homely {
+		return nil
+	}
+	return spare
+}

@@ -1,0 +1,169 @@
+package relays
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/who/members"
+)
+
+// router is one that forgets connections after some silence, with relays behind it, as keepAlives sees them. The kernel's part is
+// played: a probe after the silence that was set, and the end of what is not answered.
+type router struct {
+	t       *testing.T
+	now     time.Duration
+	forgets time.Duration
+	resets  bool
+	lies    bool // it has become another one
+	conns   map[peer.ID]*keptConn
+	keep    *keepAlives
+	ended   int
+}
+
+type keptConn struct {
+	network.Conn
+	remote       peer.ID
+	heard, probe time.Duration
+	over         bool
+}
+
+func (c *keptConn) IsClosed() bool                { return c.over }
+func (c *keptConn) RemotePeer() peer.ID           { return c.remote }
+func (c *keptConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/192.0.2.1/tcp/9") }
+
+type routed struct {
+	*oneConn
+	r *router
+}
+
+func (h routed) Network() network.Network { return routedNetwork{r: h.r} }
+
+type routedNetwork struct {
+	network.Network
+	r *router
+}
+
+func (n routedNetwork) ConnsToPeer(p peer.ID) []network.Conn { return []network.Conn{n.r.conns[p]} }
+
+var start = time.Unix(1e9, 0)
+
+func newRouter(t *testing.T, relays int, forgets time.Duration, resets bool) *router {
+	r := &router{t: t, forgets: forgets, resets: resets, conns: map[peer.ID]*keptConn{}}
+	s := New(Config{Self: "self", Members: members.NewGater(members.NewView("self", members.Membership{}), members.Rules{}),
+		Heard:     func(c network.ConnMultiaddrs) time.Time { return start.Add(c.(*keptConn).heard) },
+		KeepAlive: func(c network.ConnMultiaddrs, d time.Duration) { c.(*keptConn).probe = d }})
+	s.ctx, s.host = t.Context(), routed{r: r}
+	for range relays {
+		id := newID(t)
+		c := newClient(&s.common, peer.AddrInfo{ID: id})
+		c.demand.setReservation(true)
+		s.clients = append(s.clients, c)
+		r.conns[id] = &keptConn{remote: id}
+	}
+	r.keep = &s.keep
+	return r
+}
+
+// run lets time pass.
+func (r *router) run(d time.Duration) {
+	for end := r.now + d; r.now < end; r.now += time.Second {
+		dead := 0
+		for id, c := range r.conns {
+			silence := r.now - c.heard
+			switch {
+			case c.probe == 0 || silence < c.probe:
+			case silence < r.forgets:
+				c.heard = r.now
+			case r.resets || silence > c.probe+9*time.Second:
+				c.over = true
+				r.ended++
+				r.conns[id] = &keptConn{remote: id, heard: r.now}
+			default:
+				dead++
+			}
+		}
+		if dead > 1 && !r.lies {
+			r.t.Errorf("after %v no relay can reach this node", r.now)
+		}
+		if r.now%keepLook == 0 {
+			r.keep.look(start.Add(r.now), r.now)
+		}
+	}
+}
+
+// Silences grow until they just hold, and one relay is always there.
+func TestKeepAliveLearns(t *testing.T) {
+	for _, resets := range []bool{false, true} {
+		for _, c := range []struct{ forgets, least, most time.Duration }{
+			{time.Hour, MostSilence, MostSilence}, {2 * time.Minute, MostSilence, MostSilence}, {100 * time.Second, 60 * time.Second, 75 * time.Second},
+		} {
+			r := newRouter(t, 2, c.forgets, resets)
+			r.run(time.Hour)
+			before := r.ended
+			if got := r.keep.safe(r.now); got < c.least || got > c.most {
+				t.Errorf("NAT of %v, resets %v: %v after an hour", c.forgets, resets, got)
+			}
+			if r.run(12 * time.Hour); r.ended != before || before > 1 {
+				t.Errorf("NAT of %v, resets %v: %d connections lost in the first hour, %d later", c.forgets, resets, before, r.ended-before)
+			}
+		}
+	}
+}
+
+// A NAT that forgets earlier from some time on is followed, also below the first silence, and forgiven after a day.
+func TestKeepAliveShrinks(t *testing.T) {
+	r := newRouter(t, 2, time.Hour, false)
+	r.run(time.Hour)
+	r.forgets, r.lies = 50*time.Second, true
+	r.run(10 * time.Minute)
+	before := r.ended
+	if got := r.keep.safe(r.now); got >= r.forgets || got < keepLeast {
+		t.Errorf("%v behind a NAT that forgets after %v", got, r.forgets)
+	}
+	if r.run(6 * time.Hour); r.ended != before {
+		t.Errorf("%d connections lost after that", r.ended-before)
+	}
+	r.forgets = time.Hour
+	if r.run(keepAgain + time.Hour); r.keep.safe(r.now) != MostSilence {
+		t.Errorf("%v a day later", r.keep.safe(r.now))
+	}
+}
+
+// All connections are probed at the same time but one, on which longer silences are tried, and which is never the home's.
+func TestKeepAliveTogether(t *testing.T) {
+	r := newRouter(t, 3, time.Hour, false)
+	for i, id := range slices.Collect(func(yield func(peer.ID) bool) {
+		for id := range r.conns {
+			if !yield(id) {
+				return
+			}
+		}
+	}) {
+		r.conns[id].heard = -time.Duration(i) * 17 * time.Second
+	}
+	var ids []peer.ID
+	for _, c := range r.keep.clients() {
+		ids = append(ids, c.info.ID)
+	}
+	r.run(30 * time.Second)
+	if home := r.conns[choice.Homes("self", ids)[0]]; home.probe > keepFirst {
+		t.Errorf("%v are tried at the home", home.probe)
+	}
+	r.run(time.Hour)
+	var at []time.Duration
+	for _, c := range r.conns {
+		at = append(at, c.heard)
+	}
+	if d := slices.Max(at) - slices.Min(at); d > 3*time.Second {
+		t.Errorf("probes are up to %v apart", d)
+	}
+	if one := newRouter(t, 1, time.Hour, false); one.keep.spare(nil) != nil {
+		t.Error("the only relay is for trying")
+	}
+}
