@@ -139,7 +139,7 @@ func tryURL(ctx context.Context, client *http.Client, url string) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
+		return fmt.Errorf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 	}
 	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHello))
 	return err

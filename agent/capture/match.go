@@ -66,7 +66,7 @@ func Comment(p *control.PeerStatus) string {
 	if p.Relay != "" {
 		text += " via " + p.Relay
 	}
-	return wording.Printable(text)
+	return wording.Foreign(text, 1<<10)
 }
 
 // addresses are an IP packet's.

@@ -14,6 +14,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording/wordingtest"
 )
 
 // fake is an agent of the node self; open is what answers.
@@ -182,6 +183,26 @@ func TestAnswersAreBounded(t *testing.T) {
 			if f.Severity != findings.Warning {
 				t.Fatalf("%s: %+v", name, f)
 			}
+		}
+	}
+	for _, say := range []reply{{Error: wordingtest.Hostile()[:16<<10]}, {Findings: make([]findings.Finding, 1)}} {
+		if say.Error == "" {
+			wordingtest.Fill(&say.Findings, wordingtest.Hostile()[:2<<10])
+		}
+		text, _ := json.Marshal(say)
+		all, err := fetch(t.Context(), &fake{open: func() (Stream, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				_, _ = theirs.Read(make([]byte, maxQuery))
+				_, _ = theirs.Write(text)
+				theirs.Close()
+			}()
+			return pipe{ours}, nil
+		}}, member("b", "10.244.2.0/24"), query{})
+		if err != nil {
+			wordingtest.Check(t, err.Error(), 2<<10)
+		} else if wordingtest.Check(t, all, 1<<10) < 5 {
+			t.Errorf("a liar: %v", all)
 		}
 	}
 	old := &fake{open: func() (Stream, error) { return nil, errors.New("protocols not supported") }}

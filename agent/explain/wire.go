@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -73,7 +74,7 @@ func fetch(ctx context.Context, a Agent, to mesh.Node, q query) ([]findings.Find
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if r.Error != "" {
-		return nil, errors.New(r.Error)
+		return nil, errors.New(wording.Foreign(r.Error, 1<<10))
 	}
 	for i, f := range r.Findings {
 		if !slices.Contains([]findings.Severity{findings.OK, findings.Skipped, findings.Note, findings.Warning, findings.Broken}, f.Severity) {

@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"edgemesh/internal/wording"
 )
@@ -111,36 +110,16 @@ const (
 
 // Bounded is the finding on one line, printable, and of limited length, whoever wrote it.
 func (f Finding) Bounded() Finding {
-	f.ID, f.Node, f.Subject = cut(f.ID, maxName), cut(f.Node, maxName), cut(f.Subject, maxName)
-	f.Text, f.Remedy, f.Source = cut(f.Text, maxText), cut(f.Remedy, maxText), cut(f.Source, maxName)
+	f.ID, f.Node, f.Subject = wording.Foreign(f.ID, maxName), wording.Foreign(f.Node, maxName), wording.Foreign(f.Subject, maxName)
+	f.Text, f.Remedy, f.Source = wording.Foreign(f.Text, maxText), wording.Foreign(f.Remedy, maxText), wording.Foreign(f.Source, maxName)
 	f.Victims = slices.Clone(f.Victims) // others hold the finding, too
 	if n := len(f.Victims) - maxVictims; n > 0 {
 		f.Victims = append(f.Victims[:maxVictims], wording.Number(n)+" more")
 	}
 	for i, v := range f.Victims {
-		f.Victims[i] = cut(v, maxName)
+		f.Victims[i] = wording.Foreign(v, maxName)
 	}
 	return f
-}
-
-// cut is text on one line of at most so many bytes.
-func cut(text string, most int) string {
-	text = wording.Printable(wording.OneLine(short(text, 2*most)))
-	if len(text) <= most {
-		return text
-	}
-	return short(text, most-len("…")) + "…"
-}
-
-// short is the beginning of text that ends with a whole character.
-func short(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most]
 }
 
 // former are the names of ID and Text until release 0.9; agents, commands and plugins of both releases read each other's.

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/internal/cli"
 	"edgemesh/internal/version"
+	"edgemesh/internal/wording/wordingtest"
 )
 
 // fake is a kubectl whose cluster has three nodes: on edge-1 all is well, edge-2 has trouble, edge-3 cannot be reached,
@@ -280,9 +281,38 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	log := "E1122 02:43:04.671509   32476 memcache.go:265] \"Unhandled Error\" err=\"x\"\n"
-	for complaint, want := range map[string]string{log + log + "The connection was refused\n": "The connection was refused", "no\nway\n": "no way", log: strings.TrimSpace(log)} {
+	for complaint, want := range map[string]string{log + log + "The connection was refused\n": "The connection was refused", "no\nway\n": "no; way", log: strings.TrimSpace(log)} {
 		if got := said(complaint); got != want {
 			t.Errorf("%q: %q, want %q", complaint, got, want)
 		}
+	}
+}
+
+// Every text of a MeshNode, which its node writes itself, is bounded and printable.
+func TestMembersOfALiar(t *testing.T) {
+	say, _ := json.Marshal(wordingtest.Hostile())
+	file := filepath.Join(t.TempDir(), "kubectl")
+	script := `#!/bin/sh
+case "$*" in
+*meshnodes*) cat <<'END'
+{"items": [{"metadata": {"name": "a"}, "status": {"agentVersion": SAY, "conditions": [{"type": "Ready", "status": SAY, "message": SAY}]}}]}
+END
+;;
+*) echo '{"items": []}' ;;
+esac
+`
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(script, "SAY", string(say))), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECTL", file)
+	var b strings.Builder
+	Execute(t.Context(), []string{"status"}, nil, &b, &b)
+	for line := range strings.Lines(b.String()) {
+		if bad := wordingtest.Bad(strings.TrimSuffix(line, "\n"), 4<<10); bad != "" {
+			t.Errorf("a line of %d bytes %s: %.200q", len(line), bad, line)
+		}
+	}
+	if !strings.Contains(b.String(), "broken:") {
+		t.Errorf("it is not what the node says:\n%.500s", b.String())
 	}
 }

@@ -130,10 +130,10 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 	}
 	var out []member
 	for _, n := range nodes.Items {
-		m := member{Node: n.Metadata.Name, Version: n.Status.AgentVersion}
+		m := member{Node: clean(n.Metadata.Name), Version: wording.Foreign(n.Status.AgentVersion, 128)}
 		for _, c := range n.Status.Conditions {
 			if c.Type == "Ready" {
-				m.Ready, m.Because = c.Status, c.Message
+				m.Ready, m.Because = wording.Foreign(c.Status, 128), wording.Foreign(c.Message, 1<<10)
 			}
 		}
 		for _, p := range pods.Items {
@@ -324,4 +324,4 @@ func said(complaint string) string {
 }
 
 // clean makes text of other machines safe to print, on one line.
-func clean(text string) string { return wording.Printable(text) }
+func clean(text string) string { return wording.Foreign(text, 2<<10) }

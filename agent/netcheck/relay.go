@@ -97,7 +97,7 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 				return
 			}
 			if err != nil {
-				a.Error = wording.OneLine(err.Error())
+				a.Error = wording.Foreign(err.Error(), 1<<10)
 			} else {
 				ms := float64(rtt.Microseconds()) / 1000
 				a.RTTMs = &ms

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording/wordingtest"
 )
 
 func ms(v float64) *float64 { return &v }
@@ -349,4 +351,24 @@ func TestAsk(t *testing.T) {
 		stop()
 		wg.Wait()
 	})
+}
+
+// Every text of another member's report is one that a screen, a table or a program may have.
+func TestReportOfALiar(t *testing.T) {
+	var r Report
+	wordingtest.Fill(&r, wordingtest.Hostile()[:4<<10], "Pair.Path")
+	for i := range r.Pairs {
+		r.Pairs[i].Path = "none"
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(bytes.NewReader(frame(string(body))), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := wordingtest.Check(t, got, maxText); n < 15 {
+		t.Errorf("%d texts came through: %+v", n, got)
+	}
 }

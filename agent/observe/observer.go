@@ -202,7 +202,7 @@ func (o Observer) keep(ctx context.Context, m mesh.Node, s Scope, slots chan str
 			return
 		}
 		e := about(m)
-		e.Error = cut(wording.OneLine(err.Error()), maxText)
+		e.Error = wording.Foreign(err.Error(), maxText)
 		if !put(ctx, out, e) {
 			return
 		}

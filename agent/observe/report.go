@@ -12,7 +12,6 @@ import (
 	"reflect"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/wording"
@@ -104,7 +103,7 @@ func encode(r Report, before Findings) ([]byte, error) {
 	}
 	for _, f := range r.Findings {
 		if f.Severity.Wrong() {
-			r.Problems = append(r.Problems, cut(f.ID+": "+f.Text, maxText))
+			r.Problems = append(r.Problems, wording.Foreign(f.ID+": "+f.Text, maxText))
 		}
 	}
 	if len(r.Findings) > 0 && reflect.DeepEqual(r.Findings, before.bounded()) {
@@ -142,7 +141,7 @@ func Read(r io.Reader, before Findings) (Report, error) {
 	}
 	var out Report
 	if err := json.Unmarshal(body.Bytes(), &out); err != nil {
-		return Report{}, fmt.Errorf("%w: %s", ErrRubbish, cut(err.Error(), maxText))
+		return Report{}, fmt.Errorf("%w: %s", ErrRubbish, wording.Foreign(err.Error(), maxText))
 	}
 	switch {
 	case out.Unchanged:
@@ -158,11 +157,11 @@ func Read(r io.Reader, before Findings) (Report, error) {
 
 // bound brings a report within the bounds.
 func (r *Report) bound() {
-	r.Version, r.NAT, r.Refused = cut(r.Version, maxName), cut(r.NAT, maxName), cut(r.Refused, maxText)
+	r.Version, r.NAT, r.Refused = wording.Foreign(r.Version, maxName), wording.Foreign(r.NAT, maxName), wording.Foreign(r.Refused, maxText)
 	r.Left = max(0, min(r.Left, math.MaxInt32))
 	r.Relays = slices.Clone(r.Relays[:min(len(r.Relays), maxRelays)])
 	for i, x := range r.Relays {
-		r.Relays[i] = Relay{PeerID: cut(x.PeerID, maxName), Reserved: x.Reserved, Lost: x.Lost, RTTMs: number(x.RTTMs), Addr: cut(x.Addr, maxText)}
+		r.Relays[i] = Relay{PeerID: wording.Foreign(x.PeerID, maxName), Reserved: x.Reserved, Lost: x.Lost, RTTMs: number(x.RTTMs), Addr: wording.Foreign(x.Addr, maxText)}
 	}
 	r.Findings, r.Unchanged, r.Problems = r.Findings.bounded(), false, nil
 	seen := map[string]bool{}
@@ -177,7 +176,7 @@ func (r *Report) bound() {
 	}
 	for i := range r.Pairs {
 		p := &r.Pairs[i]
-		p.Peer, p.Transport, p.Relay, p.Reason = cut(p.Peer, maxName), cut(p.Transport, maxName), cut(p.Relay, maxName), cut(p.Reason, maxText)
+		p.Peer, p.Transport, p.Relay, p.Reason = wording.Foreign(p.Peer, maxName), wording.Foreign(p.Transport, maxName), wording.Foreign(p.Relay, maxName), wording.Foreign(p.Reason, maxText)
 		p.RTTMs, p.QueueMs = number(p.RTTMs), number(p.QueueMs)
 	}
 }
@@ -186,14 +185,14 @@ func (r *Report) bound() {
 func (all Findings) bounded() (out Findings) {
 	for _, f := range all[:min(len(all), maxFindings)] {
 		f = f.Bounded()
-		f.ID, f.Node, f.Source = cut(f.ID, maxName), cut(f.Node, maxName), cut(f.Source, maxName)
-		f.Subject, f.Text, f.Remedy = cut(f.Subject, maxText), cut(f.Text, maxText), cut(f.Remedy, maxText)
+		f.ID, f.Node, f.Source = wording.Foreign(f.ID, maxName), wording.Foreign(f.Node, maxName), wording.Foreign(f.Source, maxName)
+		f.Subject, f.Text, f.Remedy = wording.Foreign(f.Subject, maxText), wording.Foreign(f.Text, maxText), wording.Foreign(f.Remedy, maxText)
 		if f.Severity != findings.Note && !f.Severity.Wrong() {
 			f.Severity = findings.Warning
 		}
 		f.Victims = slices.Clone(f.Victims[:min(len(f.Victims), maxVictims)])
 		for i, v := range f.Victims {
-			f.Victims[i] = cut(v, 2*maxName)
+			f.Victims[i] = wording.Foreign(v, 2*maxName)
 		}
 		out = append(out, f)
 	}
@@ -206,20 +205,4 @@ func number(v *float64) *float64 {
 		return nil
 	}
 	return v
-}
-
-// cut is text on one line, without control and formatting characters, of at most so many bytes.
-func cut(text string, most int) string {
-	if len(text) > 4*most {
-		text = text[:4*most]
-	}
-	text = wording.Printable(text)
-	if len(text) <= most {
-		return text
-	}
-	end := most - len("…")
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
 }

@@ -35,4 +35,4 @@ const (
 )
 
 // clean makes text of other machines safe to print: no control characters, no second line.
-func clean(text string) string { return wording.Printable(text) }
+func clean(text string) string { return wording.Foreign(text, 2<<10) }

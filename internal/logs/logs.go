@@ -57,7 +57,7 @@ func New(w io.Writer, c Config, verbose bool) (*slog.Logger, *slog.LevelVar) {
 	if verbose {
 		v.Set(slog.LevelDebug)
 	}
-	o := &slog.HandlerOptions{Level: &v}
+	o := &slog.HandlerOptions{Level: &v, ReplaceAttr: harmless}
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o)), &v
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/netip"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/multiformats/go-multiaddr"
 	"go.uber.org/goleak"
+
+	"edgemesh/internal/wording/wordingtest"
 )
 
 // A person reads the text: no 10m0s, no [a b], nothing of what is not there.
@@ -91,5 +94,21 @@ func TestSwitch(t *testing.T) {
 	}
 	if _, err := Ask(t.Context(), socket+"x", "debug"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a program: %v", err)
+	}
+}
+
+// What others say fills no log, and reverses none of its lines.
+func TestLogOfALiar(t *testing.T) {
+	for _, format := range Formats {
+		var b strings.Builder
+		log, _ := New(&b, Config{Format: format}, false)
+		log.Warn("dial", "err", fmt.Errorf("closed by the peer: %s", wordingtest.Hostile()), "why", "\u202etxet")
+		line := strings.TrimSuffix(b.String(), "\n")
+		if bad := wordingtest.Bad(line, maxError+512); bad != "" {
+			t.Errorf("%s: a line of %d bytes %s", format, len(line), bad)
+		}
+		if !strings.Contains(line, "closed by the peer") {
+			t.Errorf("%s: %s", format, line)
+		}
 	}
 }

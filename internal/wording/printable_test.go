@@ -3,6 +3,8 @@ package wording
 import (
 	"strings"
 	"testing"
+
+	"edgemesh/internal/wording/wordingtest"
 )
 
 func TestPrintable(t *testing.T) {
@@ -34,6 +36,24 @@ func TestWriter(t *testing.T) {
 		}
 		if got := out.String(); got != PrintableLines(text) {
 			t.Errorf("in pieces of %d: %q", size, got)
+		}
+	}
+}
+
+// What another machine says is bounded, on one line, and harmless, wherever it is cut.
+func TestForeign(t *testing.T) {
+	for _, text := range []string{wordingtest.Hostile(), strings.Repeat("é", 5000), strings.Repeat("\u2028x", 5000), strings.Repeat("\xff", 5000)} {
+		for most := 10; most < 40; most++ {
+			if got := Foreign(text, most); got == "" {
+				t.Errorf("%.20q: nothing is left", text)
+			} else if bad := wordingtest.Bad(got, most); bad != "" {
+				t.Errorf("%.20q in %d bytes %s: %q", text, most, bad, got)
+			}
+		}
+	}
+	for in, want := range map[string]string{"a\nb": "a; b", "0123456789": "0123456789", "0123456789é": "0123456…", "": ""} {
+		if got := Foreign(in, 10); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
 }

@@ -10,12 +10,14 @@ import (
 	"net/netip"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 const (
 	offerVersion = 1
 	secretLen    = 32
 	maxOffer     = 16 << 10 // bytes of an offer on the wire
+	maxReason    = 256      // bytes of a reason why a kind of path is not offered
 	maxAddrs     = 16       // addresses of an offer that are looked at
 )
 
@@ -111,11 +113,12 @@ func parseOffer(b []byte) (Offer, error) {
 		return Offer{}, fmt.Errorf("%w: version %d, this is version %d", ErrBadOffer, o.Version, offerVersion)
 	case len(o.Secret) != secretLen:
 		return Offer{}, fmt.Errorf("%w: a secret of %d bytes", ErrBadOffer, len(o.Secret))
-	case o.Round < 0 || len(o.NoNative) > 256 || len(o.NoVXLAN) > 256:
+	case o.Round < 0 || len(o.NoNative) > maxReason || len(o.NoVXLAN) > maxReason:
 		return Offer{}, fmt.Errorf("%w: round %d, or a reason that is too long", ErrBadOffer, o.Round)
 	case (o.NoNative == "" || o.NoVXLAN == "") && o.ProbePort == 0:
 		return Offer{}, fmt.Errorf("%w: no port for probes", ErrBadOffer)
 	}
+	o.NoNative, o.NoVXLAN = wording.Foreign(o.NoNative, maxReason), wording.Foreign(o.NoVXLAN, maxReason)
 	o.Addrs = o.Addrs[:min(len(o.Addrs), maxAddrs)]
 	for _, a := range o.Addrs {
 		if !mesh.PrivateUnderlay(a.Addr) || a.Addr.Zone() != "" || a.Bits < 1 || a.Bits > a.Addr.BitLen() || a.MTU < 0 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording/wordingtest"
 )
 
 func addr(a string, bits int) Address {
@@ -166,4 +167,21 @@ func FuzzOpenProbe(f *testing.F) {
 			t.Errorf("forged: %+v", m)
 		}
 	})
+}
+
+// An offer's reasons reach status and doctor of this node.
+func TestOfferOfALiar(t *testing.T) {
+	o := goodOffer(addr("192.168.1.11", 24))
+	o.NoNative, o.NoVXLAN = wordingtest.Hostile()[:200], "\u202ex\x1b[2J"
+	var b bytes.Buffer
+	if err := WriteOffer(&b, o); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadOffer(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wordingtest.Check(t, [2]string{got.NoNative, got.NoVXLAN}, maxReason) != 2 {
+		t.Errorf("%q, %q", got.NoNative, got.NoVXLAN)
+	}
 }

@@ -288,7 +288,7 @@ func TestPeerSaysWhy(t *testing.T) {
 		{"native", func(p *peer) { p.bring(native4, true, now); p.bring(vxlan6, true, now) }, [2]string{}, []string{"IPv6 pods: vxlan"}, mesh.Native},
 		{"vxlan", func(p *peer) { p.bring(vxlan4, true, now); p.bring(native4, false, now) }, [2]string{}, []string{"native: 192.168.1.12 on eth0: lost"}, mesh.VXLAN},
 		{"off here", func(*peer) {}, [2]string{"lan.native is false", ""}, []string{"native: lan.native is false"}, ""},
-		{"off there", func(p *peer) { p.them.NoNative = "their\nreason" }, [2]string{}, []string{"native: the peer says: their; reason"}, ""},
+		{"off there", func(p *peer) { p.them.NoNative = "their reason" }, [2]string{}, []string{"native: the peer says: their reason"}, ""},
 		{"no address there", func(p *peer) { p.them.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"the peer has no private address"}, ""},
 		{"no address here", func(p *peer) { p.us.Addrs = nil; clear(p.tracks) }, [2]string{}, []string{"this node has no private address"}, ""},
 		{"elsewhere", func(p *peer) { clear(p.tracks) }, [2]string{}, []string{"native: no LAN in common"}, ""},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/wording"
 )
 
 // Off says why this node takes no part in native and in VXLAN paths; "" when it does.
@@ -112,7 +111,7 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	case ours != "":
 		return ours
 	case theirs != "":
-		return "the peer says: " + wording.OneLine(theirs) // it must not look like lines of ours
+		return "the peer says: " + theirs
 	}
 	var out, missing string
 	if x, why := p.untrusted(); why != "" {

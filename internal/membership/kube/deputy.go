@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/wording"
 )
 
 // create is the client's Create, or the deputy's where the API takes none from this node.
@@ -76,5 +77,6 @@ func (w *writer) instead(ctx context.Context, why error, method, path string, in
 	if json.Unmarshal(answer, &st) != nil || st.Kind != "Status" || st.Code == 0 {
 		return fmt.Errorf("%s %s by a controller: %w", method, path, apierrors.NewGenericServerResponse(code, method, schema.GroupResource{}, "", "", 0, true))
 	}
+	st.Message = wording.Foreign(st.Message, 1<<10)
 	return fmt.Errorf("%s %s by a controller: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }

@@ -12,6 +12,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // writer writes for this node: it reads back what it has written, and then sends it to
@@ -79,10 +80,4 @@ func (w *writer) event(ctx context.Context, n *api.Node, reason, message string)
 }
 
 // clip shortens a message to what a condition may hold.
-func clip(text string) string {
-	const most = 780 // bytes; the CRD of MeshNodes takes 800 characters
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
+func clip(text string) string { return wording.Foreign(text, 780) } // bytes; the CRD of MeshNodes takes 800

@@ -32,6 +32,7 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -186,11 +187,12 @@ func statusError(method, path string, resp *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	var st metav1.Status
 	if err != nil || json.Unmarshal(data, &st) != nil || st.Kind != "Status" || st.Code == 0 {
-		text := strings.TrimSpace(string(data[:min(len(data), 200)]))
+		text := wording.Foreign(string(data), 200)
 		retry, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 		return fmt.Errorf("%s %s: %w", method, path,
 			apierrors.NewGenericServerResponse(resp.StatusCode, method, schema.GroupResource{}, "", text, retry, true))
 	}
+	st.Message = wording.Foreign(st.Message, 1<<10)
 	return fmt.Errorf("%s %s: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }
 

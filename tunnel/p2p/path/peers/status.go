@@ -81,7 +81,7 @@ func (s *state) reason(best paths.Kind, tried *Punch, a *punch.Attempts) string 
 		if !s.round.absent.IsZero() {
 			why = append(why, "offline: no relay has it since "+s.round.absent.Format(time.TimeOnly))
 		} else if s.round.err != nil {
-			why = append(why, wording.OneLine(s.round.err.Error()))
+			why = append(why, wording.Foreign(s.round.err.Error(), 1<<10))
 		}
 	case paths.KindRelayed:
 		why = a.WhyRelayed()

@@ -43,7 +43,7 @@ func (c *client) status() Status {
 	switch {
 	case st.Reserved:
 	case known.err != nil:
-		st.Failed, st.Error = true, wording.OneLine(known.err.Error())
+		st.Failed, st.Error = true, wording.Foreign(known.err.Error(), 1<<10) // what closes a connection may say so
 		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
 			st.Refusal = e.Cause
 		}
