@@ -89,7 +89,7 @@ var errAbsent = errors.New("this host does not have its mesh addresses yet: no a
 // lookAgain is how often addresses are looked for.
 const lookAgain = 100 * time.Millisecond
 
-// awaitAddresses waits until this host has all addrs. A wait of 0 is none.
+// awaitAddresses waits until this host has all addrs. With a wait of 0 it does not wait.
 func awaitAddresses(ctx context.Context, addrs []netip.Addr, wait time.Duration) error {
 	if wait <= 0 {
 		return nil

@@ -100,7 +100,7 @@ skipped() { # REASON PACKAGE TEST: what go test does not report itself
 # What goes beside the unit tests has a lower priority than they, compiling the lowest. Where the kernel shares
 # processors among sessions first, nice counts only within one, and the session's own priority is set.
 priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true; }
-checks() { # where int has 32 bits: types, and the analyzer that asks for its size; not optimized, which takes long
+checks() { # where int has 32 bits: types, and the analyzer that depends on its size; not optimized, which takes long
   GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./relay/... ./tunnel/...
 }
 small() { # unit tests with int of 32 bits: the packet's way, what is on disk, the kernel's structures

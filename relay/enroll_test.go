@@ -86,7 +86,7 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 	}{
 		"the secret":      {greet: join.NewProver(secrets, log).Admit},
 		"another secret":  {greet: join.NewProver(secretFile(t, filepath.Join(dir, "wrong"), "wrong"), log).Admit, says: "does not accept the join secret"},
-		"no secret known": {says: "no controller could be asked"},
+		"no secret known": {says: "no controller could be reached"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, self := keytest.New(t)

@@ -7,7 +7,7 @@ import "math"
 // codelTarget is how long packets of a flow may wait, and for how long they may wait for longer; nanoseconds.
 type codelTarget struct{ Delay, Interval int64 }
 
-// codelFlow is what CoDel knows of one flow: it decides which packets tell the sender to slow down, before the queue's bound
+// codelFlow is what CoDel knows of one flow: it decides which packets signal the sender to slow down, before the queue's bound
 // drops them (RFC 8289 section 5).
 type codelFlow struct {
 	above    int64 // when the delay will have stood for an interval; 0: it is below the target

@@ -175,7 +175,7 @@ func (in *incoming) deliver(b []byte) Reason {
 	return 0
 }
 
-// write gives the device one frame; nil is none.
+// write gives the device one frame, unless it is nil.
 func (p *peer) write(b []byte) {
 	if b != nil && p.t.cfg.Device.Write(b) != nil {
 		p.counters.drop(DropDevice)
@@ -192,7 +192,7 @@ func (p *peer) thins(h *inet.Header, b []byte) bool {
 	return holds
 }
 
-// writeACK gives the device an ACK that was held; nil is none.
+// writeACK gives the device an ACK that was held, unless it is nil.
 func (p *peer) writeACK(h *acks.Held) {
 	if h != nil {
 		p.write(h.Frame())

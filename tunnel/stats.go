@@ -71,7 +71,7 @@ func (t *Tunnel) Stats() Stats {
 	return s
 }
 
-// StatsOf returns the present numbers of one peer, zero if it is none.
+// StatsOf returns the present numbers of one peer, zero if it is not a peer.
 func (t *Tunnel) StatsOf(id PeerID) PeerStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()

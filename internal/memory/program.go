@@ -17,7 +17,7 @@ const tight = 256 << 20
 
 // byPage has the kernel read single pages of the program when they are needed. Usually it reads what is around them too,
 // up to the device's whole read-ahead, 128 KiB to 8 MiB: in a small cgroup that drops the pages in use for others that
-// nobody asked for, and the program does little else than read itself.
+// nobody requested, and the program does little else than read itself.
 func byPage() error { return advise(unix.MADV_RANDOM) }
 
 // unmap has the kernel forget which of the program's pages this process uses. They stay in its cache, and what runs

@@ -41,7 +41,7 @@ type asker struct {
 	controller mesh.PeerID
 }
 
-// does makes a write, and wants this code and text in the answer. Like an agent, it asks again when nobody could be asked: a
+// does makes a write, and wants this code and text in the answer. Like an agent, it tries again when nobody could be reached: a
 // controller whose Lease the API was too slow to renew leaves its relays for a moment.
 func (a asker) does(what, method, path, body string, code int, says string) {
 	a.t.Helper()

@@ -90,7 +90,7 @@ func TestEdgesWaitForController(t *testing.T) {
 			}
 			return nil
 		})
-		if text := e.log.String(); !strings.Contains(text, "no controller could be asked") || !strings.Contains(text, "controller "+string(controller)+" by relay "+string(relay.PeerID)) {
+		if text := e.log.String(); !strings.Contains(text, "no controller could be reached") || !strings.Contains(text, "controller "+string(controller)+" by relay "+string(relay.PeerID)) {
 			t.Errorf("%s does not say for what it waits:\n%s", e.cfg.NodeName, text)
 		}
 		if err := c.Do(http.MethodGet, meshNodesPath+"/"+e.cfg.NodeName, nil, nil); err == nil {

@@ -4,7 +4,7 @@
 //
 // Its packages import downwards only. This one joins them to a node:
 //
-//	node.go        the node: how it begins and ends, and what its owner can ask of it
+//	node.go        the node: how it begins and ends, and what its owner can request of it
 //	host.go        the libp2p host, and what else is made of the configuration
 //	status.go      what an operator is shown
 //	tasks.go       goroutines and the clock
@@ -87,7 +87,7 @@ type Config struct {
 	// PortGuessing enables port guessing where nothing else can give a direct path
 	// (package portguess). It takes both sides.
 	PortGuessing bool
-	// JoinSecrets are proved to relays that do not know the membership; none: no relay asks for one.
+	// JoinSecrets are proved to relays that do not know the membership; none: no relay requires one.
 	JoinSecrets []join.Secret
 	// Proxy is the way to relays through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress
@@ -95,11 +95,11 @@ type Config struct {
 	Names *resolve.Names
 	// Relay makes this node a relay for the others, within limits; nil: it is not one.
 	Relay        *relayservice.Limits
-	RelayMetrics *relayservice.Metrics // counts what it does then; nil: nobody asks
+	RelayMetrics *relayservice.Metrics // counts what it does then; nil: nobody reads them
 	Log          *slog.Logger          // nil discards
 
-	// Probed is told the round trip of each answered probe, Queued now and then how long a packet has waited here for its
-	// path, Punched of each attempt that has ended; nil: nobody asks. They must not block.
+	// Probed receives the round trip of each answered probe, Queued now and then how long a packet has waited here for its
+	// path, Punched of each attempt that has ended; nil: nobody reads them. They must not block.
 	Probed  func(paths.Kind, time.Duration)
 	Queued  func(paths.Kind, time.Duration)
 	Punched func(mine, theirs ladder.NAT, ok bool)

@@ -53,7 +53,7 @@ func forwardOf(w mesh.Host, f Family) mesh.Forward {
 
 // gatewaysOf matches the gateways of blocks, and no pod: as many matches as there are ranges where all blocks have one
 // length. In a range, each address whose bits behind the shortest length of a block are 1 is the first address of the block
-// it is in, whatever that block's length is. Gateways of longer blocks that are none of these have matches of their own.
+// it is in, whatever that block's length is. Gateways of longer blocks that are not among these have matches of their own.
 func gatewaysOf(blocks, ranges []netip.Prefix) (out []Match) {
 	for _, r := range ranges {
 		in := slices.DeleteFunc(slices.Clone(blocks), func(b netip.Prefix) bool { return !mesh.Inside([]netip.Prefix{r}, b) })

@@ -168,7 +168,7 @@ func vxlanCandidate(pairs []pair, us Offer, round int, v6 bool) (candidate, bool
 	return candidate{v6: v6, kind: mesh.VXLAN, slot: vxlanSlot, local: p.us.Addr, via: p.them.Addr, mac: p.mac, mtu: mtu}, true
 }
 
-// vxlanPair is a pair for VXLAN, whose outer packets must come from mac, unless that is none.
+// vxlanPair is a pair for VXLAN, whose outer packets must come from mac, unless that is zero.
 type vxlanPair struct {
 	pair
 	mac MAC

@@ -32,7 +32,7 @@ const (
 )
 
 // ErrNobody means that no controller was reached.
-var ErrNobody = errors.New("no controller could be asked")
+var ErrNobody = errors.New("no controller could be reached")
 
 // Via is how controllers are reached.
 type Via struct {

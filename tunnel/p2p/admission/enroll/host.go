@@ -30,7 +30,7 @@ import (
 const edges, members = 256, 16384
 
 // limits are small. A circuit is a stream of its relay. Silent circuits take handshakes until they end after 15 s: over each
-// relay there are more, 512, than it lets peers ask that are not members.
+// relay there are more, 512, than it serves peers that are not members.
 func limits(peers int) identity.Limits {
 	return identity.Limits{Handshakes: 4096, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
 }

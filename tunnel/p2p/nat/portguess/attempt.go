@@ -19,7 +19,7 @@ const (
 	tick = 10 * time.Millisecond
 	// maxBursts is how many ticks' packets are sent together to make up for lost ticks.
 	maxBursts = 10
-	// maxErrors bounds what one socket is told by routers.
+	// maxErrors bounds the errors of routers that one socket reads.
 	maxErrors = 4
 	// dialTimeout bounds one dial from a socket that was met.
 	dialTimeout = 2 * time.Second
@@ -117,11 +117,11 @@ func (a *Attempt) Run(ctx context.Context) (met bool, outcome string) {
 		a.g.rest(a.to.Addr().String(), a.peer.Name(), afterMet)
 		return true, ""
 	}
-	return false, a.told(start, sent, refused)
+	return false, a.summary(start, sent, refused)
 }
 
-// told is what an operator is told of an attempt that met nothing.
-func (a *Attempt) told(start time.Time, sent, refused int) string {
+// summary is what an operator reads of an attempt that met nothing.
+func (a *Attempt) summary(start time.Time, sent, refused int) string {
 	s := fmt.Sprintf("%d ports guessed at %s: none met (odds %.4g %%)", sent, start.Format(time.TimeOnly), 100*a.plan.Odds(a.hard))
 	if a.hard {
 		s = fmt.Sprintf("ports guessed from %d sockets at %s: none met (odds %.4g %%)", sent, start.Format(time.TimeOnly), 100*a.plan.Odds(a.hard))
@@ -222,7 +222,7 @@ func (a *Attempt) open(ctx context.Context) (sent int) {
 	return
 }
 
-// sockets opens the sockets, and has heard told which of them hear the peer's host.
+// sockets opens the sockets, and sends to heard which of them hear the peer's host.
 func (a *Attempt) sockets(wg *sync.WaitGroup, heard chan<- met) []*net.UDPConn {
 	var out []*net.UDPConn
 	n := a.plan.Sockets()

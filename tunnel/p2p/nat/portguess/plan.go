@@ -42,7 +42,7 @@ type Range struct {
 	High uint16 `json:"high"`
 }
 
-// Size is the number of ports; 0 if the range is none.
+// Size is the number of ports; 0 if there is no range.
 func (r Range) Size() int {
 	if r.Low == 0 || r.High < r.Low {
 		return 0

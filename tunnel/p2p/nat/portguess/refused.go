@@ -8,7 +8,7 @@ import (
 )
 
 // hearRefusals has c's reads and writes fail with what routers answer (ip(7), IP_RECVERR): a carrier that gives a
-// subscriber no more ports says so by ICMP (RFC 6888, REQ-4), and the kernel tells an unconnected socket only if asked.
+// subscriber no more ports says so by ICMP (RFC 6888, REQ-4), and the kernel reports it to an unconnected socket only on request.
 // That it cannot be had is no harm.
 func hearRefusals(c *net.UDPConn, on bool) {
 	v := 0

@@ -196,7 +196,7 @@ func (m *Mapper) String() string {
 		case r.problem != "":
 			text += r.problem
 		case r.by == nil:
-			text += "asked for a port mapping, no answer yet"
+			text += "port mapping requested, no answer yet"
 		default:
 			text += "port mapped by " + r.by.String() + " at"
 			for _, x := range r.mapped {

@@ -104,7 +104,7 @@ func (u *upnp) add(ctx context.Context, udp bool, internal, want uint16, d time.
 	return netip.AddrPort{}, 0, fmt.Errorf("add mapping: %w", err)
 }
 
-// addPort asks for one port. Some routers keep mappings forever or not at all.
+// addPort requests one port. Some routers keep mappings forever or not at all.
 func (u *upnp) addPort(ctx context.Context, s igd, udp bool, internal, external uint16, d time.Duration) (time.Duration, error) {
 	add := func(d time.Duration) error {
 		return s.AddPortMappingCtx(ctx, "", external, strings.ToUpper(protocol(udp)), internal, u.g.Local.String(), true, description, uint32(d/time.Second))

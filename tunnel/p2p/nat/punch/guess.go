@@ -105,8 +105,8 @@ func (g guessed) attempt(mine, theirs *portsOffer, eps []endpoint.Endpoint, sync
 	return attempt
 }
 
-// run guesses, if there is still no direct path, and relays see the peer where it says it is: they were asked when the
-// offers were exchanged, and are asked again if they had not seen it there by then. It reports whether there is a direct path.
+// run guesses, if there is still no direct path, and relays see the peer where it says it is: they were queried when the
+// offers were exchanged, and are queried again if they had not seen it there by then. It reports whether there is a direct path.
 func (g guessed) run(attempt *portguess.Attempt) bool {
 	if attempt == nil || !g.Wanted() {
 		return false

@@ -44,7 +44,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	}
 	defer s.Reset()
 	_ = s.SetDeadline(time.Now().Add(attemptTimeout))
-	asked := a.u.ask(ctx, a.p.ID())
+	answers := a.u.query(ctx, a.p.ID())
 	want := names(do.Want)
 	mine := a.u.localOffer(ctx, want)
 	mine.Turn = turnOf(do.Attempt, rtt, a.u.NAT())
@@ -59,7 +59,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	}
 	rtt = roundTrip(rtt, time.Since(start))
 	a.offered(theirs, eps)
-	asked.wait()
+	answers.wait()
 	if _, err := s.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("send sync: %w", err)
 	}
@@ -93,22 +93,22 @@ func roundTrip(known, exchange time.Duration) time.Duration {
 }
 
 // conceal waits until the time at which an attempt is over that nothing has answered, unless it has made the paths that
-// were wanted. A peer could otherwise tell by its end whether there are hosts and open ports at the addresses it offers.
+// were wanted. A peer could otherwise see by its end whether there are hosts and open ports at the addresses it offers.
 func conceal(ctx context.Context, missing []string, over time.Time) {
 	if len(missing) > 0 {
 		wake.Sleep(ctx, time.Until(over))
 	}
 }
 
-// question is what relays are asked about a peer while offers are exchanged.
+// question is a query of relays about a peer while offers are exchanged.
 type question struct{ answered chan struct{} }
 
-// ask asks operators' relays where they see p.
-func (u *Puncher) ask(ctx context.Context, p peer.ID) question {
+// query queries operators' relays for where they see p.
+func (u *Puncher) query(ctx context.Context, p peer.ID) question {
 	q := question{make(chan struct{})}
 	if !u.Spawn(func() {
 		defer close(q.answered)
-		u.Targets.Ask(ctx, p)
+		u.Targets.Query(ctx, p)
 	}) {
 		close(q.answered)
 	}
@@ -131,14 +131,14 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	if !a.begin() {
 		a.u.refused.Add(1)
 		if a.u.reported.Due(a.p.Name()) {
-			a.u.Log.Info("hole punching refused: the peer asks for it too often, so it stays relayed for now; if this continues,"+
+			a.u.Log.Info("hole punching refused: the peer requests it too often, so it stays relayed for now; if this continues,"+
 				" look in its log for why it tries again and again",
 				"peer", a.p.Name(), "addr", s.Conn().RemoteMultiaddr(), "allowedEvery", offerEvery)
 		}
 		return
 	}
 	defer a.end()
-	asked := a.u.ask(ctx, a.p.ID())
+	answers := a.u.query(ctx, a.p.ID())
 	ctx, cancel := context.WithTimeout(ctx, 2*attemptTimeout)
 	defer cancel()
 	_ = s.SetDeadline(time.Now().Add(attemptTimeout))
@@ -158,8 +158,8 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 		return
 	}
 	rtt, over := time.Since(start), time.Now().Add(attemptTimeout)
-	_ = s.Reset() // its end must not tell what came of the dials
-	asked.wait()
+	_ = s.Reset() // its end must not show what came of the dials
+	answers.wait()
 	g, _ := guessed{a}.plan(mine, theirs, eps, time.Now())
 	defer g.Release()
 	if theirs.Turn == turnCoordinator || theirs.Turn == turnTogether && a.u.NAT() == ladder.NATNone {

@@ -1,5 +1,5 @@
 // Package sense finds out what the NAT in front of this node does: whether there is one, how it maps ports, and when the
-// site's public address changes. It asks STUN servers (package stun) from sockets of its own: the sockets that carry
+// site's public address changes. It queries STUN servers (package stun) from sockets of its own: the sockets that carry
 // data keep their mappings.
 //
 //	sense.go   the kind of NAT, its next mappings, the range of its ports
@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// senseEvery is the interval between looks at the NAT, debounce the pause before a look that was asked for. One that
+	// senseEvery is the interval between looks at the NAT, debounce the pause before a look that was requested. One that
 	// found nothing out, because packets were lost or a server was slow, is repeated after senseAgain, then after twice
 	// that, and so on.
 	senseEvery = 30 * time.Minute
@@ -46,7 +46,7 @@ const (
 
 // Config is what a Sense needs. All functions are required.
 type Config struct {
-	// Servers returns the STUN servers that can be asked now, the best first.
+	// Servers returns the STUN servers that can be queried now, the best first.
 	Servers func() []netip.AddrPort
 	// Listen opens an underlay socket: udp4 or udp6, any address and port.
 	Listen func(network string) (net.PacketConn, error)
@@ -105,7 +105,7 @@ func (s *Sense) View() View {
 // Again makes Run examine the NAT soon.
 func (s *Sense) Again() { s.wake.Wake() }
 
-// Run looks at the NAT when asked to, and now and then, until ctx ends.
+// Run looks at the NAT on request, and now and then, until ctx ends.
 func (s *Sense) Run(ctx context.Context) {
 	pause, again := senseEvery, senseAgain
 	for s.idle(ctx, pause) && wake.Sleep(ctx, debounce) {
@@ -142,7 +142,7 @@ func (s *Sense) idle(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// look asks servers where they see a new socket, and a second new one.
+// look queries servers for where they see a new socket, and a second new one.
 func (s *Sense) look(ctx context.Context) (View, bool) {
 	servers := s.cfg.Servers()
 	if len(servers) == 0 {
@@ -297,7 +297,7 @@ func follows(last, next netip.AddrPort, step int) bool {
 	return next.Addr() == last.Addr() && d*step > 0 && max(d, -d) <= maxStep
 }
 
-// classify judges by where several servers saw one socket, in the order they were asked, and where the first of them saw
+// classify judges by where several servers saw one socket, in the order they were queried, and where the first of them saw
 // another one after that.
 func classify(port uint16, seen []netip.AddrPort, port2 uint16, seen2 netip.AddrPort, owns func(netip.Addr) bool) View {
 	v := View{Kept: seen2.Port() == port2}

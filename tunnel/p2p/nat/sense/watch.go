@@ -18,11 +18,11 @@ const (
 	unansweredLimit = 2
 )
 
-// watcher asks one server, from one socket: a NAT with several addresses may give every socket another one.
+// watcher queries one server, from one socket: a NAT with several addresses may give every socket another one.
 type watcher struct {
 	s          *Sense
 	conn       net.PacketConn // nil: none
-	server     netip.AddrPort // who is asked from it
+	server     netip.AddrPort // who is queried from it
 	seen       netip.Addr     // as last answered on it; invalid: no answer yet
 	unanswered int            // queries in a row
 }
@@ -35,7 +35,7 @@ func (s *Sense) Watch(ctx context.Context) {
 	for wake.Sleep(ctx, WatchEvery) {
 		view, servers := s.View(), s.cfg.Servers()
 		if view.Kind == ladder.NATNone || !view.Server.IsValid() || len(servers) == 0 || !s.cfg.InUse() {
-			w.close() // the kernel tells of changes, no server would answer, or nobody needs to know
+			w.close() // the kernel reports changes, no server would answer, or nobody needs to know
 			continue
 		}
 		w.query(ctx, servers[0])
@@ -49,7 +49,7 @@ func (w *watcher) close() {
 	*w = watcher{s: w.s, unanswered: w.unanswered}
 }
 
-// query asks once.
+// query sends one query.
 func (w *watcher) query(ctx context.Context, server netip.AddrPort) {
 	if w.conn == nil || w.server != server {
 		w.close()

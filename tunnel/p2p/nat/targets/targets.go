@@ -54,12 +54,12 @@ var (
 	ErrDisputed = errors.New("`relays` disagree on where the peer is")
 )
 
-// Config is what a Guard needs. All of it is required, Witness for Ask and Aim only.
+// Config is what a Guard needs. All of it is required, Witness for Query and Aim only.
 type Config struct {
 	// Near reports whether an address is in a network of this node's own uplinks, and Public whether it belongs to the
 	// internet or counts as if it did.
 	Near, Public func(netip.Addr) bool
-	// Witness asks operators' relays where they see a peer, and returns the answer of each.
+	// Witness queries operators' relays for where they see a peer, and returns the answer of each.
 	Witness func(context.Context, peer.ID) [][]endpoint.Endpoint
 	// Name is what the log calls a peer.
 	Name func(peer.ID) string
@@ -82,10 +82,10 @@ type Guard struct {
 
 // known is what is known of one peer.
 type known struct {
-	seen  [][]endpoint.Endpoint // by operators' relays, each for itself
-	asked time.Duration         // when they said so
-	met   []netip.Addr          // where the peer has shown its key, the newest last
-	sent  window
+	seen   [][]endpoint.Endpoint // by operators' relays, each for itself
+	saidAt time.Duration         // when they said so
+	met    []netip.Addr          // where the peer has shown its key, the newest last
+	sent   window
 }
 
 // New returns a Guard that knows no addresses.
@@ -108,11 +108,11 @@ func (g *Guard) Seen(p peer.ID, at [][]endpoint.Endpoint) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.of(p)
-	k.seen, k.asked = seen, g.cfg.Now()
+	k.seen, k.saidAt = seen, g.cfg.Now()
 }
 
-// Ask asks operators' relays where they see p, until ctx ends.
-func (g *Guard) Ask(ctx context.Context, p peer.ID) { g.Seen(p, g.cfg.Witness(ctx, p)) }
+// Query queries operators' relays for where they see p, until ctx ends.
+func (g *Guard) Query(ctx context.Context, p peer.ID) { g.Seen(p, g.cfg.Witness(ctx, p)) }
 
 // Met notes that p has shown its key at an address.
 func (g *Guard) Met(p peer.ID, at netip.Addr) {
@@ -161,7 +161,7 @@ func (g *Guard) check(k *known, e endpoint.Endpoint, lan []netip.Addr) error {
 	return nil
 }
 
-// Take asks to dial an endpoint that p named, once, while no more than budget packets go to unknown addresses in a
+// Take requests to dial an endpoint that p named, once, while no more than budget packets go to unknown addresses in a
 // minute. most bounds the dial; 0: nothing does. The error is one of this package's.
 func (g *Guard) Take(p peer.ID, e endpoint.Endpoint, budget int) (most time.Duration, err error) {
 	lan := g.lan(p)
@@ -224,11 +224,11 @@ func packets(udp, near bool) int {
 // Aim says why ports are not guessed at e, where p says that it is; nil: they may be. Hundreds of packets would go to that
 // host, so the peer's word and a relay's are both needed: an operator's relay sees p at exactly e now, and most of those
 // that see p see it at that address. Neither a peer nor one relay among three can aim the packets at a stranger. Where none
-// has seen it there, they are asked once more, until ctx ends: p may have connected them over QUIC since they said so.
+// has seen it there, they are queried once more, until ctx ends: p may have connected them over QUIC since they said so.
 func (g *Guard) Aim(ctx context.Context, p peer.ID, e endpoint.Endpoint) error {
 	err := g.aim(p, e)
 	if errors.Is(err, ErrUnseen) {
-		g.Ask(ctx, p)
+		g.Query(ctx, p)
 		err = g.aim(p, e)
 	}
 	if err != nil {
@@ -320,6 +320,6 @@ func (k *known) owns(ip netip.Addr, now time.Duration) bool {
 
 // seenAt reports whether a relay has said, no longer than within ago, that it sees the peer where match says.
 func (k *known) seenAt(now, within time.Duration, match func(endpoint.Endpoint) bool) bool {
-	return now < k.asked+within &&
+	return now < k.saidAt+within &&
 		slices.ContainsFunc(k.seen, func(one []endpoint.Endpoint) bool { return slices.ContainsFunc(one, match) })
 }

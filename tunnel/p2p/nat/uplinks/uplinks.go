@@ -1,4 +1,4 @@
-// Package uplinks knows the addresses of this host: all of them, to tell whether an
+// Package uplinks knows the addresses of this host: all of them, to decide whether an
 // address seen by a peer is really owned, and those of real uplinks, which may be offered
 // to peers. Bridges of containers, tunnels and dummies are not uplinks: a peer that dials
 // them ends on the wrong host, or in the tunnel itself.

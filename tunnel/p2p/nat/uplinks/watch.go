@@ -14,7 +14,7 @@ const (
 	// debounce is how long the kernel's news of addresses are gathered: a changing
 	// uplink makes several.
 	debounce = 200 * time.Millisecond
-	// pollEvery is how often the addresses are read where the kernel tells nothing, and compareEvery otherwise.
+	// pollEvery is how often the addresses are read where the kernel reports nothing, and compareEvery otherwise.
 	pollEvery    = 10 * time.Second
 	compareEvery = 30 * time.Second
 )

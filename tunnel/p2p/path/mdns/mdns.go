@@ -6,7 +6,7 @@
 //	socket.go   multicast sockets of both IP versions
 //
 // A node answers queries that come from the LAN's own addresses and name its peer ID, which members know, and announces
-// itself when it starts; it does not answer who asks for all. It sends nothing but its peer ID and its ports, signed with
+// itself when it starts; it does not answer queries for all members. It sends nothing but its peer ID and its ports, signed with
 // the address that they leave from. What is not signed, as by former versions, is only taken while nothing signed was
 // heard of that member. The handshake proves who is there.
 package mdns
@@ -44,7 +44,7 @@ func queryPauses() []time.Duration {
 // announcePauses are the pauses before the announcements at the start (RFC 6762 section 8.3).
 func announcePauses() []time.Duration { return []time.Duration{0, time.Second, 4 * time.Second} }
 
-// Place is where a member listens, as it was heard; a port of 0 is none.
+// Place is where a member listens, as it was heard; with port 0 it does not.
 type Place struct {
 	Addr     netip.Addr
 	TCP, UDP uint16

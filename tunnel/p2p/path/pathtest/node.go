@@ -239,7 +239,7 @@ func (n *Node) ListenAddrs() (out []ma.Multiaddr) {
 	return out
 }
 
-// ListeningUDP4 is none.
+// ListeningUDP4 returns nil: no socket is there.
 func (n *Node) ListeningUDP4() net.PacketConn { return nil }
 
 // Local is where the node can be dialed.

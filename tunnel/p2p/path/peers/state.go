@@ -75,7 +75,7 @@ func (s *state) apply(e ladder.Event) {
 		s.using = using{at, time.Now(), s.path()}
 	}
 	if a.Last {
-		s.tell(a.Path, s.owed.over(a.Path, s.Now())...)
+		s.notify(a.Path, s.owed.over(a.Path, s.Now())...)
 	}
 	for id, x := range s.paths {
 		v, _ := s.m.Path(id)
@@ -156,12 +156,12 @@ func (s *state) giveUp(c ladder.Close) {
 	s.Spawn(x.ResetStreams)
 	if token := x.Probes.PeerToken(); token != 0 {
 		s.owed.add(token, c.Over, s.Now())
-		s.tell(c.Over, token)
+		s.notify(c.Over, token)
 	}
 }
 
-// tell notifies the peer, over a path, that some of its ends of paths are dead.
-func (s *state) tell(over ladder.PathID, tokens ...uint64) {
+// notify reports to the peer, over a path, that some of its ends of paths are dead.
+func (s *state) notify(over ladder.PathID, tokens ...uint64) {
 	if x := s.paths[over]; x != nil && len(tokens) > 0 {
 		s.Spawn(func() {
 			for _, token := range tokens {

@@ -16,10 +16,10 @@ const (
 	PathProtocol protocol.ID = "/edgemesh/path/1"
 	// PunchProtocol coordinates a TCP connection beside a QUIC one.
 	PunchProtocol protocol.ID = "/edgemesh/punch/1"
-	// RelaysProtocol tells at which relays the sender can be reached, and how far
+	// RelaysProtocol says at which relays the sender can be reached, and how far
 	// they are from it.
 	RelaysProtocol protocol.ID = "/edgemesh/relays/1"
-	// SeenProtocol asks a relay where it sees a member.
+	// SeenProtocol queries a relay for where it sees a member.
 	SeenProtocol protocol.ID = "/edgemesh/seen/1"
 	// LoadProtocol queries whether a relay is crowded: the answer is LoadUnknown and a line's end, then perhaps
 	// LoadCrowded and another.
@@ -28,7 +28,7 @@ const (
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// ObserveProtocol reports a member's paths to another one.
 	ObserveProtocol protocol.ID = "/edgemesh/observe/1"
-	// ExplainProtocol asks a member for its side of what happens to packets between the two.
+	// ExplainProtocol queries a member for its side of what happens to packets between the two.
 	ExplainProtocol protocol.ID = "/edgemesh/explain/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"

@@ -88,10 +88,10 @@ func (r *View) IsRelay(p peer.ID) bool { _, ok := r.order[p]; return ok }
 // operator's word, and what it says is believed.
 func (r *View) IsOperators(p peer.ID) bool { return r.IsRelay(p) && !r.IsMember(p) }
 
-// IsController reports whether p is one that nodes may ask before they are members.
+// IsController reports whether p is one to which nodes may send requests before they are members.
 func (r *View) IsController(p peer.ID) bool { return slices.Contains(r.controllers, p) }
 
-// HasControllers reports whether there is anybody whom such nodes may ask.
+// HasControllers reports whether there is anybody to whom such nodes may send requests.
 func (r *View) HasControllers() bool { return len(r.controllers) > 0 }
 
 // Known reports whether p may be connected at all.
