@@ -18,6 +18,7 @@ import (
 
 	"edgemesh/agent/fleet"
 	"edgemesh/internal/cli"
+	"edgemesh/internal/wake"
 )
 
 const (
@@ -120,10 +121,8 @@ func tryUntil(ctx context.Context, client *http.Client, url string) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, tryPause) {
 			return err
-		case <-time.After(tryPause):
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/cli"
 	"edgemesh/internal/config"
 	"edgemesh/internal/nodeip"
+	"edgemesh/internal/wake"
 )
 
 func newNodeIP() *cobra.Command {
@@ -101,10 +102,8 @@ func awaitAddresses(ctx context.Context, addrs []netip.Addr, wait time.Duration)
 		if err != nil || len(here) == len(addrs) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, lookAgain) {
 			return errAbsent
-		case <-time.After(lookAgain):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	web "edgemesh/internal/endpoint"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/relay/relayservice"
 )
@@ -122,11 +123,9 @@ func (e *endpoint) followMesh(ctx context.Context, runtimeDir string, logger *sl
 			said = err.Error()
 			logger.Warn("mesh addresses unknown; metrics stay where they are", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, meshEvery) {
 			e.mesh.Close()
 			return
-		case <-time.After(meshEvery):
 		}
 	}
 }

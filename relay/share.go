@@ -108,12 +108,10 @@ func (p *port) sort(a accepted, web, left *half) {
 	if first == 'G' {
 		to = web
 	}
-	late := time.NewTimer(time.Until(until))
-	defer late.Stop()
 	select {
 	case to.conns <- a:
 		stop()
-	case <-late.C:
+	case <-time.After(time.Until(until)):
 		a.drop()
 	case <-p.ctx.Done():
 		a.drop()

@@ -249,10 +249,8 @@ func (r repairer) run(ctx context.Context) {
 			return
 		case <-time.After(wait):
 		case <-r.kernel.changed:
-			select {
-			case <-ctx.Done():
+			if !wake.Sleep(ctx, max(repairDebounce, time.Until(rested))) {
 				return
-			case <-time.After(max(repairDebounce, time.Until(rested))):
 			}
 		}
 		r.loop.Begin()

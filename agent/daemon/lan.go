@@ -274,10 +274,7 @@ func (l *lanPaths) run(ctx context.Context, replan func(context.Context)) {
 			case <-ctx.Done():
 			case <-changed:
 				l.uplinksChanged(ctx, replan)
-				select { // a change brings many messages
-				case <-ctx.Done():
-				case <-time.After(uplinkDebounce):
-				}
+				wake.Sleep(ctx, uplinkDebounce) // a change brings many messages
 			case <-time.After(uplinksEvery):
 				l.uplinksChanged(ctx, replan)
 			}

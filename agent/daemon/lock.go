@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/wake"
 )
 
 // lockFile is held for the life of the process: one agent per state directory,
@@ -62,10 +64,8 @@ func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, 
 		if !reported {
 			logger.Info("standing by until the agent that runs here ends", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, lockRetry) {
 			return nil, ctx.Err()
-		case <-time.After(lockRetry):
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/echo"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 )
 
@@ -139,10 +140,7 @@ func (p *pinging) probe(ctx context.Context) {
 		if seq == p.count {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(started.Add(p.interval))):
-		}
+		wake.Sleep(ctx, time.Until(started.Add(p.interval)))
 	}
 }
 

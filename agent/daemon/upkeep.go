@@ -15,6 +15,7 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 )
 
@@ -28,10 +29,8 @@ func reconcile(ctx context.Context, pods *conf.NetConf, log *slog.Logger) {
 	reported := ""
 	for {
 		reported = reconcileOnce(pods, reported, log)
-		select {
-		case <-ctx.Done():
+		if !wake.Sleep(ctx, reconcileEvery) {
 			return
-		case <-time.After(reconcileEvery):
 		}
 	}
 }

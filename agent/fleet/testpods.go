@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"edgemesh/internal/wake"
 )
 
 // dict is an object of the API.
@@ -145,10 +147,7 @@ func (t *test) await(ctx context.Context, role string, n int, patience time.Dura
 		case deadline.Err() != nil:
 			return out, nil // those that are not good are named
 		}
-		select {
-		case <-deadline.Done():
-		case <-time.After(pollEvery):
-		}
+		wake.Sleep(deadline, pollEvery)
 	}
 }
 

@@ -157,11 +157,7 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 		}
 		hit := errors.Is(err, unix.ENOBUFS)
 		if err != nil && !hit {
-			select { // unexpected; do not spin
-			case <-ctx.Done():
-				return
-			case <-time.After(time.Second):
-			}
+			wake.Sleep(ctx, time.Second) // unexpected; do not spin
 		}
 		for _, m := range messages {
 			hit = matters(m) || hit

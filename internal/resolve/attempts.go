@@ -155,14 +155,12 @@ func (t *attempts) wait(ctx context.Context, now time.Time, results <-chan error
 			until = x.at
 		}
 	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
 	select {
 	case err = <-results:
 		return err, true
 	case <-done(t.v4):
 	case <-done(t.v6):
-	case <-timer.C:
+	case <-time.After(time.Until(until)):
 	case <-ctx.Done():
 	}
 	return nil, false

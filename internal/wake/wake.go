@@ -68,10 +68,8 @@ func (a *All) Until(ctx context.Context, done func() bool) error {
 
 // Sleep waits for d. It returns false when ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

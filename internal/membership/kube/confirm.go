@@ -50,15 +50,13 @@ func (c *confirmation) check(ctx context.Context, review func(context.Context) e
 		}
 		once.Do(func() { close(connected) }) // over a connection that was there before
 	})
-	late := time.NewTimer(c.connect)
-	defer late.Stop()
 	select {
 	case <-connected:
 	case <-failed:
 		return
 	case <-c.done:
 		return
-	case <-late.C:
+	case <-time.After(c.connect):
 		return
 	}
 	select {

@@ -82,15 +82,13 @@ func (r *reflector) run(ctx context.Context) {
 // pause waits for about d, a request for a list, or the end. It reports whether d
 // passed.
 func (r *reflector) pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d/2 + rand.N(d))
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-r.relist:
 		r.rv = ""
 		return false
-	case <-t.C:
+	case <-time.After(d/2 + rand.N(d)):
 		return true
 	}
 }

@@ -66,11 +66,9 @@ func (t *turns) await(x *turn, prefix netip.Prefix, member bool) bool {
 		*queue = append(*queue, x)
 	}
 	t.mu.Unlock()
-	late := time.NewTimer(longestWait)
-	defer late.Stop()
 	select {
 	case <-x.change:
-	case <-late.C:
+	case <-time.After(longestWait):
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -221,13 +221,11 @@ func protocol(udp bool) string {
 func (m *Mapper) keep(ctx context.Context, r *router) {
 	for ctx.Err() == nil {
 		wait := m.renew(ctx, r)
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-r.again:
-		case <-t.C:
+		case <-time.After(wait):
 		}
-		t.Stop()
 	}
 	m.remove(r)
 }

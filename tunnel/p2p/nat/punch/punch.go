@@ -117,11 +117,9 @@ func (u *Puncher) query(ctx context.Context, p peer.ID) question {
 
 // wait waits for the answers for a moment: they take a shorter way than offers do.
 func (q question) wait() {
-	t := time.NewTimer(askPatience)
-	defer t.Stop()
 	select {
 	case <-q.answered:
-	case <-t.C:
+	case <-time.After(askPatience):
 	}
 }
 

@@ -131,13 +131,11 @@ func (s *Sense) Run(ctx context.Context) {
 
 // idle waits until the NAT is to be looked at, no longer than pause; false: ctx ended first.
 func (s *Sense) idle(ctx context.Context, pause time.Duration) bool {
-	t := time.NewTimer(pause)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-s.wake:
-	case <-t.C:
+	case <-time.After(pause):
 	}
 	return true
 }

@@ -235,15 +235,12 @@ func (f *Finder) Find(ctx context.Context, id string) []Place {
 		if len(pauses) > 1 {
 			pauses = pauses[1:]
 		}
-		t := time.NewTimer(pause)
 		select {
 		case <-heard:
-		case <-t.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			t.Stop()
 			return nil
 		}
-		t.Stop()
 	}
 }
 

@@ -21,16 +21,13 @@ func (p *Peer) runWatch() {
 			return
 		}
 		p.mu.Unlock()
-		timer := time.NewTimer(next - p.t.Now())
 		select {
 		case <-watch.replan:
-			timer.Stop()
 			continue
 		case <-watch.now:
-		case <-timer.C:
+		case <-time.After(next - p.t.Now()):
 		case <-p.t.Ctx.Done():
 		}
-		timer.Stop()
 		p.look()
 	}
 }

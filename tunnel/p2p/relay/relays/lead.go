@@ -62,15 +62,13 @@ func (f *tcpFirst) ended(err error) {
 
 // wait reports whether QUIC is dialed in this round: the relay does not answer over TCP.
 func (f *tcpFirst) wait(ctx context.Context) bool {
-	t := time.NewTimer(tcpHead)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-f.accepted:
 		return false
 	case <-f.failed:
-	case <-t.C:
+	case <-time.After(tcpHead):
 	}
 	select {
 	case <-f.accepted:

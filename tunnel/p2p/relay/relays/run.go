@@ -50,12 +50,10 @@ func (c *client) pause(d time.Duration) {
 	if !wake.Sleep(c.ctx, least) {
 		return
 	}
-	t := time.NewTimer(d - least)
-	defer t.Stop()
 	select {
 	case <-c.ctx.Done():
 	case <-c.retry:
-	case <-t.C:
+	case <-time.After(d - least):
 	}
 }
 

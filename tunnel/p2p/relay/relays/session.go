@@ -220,8 +220,6 @@ func (s *session) wait(conns []network.Conn) bool {
 	if at := s.renewal(conns); !at.IsZero() {
 		until = min(until, max(time.Until(at), restful)) // busy: look again
 	}
-	t := time.NewTimer(max(until, 10*time.Millisecond))
-	defer t.Stop()
 	select {
 	case <-c.ctx.Done():
 		return false
@@ -236,7 +234,7 @@ func (s *session) wait(conns []network.Conn) bool {
 		if gone(false) || gone(true) {
 			s.redialSoon()
 		}
-	case <-t.C:
+	case <-time.After(max(until, 10*time.Millisecond)):
 	}
 	return true
 }
