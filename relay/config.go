@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 	"golang.org/x/sys/unix"
 
@@ -31,7 +32,8 @@ type config struct {
 	file           string // where it was read, "" if from flags
 	stateDir       string
 	membership     agent.Membership
-	joinSecretFile string // members prove that secret; "" = only those of the membership are served
+	joinSecretFile string    // members prove that secret; "" = only those of the membership are served
+	signers        []peer.ID // keys whose signed membership alone counts
 	listen         []ma.Multiaddr
 	announce       []ma.Multiaddr // empty = addresses of the interfaces
 	metricsAddress string         // host:port, mesh:port (endpoint.Mesh), "" = off
@@ -46,6 +48,7 @@ type config struct {
 // document is the file as written, over the defaults.
 type document struct {
 	StateDir       string                    `json:"stateDir"`
+	Signers        []string                  `json:"signers"`
 	Listen         []string                  `json:"listen"`
 	Announce       []string                  `json:"announce"`
 	Membership     agent.Membership          `json:"membership"`
@@ -92,6 +95,7 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		stateDir:       agent.Dir(bad, "stateDir", d.StateDir, defaultStateDir),
 		membership:     d.Membership,
 		joinSecretFile: agent.SecretFile(bad, "joinSecretFile", d.JoinSecretFile),
+		signers:        agent.Signers(bad, d.Signers),
 		listen:         agent.Listen(bad, "listen", d.Listen, true),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
 		runtimeDir:     agent.Dir(bad, "runtimeDir", d.RuntimeDir, agent.DefaultRuntimeDir),

@@ -67,6 +67,8 @@ The configuration is YAML; only membership, or joinSecretFile, is required:
   joinSecretFile  file (0600) with a secret, or two while it is rotated: nodes that prove
                   it are served, so the relay needs no access to the API. A cluster.yaml
                   beside it need not list nodes; its podCIDRs and banned are obeyed
+  signers         keys whose signed membership alone is believed, as edgemesh-agent
+                  membership key prints them (default none)
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off; mesh:PORT =
                   127.0.0.1 and the mesh addresses of this host's agent)
   log             {format: text, level: info}: text or json; debug, info, warn, error

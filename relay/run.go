@@ -21,6 +21,7 @@ import (
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
@@ -71,6 +72,9 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	members, err := newSource(c.membership, kube.Config{Access: client.Access{Names: names}, ReadOnly: true, AgentVersion: version.Number(), StateDir: c.stateDir, Log: logger})
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
+	}
+	if len(c.signers) > 0 {
+		members = source.Pin(members, signed.NewBook(c.signers), c.membership, key, c.stateDir, "", logger)
 	}
 	state, warning, err := members.Start(ctx)
 	switch {

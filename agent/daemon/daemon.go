@@ -9,7 +9,7 @@
 //	kernel.go      plan ──▶ kernel and CNI files, again whenever they differ, and what blocks the pod network there
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
-//	hung.go        loops that hang
+//	passon.go      signed statements to and from other members; hung.go: loops that hang
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
 //	cleanup.go     removes everything; errors.go: what callers can expect
@@ -52,6 +52,7 @@ import (
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
@@ -83,6 +84,7 @@ type daemon struct {
 	id         peer.ID
 	log        *slog.Logger
 	source     source.Source
+	book       *signed.Book // nil: no key is pinned
 	force      *inForce
 	saved      *snapshot.Keeper // of the membership
 	names      *resolve.Names
@@ -170,6 +172,10 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	})
 	if err != nil {
 		return configError(err)
+	}
+	if len(cfg.Signers) > 0 {
+		d.book = signed.NewBook(cfg.Signers)
+		d.source = source.Pin(d.source, d.book, cfg.Membership, key, cfg.StateDir, cfg.NodeName, o.Log.With("part", "signed"))
 	}
 	w.source = d.source.String()
 	state, err := d.loadMembership(ctx)
@@ -324,6 +330,11 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })
+	if d.book != nil {
+		pass := passOn{book: d.book, node: d.node, log: d.log.With("part", "signed")}
+		pass.answer()
+		wg.Go(func() { pass.run(ctx) })
+	}
 	if d.cfg.JoinSecretFile != "" {
 		wg.Go(func() { followJoinSecrets(ctx, d.cfg.JoinSecretFile, d.node, d.log) })
 	}

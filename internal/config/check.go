@@ -10,14 +10,17 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
+	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
@@ -171,6 +174,22 @@ func listenable(m ma.Multiaddr, ws bool) bool {
 		return len(p) == 3 && p[2].Code == ma.P_QUIC_V1
 	}
 	return false
+}
+
+// Signers checks the keys whose signed membership alone counts.
+func Signers(bad *mesh.Invalid, list []string) (out []peer.ID) {
+	for i, text := range list {
+		id, err := signed.ParseSigner(text)
+		switch field := fmt.Sprintf("signers[%d]", i); {
+		case err != nil:
+			bad.Addf(field, "%v", err)
+		case slices.Contains(out, id):
+			bad.Addf(field, "the same key as signers[%d]; remove one", slices.Index(out, id))
+		default:
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // KeyError says what is wrong with the value of one key, as found when it was used.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/config/strict"
@@ -68,6 +69,7 @@ type Config struct {
 	CNI            CNI            `json:"cni"`              // options of ours
 	Membership     Membership     `json:"membership"`       // exactly one source
 	JoinSecretFile string         `json:"joinSecretFile"`   // what relays without a membership require; "" = none does
+	Signers        []peer.ID      `json:"-"`                // keys whose signed membership alone counts; none: the source is believed
 	LAN            LAN            `json:"lan"`              // which of native and VXLAN paths this node uses
 	Listen         []ma.Multiaddr `json:"-"`                // empty = not configured; see ResolveListen
 	MetricsAddress string         `json:"metricsAddress"`   // host:port, mesh:port (endpoint.Mesh), "" = off
@@ -88,6 +90,7 @@ type Config struct {
 type document struct {
 	Config
 	Listen  []string        `json:"listen"`
+	Signers []string        `json:"signers"`
 	Relay   relayDocument   `json:"relay"`
 	Punch   punchDocument   `json:"punch"`
 	Forward forwardDocument `json:"forward"`
@@ -196,6 +199,7 @@ func (d document) check(bad *mesh.Invalid) Config {
 	}
 	c.Membership.Check(bad)
 	c.JoinSecretFile = SecretFile(bad, "joinSecretFile", d.JoinSecretFile)
+	c.Signers = Signers(bad, d.Signers)
 	c.Listen = Listen(bad, "listen", d.Listen, false)
 	HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress)
 	c.checkProxy(bad)
@@ -265,6 +269,8 @@ func Help() string {
                   in a pod. Without TLS the API must be on this host, and a program of
                   root's or localUID's accept the connection
   joinSecretFile  file (0600) with the secret that relays outside the cluster require
+  signers         keys whose signed membership alone is believed, as edgemesh-agent membership key
+                  prints them (default none: the membership's source is believed)
   listen          multiaddrs (default TCP and QUIC on a port chosen once, IPv4 and IPv6)
   metricsAddress  /metrics, /healthz, /readyz (default %s, "" = off; mesh:PORT = 127.0.0.1
                   and the node's mesh addresses)

@@ -28,6 +28,7 @@ type nodeDocument struct {
 	Forward   forwardDocument `json:"forward"`
 	Proxy     string          `json:"proxy"`
 	ProxyUser string          `json:"proxyCredentials"`
+	Signers   []string        `json:"signers"` // in the host's own file, no API changes them
 }
 
 // checkFor checks d, which was read from data, and returns the named node's

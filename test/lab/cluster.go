@@ -112,6 +112,7 @@ type Relay struct {
 	Membership string   // its copy of cluster.yaml
 	Listen     []string // further addresses to listen on
 	JoinSecret string   // the file with it: the relay has no membership unless its Membership exists
+	Signers    []string // keys that it pins
 	Programs   string   // as a node's
 	Process    *Process
 }
@@ -160,6 +161,9 @@ func (r *Relay) Start() error {
 			fmt.Sprintf("/ip4/0.0.0.0/tcp/%d", relayPort), fmt.Sprintf("/ip4/0.0.0.0/udp/%d/quic-v1", relayPort),
 		},
 			r.Listen...),
+	}
+	if len(r.Signers) > 0 {
+		doc["signers"] = r.Signers
 	}
 	if r.JoinSecret != "" {
 		doc["joinSecretFile"] = r.JoinSecret

@@ -26,6 +26,7 @@ type AgentConfig struct {
 	LAN            map[string]any    `json:"lan,omitempty"`
 	Membership     map[string]string `json:"membership"`
 	JoinSecretFile string            `json:"joinSecretFile,omitempty"`
+	Signers        []string          `json:"signers,omitempty"`
 	Listen         []string          `json:"listen,omitempty"`
 	MetricsAddress string            `json:"metricsAddress"`
 	Relay          map[string]any    `json:"relay,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -47,6 +48,12 @@ func (n *Node) Status() Status {
 	}
 	st.Peers = n.peers.Known()
 	return st
+}
+
+// Connected are the members to which there is a connection.
+func (n *Node) Connected() []peer.ID {
+	v := n.gater.View()
+	return slices.DeleteFunc(n.h.Network().Peers(), func(p peer.ID) bool { return !v.IsMember(p) })
 }
 
 // Refused is how much was refused: connections and streams, and what members sent and named; by the reasons' names as

@@ -41,6 +41,8 @@ type State struct {
 	// Controllers are whom nodes may reach, over relays, before they are members.
 	Controllers []PeerID `json:"controllers,omitempty"`
 	Watched     Watched  `json:"-"` // of now: not in a snapshot
+	// Signed are statements that the source has, which package signed reads: not in a snapshot.
+	Signed []string `json:"-"`
 	// AdmitLabel is the label, KEY or KEY=VALUE, that a node must carry to be admitted; "" admits all that are not banned.
 	AdmitLabel string `json:"admitLabel,omitempty"`
 	Nodes      []Node `json:"nodes,omitempty"`

@@ -32,6 +32,8 @@ const (
 	ExplainProtocol protocol.ID = "/edgemesh/explain/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"
+	// SignedProtocol passes on signed statements of the membership.
+	SignedProtocol protocol.ID = "/edgemesh/signed/1"
 	// EnrollProtocol has a controller write what a node may not.
 	EnrollProtocol protocol.ID = "/edgemesh/enroll/1"
 	// DHTPrefix keeps the overlay's DHT apart from every other one: its protocol
@@ -44,6 +46,6 @@ const (
 func Protocols() []protocol.ID {
 	return []protocol.ID{
 		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol,
-		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
+		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

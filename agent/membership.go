@@ -1,0 +1,344 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/spf13/cobra"
+
+	"edgemesh/internal/cli"
+	"edgemesh/internal/durable"
+	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/membership/source"
+)
+
+func newMembership() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "membership",
+		Short: "Sign who is a member, ban, delegate: for nodes with signers in their configuration",
+		Long: `Sign the membership with a key that stays offline. Nodes and relays whose configuration
+lists that key under signers believe nothing else: neither the API nor its cache,
+cluster.yaml, the snapshot, relays or other members, which merely carry the statements.
+
+Statements are lines of text. With --membership FILE they are kept in FILE.signed,
+which belongs beside cluster.yaml on the nodes; without it they are printed, for the
+PodNetwork's spec.signed for instance. Members pass on newer ones to each other.`,
+		Example: `  edgemesh-agent membership key signer.key
+  edgemesh-agent membership sign --key signer.key --membership cluster.yaml
+  edgemesh-agent membership ban edge-7 --key signer.key --membership cluster.yaml`,
+		Args: cli.Args(),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newMembershipKey(), newMembershipSign(), newMembershipBan(), newMembershipDelegate(), newMembershipShow())
+	return c
+}
+
+// signing is what the commands that sign have in common.
+type signing struct {
+	keyFile, membership string
+	key                 crypto.PrivKey
+	old                 []signed.Signed // in the file beside membership
+}
+
+func (s *signing) flags(c *cobra.Command) {
+	c.Flags().StringVar(&s.keyFile, "key", "", "the file with the signing key, made by: edgemesh-agent membership key FILE")
+	c.Flags().StringVar(&s.membership, "membership", "", "cluster.yaml; what is signed is kept beside it, in FILE"+source.SignedSuffix)
+}
+
+// load reads the key and the statements that there are.
+func (s *signing) load() (err error) {
+	if s.keyFile == "" {
+		return cli.Usage(errors.New("--key FILE is missing; make a key by: edgemesh-agent membership key FILE"))
+	}
+	if s.key, err = signed.LoadKey(s.keyFile); err != nil {
+		return cli.Usage(fmt.Errorf("--key: %w", err))
+	}
+	if now := time.Now(); now.Year() < 2026 {
+		return cli.Usage(fmt.Errorf("this machine's clock says %s, and a statement that was signed then would replace none: set the clock", now.Format(time.DateOnly)))
+	}
+	if s.membership == "" {
+		return nil
+	}
+	s.old, err = readStatements(s.membership + source.SignedSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// readStatements reads a file of statements, and names the first line that is none.
+func readStatements(path string) (out []signed.Signed, err error) {
+	texts, err := signed.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for i, line := range texts {
+		text, _, _ := strings.Cut(line, " ") // a node's own file has a tag behind it
+		x, err := signed.Read(text)
+		if err != nil {
+			return nil, cli.Usage(fmt.Errorf("%s: statement %d: %w; remove it, or take the file from where it was signed", path, i+1, err))
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+// epoch is later than all that was signed.
+func (s *signing) epoch() uint64 {
+	last := uint64(0)
+	for _, x := range s.old {
+		last = max(last, x.Epoch)
+	}
+	return signed.Now(last)
+}
+
+// put signs all, and keeps or prints what it signed.
+func (s *signing) put(out io.Writer, all ...signed.Statement) error {
+	var news []signed.Signed
+	for _, x := range all {
+		done, err := signed.Sign(x, s.key)
+		if err != nil {
+			return cli.Usage(fmt.Errorf("%s: %w", x.Who(), err))
+		}
+		news = append(news, done)
+	}
+	if s.membership == "" {
+		_, err := out.Write(signed.Lines(news))
+		return err
+	}
+	path := s.membership + source.SignedSuffix
+	if len(news) > 0 {
+		kept := slices.DeleteFunc(s.old, func(old signed.Signed) bool {
+			return slices.ContainsFunc(news, func(x signed.Signed) bool { return x.Replaces(old) })
+		})
+		if err := durable.WriteFile(path, signed.Lines(append(kept, news...)), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, x := range news {
+		fmt.Fprintf(out, "signed  %s\n", x.Describe())
+	}
+	_, err := fmt.Fprintf(out, "%d signed; copy %s beside cluster.yaml on a node or on all\n", len(news), path)
+	return err
+}
+
+func newMembershipKey() *cobra.Command {
+	return &cobra.Command{
+		Use:   "key FILE",
+		Short: "Print the public form of a signing key, which signers takes; create it if there is none",
+		Long: `Print the public form of the signing key in FILE, and nothing else: what signers in
+agent.yaml and relay.yaml takes. A key is created if there is no FILE (mode 0600). Keep it
+offline, with a copy: who has it decides who is a member. One key is for one cluster.`,
+		Example: "  edgemesh-agent membership key /media/usb/signer.key",
+		Args:    cli.Args("FILE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			key, err := signed.NewKey(args[0])
+			switch {
+			case errors.Is(err, fs.ErrExist):
+				if key, err = signed.LoadKey(args[0]); err != nil {
+					return cli.Usage(err)
+				}
+			case err != nil:
+				return cli.Usage(err)
+			default:
+				fmt.Fprintf(c.ErrOrStderr(), "created the signing key %s; keep it offline, with a copy\n", args[0])
+			}
+			id, err := peer.IDFromPrivateKey(key)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), id)
+			return err
+		},
+	}
+}
+
+func newMembershipSign() *cobra.Command {
+	var s signing
+	var expires, name, id string
+	var cidrs []string
+	var renew bool
+	c := &cobra.Command{
+		Use:   "sign",
+		Short: "Sign who is a member",
+		Long: `Sign the nodes of cluster.yaml whose statement is missing or says something else, or one
+node with --name, --peer-id and --pod-cidr. A statement with --expires ends once a node has
+one that was signed later than that: no clock counts, and no offline site is cut off.`,
+		Example: `  edgemesh-agent membership sign --key signer.key --membership cluster.yaml
+  edgemesh-agent membership sign --key signer.key --name edge-1 --peer-id 12D3KooW… \
+    --pod-cidr 10.244.1.0/24`,
+		Args: cli.Args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := s.load(); err != nil {
+				return err
+			}
+			end, err := until("--expires", expires)
+			if err != nil {
+				return err
+			}
+			if name != "" || id != "" || len(cidrs) > 0 {
+				x := signed.Statement{Kind: signed.Member, Name: name, Epoch: s.epoch(), Expires: end}
+				if x.ID, err = peer.Decode(id); err != nil {
+					return cli.Usage(fmt.Errorf("--peer-id %q is not a peer ID (12D3KooW…)", id))
+				}
+				if x.Blocks, err = cidrList("--pod-cidr", cidrs); err != nil {
+					return err
+				}
+				return s.put(c.OutOrStdout(), x)
+			}
+			if s.membership == "" {
+				return cli.Usage(errors.New("whom? give --membership cluster.yaml, or --name, --peer-id and --pod-cidr"))
+			}
+			state, err := file.Load(s.membership)
+			if err != nil {
+				return cli.Usage(err)
+			}
+			return s.put(c.OutOrStdout(), s.unsigned(state.Nodes, end, renew)...)
+		},
+	}
+	s.flags(c)
+	c.Flags().StringVar(&expires, "expires", "", "the day on which they end, like 2027-12-31 (default never)")
+	c.Flags().BoolVar(&renew, "renew", false, "sign all nodes, also those whose statement says the same")
+	c.Flags().StringVar(&name, "name", "", "a node's name")
+	c.Flags().StringVar(&id, "peer-id", "", "that node's peer ID, as edgemesh-agent id prints it")
+	c.Flags().StringSliceVar(&cidrs, "pod-cidr", nil, "that node's blocks")
+	return c
+}
+
+// unsigned are statements about the nodes that have none which says the same.
+func (s *signing) unsigned(nodes []mesh.Node, end uint64, renew bool) (out []signed.Statement) {
+	have := map[string]signed.Signed{}
+	for _, x := range s.old {
+		if x.Kind == signed.Member {
+			have[x.Name] = x
+		}
+	}
+	epoch := s.epoch()
+	for _, n := range nodes {
+		x := have[n.Name]
+		if id, err := peer.Decode(string(n.PeerID)); err == nil && (renew || x.ID != id || !slices.Equal(x.Blocks, n.PodCIDRs)) {
+			out = append(out, signed.Statement{Kind: signed.Member, Name: n.Name, ID: id, Blocks: n.PodCIDRs, Epoch: epoch, Expires: end})
+		}
+	}
+	return out
+}
+
+func newMembershipBan() *cobra.Command {
+	var s signing
+	c := &cobra.Command{
+		Use:   "ban NODE|PEER-ID",
+		Short: "Sign that a node is refused",
+		Long: `Sign that a node is refused, by its name or its peer ID, also a delegate's key. It holds for
+all that was signed before, for whatever a delegate signs, and for each new key that a node of
+that name makes. A newer statement about the node, of this key, lifts it.`,
+		Example: "  edgemesh-agent membership ban edge-7 --key signer.key --membership cluster.yaml",
+		Args:    cli.Args("NODE|PEER-ID"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := s.load(); err != nil {
+				return err
+			}
+			x := signed.Statement{Kind: signed.Ban, Name: args[0], Epoch: s.epoch()}
+			if id, err := peer.Decode(args[0]); err == nil {
+				x.Name, x.ID = "", id
+			}
+			return s.put(c.OutOrStdout(), x)
+		},
+	}
+	s.flags(c)
+	return c
+}
+
+func newMembershipDelegate() *cobra.Command {
+	var s signing
+	var end string
+	var ranges []string
+	c := &cobra.Command{
+		Use:   "delegate KEY",
+		Short: "Let another key, such as the controller's, sign nodes of some ranges",
+		Long: `Let another key sign nodes whose blocks are inside --range: blocks are claimed in a cluster
+of Kubernetes, where the offline key is not. The delegate bans nobody, lifts no ban, and replaces
+nothing that this key has signed. After --until, which counts as --expires of sign does, nothing
+that it has signed counts: renew before. To end it immediately, ban KEY.`,
+		Example: `  edgemesh-agent membership delegate 12D3KooW… --range 10.244.0.0/16 --until 2027-12-31 \
+    --key signer.key`,
+		Args: cli.Args("KEY"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := s.load(); err != nil {
+				return err
+			}
+			id, err := signed.ParseSigner(args[0])
+			if err != nil {
+				return cli.Usage(err)
+			}
+			x := signed.Statement{Kind: signed.Delegation, ID: id, Epoch: s.epoch()}
+			if x.Expires, err = until("--until", end); err != nil || x.Expires == 0 {
+				return cmp.Or(err, cli.Usage(errors.New("--until is missing: a delegation ends, like 2027-12-31")))
+			}
+			if x.Blocks, err = cidrList("--range", ranges); err != nil {
+				return err
+			}
+			return s.put(c.OutOrStdout(), x)
+		},
+	}
+	s.flags(c)
+	c.Flags().StringVar(&end, "until", "", "the day on which it ends, like 2027-12-31")
+	c.Flags().StringSliceVar(&ranges, "range", nil, "in which the blocks of the nodes must be that it signs")
+	return c
+}
+
+func newMembershipShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show FILE",
+		Short: "Show what a file of statements says, and who has signed it",
+		Long: `Show what the statements in FILE say, and who has signed each: cluster.yaml.signed, or what
+a node has accepted, in statements in its state directory.`,
+		Example: `  edgemesh-agent membership show cluster.yaml.signed
+  edgemesh-agent membership show /var/lib/edgemesh/statements`,
+		Args: cli.Args("FILE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			all, err := readStatements(args[0])
+			if err != nil {
+				return err
+			}
+			for _, x := range all {
+				fmt.Fprintf(c.OutOrStdout(), "%s, signed %s by %s\n", x.Describe(), time.Unix(int64(min(x.Epoch, 1<<37)), 0).UTC().Format(time.RFC3339), x.Signer)
+			}
+			return nil
+		},
+	}
+}
+
+// until reads a day, the end of which is meant; "" is never.
+func until(flag, day string) (uint64, error) {
+	if day == "" {
+		return 0, nil
+	}
+	t, err := time.Parse(time.DateOnly, day)
+	if err != nil || t.Year() < 2026 {
+		return 0, cli.Usage(fmt.Errorf("%s %q is no day to come, like 2027-12-31", flag, day))
+	}
+	return uint64(t.AddDate(0, 0, 1).Unix()), nil
+}
+
+// cidrList reads blocks or ranges.
+func cidrList(flag string, list []string) (out []netip.Prefix, err error) {
+	for _, text := range list {
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil || p != p.Masked() {
+			return nil, cli.Usage(fmt.Errorf("%s %q is not in CIDR notation, like 10.244.1.0/24", flag, text))
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}

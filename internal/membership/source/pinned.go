@@ -1,0 +1,158 @@
+package source
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/seldom"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// StatementsFile, in the state directory, has the signed statements that this program has accepted.
+	StatementsFile = "statements"
+	// SignedSuffix is what the name of the file beside cluster.yaml ends with that has its statements.
+	SignedSuffix = ".signed"
+	// lookEvery is how often that file is looked at, together how long several changes wait for each other.
+	lookEvery, together = time.Second, 200 * time.Millisecond
+)
+
+// Pin returns src as far as the statements in book let it count, and has the book keep them in stateDir. key is this program's, self
+// this node's name, "" for a relay.
+func Pin(src Source, book *signed.Book, m config.Membership, key crypto.PrivKey, stateDir, self string, log *slog.Logger) Source {
+	raw, err := key.Raw()
+	secret := sha256.Sum256(append([]byte("edgemesh-statements"), raw...))
+	if err = errors.Join(err, book.Load(filepath.Join(stateDir, StatementsFile), secret[:])); err != nil {
+		log.Warn("some of the signed statements that were kept do not count, after signers was changed for instance", "file", filepath.Join(stateDir, StatementsFile), "err", err)
+	}
+	p := &pinned{Source: src, book: book, self: self, log: log}
+	if m.File != "" {
+		p.beside = m.File + SignedSuffix
+	}
+	return p
+}
+
+// pinned is a source whose word counts only where a pinned key has signed it.
+type pinned struct {
+	Source
+	book   *signed.Book
+	beside string // the file beside cluster.yaml, "": there is none
+	self   string
+	log    *slog.Logger
+	said   seldom.Log
+
+	mu    sync.Mutex // held while a State is handed out
+	last  mesh.State // as the source has it
+	have  bool
+	stamp fs.FileInfo // of beside, as it was read
+}
+
+func (p *pinned) Start(ctx context.Context) (s mesh.State, warning, err error) {
+	s, warning, err = p.Source.Start(ctx)
+	if err != nil {
+		return s, warning, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read()
+	return p.count(s), warning, nil
+}
+
+// Watch hands out what counts, also when only statements have changed.
+func (p *pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { p.follow(ctx, onState) })
+	p.Source.Watch(ctx, func(s mesh.State) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.read()
+		onState(p.count(s))
+	}, onErr)
+}
+
+func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		next := p.book.Changed().Next()
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			p.mu.Lock()
+			p.read()
+			p.mu.Unlock()
+		case <-next:
+			if !wake.Sleep(ctx, together) {
+				return
+			}
+			p.mu.Lock()
+			if p.have {
+				onState(p.count(p.last))
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// read takes the statements beside cluster.yaml, if the file has changed. The caller holds mu.
+func (p *pinned) read() {
+	if p.beside == "" {
+		return
+	}
+	now, err := os.Stat(p.beside)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && p.stamp != nil && now.ModTime().Equal(p.stamp.ModTime()) && now.Size() == p.stamp.Size() && os.SameFile(now, p.stamp) {
+		return // without one, others pass statements on
+	}
+	var texts []string
+	if err == nil {
+		texts, err = signed.ReadFile(p.beside)
+	}
+	if err != nil {
+		p.warn("signed statements cannot be read; those that are known stay in force", p.beside, err)
+		return
+	}
+	p.stamp = now
+	p.add(p.beside, texts)
+}
+
+func (p *pinned) add(from string, texts []string) {
+	if _, err := p.book.Add(texts...); err != nil {
+		p.warn("signed statements are refused: they are forged, or signers lacks the key that has signed them", from, err)
+	}
+}
+
+// count is s as far as it counts. The caller holds mu.
+func (p *pinned) count(s mesh.State) mesh.State {
+	p.last, p.have = s, true
+	p.add(p.String(), s.Signed)
+	out, problems := p.book.Apply(s, p.self)
+	for i, bad := range problems {
+		if i == mostLines {
+			p.log.Warn("more nodes are not members as the source has them", "count", len(problems)-i)
+			break
+		}
+		p.warn("a node is not a member, or not as the source has it", p.String(), bad)
+	}
+	return out
+}
+
+// warn logs once a minute and cause.
+func (p *pinned) warn(what, from string, err error) {
+	if p.said.Due(what + from + err.Error()) {
+		p.log.Warn(what, "source", from, "err", err)
+	}
+}
