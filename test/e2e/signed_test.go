@@ -128,13 +128,15 @@ func TestSignedMembership(t *testing.T) {
 		return err
 	}))
 	t.Logf("the ban reached the other site after %d ms", time.Since(since).Milliseconds())
+	logsLine(t, one, "member banned", three.PeerID)
 	noAnswer(t, pods[three].NS, pods[two].IP4(), "a pod of the banned node")
 	curlPods(t, pods[one], pods[two], 2*time.Second)
 
 	// It holds after a restart, with the old files and without anybody who knows better.
 	ok(t, two.Agent.Stop())
 	ok(t, two.Start())
-	ready(t, two)
+	ok(t, two.WaitPods(within(t, 10*time.Second)))
 	logsLine(t, two, "agent is running")
+	curlPods(t, pods[one], pods[two], 10*time.Second)
 	noAnswer(t, pods[three].NS, pods[two].IP4(), "a pod of the banned node, after a restart of edge-2")
 }

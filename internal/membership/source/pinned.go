@@ -86,8 +86,8 @@ func (p *pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func
 func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
+	next := p.book.Changed().Next()
 	for {
-		next := p.book.Changed().Next()
 		select {
 		case <-ctx.Done():
 			return
@@ -99,6 +99,7 @@ func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
 			if !wake.Sleep(ctx, together) {
 				return
 			}
+			next = p.book.Changed().Next()
 			p.mu.Lock()
 			if p.have {
 				onState(p.count(p.last))
