@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -79,5 +80,12 @@ func (w *writer) event(ctx context.Context, n *api.Node, reason, message string)
 	return nil
 }
 
-// clip shortens a message to what a condition may hold.
-func clip(text string) string { return wording.Foreign(text, 780) } // bytes; the CRD of MeshNodes takes 800
+// clip shortens a message to what a condition may hold: the CRD of MeshNodes takes 2560 bytes of JSON for all four.
+func clip(text string) string {
+	for most := 600; ; most -= 100 {
+		out := wording.Foreign(text, most)
+		if body, err := json.Marshal(out); most == 100 || err == nil && len(body) <= 640 {
+			return out
+		}
+	}
+}
