@@ -7,6 +7,7 @@
 //	surplus.go      deletes the PodBlocks that nodes claim beyond those that count
 //	rollout.go      stops an update of the agents that crash after they took over
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
+//	pace.go         nodes that change their objects again and again
 //	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
@@ -100,7 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 	e.run(ctx, func(ctx context.Context) {
 		s := &surplus{api: watched{c, loops.surplus}, loop: loops.surplus, log: cfg.Log, metrics: m}
 		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: loops.sight, metrics: m, log: cfg.Log}
-		n := &records{api: watched{c, loops.records}, loop: loops.records, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m}
+		n := &records{api: watched{c, loops.records}, loop: loops.records, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying()}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		all.Go(func() { n.run(ctx) })
@@ -110,7 +111,7 @@ func Run(ctx context.Context, cfg Config) error {
 			all.Go(func() { g.run(ctx) })
 		}
 		if !cfg.Enroll { // these nodes have kubelets that are heard
-			kubelets := &sight{Sight: g.sight, api: watched{c, loops.sight}, loop: loops.sight, log: cfg.Log}
+			kubelets := &sight{Sight: g.sight, api: watched{c, loops.sight}, loop: loops.sight, log: cfg.Log, pace: writing()}
 			all.Go(func() { kubelets.run(ctx) })
 		}
 		all.Wait()

@@ -26,6 +26,11 @@ const (
 	deaf = 10 * time.Second
 )
 
+// copying is how often a Node's changes are copied: labels and blocks change once in a node's life.
+func copying() pace {
+	return pace{every: 10 * time.Second, most: 6, says: "a Node's labels or blocks change again and again: its NodeRecord follows slowly"}
+}
+
 // records keeps a NodeRecord of each Node. All of it belongs to the goroutine in run, and during a round to those that it
 // waits for.
 type records struct {
@@ -35,6 +40,7 @@ type records struct {
 	log      *slog.Logger
 	metrics  *metrics
 	reported seldom.Log
+	pace     pace // of changes that are copied
 
 	nodes  map[string]*api.Node       // nil: not listed yet
 	made   map[string]*api.NodeRecord // likewise
@@ -87,7 +93,7 @@ func (r *records) run(ctx context.Context) {
 				said = want
 			}
 		}
-		if len(r.behind) > 0 {
+		if len(r.behind) > 0 || len(r.dirty) > 0 {
 			again.Reset(sweepAgain)
 		}
 	}
@@ -208,13 +214,17 @@ func (r *records) round(ctx context.Context) error {
 		return strings.Compare(a, b)
 	})
 	clear(r.dirty)
-	results := make([]result, len(names))
+	results, late := make([]result, len(names)), map[string]bool{}
 	slots := make(chan struct{}, workers)
 	var all sync.WaitGroup
 	for i, name := range names {
 		node, made := r.nodes[name], r.made[name]
 		if node != nil && made != nil && node.RecordSpec().Equal(made.Spec) || node == nil && made == nil {
 			results[i] = result{node, made, nil}
+			continue
+		}
+		if node != nil && made != nil && r.pace.exceeded(name, r.log) { // its own writes are not answered with as many
+			results[i], late[name] = result{node, made, nil}, true
 			continue
 		}
 		slots <- struct{}{}
@@ -238,8 +248,10 @@ func (r *records) round(ctx context.Context) error {
 		}
 		if x.node == nil {
 			delete(r.nodes, name)
+			r.pace.forget(name)
 		}
 	}
+	maps.Copy(r.dirty, late)
 	return failed
 }
 

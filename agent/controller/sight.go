@@ -121,6 +121,12 @@ type sight struct {
 	nodes    map[string]*api.MeshNode // by UID, as all that follows
 	known    map[string]*sighting
 	stated   map[string]bool // those that were reported as unseen
+	pace     pace            // of MeshNodes' changes
+}
+
+// writing is how often a node's agent writes its MeshNode: once a minute at most, its start and faults apart.
+func writing() pace {
+	return pace{every: 10 * time.Second, most: 30, says: "a node writes its MeshNode again and again, and every agent downloads it each time"}
 }
 
 // run looks until ctx ends.
@@ -200,10 +206,14 @@ func (s *sight) take(what string, o api.Object) {
 	switch {
 	case !ok:
 	case what == client.Deleted:
+		s.pace.forget(m.Meta.Name)
 		delete(s.nodes, m.Meta.UID)
 		delete(s.known, m.Meta.UID)
 		delete(s.stated, m.Meta.UID)
 	default:
+		if what == client.Modified {
+			s.pace.exceeded(m.Meta.Name, s.log)
+		}
 		s.nodes[m.Meta.UID] = m
 	}
 }
