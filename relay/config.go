@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/logs"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (
@@ -43,6 +44,7 @@ type config struct {
 	level          *slog.LevelVar // of the log; nil: it cannot be changed
 
 	block func(loop string) // tests block loops with it
+	keys  identity.Renewal  // which tests choose
 }
 
 // document is the file as written, over the defaults.

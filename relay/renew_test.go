@@ -48,7 +48,9 @@ func carryRenewing(t *testing.T, both bool) uint64 {
 	if both {
 		b = newRenewing(nil)
 	}
-	v := newTestServer(t, testConfig(), state(a, b))
+	conf := testConfig()
+	conf.keys.Most = 1000
+	v := newTestServer(t, conf, state(a, b))
 	s := mustDial(t, v, a, b)
 	sent := make([]byte, 32<<20)
 	_, _ = rand.Read(sent)

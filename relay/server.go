@@ -93,7 +93,7 @@ func (v *server) newHost(key crypto.PrivKey, c config) (*plainhost.Host, error) 
 	}
 	ports := newSharedPorts(c.listen, v.gate.Patience)
 	return plainhost.New(plainhost.Config{
-		Key: key, UserAgent: "edgemesh-relay/" + version.Number(), Muxer: identity.RelayMuxer().Quiet(kernelKeeps),
+		Key: key, UserAgent: "edgemesh-relay/" + version.Number(), Keys: c.keys, Muxer: identity.RelayMuxer().Quiet(kernelKeeps),
 		Gater: gater{v.gater, v.gate}, Guard: v.gate, Conns: cm,
 		Addrs: func() []ma.Multiaddr {
 			addrs, _ := v.addresses()

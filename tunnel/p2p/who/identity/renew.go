@@ -107,7 +107,7 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 func (c *tlsConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.client && c.renews && !c.renewing && c.due() && c.err == nil {
+	if c.client && c.renews && !c.renewing && c.due(1) && c.err == nil {
 		c.err = c.end()
 	}
 	for c.renewing && c.err == nil {
@@ -119,10 +119,10 @@ func (c *tlsConn) Write(b []byte) (int, error) {
 	return c.session.Load().Write(b) //nolint:wrapcheck // crypto/tls's, as net.Conn wants it
 }
 
-// due reports whether the session's keys have been used for long enough.
-func (c *tlsConn) due() bool {
-	n := c.most()
-	return n >= c.t.renewal.Most || n > c.t.renewal.Few && c.t.renewal.Now().Sub(c.begun) >= c.t.renewal.Every
+// due reports whether the session's keys have been used for long enough, or for a part of that.
+func (c *tlsConn) due(part uint64) bool {
+	r, n := c.t.renewal, c.most()
+	return n >= r.Most/part || n > r.Few/part && r.Now().Sub(c.begun) >= r.Every/time.Duration(part)
 }
 
 // end ends this end's direction of the session. mu is held.
@@ -136,7 +136,7 @@ func (c *tlsConn) end() error {
 func (c *tlsConn) follow() error {
 	c.mu.Lock()
 	begin := c.renewing
-	if !c.client && c.renews && c.err == nil && c.most() >= min(c.t.renewal.Few, c.t.renewal.Most)/2 { // else it costs handshakes only
+	if !c.client && c.renews && c.err == nil && c.due(2) { // a client that wants it sooner costs handshakes only
 		begin = c.end() == nil
 	}
 	c.mu.Unlock()

@@ -218,6 +218,24 @@ func TestKeysWithAnEndThatCannotRenew(t *testing.T) {
 	}
 }
 
+// A client that wants new keys much more often than this end would make them costs it no handshakes: the connection ends.
+func TestKeysAreNotRenewedForFun(t *testing.T) {
+	client, server := newEnd(t, false), newEnd(t, false)
+	c, s := shakeTCP(t, client.t.(*TLS).Renewing(Renewal{Most: 2000}),
+		server.t.(*TLS).Renewing(Renewal{Done: func() { t.Error("renewed after 2000 records") }}), server.id)
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	go func() {
+		var err error
+		for err == nil {
+			_, err = c.Write([]byte("x"))
+		}
+	}()
+	if n, err := io.Copy(io.Discard, s); err != nil || n < 1900 || n > 2000 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	s.Close()
+}
+
 // A close in the middle of a renewal ends both ends, also who waits to write.
 func TestCloseWhileKeysChange(t *testing.T) {
 	client, server := newEnd(t, false), newEnd(t, false)
