@@ -44,7 +44,7 @@ func liar(t *testing.T, answer func(request []byte) []byte) Gateway {
 func TestFloodOfAnswers(t *testing.T) {
 	long := make([]byte, 65000)
 	g := liar(t, func(request []byte) []byte {
-		copy(long, request) // right but for the nonce, of which PCP's answer has a wrong one
+		copy(long, request) // right except for the nonce, of which PCP's answer has a wrong one
 		if len(request) == pcpLen {
 			long[1] |= pcpResponse
 			long[3] = 0

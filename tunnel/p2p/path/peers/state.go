@@ -7,6 +7,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/reach"
@@ -150,7 +151,7 @@ func (s *state) giveUp(c ladder.Close) {
 		return
 	}
 	s.Log.Info("path is dead", "peer", s.name(s.id), "path", what.Kind, "transport", what.Transport, "why", c.Text)
-	s.lost = append(s.lost, fmt.Sprintf("%s path %s", what.Transport, c.Text))
+	s.lost = append(s.lost, what.Transport+" path "+wording.Foreign(c.Text, 512))
 	s.lost = s.lost[max(0, len(s.lost)-maxLost):]
 	s.Spawn(s.Relays.SuspectAll)
 	s.Spawn(x.ResetStreams)

@@ -68,7 +68,7 @@ func (c *client) check(ctx context.Context) Status {
 		if err == nil {
 			return c.status()
 		}
-		st.Error = fmt.Sprintf("no answer over %s: %v", short(conn.RemoteMultiaddr()), err)
+		st.Error = wording.Foreign(fmt.Sprintf("no answer over %s: %v", short(conn.RemoteMultiaddr()), err), 1<<10)
 		st.Reserved, st.Failed = false, true
 	}
 	return st
