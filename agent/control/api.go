@@ -26,6 +26,8 @@ type Status struct {
 	Idle      int           `json:"idle,omitempty"` // members of which nothing is listed: only those in use were requested
 	Pools     []Pool        `json:"pools"`          // one per IP family; empty before the first start and where another plugin has the pods
 
+	Upkeep *Upkeep `json:"upkeep,omitempty"` // what the node sends and receives without a pod asking for it
+
 	Fallbacks []Fallback         `json:"fallbacks,omitempty"` // in what the agent runs degraded
 	Findings  []findings.Finding `json:"findings"`            // what is wrong, causes first; and notes
 	Problems  []findings.Finding `json:"problems,omitempty"`  // Findings without notes, as until release 0.9
@@ -37,6 +39,23 @@ func (s Status) Found() []findings.Finding {
 		return s.Problems
 	}
 	return s.Findings
+}
+
+// Upkeep is all that no pod asked for, in IP bytes with headers, since the agent started.
+type Upkeep struct {
+	Since       time.Time              `json:"since"`
+	TxBytes     uint64                 `json:"txBytes"`
+	RxBytes     uint64                 `json:"rxBytes"`
+	MBPerMonth  float64                `json:"mbPerMonth"` // at the rate since then
+	Purposes    map[string]UpkeepBytes `json:"purposes"`
+	Metered     bool                   `json:"metered"`     // each byte is paid for
+	MeteredFrom string                 `json:"meteredFrom"` // what says so
+}
+
+// UpkeepBytes are those of one purpose.
+type UpkeepBytes struct {
+	Tx uint64 `json:"txBytes"`
+	Rx uint64 `json:"rxBytes"`
 }
 
 // NAT is what stands between this node and the internet.

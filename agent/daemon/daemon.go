@@ -11,6 +11,7 @@
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
 //	passon.go      signed statements to and from other members; hung.go: loops that hang
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
+//	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
 //	cleanup.go     removes everything; errors.go: what callers can expect
 //
@@ -58,6 +59,7 @@ import (
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
@@ -94,6 +96,8 @@ type daemon struct {
 	lan        *lanPaths
 	kernel     *kernel
 	counts     *counts
+	upkeep     *upkeep.Budget
+	metered    *metered
 	memory     int64          // bytes that the cgroup allows, 0: any amount
 	deputy     *deputy.Deputy // nil: the membership is a file
 	metrics    net.Listener   // nil when metricsAddress is ""
@@ -145,7 +149,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, dog: dog, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay))}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay)), upkeep: upkeep.New()}
 	memory.AfterStart()
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -166,7 +170,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		w.because(err)
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
-		Access:   client.Access{Names: d.names},
+		Access:   client.Access{Names: d.names, Upkeep: d.upkeep},
 		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: waits, Deputy: d.deputy,
 		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: via.Request, Log: o.Log.With("part", "kube"),
 	})
@@ -240,8 +244,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if err != nil {
 		return configError(err)
 	}
+	d.metered = newMetered(d.cfg.Uplink.Metered, d.source.Annotations)
 	if d.node, err = openNode(nodeConfig{
-		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, log: d.log,
+		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, log: d.log,
 	}); err != nil {
 		return err
 	}
@@ -343,6 +348,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		loop: d.dog.Loop("kernel repair"), ready: d.dog.Ready, log: d.log}
 	d.dog.Watch("tunnel", d.tunnel.Watch)
 	wg.Go(func() { repair.run(ctx) })
+	wg.Go(func() { d.metered.run(ctx) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
 	wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
@@ -380,7 +386,7 @@ func (d *daemon) backend(ctx context.Context) *backend {
 	r := reach{plan: d.force.current, node: d.node, tunnel: d.tunnel, lan: d.lan}
 	b := &backend{
 		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), calls: d.dog.Calls("control socket"),
-		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, names: d.names, node: d.node, device: d.device,
+		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, names: d.names, upkeep: d.upkeep, metered: d.metered, node: d.node, device: d.device,
 			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, log: d.log},
 		pinger:    pinger{r},
 		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},
@@ -399,7 +405,7 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 		tunnel: d.tunnel, node: d.node, lan: d.lan, reach: b.doctor.reach, source: d.source,
 		pools: func() []control.Pool { return pools(d.kernel.pods, d.log) },
 		good:  func() bool { _, problem := d.force.plan(); return problem == nil },
-		found: b.doctor.now,
+		found: b.doctor.now, upkeep: d.upkeep,
 	}
 	all := append([]prometheus.Collector{own}, d.counts.collectors()...)
 	if d.cfg.CNIMode == config.CNIOwn {

@@ -25,6 +25,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
@@ -45,14 +46,16 @@ type doctor struct {
 		String() string
 		Annotations() map[string]string
 	}
-	names  *resolve.Names
-	node   *p2p.Node
-	device tun.Device
-	kernel *kernel
-	lan    *lanPaths
-	reach  reach
-	dog    *watchdog.Watchdog
-	log    *slog.Logger
+	names   *resolve.Names
+	upkeep  *upkeep.Budget
+	metered *metered
+	node    *p2p.Node
+	device  tun.Device
+	kernel  *kernel
+	lan     *lanPaths
+	reach   reach
+	dog     *watchdog.Watchdog
+	log     *slog.Logger
 
 	common, known, probes *findings.Judge // what both judge, the running agent, and doctor
 	tracker               findings.Tracker
@@ -109,6 +112,10 @@ func (d *doctor) judges() {
 		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),
 		check("lan", hostEvery, func(plan) []findings.Finding { return slices.Concat(d.lan.check(), d.lan.notes()) }),
 		check("relay", 0, d.checkOwnRelay),
+		check("upkeep", 0, func(plan) []findings.Finding {
+			now := time.Now()
+			return checkUpkeep(upkeepOf(d.upkeep, d.metered, now), now)
+		}),
 		check("peers", 0, inUse(diagnose.Peers)),
 		check("mtu", 0, inUse(diagnose.MTU)),
 		check("relayed", 0, inUse(func(used []control.PeerStatus) []findings.Finding { return diagnose.Relayed(time.Now(), used) })),

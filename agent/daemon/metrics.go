@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
@@ -34,6 +35,7 @@ type collector struct {
 	reach  reach
 	source interface{ Contact() *client.Contact }
 	pools  func() []control.Pool
+	upkeep *upkeep.Budget
 	good   func() bool // the membership's source is readable and valid
 	found  func() []findings.Finding
 }
@@ -87,6 +89,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, k := range tunnelKinds {
 		path.counter(carried[k].Tx, string(k), "tx")
 		path.counter(carried[k].Rx, string(k), "rx")
+	}
+	cost := desc("upkeep_bytes_total", "IP bytes, headers included, that no pod's packet asked for, by purpose and direction.", "purpose", "direction")
+	for p, n := range c.upkeep.Sums() {
+		cost.counter(n.Tx, string(p), "tx")
+		cost.counter(n.Rx, string(p), "rx")
 	}
 	handshakes := desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state")
 	places, taken := c.node.Handshakes()

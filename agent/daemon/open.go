@@ -16,6 +16,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p"
 	secret "edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/who/members"
@@ -48,6 +49,8 @@ type nodeConfig struct {
 	names   *resolve.Names
 	inside  func(netip.Addr) bool // the address is one of the cluster's pods
 	counts  *counts
+	upkeep  *upkeep.Budget
+	metered func() bool
 	log     *slog.Logger
 }
 
@@ -67,7 +70,7 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 	}
 	node, err := p2p.New(p2p.Config{
 		Key: n.key, Listen: cfg.Listen, Announced: cfg.Relay.Announce, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
-		PortGuessing: cfg.Punch.Guess == config.GuessAuto, JoinSecrets: secrets, Proxy: via, Names: n.names,
+		PortGuessing: cfg.Punch.Guess == config.GuessAuto, Metered: n.metered, Upkeep: n.upkeep, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(cfg.StateDir, addressFile), Log: n.log.With("part", "p2p"),
 	})

@@ -105,7 +105,20 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	t.Add(plain, "NAT", nat)
 	t.Add(relayColour(s.Relays), "relays", relaysText(s.Relays))
 	t.Add(plain, "peers", peersText(s))
+	if u := s.Upkeep; u != nil {
+		t.Add(plain, "upkeep", upkeepText(u, now))
+	}
 	t.Print(w, on)
+}
+
+// upkeepText is what the node costs by itself.
+func upkeepText(u *control.Upkeep, now time.Time) string {
+	metered := ""
+	if u.Metered {
+		metered = "; metered, by " + clean(u.MeteredFrom)
+	}
+	hours := max(now.Sub(u.Since).Hours(), 1./60)
+	return fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate%s", float64(u.TxBytes+u.RxBytes)/1e3/hours, u.MBPerMonth, metered)
 }
 
 // counted is how much is wrong, by severity.

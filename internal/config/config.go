@@ -78,6 +78,7 @@ type Config struct {
 	Relay          Relay          `json:"-"`                // whether this node is a relay for others
 	Discovery      Discovery      `json:"discovery"`
 	Punch          Punch          `json:"-"`
+	Uplink         Uplink         `json:"-"`         // whether its bytes are paid for
 	Forward        mesh.Forward   `json:"-"`         // what this node forwards into the pod network from outside
 	Log            logs.Config    `json:"log"`       // format and first level
 	TUNQueues      int            `json:"tunQueues"` // accepted without effect: the TUN has one queue
@@ -93,6 +94,7 @@ type document struct {
 	Signers []string        `json:"signers"`
 	Relay   relayDocument   `json:"relay"`
 	Punch   punchDocument   `json:"punch"`
+	Uplink  uplinkDocument  `json:"uplink"`
 	Forward forwardDocument `json:"forward"`
 	// Nodes holds settings of single nodes, by name.
 	Nodes map[string]nodeDocument `json:"nodes"`
@@ -208,6 +210,7 @@ func (d document) check(bad *mesh.Invalid) Config {
 	}
 	c.Relay = d.Relay.check(bad, c.Listen)
 	c.Punch = d.Punch.check(bad)
+	c.Uplink = d.Uplink.check(bad)
 	c.Forward = d.Forward.check(bad)
 	c.Log = Log(bad, d.Log)
 	if n := len(filepath.Join(c.RuntimeDir, socketFile)); n > maxSocketPath {
@@ -282,6 +285,10 @@ func Help() string {
   discovery       what to query in this network: {mdns: true, portMapping: true}
   punch           {guess: auto}: ports of random NATs are guessed where nothing else helps; never, for
                   links that are metered or run on batteries (birthday: accepted for one release)
+  uplink          {metered: auto}: whether each byte is paid for: true, false, or auto: a modem's interface with a
+                  default route, or one that NetworkManager calls metered. The Node's annotation
+                  network.edgemesh.io/metered goes before it. Then no ports are guessed, and direct paths are
+                  made for bulk alone
   forward         whom this node forwards to nodes and pods from outside, an API server without an agent
                   for instance: {from: [172.31.0.0/20], ports: [10250/tcp]} (default: nobody; kubelet's port);
                   all, or {uplinks: all} beside from: this host routes between its uplinks, too. Without it

@@ -62,6 +62,7 @@ func TestLoadDefaults(t *testing.T) {
 		CNIMode:        CNIOwn,
 		Discovery:      Discovery{MDNS: true, PortMapping: true},
 		Punch:          Punch{Guess: GuessAuto},
+		Uplink:         Uplink{Metered: MeteredAuto},
 		LAN:            LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
@@ -103,6 +104,7 @@ punch: {guess: never}
 		TUNQueues: 3,
 		Discovery: Discovery{MDNS: false, PortMapping: true},
 		Punch:     Punch{Guess: GuessNever},
+		Uplink:    Uplink{Metered: MeteredAuto},
 		Relay: Relay{
 			Enabled: true,
 			Announce: []ma.Multiaddr{

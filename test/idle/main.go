@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -94,16 +95,19 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 	if err := pause(ctx, b.warm); err != nil {
 		return err
 	}
-	began := time.Now()
+	began, before := time.Now(), b.counted(ctx, "idle")
 	if err := b.live(ctx); err != nil {
 		return err
 	}
-	end := time.Now()
+	end, after := time.Now(), b.counted(ctx, "idle")
 	rows, err := b.sum(began)
 	if err != nil {
 		return err
 	}
 	print(rows, b.verbose)
+	if before > 0 {
+		fmt.Printf("\nthe idle node's own count: %.1f B/s\n", float64(after-before)/end.Sub(began).Seconds())
+	}
 	if err := b.wake(ctx, end); err != nil {
 		return err
 	}
@@ -205,6 +209,22 @@ func (b *bench) live(ctx context.Context) error {
 		}
 	}
 	return context.Cause(context.WithoutCancel(ctx))
+}
+
+// counted is what an agent has counted as its upkeep, in bytes; 0 where it does not.
+func (b *bench) counted(ctx context.Context, node string) uint64 {
+	n := b.nodes[node]
+	out, _, err := n.AgentCommand(ctx, "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
+	var s struct {
+		Upkeep struct {
+			Tx uint64 `json:"txBytes"`
+			Rx uint64 `json:"rxBytes"`
+		} `json:"upkeep"`
+	}
+	if err != nil || json.Unmarshal([]byte(out), &s) != nil {
+		return 0
+	}
+	return s.Upkeep.Tx + s.Upkeep.Rx
 }
 
 // get has the peer's pod send a request to a node's.

@@ -8,6 +8,7 @@
 //	host.go        the libp2p host, and what else is made of the configuration
 //	status.go      what an operator is shown
 //	tasks.go       goroutines and the clock
+//	counting.go    queries of what the NAT does, counted
 //	errors.go      errors of the rooms that the owner of a node may see
 //	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun
 //	who/           members (who may connect), identity (keys, TLS), lookup (the DHT), refusals
@@ -38,6 +39,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
@@ -87,6 +89,11 @@ type Config struct {
 	// PortGuessing enables port guessing where nothing else can give a direct path
 	// (package portguess). It takes both sides.
 	PortGuessing bool
+	// Metered reports whether each byte on the uplink is paid for: then direct paths are made for bulk alone, and no ports guessed;
+	// nil: it is not.
+	Metered func() bool
+	// Upkeep counts what is sent without a pod's packet asking for it; nil: nobody asks.
+	Upkeep *upkeep.Budget
 	// JoinSecrets are proved to relays that do not know the membership; none: no relay requires one.
 	JoinSecrets []join.Secret
 	// Proxy is the way to relays through an HTTP proxy; nil: none.
@@ -110,6 +117,7 @@ type Config struct {
 // Node is this node's end of all connections.
 type Node struct {
 	tasks   *tasks
+	upkeep  *upkeep.Budget
 	log     *slog.Logger
 	gater   *members.Gater
 	refused *refusals.Book
@@ -149,7 +157,10 @@ func New(cfg Config) (*Node, error) {
 	if cfg.now == nil {
 		cfg.now = sinceBoot
 	}
-	n := &Node{tasks: newTasks(), log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
+	if cfg.Metered == nil {
+		cfg.Metered = func() bool { return false }
+	}
+	n := &Node{tasks: newTasks(), upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
 	if cfg.Names == nil {
 		cfg.Names = resolve.New(resolve.Config{})
 		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
@@ -205,8 +216,11 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		NewAddress: n.mapper.Again, Refusal: n.join.Refusal, Carried: wake.NewOne(),
 	})
 	n.sense = sense.New(sense.Config{
-		Servers:    func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
-		Listen:     func(network string) (net.PacketConn, error) { return n.packets.Open(network, &net.UDPAddr{}) },
+		Servers: func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
+		Listen: func(network string) (net.PacketConn, error) {
+			c, err := n.packets.Open(network, &net.UDPAddr{})
+			return counting{c, n.upkeep}, err
+		},
 		Owns:       n.addrs.Owns,
 		Ports:      cfg.PortGuessing,
 		Changed:    func() { n.peers.NATChanged() },
@@ -267,15 +281,16 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 	}
 	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.sense, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
 		AwaitSeen: n.relays.Seen.AwaitUDP, Targets: n.targets, Ended: cfg.Punched,
-		Open: n.packets.Open, Share: n.packets.Share, Guess: cfg.PortGuessing, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
+		Open: n.packets.Open, Share: n.packets.Share, Guess: func() bool { return cfg.PortGuessing && !cfg.Metered() }, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Carried: n.relays.Carried, Book: n.book,
 		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.owns, Packets: n.packets, TCP: n.dialer.Sockets(),
 			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, SuspectRelay: n.relays.Suspect, Log: n.log},
 		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,
 			DHT: n.dht, LAN: n.lan, Targets: n.targets, Ctx: ctx, Spawn: spawn, Log: n.log},
-		Serves: func(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) },
-		Ctx:    ctx, Spawn: spawn, Now: cfg.now, Log: n.log,
+		Metered: cfg.Metered,
+		Serves:  func(p peer.ID) bool { return n.service != nil && n.service.Reserved(p) },
+		Ctx:     ctx, Spawn: spawn, Now: cfg.now, Log: n.log,
 	})
 }
 
@@ -286,6 +301,9 @@ func (n *Node) start() error {
 		return err
 	}
 	n.peers.Run()
+	if n.upkeep != nil {
+		spawn(func() { n.upkeep.Run(ctx.Done()) })
+	}
 	spawn(func() { n.addrs.Watch(ctx, n.log, n.addressesChanged) })
 	spawn(func() { n.sense.Run(ctx) })
 	spawn(func() { n.sense.Watch(ctx) })
@@ -337,7 +355,22 @@ func (n *Node) connected(c network.Conn) {
 		}
 		n.relays.Wake(p)
 	}
+	n.follow(c, v)
 	n.dialer.Taken(c, n.peers.Conn(c) != nil || v.IsRelay(p))
+}
+
+// follow counts what a connection costs while it carries nothing of pods.
+func (n *Node) follow(c network.Conn, v *members.View) {
+	if n.upkeep == nil || endpoint.IsCircuit(c.RemoteMultiaddr()) {
+		return
+	}
+	p, x := c.RemotePeer(), n.peers.Conn(c)
+	switch {
+	case x != nil:
+		n.dialer.Follow(c, n.upkeep, upkeep.Peer, x.Moved)
+	case v.IsRelay(p):
+		n.dialer.Follow(c, n.upkeep, upkeep.Relay, func() uint64 { return n.peers.Circuits().Traffic()[p].Bytes })
+	}
 }
 
 func (n *Node) disconnected(c network.Conn) {

@@ -130,6 +130,7 @@ func check(bad *mesh.Invalid, field string, v any, t reflect.Type) {
 		} else if _, err := n.Int64(); err != nil {
 			bad.Addf(field, "%s is not a whole number", n)
 		}
+	case reflect.Interface: // a free value: its user checks it
 	default:
 		panic(fmt.Sprintf("strict: no rule for type %v of %s", t, field))
 	}

@@ -20,12 +20,15 @@ func Kinds() []api.Kind {
 	}
 }
 
+// MeteredAnnotation says true or false of whether each byte on a node's uplink is paid for.
+const MeteredAnnotation = "network.edgemesh.io/metered"
+
 // Annotations picks from a Node's annotations those of network plugins, see the
-// package cni/detect.
+// package cni/detect, and MeteredAnnotation.
 func Annotations(all map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range all {
-		if slices.ContainsFunc([]string{"flannel.alpha.coreos.com/", "projectcalico.org/", "network.cilium.io/", "io.cilium.network."},
+		if slices.ContainsFunc([]string{"flannel.alpha.coreos.com/", "projectcalico.org/", "network.cilium.io/", "io.cilium.network.", MeteredAnnotation},
 			func(prefix string) bool { return strings.HasPrefix(k, prefix) }) {
 			if out == nil {
 				out = map[string]string{}

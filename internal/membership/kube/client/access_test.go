@@ -91,7 +91,7 @@ func TestToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg.Insecure = secure // the test server's certificate is nobody's
-		c, err := newClient(cfg, 0, nil)
+		c, err := newClient(cfg, 0, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

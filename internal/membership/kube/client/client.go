@@ -32,6 +32,7 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wording"
 )
 
@@ -65,6 +66,7 @@ type Access struct {
 	Kubeconfig, Server string
 	LocalUID           int            // the user who may serve it on this host without TLS, besides root
 	Names              *resolve.Names // nil: package net's, with search lists
+	Upkeep             *upkeep.Budget // counts the connections; nil: nobody asks
 }
 
 // New returns a client of the API, without using it. The error wraps ErrConfig.
@@ -81,7 +83,7 @@ func (e environment) client(a Access, userAgent string, proxy func(*http.Request
 			c.Proxy = proxy
 		}
 		c.UserAgent = userAgent
-		out, err = newClient(c, a.LocalUID, a.Names)
+		out, err = newClient(c, a.LocalUID, a.Names, a.Upkeep)
 	}
 	switch {
 	case err != nil && a.Kubeconfig != "":
@@ -92,12 +94,12 @@ func (e environment) client(a Access, userAgent string, proxy func(*http.Request
 	return out, nil
 }
 
-func newClient(c *rest.Config, localUID int, names *resolve.Names) (*Client, error) {
+func newClient(c *rest.Config, localUID int, names *resolve.Names, b *upkeep.Budget) (*Client, error) {
 	u, err := base(c)
 	if err != nil {
 		return nil, err
 	}
-	hc, dialer, err := connect(c, u.Scheme == "http", localUID, names)
+	hc, dialer, err := connect(c, u.Scheme == "http", localUID, names, b)
 	if err != nil {
 		return nil, err
 	}

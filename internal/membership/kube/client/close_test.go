@@ -22,7 +22,7 @@ func TestCloseEndsAllConnections(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	leaks := goleak.IgnoreCurrent()
-	c, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, 0, nil)
+	c, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, 0, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestContact(t *testing.T) {
 	})
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	first, err := newClient(&rest.Config{Host: server.URL}, 0, nil)
+	first, err := newClient(&rest.Config{Host: server.URL}, 0, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

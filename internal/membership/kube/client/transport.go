@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 )
 
 const (
@@ -37,14 +39,14 @@ func base(c *rest.Config) (*url.URL, error) {
 
 // connect makes what sends requests to c, over connections that dialer knows. It changes c. Plain connections are to programs
 // of root's and localUID's on this host.
-func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names) (hc *http.Client, dialer *connrotation.Dialer, err error) {
+func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names, b *upkeep.Budget) (hc *http.Client, dialer *connrotation.Dialer, err error) {
 	dial := names.Dialer((&net.Dialer{Timeout: dialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence, Interval: 3 * time.Second, Count: 3}}).DialContext)
 	if plain {
 		dial = owned(dial, localUID)
 		c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
-	dialer = connrotation.NewDialer(dial)
+	dialer = connrotation.NewDialer(counted(dial, b))
 	c.Dial = dialer.DialContext
 	if c.Proxy == nil {
 		c.Proxy = http.ProxyFromEnvironment // a transport of its own, or Close would close connections of others
@@ -87,6 +89,28 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // WrappedRoundTripper lets client-go find the transport below, to close it.
 func (a answers) WrappedRoundTripper() http.RoundTripper { return a.RoundTripper }
+
+// counted has b count the connections that dial makes.
+func counted(dial func(context.Context, string, string) (net.Conn, error), b *upkeep.Budget) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if b == nil || err != nil {
+			return c, err
+		}
+		return &followed{c, b.Follow(upkeep.API, upkeep.TCP(c), nil)}, nil
+	}
+}
+
+// followed is a connection that is counted.
+type followed struct {
+	net.Conn
+	flow *upkeep.Flow
+}
+
+func (f *followed) Close() error {
+	f.flow.End()
+	return f.Conn.Close() //nolint:wrapcheck // the connection's own
+}
 
 // tokenFile adds the token in a file to requests. It is read for each: it is replaced before it expires, and client-go keeps
 // one for a minute even though the server refuses it.

@@ -110,7 +110,7 @@ func (e NATs) apply(m *Machine) {
 }
 
 func (e Wake) apply(m *Machine) {
-	m.use.kept = e.Kept
+	m.use.kept, m.use.thrifty = e.Kept, e.Thrifty
 	for _, s := range e.Samples {
 		if p := m.paths.find(s.Path); p != nil && p.sample(m.now, s) {
 			m.use.last = m.now

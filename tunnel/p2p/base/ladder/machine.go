@@ -59,12 +59,13 @@ type Machine struct {
 
 // use is which paths the peer's traffic uses, and how much it is in demand.
 type use struct {
-	lanes [lanes]*path // the best path of each
-	since Time         // of the best path for streams
-	last  Time         // when the peer was last used
-	bulk  Time         // when it was last used for more than a few packets
-	kept  bool         // as Wake said
-	rests rests        // how long idle paths may be silent
+	lanes   [lanes]*path // the best path of each
+	since   Time         // of the best path for streams
+	last    Time         // when the peer was last used
+	bulk    Time         // when it was last used for more than a few packets
+	kept    bool         // as Wake said, as is thrifty
+	thrifty bool
+	rests   rests // how long idle paths may be silent
 }
 
 // dial is the rounds of connecting.

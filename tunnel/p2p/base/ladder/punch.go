@@ -17,13 +17,15 @@ func (m *Machine) Missing() []Transport {
 	return slices.DeleteFunc([]Transport{TCP, QUIC}, m.paths.has)
 }
 
-// InDemand reports whether better paths are worth some effort.
+// InDemand reports whether the peer was used a moment ago: better paths are worth some effort then, unless bytes are paid for.
 func (m *Machine) InDemand(now Time) bool { return now-m.use.last < demandFor }
 
 // HasBulk reports whether a peer carries more than a few packets now and then.
 func (m *Machine) HasBulk(now Time) bool { return now-m.use.bulk < demandFor }
 
-func (m *Machine) inDemand() bool { return m.InDemand(m.now) }
+func (m *Machine) inDemand() bool {
+	return m.InDemand(m.now) && (!m.use.thrifty || m.HasBulk(m.now))
+}
 
 // punchDue returns when to try next; Never while nothing is missing or needed.
 func (m *Machine) punchDue() Time {

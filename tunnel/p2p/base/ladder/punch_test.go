@@ -1,9 +1,34 @@
 package ladder
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
+
+// Where bytes are paid for, direct paths are made for bulk alone.
+func TestThrifty(t *testing.T) {
+	s := newScene(t, true)
+	s.up(1, relayedTCP)
+	punched := func(moved uint64) bool {
+		s.now += time.Second
+		acts := s.tell(Wake{Samples: []Sample{{Path: 1, Moved: moved, Carrier: Never}}, Thrifty: true})
+		return slices.ContainsFunc(acts, func(a string) bool { return strings.HasPrefix(a, "Punch") })
+	}
+	s.tell(Wake{Samples: []Sample{{Path: 1, Carrier: Never}}, Thrifty: true})
+	s.tell(Punched{})
+	s.run(10 * time.Second)
+	s.tell(Punched{})
+	for range 20 {
+		if punched(s.m.paths.find(1).moved + 500) {
+			t.Fatal("punched for a few packets")
+		}
+	}
+	if !punched(s.m.paths.find(1).moved + 2*bulkBytes) {
+		t.Error("not punched for bulk")
+	}
+}
 
 // What is missing is told with what the next attempt waits for.
 func TestPlan(t *testing.T) {

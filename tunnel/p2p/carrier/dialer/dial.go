@@ -30,8 +30,10 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
 	ma "github.com/multiformats/go-multiaddr"
+	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
@@ -211,6 +213,24 @@ func (d *Dialer) Named(ctx context.Context, a ma.Multiaddr) ma.Multiaddr {
 // first.
 func Simultaneous(ctx context.Context, client bool) context.Context {
 	return network.WithSimultaneousConnect(ctx, client, "punch")
+}
+
+// Follow counts what c costs while carried, pods' bytes, does not change. Of QUIC what it sends and receives, in packets of the path's
+// size at most, is known to its library.
+func (d *Dialer) Follow(c network.Conn, b *upkeep.Budget, p upkeep.Purpose, carried func() uint64) {
+	if s := d.sockets.find(c); s != nil {
+		d.sockets.flows.Store(s, b.Follow(p, upkeep.TCP(s.Conn), carried))
+		return
+	}
+	var q *quic.Conn
+	if !endpoint.OverUDP(c.RemoteMultiaddr()) || !c.As(&q) {
+		return
+	}
+	f := b.Follow(p, func() (upkeep.Bytes, bool) {
+		s := q.ConnectionStats()
+		return upkeep.Bytes{Tx: s.BytesSent + s.PacketsSent*upkeep.Header, Rx: s.BytesReceived + s.PacketsReceived*upkeep.Header}, true
+	}, carried)
+	context.AfterFunc(q.Context(), f.End)
 }
 
 // Taken says that the node has been notified of c, and whether it keeps it: the Dial that made it returns.

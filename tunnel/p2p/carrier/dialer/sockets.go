@@ -11,6 +11,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/socket"
@@ -22,6 +23,7 @@ import (
 type Sockets struct {
 	m       sync.Map // endpoints → *socket.Conn
 	proxies sync.Map // endpoint.Endpoint → struct{}: where a proxy was reached
+	flows   sync.Map // *socket.Conn → *upkeep.Flow
 	failed  proxy.Failures
 	sizes   segmentSizes
 }
@@ -34,7 +36,12 @@ func socketKey(c network.ConnMultiaddrs) string {
 func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
 	key := socketKey(c)
 	var b *socket.Conn
-	b = socket.Buffered(c, func() { s.m.CompareAndDelete(key, b) })
+	b = socket.Buffered(c, func() {
+		if f, ok := s.flows.LoadAndDelete(b); ok {
+			f.(*upkeep.Flow).End() //nolint:forcetypeassert // as Follow stored it
+		}
+		s.m.CompareAndDelete(key, b)
+	})
 	socket.KeepAlive(c, 0) // paths are probed; for relays, KeepAlive says when
 	s.m.Store(key, b)
 	return b

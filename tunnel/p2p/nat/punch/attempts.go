@@ -70,8 +70,8 @@ type Config struct {
 	Targets *targets.Guard
 	// Ended is called after each attempt, with the NATs on both sides; ok: a direct connection is there. nil: ignored.
 	Ended func(mine, theirs ladder.NAT, ok bool)
-	// Guess enables port guessing where nothing else can give a direct path.
-	Guess bool
+	// Guess reports whether ports are guessed where nothing else can give a direct path; nil: never.
+	Guess func() bool
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
 	// the node is closed.
 	Ctx   context.Context //nolint:containedctx // the node's lifetime

@@ -37,7 +37,7 @@ func noPorts(why string) string {
 // offer says what the peer may guess, if both sides were to; nil: nothing, and why.
 func (g guessed) offer() (*portsOffer, string) {
 	a := g.a
-	if !a.u.Guess {
+	if a.u.Guess == nil || !a.u.Guess() {
 		return nil, notAllowed
 	}
 	if ready, busy := a.u.guesser.Ready(a.p.Name()); busy {

@@ -36,7 +36,7 @@ func TestGuessIsBounded(t *testing.T) {
 	addrs := uplinks.New(func() *members.View { return view }, func() []ma.Multiaddr { return nil })
 	now := func() ladder.Time { return 0 }
 	guard := targets.New(targets.Config{Near: addrs.Near, Public: endpoint.IsPublic, Now: now})
-	a := New(Config{Addrs: addrs, Guess: true, Targets: guard, Now: now}).With(silent{}, nil)
+	a := New(Config{Addrs: addrs, Guess: func() bool { return true }, Targets: guard, Now: now}).With(silent{}, nil)
 	const his = "/ip4/5.5.2.1/udp/40007/quic-v1"
 	random, one := portguess.Range{Low: 40000, High: 40255}, portguess.Range{Low: 4001, High: 4001}
 	mine := offer{Ports: &portsOffer{Range: one}}
@@ -82,7 +82,7 @@ func TestGuessIsAimedByRelays(t *testing.T) {
 	} {
 		guard := targets.New(targets.Config{Public: endpoint.IsPublic, Now: now, Witness: func(context.Context, peer.ID) [][]endpoint.Endpoint { return c.seen }, Log: slog.New(slog.DiscardHandler), Name: func(p peer.ID) string { return string(p) }})
 		guard.Seen("peer", c.seen)
-		p := New(Config{Guess: true, Targets: guard, Now: now, Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), Open: func(string, *net.UDPAddr) (*net.UDPConn, error) {
+		p := New(Config{Guess: func() bool { return true }, Targets: guard, Now: now, Ctx: t.Context(), Log: slog.New(slog.DiscardHandler), Open: func(string, *net.UDPAddr) (*net.UDPConn, error) {
 			t.Error(c.name + ": a socket is opened")
 			return nil, net.ErrClosed
 		}})

@@ -79,7 +79,7 @@ func newNode(w *World, m members.Member, all members.Membership, addr netip.Addr
 			Conns: func(peer.ID) []network.Conn { return nil }, SuspectRelay: n.Suspect, Log: log},
 		Reach: &reach.Config{Self: m.ID, Dialer: n, Addrs: n, Relays: n, Candidates: n.candidates, DHT: n, Targets: guard, Ctx: ctx,
 			Spawn: n.Spawn, Log: log},
-		Serves: func(peer.ID) bool { return false }, Ctx: ctx, Spawn: n.Spawn, Now: now, Log: log})
+		Metered: func() bool { return false }, Serves: func(peer.ID) bool { return false }, Ctx: ctx, Spawn: n.Spawn, Now: now, Log: log})
 	n.Table.SetNotify(func(e peers.Event) {
 		n.mu.Lock()
 		defer n.mu.Unlock()

@@ -26,6 +26,8 @@ type Config struct {
 	// Carried is woken when a path that is new, or was quiet, carries data.
 	Carried wake.One
 	Book    *book.Book
+	// Metered reports whether each byte is paid for.
+	Metered func() bool
 	// Serves reports whether this node is a peer's relay.
 	Serves func(peer.ID) bool
 	Ctx    context.Context //nolint:containedctx // the node's lifetime

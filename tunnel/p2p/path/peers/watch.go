@@ -45,7 +45,7 @@ func (p *Peer) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	narrow := p.state.judgeMTU()
-	p.state.apply(ladder.Wake{Samples: p.state.samples(overTCP), Kept: kept})
+	p.state.apply(ladder.Wake{Samples: p.state.samples(overTCP), Kept: kept, Thrifty: p.t.Metered()})
 	for _, id := range narrow {
 		p.state.apply(ladder.Broken{Path: id, Why: "takes smaller packets than before"})
 	}
