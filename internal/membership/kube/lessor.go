@@ -35,7 +35,11 @@ type lessor struct {
 func (l *lessor) run(ctx context.Context) {
 	var r renewal
 	name := ""
+	doubts := 0 // looks that have to follow soon: the first one may find what was renewed long ago
 	for wait := time.Duration(0); ; wait = r.pause() {
+		if doubts > 0 {
+			wait, doubts = min(wait, lookEvery), doubts-1
+		}
 		t := time.NewTimer(wait*3/4 + rand.N(wait/2+1)) // agents do not all turn at the same time
 		soon := time.NewTimer(min(wait, lookEvery))
 		again := (<-chan struct{})(nil)
@@ -50,7 +54,7 @@ func (l *lessor) run(ctx context.Context) {
 			case <-soon.C:
 				again = l.again
 			case <-again:
-				waiting = false
+				waiting, doubts = false, 1
 			case <-t.C:
 				waiting = false
 			}
