@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
+	"edgemesh/internal/quota"
 )
 
 // Config is what a Tunnel needs. Device and Underlay are required.
@@ -44,7 +44,7 @@ type Tunnel struct {
 	start  time.Time
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	icmp   *rate.Limiter
+	icmp   *quota.PerSecond
 
 	table atomic.Pointer[table]
 	held  atomic.Int64  // memory in all queues, bytes
@@ -72,7 +72,7 @@ func New(cfg Config) *Tunnel {
 		nonce: rand.Uint64(),
 		seed:  rand.Uint64(),
 		start: time.Now(),
-		icmp:  rate.NewLimiter(100, 100),
+		icmp:  quota.New(eachUnreachable, allUnreachable),
 		peers: map[PeerID]*peer{}, members: map[PeerID]*member{},
 	}
 	t.dials = newDialLimit(t.lim.DialsPerPod, t.lim.Dials)

@@ -104,6 +104,29 @@ func TestUnreachableIsTold(t *testing.T) {
 	}
 }
 
+// A pod that sends to nobody without end takes no answer from another pod.
+func TestUnreachablesAreShared(t *testing.T) {
+	_, a, _, _ := pair(t, tunnel.Limits{})
+	nobody := netip.MustParseAddrPort("10.244.99.9:80")
+	for range 3000 {
+		a.dev.Inject(tunneltest.UDPPacket(addrA, nobody, []byte("x")))
+	}
+	other := netip.AddrPortFrom(addrA.Addr().Next(), 7)
+	a.dev.Inject(tunneltest.UDPPacket(other, nobody, []byte("x")))
+	answers := func(to netip.Addr) (n int) {
+		for _, p := range a.packets(t, 0) {
+			if bytes.Equal(p[16:20], to.AsSlice()) {
+				n++
+			}
+		}
+		return n
+	}
+	fair.Eventually(t, patience, "the other pod is answered", fair.True(func() bool { return answers(other.Addr()) == 1 }))
+	if n := answers(addrA.Addr()); n < 100 || n > 1000 { // 100 a second
+		t.Errorf("the flood has %d answers of 3000", n)
+	}
+}
+
 // sum is the RFC 1071 sum, 0xffff over a correct checksum.
 func sum(b []byte) uint32 {
 	var s uint32

@@ -2,23 +2,30 @@ package tunnel
 
 import (
 	"encoding/binary"
+	"time"
 
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/virtio"
+)
+
+const (
+	// eachUnreachable a second go to one address, and allUnreachable to all.
+	eachUnreachable = 100
+	allUnreachable  = 2000
 )
 
 // unreachable answers the sender of a packet that found no path to its peer in time, or whose destination no member owns:
 // ICMP host unreachable (RFC 792) or ICMPv6 address unreachable (RFC 4443 section 3.1), so that connect fails with
 // EHOSTUNREACH instead of hanging. The source is the gateway of the peer's block, which is the host that cannot be
 // reached, or the destination if no block has it. It cannot be the own gateway: Linux drops what arrives from an address
-// of its own as a martian. At most 100 a second are sent.
+// of its own as a martian. No sender can use up the answers of others.
 func (t *Tunnel) unreachable(ip []byte) {
 	var h inet.Header
 	if h.Parse(ip, t.seed) != nil || !answerable(&h, ip) {
 		return
 	}
 	src, own := t.table.Load().gateway(h.Dst)
-	if own || !t.icmp.Allow() {
+	if own || !t.icmp.Allow(h.Src, time.Now()) {
 		return
 	}
 	out := t.pools.get(smallLen)

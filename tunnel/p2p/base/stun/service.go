@@ -43,16 +43,17 @@ func Start(cm *quicreuse.ConnManager, listen []ma.Multiaddr, log *slog.Logger) (
 			return nil, fmt.Errorf("serve STUN on %s: %w", a, err)
 		}
 		// By family: "udp" has 0.0.0.0 stand for all addresses of both.
-		family, anywhere := "udp4", netip.IPv4Unspecified()
+		family := "udp4"
 		if udp.IP.To4() == nil {
-			family, anywhere = "udp6", netip.IPv6Unspecified()
+			family = "udp6"
 		}
 		other := netip.AddrPort{}
 		second, err := net.ListenUDP(family, &net.UDPAddr{IP: udp.IP, Port: udp.Port + 1})
 		if err != nil {
 			log.Info("STUN has no second port: clients need two relays to learn what their NATs do", "port", udp.Port+1, "err", err)
 		} else {
-			other = netip.AddrPortFrom(anywhere, uint16(udp.Port+1))
+			// Of IPv4 also where IPv6 is served: an answer with both addresses in IPv6 would be longer than its request.
+			other = netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(udp.Port+1))
 			s.wg.Go(func() { Serve(ctx, second, netip.AddrPort{}) })
 		}
 		s.wg.Go(func() { Serve(ctx, shared, other) })

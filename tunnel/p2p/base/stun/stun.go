@@ -18,6 +18,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"edgemesh/internal/quota"
 )
 
 const (
@@ -25,6 +27,10 @@ const (
 	maxMessage = 512
 	// resend is how long an answer is awaited before the request is sent again.
 	resend = 250 * time.Millisecond
+	// eachAnswers a second go to one address, and allAnswers to all from one socket: a request's source may be forged, and the
+	// answer then is a packet for another host. Behind one NAT a hundred nodes may come back at the same moment.
+	eachAnswers = 200
+	allAnswers  = 5000
 	// errorPause keeps a broken socket from spinning.
 	errorPause = 50 * time.Millisecond
 )
@@ -45,6 +51,7 @@ func Serve(ctx context.Context, conn net.PacketConn, other netip.AddrPort) {
 	defer closeOnce()
 	defer context.AfterFunc(ctx, closeOnce)()
 	buf := make([]byte, maxMessage)
+	share := quota.New(eachAnswers, allAnswers)
 	for ctx.Err() == nil {
 		n, from, err := conn.ReadFrom(buf)
 		if err != nil {
@@ -57,10 +64,20 @@ func Serve(ctx context.Context, conn net.PacketConn, other netip.AddrPort) {
 			}
 			continue
 		}
-		if reply, ok := answer(buf[:n], from, other); ok {
+		if reply, ok := answer(buf[:n], from, other); ok && share.Allow(site(from), time.Now()) {
 			_, _ = conn.WriteTo(reply, from)
 		}
 	}
+}
+
+// site is what a quota counts by: an IPv4 address, or an IPv6 network of 64 bits.
+func site(from net.Addr) netip.Addr {
+	u, _ := from.(*net.UDPAddr)
+	a := u.AddrPort().Addr().Unmap()
+	if p, err := a.Prefix(64); a.Is6() && err == nil {
+		a = p.Addr()
+	}
+	return a
 }
 
 // answer makes the reply to one packet; ok is false if that is not a request.
@@ -76,7 +93,9 @@ func answer(p []byte, from net.Addr, other netip.AddrPort) (reply []byte, ok boo
 	a := src.AddrPort()
 	out := add(start(bindingSuccess, m.id), attrXORMapped, xor(value(netip.AddrPortFrom(a.Addr().Unmap(), a.Port())), m.id))
 	if other.IsValid() {
-		out = add(out, attrOther, value(other))
+		if more := add(out, attrOther, value(other)); len(more) <= len(p) {
+			out = more
+		}
 	}
 	return finish(out), true
 }

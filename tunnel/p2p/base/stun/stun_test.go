@@ -166,13 +166,71 @@ func TestRubbish(t *testing.T) {
 	}
 }
 
-func request(t testing.TB) []byte {
+func request(t testing.TB) []byte { return requestOf(t, minRequest) }
+
+func requestOf(t testing.TB, size int) []byte {
 	m, err := stun.Build(stun.TransactionID, stun.BindingRequest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Add(stun.AttrPadding, make([]byte, minRequest-len(m.Raw)-4))
+	m.Add(stun.AttrPadding, make([]byte, size-len(m.Raw)-4))
 	return m.Raw
+}
+
+// An answer is never longer than its request, with any addresses: an attacker who forges the source gains nothing.
+func TestAnswersAreNoLonger(t *testing.T) {
+	from := &net.UDPAddr{IP: net.ParseIP("2001:db8::7"), Port: 40000}
+	for _, other := range []string{"", "198.51.100.2:3479", "[2001:db8::3]:3479", "0.0.0.0:3479"} {
+		o, _ := netip.ParseAddrPort(other)
+		reply, ok := answer(request(t), from, o)
+		if !ok || len(reply) > minRequest {
+			t.Errorf("other %s: %d bytes for %d", other, len(reply), minRequest)
+		}
+		if got, ok := parse(reply, transactionID(reply[8:headLen]), netip.MustParseAddr("2001:db8::1")); other == "0.0.0.0:3479" && (!ok || got.Other != netip.MustParseAddrPort("[2001:db8::1]:3479")) {
+			t.Errorf("the other socket is lost: %+v", got)
+		}
+	}
+}
+
+// A flood with one forged source is answered to a limit, and keeps nobody else from an answer.
+func TestFloodOfRequests(t *testing.T) {
+	server, flood := socket(t), socket(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	go func() { defer close(done); Serve(ctx, server, netip.AddrPort{}) }()
+	const sent = 3000
+	began := time.Now()
+	for i := range sent {
+		if _, err := flood.WriteTo(request(t), server.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+		if i%50 == 0 {
+			time.Sleep(time.Millisecond) // the socket's buffer holds it
+		}
+	}
+	took := time.Since(began)
+	got := 0
+	for {
+		_ = flood.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		if _, _, err := flood.ReadFrom(make([]byte, maxMessage)); err != nil {
+			break
+		}
+		got++
+	}
+	if most := eachAnswers * (int(took/time.Second) + 2); got == 0 || got > most {
+		t.Errorf("%d of %d requests in %v were answered, want %d at most", got, sent, took, most)
+	}
+	other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := Query(ctx, other, addrOf(server)); err != nil {
+		t.Errorf("another address: %v", err)
+	}
+	cancel()
+	<-done
 }
 
 // TestAsOthers: another implementation reads what this one writes, and this one reads the other's.
@@ -184,7 +242,7 @@ func TestAsOthers(t *testing.T) {
 		if c.other != "" {
 			other = netip.MustParseAddrPort(c.other)
 		}
-		reply, ok := answer(request(t), net.UDPAddrFromAddrPort(from), other)
+		reply, ok := answer(requestOf(t, 100), net.UDPAddrFromAddrPort(from), other)
 		m := &stun.Message{Raw: reply}
 		if err := m.Decode(); !ok || err != nil || m.Type != stun.BindingSuccess {
 			t.Fatalf("%s: %v, %v, %v", c.from, ok, err, m)
