@@ -105,7 +105,7 @@ Exits with 1 if any pair fails.`, mostNodes, testNamespace),
 		},
 	}
 	c.Flags().StringSliceVar(&nodes, "nodes", nil, "nodes to test")
-	c.Flags().StringVar(&image, "image", "", "image of edgemesh-agent (default: that of the agents)")
+	c.Flags().StringVar(&image, "image", "", "image of edgemesh-agent (default: that of the agents' DaemonSet)")
 	c.Flags().DurationVar(&patience, "wait", 2*time.Minute, "how long pods may take to start, and again to end")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -113,7 +113,7 @@ Exits with 1 if any pair fails.`, mostNodes, testNamespace),
 
 // choose finds the nodes and the image.
 func (t *test) choose(ctx context.Context, named []string) error {
-	all, err := t.members(ctx)
+	all, _, err := t.members(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (t *test) choose(ctx context.Context, named []string) error {
 	case len(t.nodes) < 2:
 		return errors.New("fewer than two nodes are ready: `kubectl edgemesh status` says why")
 	case t.image == "":
-		return errors.New("no agent runs as a pod: name its image with --image")
+		return errors.New("no agent runs as a DaemonSet's pod: name its image with --image")
 	}
 	return nil
 }

@@ -15,7 +15,10 @@ case "$*" in
  {"metadata": {"name": "edge-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
  {"metadata": {"name": "edge-2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
  {"metadata": {"name": "edge-3"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}]}' ;;
-*"get pods -n mesh"*) echo '{"items": [{"metadata": {"name": "agent-1"}, "spec": {"nodeName": "edge-1", "containers": [{"image": "reg/agent:1"}]}, "status": {"phase": "Running"}}]}' ;;
+*"get daemonsets.apps,deployments.apps,pods -n mesh"*) echo '{"items": [
+ {"kind": "Pod", "metadata": {"name": "mirror", "annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {"nodeName": "edge-1", "containers": [{"image": "evil/agent:1"}]}, "status": {"phase": "Running"}},
+ {"kind": "DaemonSet", "metadata": {"uid": "ds"}, "spec": {"template": {"spec": {"containers": [{"image": "reg/agent:1"}]}}}},
+ {"kind": "Pod", "metadata": {"name": "agent-1", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-1", "containers": [{"image": "evil/agent:2"}]}, "status": {"phase": "Running"}}]}' ;;
 *"create -f -"*) cat >>"$DIR/created"; echo >>"$DIR/created" ;;
 *"get services"*) echo '{"items": [{"metadata": {"name": "s0"}, "spec": {"clusterIP": "10.96.0.10"}}, {"metadata": {"name": "s1"}, "spec": {"clusterIP": "fd00::11"}}]}' ;;
 *"edgemesh-role=serve"*) echo '{"items": [
@@ -88,6 +91,7 @@ func TestConnectivityFails(t *testing.T) {
 		"only one":   {[]string{"--nodes", "edge-1"}, nil, []string{"--nodes: name two nodes or more"}},
 		"one ready":  {nil, []string{`"True"`, `"False"`}, []string{"fewer than two nodes"}},
 		"dual-stack": {nil, []string{"RESULT1", result("second-ip")}, []string{"by second-ip", "kubectl edgemesh doctor edge-1 edge-2"}},
+		"no image":   {nil, []string{`"image": "reg/agent:1"`, `"name": "x"`, "DaemonSet", "Other"}, []string{"no agent runs as a DaemonSet's pod"}},
 		"no cleanup": {nil, []string{`echo "$*" >>"$DIR/deleted"`, "exit 1"}, []string{"clean up: ", "kubectl delete namespace"}},
 	} {
 		code, out, created, deleted := tryOut(t, c.args, c.change...)

@@ -46,7 +46,7 @@ options behind it are those of edgemesh-agent doctor; the file of --bundle is ma
 			if len(args) > 0 {
 				return k.pass(c, args[0], append([]string{"doctor"}, args[1:]...)...)
 			}
-			members, err := k.members(c.Context())
+			members, cluster, err := k.members(c.Context())
 			if err != nil {
 				return err
 			}
@@ -60,9 +60,12 @@ options behind it are those of edgemesh-agent doctor; the file of --bundle is ma
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
-				if err := e.Encode(map[string][]examined{"nodes": all}); err != nil {
+				if err := e.Encode(report[examined]{all, cluster}); err != nil {
 					return err
 				}
+			}
+			if !asJSON {
+				printFindings(c.OutOrStdout(), "cluster", cluster)
 			}
 			return judge(c, all, asJSON)
 		},

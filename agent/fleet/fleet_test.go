@@ -26,13 +26,21 @@ case "$*" in
  {"metadata": {"name": "edge-4"}, "status": {"agentVersion": "v0.2.0", "conditions": [{"type": "Ready", "status": "True"}]}}]}
 END
 ;;
-*"get pods -n mesh"*) cat <<'END'
+*"get daemonsets.apps,deployments.apps,pods -n mesh"*) cat <<'END'
 {"items": [
- {"metadata": {"name": "old-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
- {"metadata": {"name": "agent-1"}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
- {"metadata": {"name": "agent-2"}, "spec": {"nodeName": "edge-2"}, "status": {"phase": "Running"}},
- {"metadata": {"name": "agent-3"}, "spec": {"nodeName": "edge-3"}, "status": {"phase": "Running"}},
- {"metadata": {"name": "agent-4"}, "spec": {"nodeName": "edge-4"}, "status": {"phase": "Pending"}}]}
+ {"kind": "DaemonSet", "metadata": {"name": "edgemesh-agent", "uid": "ds"}, "spec": {"template": {"spec": {"containers": [{"image": "reg/agent:1"}]}}}},
+ {"kind": "Deployment", "metadata": {"name": "edgemesh-controller"}, "spec": {"replicas": 2, "template": {"spec": {"affinity": {"nodeAffinity": {
+  "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "node-role.kubernetes.io/control-plane"}]},
+  {"matchExpressions": [{"key": "node-restriction.kubernetes.io/trusted"}]}]}}}}}}, "status": {"availableReplicas": 1}},
+ {"kind": "Pod", "metadata": {"name": "controller-2", "labels": {"app.kubernetes.io/component": "controller"}}, "spec": {}, "status": {"phase": "Pending",
+  "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]}},
+ {"kind": "Pod", "metadata": {"name": "old-1", "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
+ {"kind": "Pod", "metadata": {"name": "agent-1", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
+ {"kind": "Pod", "metadata": {"name": "agent-2", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-2"}, "status": {"phase": "Running"}},
+ {"kind": "Pod", "metadata": {"name": "agent-3", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-3"}, "status": {"phase": "Running"}},
+ {"kind": "Pod", "metadata": {"name": "agent-4", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-4"}, "status": {"phase": "Pending"}},
+ {"kind": "Pod", "metadata": {"name": "mirror", "annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "MIRROR"}, "status": {"phase": "Running"}},
+ {"kind": "Pod", "metadata": {"name": "own", "ownerReferences": [{"uid": "node", "controller": true}]}, "spec": {"nodeName": "OWN"}, "status": {"phase": "Running"}}]}
 END
 ;;
 *"exec -n mesh agent-1 -c agent -- edgemesh-agent status --json"*) cat <<'END'
@@ -199,6 +207,39 @@ func TestPass(t *testing.T) {
 	}
 }
 
+// A pod that a kubelet made, with the agents' labels, is nobody's agent, whichever owner it claims.
+func TestKubeletsPods(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"MIRROR", "edge-4", "edge-4: its agent's pod is a static one"},
+		{"OWN", "edge-4", "edge-4: no agent's pod runs there"},
+		{"MIRROR", "edge-2", "exec -n mesh agent-2 "},
+		{"OWN", "edge-2", "exec -n mesh agent-2 "},
+	} {
+		_, out := run(t, strings.Replace(fake, c.from, c.to, 1), "netcheck", c.to)
+		contains(t, out, c.want)
+	}
+}
+
+// Where no controller runs, status and doctor say so, with the reason and the label that its Deployment names.
+func TestLeaderless(t *testing.T) {
+	gone := strings.Replace(fake, `"availableReplicas": 1`, `"availableReplicas": 0`, 1)
+	for _, command := range []string{"status", "doctor"} {
+		_, out := run(t, gone, command)
+		contains(t, out, "cluster: warning: controller: no controller runs: 0/3 nodes are available\n", "kubectl label node NODE node-restriction.kubernetes.io/trusted= (the chart's controller.label)")
+		if _, out := run(t, fake, command); strings.Contains(out, "no controller") {
+			t.Errorf("one of two runs: %s", out)
+		}
+		if _, out := run(t, strings.Replace(gone, `"replicas": 2`, `"replicas": 0`, 1), command); strings.Contains(out, "no controller") {
+			t.Errorf("none shall run: %s", out)
+		}
+		_, out = run(t, gone, command, "--json")
+		var got struct{ Findings []struct{ ID string } }
+		if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Findings) != 1 || got.Findings[0].ID != "controller" {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+}
+
 // Mistakes are named, with what to do.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ script, args, want string }{
@@ -206,7 +247,7 @@ func TestMistakes(t *testing.T) {
 		{fake, "netcheck edge-4", "edge-4: no agent's pod runs there"},
 		{"#!/bin/sh\necho Forbidden >&2\nexit 1\n", "status", "list MeshNodes: Forbidden"},
 		{"#!/bin/sh\necho rubbish\n", "status", "read kubectl's answer"},
-		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes and pods"},
+		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes, DaemonSets, Deployments and pods"},
 		{"#!/bin/sh\necho \"error: the server doesn't have a resource type\" >&2\nexit 1\n", "status", "the pod network is not installed in this cluster"},
 		{strings.ReplaceAll(fake, `{"node": "edge-1", "site"`, "<html>"), "status --all", "not reached: its answer cannot be read"},
 		{strings.ReplaceAll(fake, `*"agent-3"*)`, `*"agent-3"*) head -c 100000000 /dev/zero;`), "status --all", "not reached: the answer is too long"},

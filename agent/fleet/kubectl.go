@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"edgemesh/agent/findings"
 	"edgemesh/internal/cli"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wording"
@@ -44,7 +45,8 @@ type member struct {
 	Because string `json:"because,omitempty"`
 	Version string `json:"version,omitempty"`
 	Pod     string `json:"pod,omitempty"` // of its agent; "": it has none
-	Image   string `json:"-"`             // of that pod
+	Image   string `json:"-"`             // of that pod's DaemonSet
+	Static  bool   `json:"-"`             // there is a mirror pod of an agent, or of something that says so
 }
 
 // command is a call of kubectl.
@@ -98,8 +100,48 @@ func (k *cluster) output(ctx context.Context, args ...string) ([]byte, error) {
 	return out.kept.Bytes(), err
 }
 
-// members lists the nodes of the pod network and their agents' pods, by name.
-func (k *cluster) members(ctx context.Context) ([]member, error) {
+// running is what the API has of agents and controllers: DaemonSets, Deployments and pods.
+type running struct {
+	Items []struct {
+		Kind     string
+		Metadata struct {
+			Name, UID, DeletionTimestamp string
+			Labels, Annotations          map[string]string
+			OwnerReferences              []struct {
+				UID        string
+				Controller bool
+			}
+		}
+		Spec struct {
+			Replicas *int
+			NodeName string
+			Template struct {
+				Spec struct {
+					Containers []struct{ Image string }
+					Affinity   struct {
+						NodeAffinity struct {
+							Required struct {
+								Terms []struct {
+									Expressions []struct{ Key string } `json:"matchExpressions"`
+								} `json:"nodeSelectorTerms"`
+							} `json:"requiredDuringSchedulingIgnoredDuringExecution"`
+						}
+					}
+				}
+			}
+		}
+		Status struct {
+			Phase             string
+			AvailableReplicas int
+			Conditions        []struct{ Type, Status, Message string }
+		}
+	}
+}
+
+// members lists the nodes of the pod network and their agents' pods, by name, and what is wrong with the cluster as a whole.
+// Any kubelet can make a mirror pod with the agents' labels and an image of its choice, so only pods that a DaemonSet owns are
+// agents', and the image is that of its template.
+func (k *cluster) members(ctx context.Context) ([]member, []findings.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
 	var nodes struct {
@@ -112,49 +154,86 @@ func (k *cluster) members(ctx context.Context) ([]member, error) {
 		}
 	}
 	if err := k.list(ctx, &nodes, "get", "meshnodes.network.edgemesh.io"); err != nil {
-		return nil, fmt.Errorf("list MeshNodes: %w%s", err, advice(err))
+		return nil, nil, fmt.Errorf("list MeshNodes: %w%s", err, advice(err))
 	}
-	var pods struct {
-		Items []struct {
-			Metadata struct{ Name, DeletionTimestamp string }
-			Spec     struct {
-				NodeName   string
-				Containers []struct{ Image string }
-			}
-			Status struct{ Phase string }
+	var all running
+	if err := k.list(ctx, &all, "get", "daemonsets.apps,deployments.apps,pods", "-n", k.namespace, "-l",
+		"app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent,edge-agent,static-agent,controller)"); err != nil {
+		return nil, nil, fmt.Errorf("list the agents' DaemonSets and pods: %w%s", err, advice(err))
+	}
+	images := map[string]string{} // of the DaemonSets, by UID
+	for _, d := range all.Items {
+		if d.Kind == "DaemonSet" && len(d.Spec.Template.Spec.Containers) > 0 {
+			images[d.Metadata.UID] = d.Spec.Template.Spec.Containers[0].Image
 		}
 	}
-	if err := k.list(ctx, &pods, "get", "pods", "-n", k.namespace, "-l",
-		"app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent,edge-agent,static-agent)"); err != nil {
-		return nil, fmt.Errorf("list the agents' pods: %w%s", err, advice(err))
+	pods := map[string]member{}
+	for _, p := range all.Items {
+		m := pods[p.Spec.NodeName]
+		if p.Kind != "Pod" || p.Status.Phase != "Running" || m.Pod != "" && p.Metadata.DeletionTimestamp != "" {
+			continue
+		}
+		if _, mirror := p.Metadata.Annotations["kubernetes.io/config.mirror"]; mirror {
+			m.Static = true
+		} else {
+			for _, o := range p.Metadata.OwnerReferences {
+				if image, ours := images[o.UID]; ours && o.Controller {
+					m.Pod, m.Image = p.Metadata.Name, image
+				}
+			}
+		}
+		pods[p.Spec.NodeName] = m
 	}
 	var out []member
 	for _, n := range nodes.Items {
-		m := member{Node: clean(n.Metadata.Name), Version: wording.Foreign(n.Status.AgentVersion, 128)}
+		m := pods[n.Metadata.Name]
+		m.Node, m.Version = clean(n.Metadata.Name), wording.Foreign(n.Status.AgentVersion, 128)
 		for _, c := range n.Status.Conditions {
 			if c.Type == "Ready" {
 				m.Ready, m.Because = wording.Foreign(c.Status, 128), wording.Foreign(c.Message, 1<<10)
 			}
 		}
-		for _, p := range pods.Items {
-			if p.Spec.NodeName == m.Node && p.Status.Phase == "Running" && (m.Pod == "" || p.Metadata.DeletionTimestamp == "") {
-				m.Pod = p.Metadata.Name
-				for _, c := range p.Spec.Containers {
-					m.Image = c.Image
-				}
-			}
-		}
 		out = append(out, m)
 	}
 	slices.SortFunc(out, func(a, b member) int { return cmp.Compare(a.Node, b.Node) })
-	return out, nil
+	return out, all.leaderless(k.namespace), nil
+}
+
+// leaderless is the finding that no controller runs, though there should be one.
+func (r running) leaderless(namespace string) []findings.Finding {
+	why, label := "", ""
+	for _, p := range r.Items {
+		for _, c := range p.Status.Conditions {
+			if p.Kind == "Pod" && p.Metadata.Labels["app.kubernetes.io/component"] == "controller" && c.Type == "PodScheduled" && c.Status == "False" {
+				why = ": " + c.Message
+			}
+		}
+	}
+	for _, d := range r.Items {
+		if d.Kind != "Deployment" || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 || d.Status.AvailableReplicas > 0 {
+			continue
+		}
+		for _, t := range d.Spec.Template.Spec.Affinity.NodeAffinity.Required.Terms {
+			for _, e := range t.Expressions {
+				if strings.HasPrefix(e.Key, "node-restriction.kubernetes.io/") {
+					label = e.Key
+				}
+			}
+		}
+		remedy := fmt.Sprintf("kubectl -n %s describe deployment %s", namespace, d.Metadata.Name)
+		if label != "" {
+			remedy = fmt.Sprintf("it runs on the control plane, or on nodes that you trust with the cluster and label: kubectl label node NODE %s= (the chart's controller.label); `%s` says more", label, remedy)
+		}
+		return []findings.Finding{findings.Warningf("controller", remedy, "no controller runs%s", why).Bounded()}
+	}
+	return nil
 }
 
 // advice is what to do about an answer of the API server.
 func advice(err error) string {
 	switch text := err.Error(); {
 	case strings.Contains(text, "(Forbidden)"):
-		return "; it takes the rights to list MeshNodes and pods, and to exec into the agents' pods"
+		return "; it takes the rights to list MeshNodes, DaemonSets, Deployments and pods, and to exec into the agents' pods"
 	case strings.Contains(text, "doesn't have a resource type"):
 		return "; the pod network is not installed in this cluster: --context names another one"
 	}
@@ -173,8 +252,22 @@ func (k *cluster) list(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// errNoPod says why an agent cannot be reached.
-var errNoPod = errors.New("no agent's pod runs there in the agents' namespace (--namespace); where the agent is a unit, run edgemesh-agent on the node")
+// The reasons why an agent cannot be reached.
+var (
+	errNoPod  = errors.New("no agent's pod runs there in the agents' namespace (--namespace); where the agent is a unit, run edgemesh-agent on the node")
+	errStatic = errors.New("its agent's pod is a static one, which any kubelet can claim to be an agent's: run edgemesh-agent on the node, or crictl exec")
+)
+
+// unreachable says why m's agent cannot be reached, nil if it can.
+func (m member) unreachable() error {
+	switch {
+	case m.Pod != "":
+		return nil
+	case m.Static:
+		return errStatic
+	}
+	return errNoPod
+}
 
 // inPod are the arguments that run a command of the agent in its pod.
 func (k *cluster) inPod(pod string, args ...string) []string {
@@ -184,8 +277,8 @@ func (k *cluster) inPod(pod string, args ...string) []string {
 // query makes an agent run a command that prints JSON. An exit code other than 0 is no error if there is an answer: doctor's
 // says that something is broken.
 func (k *cluster) query(ctx context.Context, m member, into any, args ...string) error {
-	if m.Pod == "" {
-		return errNoPod
+	if err := m.unreachable(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.patience(m))
 	defer cancel()
@@ -245,7 +338,7 @@ func find(all []member, node string) (member, error) {
 // pass runs a command of one node's agent, whose exit code becomes this program's, and whose output does, as far as a terminal
 // can show it: the node may be hostile.
 func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error) {
-	all, err := k.members(c.Context())
+	all, _, err := k.members(c.Context())
 	if err != nil {
 		return err
 	}
@@ -253,8 +346,8 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 	if err != nil {
 		return err
 	}
-	if m.Pod == "" {
-		return fmt.Errorf("%s: %w", node, errNoPod)
+	if err := m.unreachable(); err != nil {
+		return fmt.Errorf("%s: %w", node, err)
 	}
 	args, file, streams := streamed(args)
 	run := k.command(c.Context(), k.inPod(m.Pod, args...)...)

@@ -49,14 +49,14 @@ options behind NODE are those of edgemesh-agent status.`,
 			if len(args) > 0 {
 				return k.pass(c, args[0], append([]string{"status"}, args[1:]...)...)
 			}
-			states, err := k.states(c.Context())
+			states, cluster, err := k.states(c.Context())
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
-				if err := e.Encode(map[string][]state{"nodes": states}); err != nil {
+				if err := e.Encode(report[state]{states, cluster}); err != nil {
 					return err
 				}
 			}
@@ -64,7 +64,7 @@ options behind NODE are those of edgemesh-agent status.`,
 				return errors.New("the cluster has no MeshNode: no agent has joined; `kubectl get pods -A -l app.kubernetes.io/name=edgemesh` shows the agents' pods")
 			}
 			if !asJSON {
-				show(c.OutOrStdout(), states, all)
+				show(c.OutOrStdout(), states, cluster, all)
 			}
 			if check && broken(states) {
 				return cli.ErrReported
@@ -79,11 +79,17 @@ options behind NODE are those of edgemesh-agent status.`,
 	return c
 }
 
+// report is what --json prints.
+type report[T any] struct {
+	Nodes    []T                `json:"nodes"`
+	Findings []findings.Finding `json:"findings,omitempty"` // of the cluster as a whole
+}
+
 // states queries all agents.
-func (k *cluster) states(ctx context.Context) ([]state, error) {
-	members, err := k.members(ctx)
+func (k *cluster) states(ctx context.Context) ([]state, []findings.Finding, error) {
+	members, cluster, err := k.members(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	out := make([]state, len(members))
 	each(members, func(i int, m member) {
@@ -95,7 +101,7 @@ func (k *cluster) states(ctx context.Context) ([]state, error) {
 			out[i].Status = &st
 		}
 	})
-	return out, nil
+	return out, cluster, nil
 }
 
 // broken reports whether something is, on any node, or none was reached.
@@ -111,7 +117,7 @@ func broken(states []state) bool {
 }
 
 // verdict is the first line: what is wrong on how many nodes, or that nothing is.
-func verdict(states []state) string {
+func verdict(states []state, cluster []findings.Finding) string {
 	nodes, first, worst := 0, "", false
 	for _, s := range states {
 		if why := trouble(s, states); why != "" {
@@ -122,6 +128,9 @@ func verdict(states []state) string {
 			}
 		}
 	}
+	if nodes == 0 && len(cluster) > 0 {
+		return findings.Trouble(cluster)
+	}
 	if nodes == 0 {
 		return fmt.Sprintf("OK: %s, nothing is wrong on any", wording.Count(len(states), "node"))
 	}
@@ -129,8 +138,8 @@ func verdict(states []state) string {
 }
 
 // show prints the verdict, the summary, the nodes, and their findings.
-func show(w io.Writer, states []state, all bool) {
-	screen.Of(w).Line(w, screen.Plain, "", verdict(states))
+func show(w io.Writer, states []state, cluster []findings.Finding, all bool) {
+	screen.Of(w).Line(w, screen.Plain, "", verdict(states, cluster))
 	summary(w, states)
 	t := screen.Table{Below: []string{"PEERS", "TROUBLE"}, Spare: []string{"VERSION", "SITE", "NAT"}}
 	t.Add(screen.Plain, "NODE", "READY", "VERSION", "SITE", "NAT", "RELAYS", "PEERS", "TROUBLE")
@@ -161,6 +170,7 @@ func show(w io.Writer, states []state, all bool) {
 	if well > 0 {
 		fmt.Fprintf(w, "\n%s without trouble: --all shows them\n", wording.Count(well, "node"))
 	}
+	printFindings(w, "cluster", cluster)
 	for _, s := range states {
 		if s.Status != nil {
 			printFindings(w, s.Node, s.Status.Found())

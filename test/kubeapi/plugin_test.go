@@ -1,10 +1,15 @@
 package kubeapi_test
 
 import (
+	"encoding/json"
+	"errors"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	kubectlplugin "edgemesh/agent/fleet"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
@@ -125,5 +130,66 @@ func TestBlocksOfOtherPlugins(t *testing.T) {
 				t.Errorf("%s left the membership of %s for a moment", name, a.cfg.NodeName)
 			}
 		}
+	}
+}
+
+// A kubelet may make a mirror pod with the agents' labels and an image of its choice, and the API server takes it; the kubectl
+// plugin takes neither its image nor the pod.
+func TestHostileMirrorPod(t *testing.T) {
+	c := emptyCluster(t)
+	must(t, c.CreateMember("edge", newPeerID(t), "10.244.1.0/24"), c.CreateMember("other", newPeerID(t), "10.244.2.0/24"))
+	for _, name := range []string{"edge", "other"} {
+		must(t, c.Patch(meshNodesPath+"/"+name+"/status", map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
+			"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}}}}))
+	}
+	labels := `{"app.kubernetes.io/name":"edgemesh","app.kubernetes.io/component":"agent"}`
+	var set struct{ Metadata struct{ UID string } }
+	const sets = "/apis/apps/v1/namespaces/" + kubeapi.Namespace + "/daemonsets"
+	must(t, c.Delete(sets+"/edgemesh-agent"), c.Do(http.MethodPost, sets, json.RawMessage(`{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":"edgemesh-agent","labels":`+labels+`},
+		"spec":{"selector":{"matchLabels":`+labels+`},"template":{"metadata":{"labels":`+labels+`},"spec":{"containers":[{"name":"agent","image":"registry.test/agent:1"}]}}}}`), &set))
+	t.Cleanup(func() {
+		if err := errors.Join(c.Delete(sets+"/edgemesh-agent"), c.Delete("/api/v1/namespaces/edgemesh-connectivity")); err != nil {
+			t.Error(err)
+		}
+	})
+	cert, err := c.NodeCertificate("edge", time.Now().Add(-time.Hour))
+	must(t, err, c.Kubeconfig("edge-mirror.conf", cert, c.URL))
+	mirror := func(owner string) string {
+		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a-mirror","labels":` + labels + `,"annotations":{"kubernetes.io/config.mirror":"x"},"ownerReferences":[` + owner + `]},
+			"spec":{"nodeName":"edge","containers":[{"name":"agent","image":"evil.test/agent:1"}]}}`
+	}
+	kubelet := login(t, c, "edge", "edge-mirror.conf")
+	kubelet.wants(t,
+		post("a pod of the DaemonSet's", podsPath, mirror(`{"apiVersion":"apps/v1","kind":"DaemonSet","name":"edgemesh-agent","controller":true,"uid":"`+set.Metadata.UID+`"}`)).refused(forbidden, ""),
+		post("a mirror pod", podsPath, mirror(`{"apiVersion":"v1","kind":"Node","name":"edge","controller":true,"uid":"x"}`)),
+		patch("that it runs", podsPath+"/a-mirror/status", `{"status":{"phase":"Running"}}`))
+
+	t.Setenv("KUBECTL", filepath.Join(c.Bin, "kubectl"))
+	run := func(args ...string) string {
+		var out strings.Builder
+		kubectlplugin.Execute(t.Context(), append([]string{"--kubeconfig", filepath.Join(c.Dir, "admin.conf"), "-n", kubeapi.Namespace}, args...), strings.NewReader(""), &out, &out)
+		return out.String()
+	}
+	if out := run("ping", "edge", "other"); !strings.Contains(out, "edge: its agent's pod is a static one") {
+		t.Errorf("exec into the mirror pod: %s", out)
+	}
+	test := func(args ...string) string {
+		t.Helper()
+		out := run(append([]string{"connectivity-test", "--wait", "1s"}, args...)...)
+		images, err := c.Kubectl("get", "pods", "-n", "edgemesh-connectivity", "-o", "jsonpath={.items[*].spec.containers[*].image}")
+		if err != nil || images == "" {
+			t.Errorf("%v; the test made no pods: %s", err, out)
+		}
+		return images
+	}
+	// There is no pod of the DaemonSet's yet.
+	if out := run("connectivity-test", "--wait", "1s"); !strings.Contains(out, "no agent runs as a DaemonSet's pod") {
+		t.Errorf("connectivity-test: %s", out)
+	}
+	must(t, c.Do(http.MethodPost, podsPath, json.RawMessage(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b-agent","labels":`+labels+`,"ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet",
+		"name":"edgemesh-agent","controller":true,"uid":"`+set.Metadata.UID+`"}]},"spec":{"nodeName":"other","containers":[{"name":"agent","image":"registry.test/agent:1"}]}}`), nil),
+		c.Patch(podsPath+"/b-agent/status", map[string]any{"status": map[string]any{"phase": "Running"}}))
+	if images := test(); strings.Contains(images, "evil") || !strings.Contains(images, "registry.test/agent:1") {
+		t.Errorf("images of the test's pods: %s", images)
 	}
 }
