@@ -19,6 +19,10 @@ render() {
 #   kubectl apply -f edgemesh.yaml
 #   kubectl apply -f podnetwork.yaml    # your ranges and relays; agents wait for it
 #
+# The controller runs on the control plane. Where that shows no Node, as in a managed cluster, choose nodes you trust first:
+#
+#   kubectl label node NODE node-restriction.kubernetes.io/edgemesh-controller=
+#
 # If agents cannot reach the API server through kube-proxy, give them its address first:
 #
 #   kubectl -n kube-system create configmap edgemesh-apiserver --from-literal=host=203.0.113.10 --from-literal=port=6443
@@ -30,7 +34,7 @@ HEAD
 # A relay on a public node of the cluster, in addition to edgemesh.yaml; generated from the
 # chart by `make manifests`, do not edit.
 #
-#   kubectl label node NODE network.edgemesh.io/relay=true
+#   kubectl label node NODE network.edgemesh.io/relay=true node-restriction.kubernetes.io/edgemesh-relay=
 #   kubectl apply -f edgemesh-relay.yaml
 #   kubectl -n kube-system logs deployment/edgemesh-relay    # its addresses, for podnetwork.yaml
 HEAD

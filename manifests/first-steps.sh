@@ -143,6 +143,14 @@ if [ $helm = 1 ]; then
     esac
   fi
 fi
+# Whoever is root on the controller's node has its credentials, so only such nodes run it. An existing release's own label is the
+# chart's to compare.
+may=node-restriction.kubernetes.io/edgemesh-controller
+if [[ $there$helm != 11 && " ${values[*]}" != *' controller.'* ]] && [ -n "$(kubectl get nodes -o name)" ] &&
+  [ -z "$(kubectl get nodes -l node-role.kubernetes.io/control-plane -o name)$(kubectl get nodes -l $may -o name)" ]; then
+  refuse "no Node may run the controller: it runs on the control plane only, or where an administrator allows it." \
+    "Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE $may="
+fi
 # Existing relays stay, the given ones are added.
 mapfile -t relays < <({ tail -n +2 <<<"$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk 'NF && !seen[$0]++')
 
@@ -255,7 +263,7 @@ fi
 
 if [ -n "$relay_node" ]; then
   step "relay on $relay_node"
-  kubectl label node "$relay_node" network.edgemesh.io/relay=true --overwrite
+  kubectl label node "$relay_node" network.edgemesh.io/relay=true node-restriction.kubernetes.io/edgemesh-relay= --overwrite
   family=ip4; [[ $announce != *:* ]] || family=ip6
   if [ $helm = 1 ]; then
     chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"}

@@ -12,6 +12,7 @@
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
+//	journal.go      Events about who joins, leaves, is banned or has another key
 //	watch.go        which of its loops are watched
 //	metrics.go      what is counted; serves /metrics, /healthz, /readyz
 package controller
@@ -97,7 +98,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	dog.Ready("taking part in the election of a leader")
-	loops := loops{surplus: dog.Loop("surplus PodBlocks"), records: dog.Loop("NodeRecords"), rollouts: dog.Loop("rollouts"), sight: dog.Loop("sight of nodes")}
+	loops := loops{surplus: dog.Loop("surplus PodBlocks"), records: dog.Loop("NodeRecords"), rollouts: dog.Loop("rollouts"), sight: dog.Loop("sight of nodes"), journal: dog.Loop("Events about members")}
 	e.run(ctx, func(ctx context.Context) {
 		s := &surplus{api: watched{c, loops.surplus}, loop: loops.surplus, log: cfg.Log, metrics: m}
 		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: loops.sight, metrics: m, log: cfg.Log}
@@ -107,6 +108,7 @@ func Run(ctx context.Context, cfg Config) error {
 		all.Go(func() { n.run(ctx) })
 		p := &rollouts{api: watched{c, loops.rollouts}, loop: loops.rollouts, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
+		all.Go(func() { newJournal(watched{c, loops.journal}, loops.journal, cfg.Log).run(ctx) })
 		if cfg.Enroll || cfg.Map != "" {
 			all.Go(func() { g.run(ctx) })
 		}

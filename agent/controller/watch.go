@@ -8,7 +8,7 @@ import (
 )
 
 // loops are those that are watched while this controller leads.
-type loops struct{ surplus, records, rollouts, sight *watchdog.Loop }
+type loops struct{ surplus, records, rollouts, sight, journal *watchdog.Loop }
 
 // watched is the API as a loop uses it that is watched: while a request is under way, the loop waits for another machine.
 type watched struct {

@@ -45,6 +45,7 @@ type doctor struct {
 	source interface {
 		String() string
 		Annotations() map[string]string
+		Leaderless() string
 	}
 	names   *resolve.Names
 	upkeep  *upkeep.Budget
@@ -99,6 +100,7 @@ func (d *doctor) judges() {
 			_, problem := d.force.plan()
 			return []findings.Finding{checkMembership(p, problem, d.source.String())}
 		}),
+		check("controller", 0, func(plan) []findings.Finding { return checkController(d.source.Leaderless()) }),
 		check("host", 0, func(plan) []findings.Finding { return d.kernel.repairs() }),
 		check("uplink", 0, func(p plan) []findings.Finding {
 			used, _ := d.reach.peers(false)

@@ -156,6 +156,14 @@ func membershipRemedy(source string) string {
 	return fmt.Sprintf("fix it in %s, or the connection to it; it is reloaded automatically", source)
 }
 
+// checkController notes that nobody renews the controllers' Lease.
+func checkController(lease string) []findings.Finding {
+	if lease == "" {
+		return nil
+	}
+	return []findings.Finding{findings.Notef("controller", "no controller renews the Lease %s: packets flow, and agents follow Nodes in place of NodeRecords", lease)}
+}
+
 // checkMembership reports whether the source's membership is in force.
 func checkMembership(p plan, problem error, source string) findings.Finding {
 	if problem != nil {

@@ -76,7 +76,7 @@ func TestRelayInCluster(t *testing.T) {
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := c.Kubectl(ctx, "delete", "-f", filepath.Join(root, "manifests/edgemesh-relay.yaml"))
-		_, labelErr := c.Kubectl(ctx, "label", "node", "cloud", "network.edgemesh.io/relay-")
+		_, labelErr := c.Kubectl(ctx, "label", "node", "cloud", "network.edgemesh.io/relay-", "node-restriction.kubernetes.io/edgemesh-relay-")
 		networkErr := c.API().Do(ctx, http.MethodPatch, meshAPI+"podnetworks/cluster",
 			map[string]any{"spec": map[string]any{"relays": outside}}, nil)
 		if err := errors.Join(err, labelErr, networkErr); err != nil {

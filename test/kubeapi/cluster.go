@@ -40,7 +40,7 @@ type Cluster struct {
 	etcd, api *process
 	admin     *http.Client
 
-	controllers *process
+	controllers, scheduler *process
 }
 
 // New starts a cluster in dir. Stop it also when New failed.
@@ -186,6 +186,21 @@ func (c *Cluster) StartControllers(names ...string) error {
 		"--allocate-node-cidrs", "--cluster-cidr", "10.244.0.0/16")
 	return err
 }
+
+// StartScheduler starts kube-scheduler.
+func (c *Cluster) StartScheduler() error {
+	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh"), "kube-scheduler"))
+	if err != nil {
+		return fmt.Errorf("build kube-scheduler: %w: %s", err, out)
+	}
+	conf := filepath.Join(c.Dir, "admin.conf")
+	c.scheduler, err = c.start("kube-scheduler", "--kubeconfig", conf, "--authentication-kubeconfig", conf, "--authorization-kubeconfig", conf,
+		"--leader-elect=false", "--secure-port", "0")
+	return err
+}
+
+// StopScheduler kills kube-scheduler.
+func (c *Cluster) StopScheduler() { c.scheduler.kill() }
 
 // StopControllers kills kube-controller-manager.
 func (c *Cluster) StopControllers() { c.controllers.kill() }

@@ -269,5 +269,41 @@ func TestControllersRights(t *testing.T) {
 		patch("a MeshNode", meshNodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).refused(forbidden, ""),
 		remove("to delete a MeshNode", meshNodesPath+"/a").refused(forbidden, ""),
 		patch("a Node", nodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).refused(forbidden, ""),
-		patch("another Lease", strings.Replace(leasePath, "edgemesh-controller", "other", 1), `{"spec":{}}`).refused(forbidden, ""))
+		patch("another Lease", strings.Replace(leasePath, "edgemesh-controller", "other", 1), `{"spec":{}}`).refused(forbidden, ""),
+		post("a Secret", secretsPath, secretJSON("edgemesh-controller", "Opaque")).refused(forbidden, ""))
+}
+
+const (
+	leasesPath  = "/apis/coordination.k8s.io/v1/namespaces/" + kubeapi.Namespace + "/leases"
+	secretsPath = "/api/v1/namespaces/" + kubeapi.Namespace + "/secrets"
+)
+
+func secretJSON(name, kind string) string {
+	return `{"apiVersion":"v1","kind":"Secret","type":"` + kind + `","metadata":{"name":"` + name + `","annotations":{"kubernetes.io/service-account.name":"edgemesh-agent"}}}`
+}
+
+// What RBAC cannot narrow, because an object that is created has no name for it, a policy does: no Secret that is filled with
+// another account's token, no other Lease, no NodeRecord that another object's deletion would take along.
+func TestControllerMakesItsOwnOnly(t *testing.T) {
+	t.Parallel()
+	c := kubeEdgeCluster(t)
+	network(t, c, nil)
+	token := filepath.Join(c.Dir, "controller-own")
+	must(t, c.CreateNode("a"), c.CreateNode("b"), c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("own.conf", token, c.URL),
+		c.Delete(secretsPath+"/edgemesh-controller"), c.Delete(secretsPath+"/edgemesh-map"))
+	who := login(t, c, "a", "own.conf")
+	record := func(owner, nodeUID, more string) string {
+		return fmt.Sprintf(`{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"NodeRecord","metadata":{"name":"a","ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%q,"uid":"x"}]%s},"spec":{"nodeUID":%q}}`, owner, more, nodeUID)
+	}
+	who.wants(t,
+		post("a Secret of another name", secretsPath, secretJSON("x", "Opaque")).refused(forbidden, "only its own Lease, and the Secrets"),
+		post("a Secret that is filled with an account's token", secretsPath, secretJSON("edgemesh-map", "kubernetes.io/service-account-token")).refused(forbidden, "no Secret that Kubernetes fills"),
+		post("its key", secretsPath, secretJSON("edgemesh-controller", "Opaque")),
+		post("another Lease", leasesPath, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"kubelet"}}`).refused(forbidden, "only its own Lease"),
+		post("a record owned by another Node", recordsPath, record("b", who.uid, "")).refused(forbidden, "owner of a NodeRecord"),
+		post("a record of another UID", recordsPath, record("a", "gone", "")).refused(forbidden, "owner of a NodeRecord"),
+		post("a record that stays", recordsPath, record("a", who.uid, `,"finalizers":["x.example/y"]`)).refused(forbidden, "owner of a NodeRecord"),
+		post("a record", recordsPath, record("a", who.uid, "")),
+		patch("its owner away", recordsPath+"/a", `{"metadata":{"ownerReferences":[]}}`).refused(forbidden, "owner of a NodeRecord"))
+	must(t, c.Delete(secretsPath+"/edgemesh-controller"))
 }

@@ -19,10 +19,16 @@ func matches(t *testing.T, workload object, node map[string]string) bool {
 	}
 	terms, _ := workload.at("spec", "template", "spec", "affinity", "nodeAffinity",
 		"requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms").([]any)
-	if len(terms) != 1 {
-		t.Fatalf("%s: terms %v", workload.name(), terms)
+	if len(terms) == 0 {
+		t.Fatalf("%s: no node affinity is required", workload.name())
 	}
-	for _, e := range object(terms[0].(map[string]any)).at("matchExpressions").([]any) {
+	return slices.ContainsFunc(terms, func(term any) bool { return fits(t, workload, object(term.(map[string]any)), node) })
+}
+
+// fits reports whether a node with these labels has what one term wants.
+func fits(t *testing.T, workload, term object, node map[string]string) bool {
+	t.Helper()
+	for _, e := range term.at("matchExpressions").([]any) {
 		x := object(e.(map[string]any))
 		value, set := node[x.at("key").(string)]
 		values, _ := x.at("values").([]any)
@@ -44,13 +50,14 @@ func matches(t *testing.T, workload object, node map[string]string) bool {
 	return true
 }
 
-// A node has the agent of exactly one DaemonSet, or of none if it runs the agent in another form. The controller, which
-// has to reach the API, is on no edge.
+// A node has the agent of exactly one DaemonSet, or of none if it runs the agent in another form. Controller and relay run on
+// the control plane, or where a label says so that no kubelet can give its node.
 func TestOneAgentPerNode(t *testing.T) {
 	const other, worker, absent = "network.edgemesh.io/agent", "openyurt.io/is-edge-worker", "absent"
 	for name, edge := range map[string]string{"least": "", "KubeEdge": "node-role.kubernetes.io/edge", "KubeEdge, everything": "site.example.org/edge"} {
 		all := render(t, variants()[name]...)
-		controller := find(t, all, "Deployment", "edgemesh-controller")
+		may := map[string]object{"node-restriction.kubernetes.io/edgemesh-controller": find(t, all, "Deployment", "edgemesh-controller"),
+			"node-restriction.kubernetes.io/edgemesh-relay": find(t, render(t, variants()["relay"]...), "Deployment", "edgemesh-relay")}
 		combine(map[string][]string{
 			"node-role.kubernetes.io/edge": {absent, "", "true"},
 			"site.example.org/edge":        {absent, "", "true"},
@@ -75,11 +82,18 @@ func TestOneAgentPerNode(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: a node with %v has %v, want %v", name, node, got, want)
 			}
-			if edge == "" {
-				_, marked = node["node-role.kubernetes.io/edge"]
-			}
-			if free := !marked && node[worker] != "true"; matches(t, controller, node) != free {
-				t.Errorf("%s: the controller may be on a node with %v: %v", name, node, !free)
+			node["network.edgemesh.io/relay"] = "true" // a kubelet may say so of itself
+			for label, workload := range may {
+				for _, more := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master", label, label + "-2"} {
+					node := maps.Clone(node)
+					if matches(t, workload, node) {
+						t.Errorf("%s: %s may be on a node with %v", name, workload.name(), node)
+					}
+					node[more] = ""
+					if allowed := more == label || more == "node-role.kubernetes.io/control-plane"; matches(t, workload, node) != allowed {
+						t.Errorf("%s: %s may be on a node with %v: %v", name, workload.name(), node, !allowed)
+					}
+				}
 			}
 		})
 	}

@@ -205,6 +205,13 @@ func TestOnAServer(t *testing.T) {
 		c.kubectl("apply", "-f", file(t, `{apiVersion: network.edgemesh.io/v1alpha1, kind: PodNetwork, metadata: {name: cluster},
 			spec: {podCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"], relays: ["`+relayAddr+`"], encryption: always}}`))
 		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud}}"))
+		// No node may run the controller: nothing is changed, and the line to add is named.
+		const trusted = "node-restriction.kubernetes.io/edgemesh-controller"
+		if _, err := output("first-steps.sh", "--pod-cidr", "10.245.0.0/16", "--no-wait"); !errors.As(err, &refused) ||
+			!strings.Contains(string(refused.Stderr), "kubectl label node NODE "+trusted+"=") || slices.Contains(c.network().PodCIDRs, "10.245.0.0/16") {
+			t.Errorf("without a node for the controller: %v, pod network %v", err, c.network().PodCIDRs)
+		}
+		c.kubectl("label", "node", "cloud", trusted+"=")
 		quic := strings.Replace(relayAddr, "tcp/4470", "udp/4470/quic-v1", 1)
 		run("--pod-cidr", "10.244.0.0/16", "--pod-cidr", "fd00:10:244::/48", "--relay", quic, "--relay-node",
 			"cloud", "--announce", "203.0.113.5", "--no-wait")
@@ -291,6 +298,21 @@ func TestOnAServer(t *testing.T) {
 			}
 			return out
 		}
+		// The only node is no control plane, and no administrator's choice: nothing is installed.
+		const trusted = "node-restriction.kubernetes.io/edgemesh-"
+		c.kubectl("label", "node", "cloud", trusted+"controller-", trusted+"relay-", "network.edgemesh.io/relay-")
+		refuses := func(part string, args ...string) {
+			t.Helper()
+			_, err := command(t, tool(t, "helm"), append(append(args, must()...), "--kubeconfig", filepath.Join(dir, "admin.conf"), "-n", "kube-system")...)
+			if err == nil || !strings.Contains(err.Error(), "no Node may run the "+part) || !strings.Contains(err.Error(), "kubectl label node NODE "+trusted+part+"=") ||
+				!strings.Contains(err.Error(), part+".label") {
+				t.Errorf("%v with no node for the %s: %v", args, part, err)
+			}
+		}
+		refuses("controller", "install", "edgemesh", chart)
+		c.kubectl("label", "node", "cloud", "node-role.kubernetes.io/control-plane=")
+		refuses("relay", "install", "edgemesh", chart, "--set", "relay.enabled=true") // where it shall run, no node says
+		c.kubectl("label", "node", "cloud", "network.edgemesh.io/relay=true")
 		notes := helm(append([]string{"install", "edgemesh", chart}, must()...)...)
 		for _, want := range []string{
 			"WARNING: podNetwork.relays is empty", "kubectl get meshnodes -o wide", "apiServer.host is empty",

@@ -9,6 +9,7 @@
 //	blocks.go     prefixes; counted.go: which PodBlocks count
 //	history.go    which of the API's histories all of it comes from, kept across restarts
 //	feed.go       whether Nodes come from the API's Nodes or from NodeRecords
+//	vouch.go      what a NodeRecord changes counts once the Node says the same
 //	resolve.go    membership out of objects (pure)
 //	known.go      what is known of all kinds ──mesh.State──▶; want.go: what it means for this node's entries
 //	proof.go      did an API server answer, or a cache?

@@ -26,13 +26,15 @@ type known struct {
 	relist  func(kind string)
 	feed    feed
 	polled  bool // Nodes are listed from time to time, not watched
+
+	disputes disputes
 }
 
 func newKnown(cfg Config) *known {
 	k := &known{
 		cfg: cfg, stores: map[string]*store{}, plugins: map[string]*store{},
 		history: history{stateDir: cfg.StateDir, kept: map[string]keptMember{}},
-		relist:  func(string) {},
+		relist:  func(string) {}, disputes: disputes{open: map[string]dispute{}, gone: map[string][]netip.Prefix{}, read: func([]string) {}, log: cfg.Log},
 	}
 	for _, x := range api.Kinds() {
 		k.stores[x.Name] = newStore(x, k.own)
@@ -93,6 +95,11 @@ func (k *known) takeList(m listed) bool {
 		if inForce, changed := k.takeNodes(&m); !inForce {
 			return changed
 		}
+		if k.feed.records {
+			for _, o := range m.items {
+				k.vet(o)
+			}
+		}
 	}
 	st := k.store(m.kind)
 	if m.missing != nil {
@@ -127,6 +134,26 @@ func (k *known) takeNodes(m *listed) (inForce, changed bool) {
 	return k.feed.list(from, m, another)
 }
 
+// vet takes out of a Node that a NodeRecord stands for what needs the Node's own word first.
+func (k *known) vet(o api.Object) {
+	if n, ok := o.(*api.Node); ok {
+		k.disputes.vet(n, k.node(n.Meta.Name), k.last.Nodes)
+	}
+}
+
+// takeVouched takes a Node that was read because of a dispute. It reports whether anything changed.
+func (k *known) takeVouched(m vouched) bool {
+	cur := k.node(m.name)
+	blocks, changed := k.disputes.take(m, cur)
+	if !changed || !k.feed.records {
+		return false
+	}
+	now := *cur
+	now.Spec.PodCIDRs = blocks
+	k.stores["nodes"].items[m.name] = &now
+	return true
+}
+
 // newHistory starts over: the API's data was lost, restored from a backup, or is
 // another cluster's. Nobody leaves because of that.
 func (k *known) newHistory(m listed) {
@@ -151,6 +178,9 @@ func (k *known) takeEvent(e event) bool {
 	if isNodes(e.kind) {
 		if inForce, changed := k.feed.event(&e); !inForce {
 			return changed
+		}
+		if k.feed.records && e.what != deleted {
+			k.vet(e.obj)
 		}
 	}
 	// A deletion is a proof too, if it concerns the member's own object and not an
@@ -235,6 +265,7 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 // accept brings state into force. Which history it belongs to is saved first.
 func (k *known) accept(state mesh.State) {
 	k.save(true)
+	k.disputes.left(k.last.Nodes, state.Nodes)
 	k.last, k.have = state, true
 }
 

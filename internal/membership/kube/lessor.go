@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,8 @@ type lessor struct {
 	out    chan<- any  // kept
 	name   chan string // latest: NAMESPACE/NAME of the Lease, "" for none
 	again  wake.One    // something depends on it
+
+	leaderless *atomic.Pointer[string] // the Lease that nobody renews
 }
 
 // run reports each change of whether the NodeRecords are kept, until ctx ends.
@@ -66,7 +69,16 @@ func (l *lessor) run(ctx context.Context) {
 			continue
 		}
 		version, known := l.look(ctx, name, r.last)
-		if !known || r.look(version) == was {
+		if !known {
+			continue
+		}
+		r.look(version)
+		if unrenewed := name; r.kept || name == "" {
+			l.leaderless.Store(nil)
+		} else if r.silent >= silentLooks {
+			l.leaderless.Store(&unrenewed)
+		}
+		if r.kept == was {
 			continue
 		}
 		select {

@@ -118,6 +118,8 @@ func (l *loop) take(m any) bool {
 		old := l.problem
 		l.problem = m.err
 		return (old == nil) != (m.err == nil) || old != nil && old.Error() != m.err.Error()
+	case vouched:
+		return l.known.takeVouched(m)
 	case kept:
 		l.source.kept = bool(m)
 	}

@@ -43,6 +43,13 @@ type trouble struct {
 	err  error
 }
 
+// vouched is what the API answered to a request for a Node that a NodeRecord disagrees with.
+type vouched struct {
+	name string
+	node *api.Node
+	err  error
+}
+
 // kept says whether a controller keeps the NodeRecords.
 type kept bool
 

@@ -32,6 +32,7 @@ type Source struct {
 	confirm *confirmation
 
 	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
+	leaderless  atomic.Pointer[string]            // the controllers' Lease, if nobody renews it
 	serving     chan error                        // latest of SetServing
 	relay       chan []string                     // latest of SetRelay
 	place       chan api.Place                    // latest of SetPlace
@@ -182,6 +183,14 @@ func (s *Source) Annotations() map[string]string {
 	return nil
 }
 
+// Leaderless is the controllers' Lease that nobody renews, "" if a controller does, or none has run yet.
+func (s *Source) Leaderless() string {
+	if l := s.leaderless.Load(); l != nil {
+		return *l
+	}
+	return ""
+}
+
 // Confirmed is closed once new pods may be given addresses of the blocks in force: the API has named this node's blocks, or
 // it does not answer now. It is of no use before Watch.
 func (s *Source) Confirmed() <-chan struct{} { return s.confirm.done }
@@ -220,8 +229,11 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		}
 	}
 	lease := make(chan string, 1)
-	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, again: wake.NewOne()}
+	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, again: wake.NewOne(), leaderless: &s.leaderless}
 	wg.Go(func() { leases.run(ctx) })
+	nodes := &voucher{c: client.Brief(s.c), out: in, names: make(chan []string, 1)}
+	s.known.disputes.read = func(names []string) { latest(nodes.names, names) }
+	wg.Go(func() { nodes.run(ctx) })
 	if s.c.Cache() {
 		wg.Go(func() {
 			s.prover.pulse(ctx, func() {

@@ -2,11 +2,8 @@ package kube
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -64,17 +61,9 @@ func (w *writer) owner(n *api.Node) []api.OwnerReference {
 
 // event records a warning about this node's Node, as `kubectl describe node` shows it.
 func (w *writer) event(ctx context.Context, n *api.Node, reason, message string) error {
-	now := time.Now().UTC().Truncate(time.Second)
-	e := map[string]any{
-		"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": clip(message),
-		// Events of cluster-scoped objects live in the namespace default.
-		"metadata":       map[string]string{"namespace": "default", "name": n.Meta.Name + "." + strings.ToLower(rand.Text()[:16])},
-		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": n.Meta.Name, "uid": n.Meta.UID},
-		"source":         map[string]string{"component": "edgemesh-agent", "host": n.Meta.Name},
-		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
-	}
+	e := api.NodeEvent(n.Meta, "edgemesh-agent", "Warning", reason, clip(message))
 	var ignored struct{}
-	if err := w.client.Create(ctx, "/api/v1/namespaces/default/events", e, &ignored); err != nil {
+	if err := w.client.Create(ctx, api.EventsPath, e, &ignored); err != nil {
 		return fmt.Errorf("record event %s: %w", reason, err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package source
 
 import (
 	"log/slog"
+	"slices"
 
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
@@ -14,7 +15,7 @@ const (
 	mostGone = 4096
 )
 
-// Reporter logs by name who joins, leaves, is banned, or has another peer ID than before. Its owner locks it.
+// Reporter logs by name who joins, leaves, is banned, or has another peer ID or other blocks than before. Its owner locks it.
 type Reporter struct {
 	Log  *slog.Logger
 	gone map[string]mesh.PeerID // members that left, by name: one that returns with another key is not new
@@ -52,6 +53,8 @@ func (r *Reporter) Report(c mesh.Change, s mesh.State) {
 				"changed it in the membership, and ban the name", "node", n.Name, "peer", n.PeerID, "before", before)
 		} else if !changes {
 			line("member joined", n)
+		} else if !slices.Equal(was.PodCIDRs, n.PodCIDRs) {
+			r.Log.Info("a member's blocks changed", "node", n.Name, "peer", n.PeerID, "blocks", n.PodCIDRs, "before", was.PodCIDRs)
 		}
 	}
 	for _, n := range c.Gone {

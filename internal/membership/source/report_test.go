@@ -38,6 +38,9 @@ func TestReport(t *testing.T) {
 	node := func(name, id string) mesh.Node { return mesh.Node{Name: name, PeerID: mesh.PeerID(id)} }
 	step(nil, `INFO msg="member joined" node=a peer=A; INFO msg="member joined" node=b peer=B`, node("a", "A"), node("b", "B"))
 	step(nil, "", node("a", "A"), mesh.Node{Name: "b", PeerID: "B", Site: "x"})
+	moved := mesh.Node{Name: "a", PeerID: "A", PodCIDRs: kubetest.Prefixes(t, "10.244.1.0/24")}
+	step(nil, `INFO msg="a member's blocks changed" node=a peer=A blocks=[10.244.1.0/24] before=[]`, moved, node("b", "B"))
+	step(nil, `INFO msg="a member's blocks changed" node=a peer=A blocks=[] before=[10.244.1.0/24]`, node("a", "A"), node("b", "B"))
 	step(nil, "WARN node=b peer=X before=B", node("a", "A"), node("b", "X"))
 	step(nil, "", node("a", "A"), node("b", "X"))
 	step([]string{"b"}, `INFO msg="member banned" node=b peer=X`, node("a", "A"))

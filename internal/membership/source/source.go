@@ -43,6 +43,8 @@ type Source interface {
 	SetHealthy(reason, message string)
 	// Warn records an event about this node where the cluster shows it; one that cannot be recorded is forgotten.
 	Warn(reason, message string)
+	// Leaderless is the controllers' Lease that nobody renews; "": one does, or there is none.
+	Leaderless() string
 	// Contact is what came of the requests to the API; nil: no API is in use.
 	Contact() *client.Contact
 	// String names the source in messages.
@@ -78,6 +80,8 @@ func (None) SetPlace(api.Place) {}
 func (None) SetHealthy(string, string) {}
 
 func (None) Warn(string, string) {}
+
+func (None) Leaderless() string { return "" }
 
 // Contact is nil: no API is in use.
 func (None) Contact() *client.Contact { return nil }

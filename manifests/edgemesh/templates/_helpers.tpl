@@ -55,3 +55,31 @@ container while the API is unreachable. */}}
 {{- end -}}
 {{ toYaml $resources }}
 {{- end }}
+
+{{/* Of (list ROOT PART): the required node affinity of a part whose credentials every node would use: on the control plane, or
+under a label that no kubelet can give itself. Where Helm sees Nodes and none may run it, nothing is installed. */}}
+{{- define "edgemesh.trusted" -}}
+{{- $root := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- $own := index $root.Values $part -}}
+{{- $nodes := (lookup "v1" "Node" "" "").items -}}
+{{- $fit := list -}}
+{{- range $nodes -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $fits := or (hasKey $labels "node-role.kubernetes.io/control-plane") (hasKey $labels $own.label) -}}
+{{- range $k, $v := $own.nodeSelector -}}
+{{- $fits = and $fits (hasKey $labels $k) (eq (get $labels $k) $v) -}}
+{{- end -}}
+{{- if $fits -}}{{- $fit = append $fit .metadata.name -}}{{- end -}}
+{{- end -}}
+{{- if and $nodes (not $fit) -}}
+{{- $also := "" -}}
+{{- range $k, $v := $own.nodeSelector -}}{{- if ne $k "kubernetes.io/os" -}}{{- $also = printf "%s %s=%s" $also $k $v -}}{{- end -}}{{- end -}}
+{{- fail (printf "no Node may run the %s: it runs on the control plane only, or where an administrator allows it, because whoever is root on its node has its credentials. Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE %s=%s (values %s.label and %s.nodeSelector; docs/upgrade.md)" $part $own.label $also $part $part) -}}
+{{- end -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]
+      - matchExpressions: [{key: {{ $own.label }}, operator: Exists}]
+{{- end }}

@@ -33,4 +33,5 @@ lap "control plane ready"
 [ -z "$FLAVOUR" ] || "$SCRIPTS/$FLAVOUR.sh"
 for n in $FIRST_NODES; do [ "$n" = cloud ] || "$SCRIPTS/node.sh" start "$n" 9>&-; done
 for n in $FIRST_NODES; do wait_for 90 k get node "$n" || die "$n did not register: $RUN/nodes/$n/log"; done
+k label node cloud node-role.kubernetes.io/control-plane= >/dev/null # as kubeadm does
 lap "all nodes registered"
