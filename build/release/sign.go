@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -122,6 +123,11 @@ func (o options) sign() error {
 	var out bytes.Buffer
 	if err := pem.Encode(&out, &pem.Block{Type: "PUBLIC KEY", Bytes: public}); err != nil {
 		return err
+	}
+	sum := sha256.Sum256(public)
+	fingerprint := hex.EncodeToString(sum[:])
+	if page, err := os.ReadFile("SECURITY.md"); err == nil && !bytes.Contains(page, []byte(fingerprint)) {
+		fmt.Fprintf(os.Stderr, "WARNING: SECURITY.md does not name the signing key, so nobody can check it: %s\n", fingerprint)
 	}
 	return o.put("edgemesh_"+o.number()+".pub", out.Bytes())
 }

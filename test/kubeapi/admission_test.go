@@ -440,3 +440,91 @@ func TestNetworkSchema(t *testing.T) {
 		t.Errorf("a second PodNetwork: %v", err)
 	}
 }
+
+// schemas are those of the API server's core group, as far as values are made of them.
+type schemas map[string]property
+
+type property struct {
+	Type, Format                string
+	Ref                         string `json:"$ref"`
+	AllOf                       []property
+	Items, AdditionalProperties *property
+	Properties                  map[string]property
+}
+
+// value is one that fits p, with all fields that it may have; depth bounds it.
+func (s schemas) value(p property, depth int) any {
+	for _, r := range append(p.AllOf, p) {
+		if name, ok := strings.CutPrefix(r.Ref, "#/components/schemas/"); ok && strings.HasSuffix(name, "resource.Quantity") {
+			return "7"
+		} else if ok {
+			return s.value(s[name], depth)
+		}
+	}
+	switch {
+	case p.Format == "date-time":
+		return "2026-01-02T03:04:05Z"
+	case p.Type == "string":
+		return "x"
+	case p.Type == "integer" || p.Type == "number":
+		return 7
+	case p.Type == "boolean":
+		return true
+	case p.Type == "array" && p.Items != nil:
+		return []any{s.value(*p.Items, depth)}
+	case p.AdditionalProperties != nil:
+		return map[string]any{"example.org/x": s.value(*p.AdditionalProperties, depth)}
+	}
+	out := map[string]any{}
+	for name, field := range p.Properties {
+		if depth > 0 {
+			out[name] = s.value(field, depth-1)
+		}
+	}
+	return out
+}
+
+// An agent's token writes no field of its Node's status but the condition, of all fields that this version of Kubernetes has,
+// also those that the policy's author did not know.
+func TestEveryFieldOfNodeStatus(t *testing.T) {
+	t.Parallel()
+	c := emptyCluster(t)
+	token := filepath.Join(c.Dir, "fields")
+	must(t, c.CreateNode("a"), c.AgentToken("a", token, 3600), c.TokenKubeconfig("fields.conf", token, c.URL))
+	var doc struct{ Components struct{ Schemas schemas } }
+	must(t, c.Do(http.MethodGet, "/openapi/v3/api/v1", nil, &doc))
+	all := doc.Components.Schemas
+	fields := all["io.k8s.api.core.v1.NodeStatus"].Properties
+	if len(fields) < 13 {
+		t.Fatalf("NodeStatus has the fields %v", fields)
+	}
+	agent, status := login(t, c, "a", "fields.conf"), nodesPath+"/a/status"
+	stored := func() string {
+		t.Helper()
+		var n struct{ Status json.RawMessage }
+		must(t, c.Do(http.MethodGet, nodesPath+"/a", nil, &n))
+		return string(n.Status)
+	}
+	refused := 0
+	for name, field := range fields {
+		body, err := json.Marshal(map[string]any{"status": map[string]any{name: all.value(field, 3)}})
+		must(t, err)
+		was := stored()
+		code, says := agent.do(t, http.MethodPatch, status, string(body))
+		switch {
+		case code == forbidden && strings.Contains(says, "agents may write no"):
+			refused++
+		case code == http.StatusOK && stored() == was: // of a feature that is off: the API server drops it
+			t.Logf("%s is dropped by the API server", name)
+		default:
+			t.Errorf("%s: %d %s", body, code, says)
+		}
+	}
+	if refused < 10 {
+		t.Errorf("%d of %d fields are refused", refused, len(fields))
+	}
+	// What is there is not taken away either.
+	must(t, c.Patch(status, map[string]any{"status": map[string]any{"capacity": map[string]string{"cpu": "4"}}}))
+	agent.wants(t, patch("capacity away", status, `{"status":{"capacity":null}}`).refused(forbidden, "agents may write nothing"),
+		patch("the condition", status, conditionJSON("NetworkUnavailable", "False")))
+}

@@ -4,8 +4,10 @@ package workflow
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -28,6 +30,32 @@ func TestWorkflows(t *testing.T) {
 	broken.Stdin = strings.NewReader("on: push\njobs:\n  x:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: echo ${{ nothing.there }}\n")
 	if out, err := broken.CombinedOutput(); err == nil || !strings.Contains(string(out), "undefined variable") {
 		t.Errorf("a broken workflow passes: %v: %s", err, out)
+	}
+}
+
+// TestActionsArePinned: a tag of an action's repository may move to other code, a digest does not.
+func TestActionsArePinned(t *testing.T) {
+	all, err := filepath.Glob("../../.github/workflows/*.yml")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("no workflows: %v", err)
+	}
+	pinned := regexp.MustCompile(`^[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := 0
+		for line := range strings.Lines(string(text)) {
+			if _, action, ok := strings.Cut(strings.TrimSpace(line), "uses: "); ok {
+				if used++; !pinned.MatchString(action) {
+					t.Errorf("%s: %s: write the commit's 40 digits and, behind it, # vX.Y.Z", file, action)
+				}
+			}
+		}
+		if used == 0 || !strings.Contains(string(text), "make fuzz") {
+			t.Errorf("%s: %d actions, or no job that fuzzes", file, used)
+		}
 	}
 }
 
