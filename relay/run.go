@@ -27,6 +27,7 @@ import (
 	"edgemesh/internal/memory"
 	"edgemesh/internal/processors"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/secretfile"
 	"edgemesh/internal/self"
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
@@ -75,6 +76,11 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	if len(c.signers) > 0 {
 		members = source.Pin(members, signed.NewBook(c.signers), c.membership, key, c.stateDir, "", logger)
+	}
+	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
+		if err := client.CheckPrivate(k.Kubeconfig); errors.Is(err, secretfile.ErrPermissions) {
+			logger.Warn("the kubeconfig's secret is open to other users of this host: the next release does not start with it", "err", err)
+		}
 	}
 	state, warning, err := members.Start(ctx)
 	switch {

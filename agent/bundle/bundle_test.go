@@ -179,3 +179,11 @@ func TestHost(t *testing.T) {
 		}
 	}
 }
+
+// A program that prints without end fills no memory.
+func TestProgramIsBounded(t *testing.T) {
+	var f first
+	if n, err := f.Write(make([]byte, 3*maxFile)); n != 3*maxFile || err != nil || f.Len() != maxFile || f.Cap() > 2*maxFile {
+		t.Errorf("%d, %v: %d bytes are kept in %d", n, err, f.Len(), f.Cap())
+	}
+}

@@ -50,11 +50,20 @@ func (b *Bundle) program(ctx context.Context, name string, command []string) {
 	defer cancel()
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
 	c.WaitDelay = time.Second
-	out, err := c.Output()
-	if err != nil {
-		out = fmt.Appendf(out, "%v\n", err)
+	var out first
+	c.Stdout = &out
+	if err := c.Run(); err != nil {
+		fmt.Fprintf(&out, "%v\n", err)
 	}
-	b.Text(name, string(out[:min(len(out), maxFile)]))
+	b.Text(name, out.String())
+}
+
+// first keeps the first maxFile bytes that are written, and drops the rest.
+type first struct{ strings.Builder }
+
+func (f *first) Write(p []byte) (int, error) {
+	f.Builder.Write(p[:min(len(p), maxFile-f.Len())])
+	return len(p), nil
 }
 
 // Metrics adds what the agent exports at address, as its configuration has it; "" and an agent that does not run have none.

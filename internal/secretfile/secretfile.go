@@ -31,10 +31,7 @@ func Read(path string, most int) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: %w: not a regular file", path, ErrContent)
 	}
-	var tooOpen error
-	if perm := info.Mode().Perm(); perm&open(path, os.Getenv("CREDENTIALS_DIRECTORY")) != 0 {
-		tooOpen = fmt.Errorf("%s: %w: mode is %#o, so other users may read the secret; run: chmod 600 %s", path, ErrPermissions, perm, path)
-	}
+	tooOpen := private(path, info)
 	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
@@ -43,6 +40,22 @@ func Read(path string, most int) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w: longer than %d bytes", path, ErrContent, most)
 	}
 	return data, tooOpen
+}
+
+// Private returns an error that wraps ErrPermissions, and says what to do, if others may read the file at path.
+func Private(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return private(path, info)
+}
+
+func private(path string, info os.FileInfo) error {
+	if perm := info.Mode().Perm(); perm&open(path, os.Getenv("CREDENTIALS_DIRECTORY")) != 0 {
+		return fmt.Errorf("%s: %w: mode is %#o, so other users may read the secret; run: chmod 600 %s", path, ErrPermissions, perm, path)
+	}
+	return nil
 }
 
 // open returns the permission bits that give others access to the file at path. In systemd's credentials directory the

@@ -465,7 +465,7 @@ func (s schemas) value(p property, depth int) any {
 	case p.Format == "date-time":
 		return "2026-01-02T03:04:05Z"
 	case p.Type == "string":
-		return "x"
+		return "MyFeature"
 	case p.Type == "integer" || p.Type == "number":
 		return 7
 	case p.Type == "boolean":

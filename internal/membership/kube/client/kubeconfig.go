@@ -8,6 +8,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"edgemesh/internal/secretfile"
 )
 
 // LoadKubeconfig reads the file at path. Paths in it stay as they are written.
@@ -24,6 +26,19 @@ func Current(k *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthI
 		return nil, nil, fmt.Errorf("context %q names a cluster or a user that does not exist", k.CurrentContext)
 	}
 	return c, u, nil
+}
+
+// CheckPrivate returns an error that says what to do if others may read a kubeconfig that has its user's secret in itself.
+func CheckPrivate(path string) error {
+	k, err := LoadKubeconfig(path)
+	if err != nil {
+		return err
+	}
+	_, u, err := Current(k)
+	if err != nil || u.Token == "" && u.Password == "" && len(u.ClientKeyData) == 0 {
+		return err
+	}
+	return secretfile.Private(path)
 }
 
 // byKubeconfig returns the API that a kubeconfig names, or server with its credentials. It refuses beforehand what client-go

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"edgemesh/internal/secretfile"
 )
 
 // config is a kubeconfig with one cluster and one user, in YAML's flow style.
@@ -123,5 +125,34 @@ echo "{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s
 	info, err := os.ReadFile(program + ".info")
 	if err != nil || !strings.Contains(string(info), `"server":"`+server.URL+`"`) || !strings.Contains(string(info), `"interactive":false`) {
 		t.Errorf("the program was told %s, %v", info, err)
+	}
+}
+
+// A kubeconfig with a secret in it that others may read is named, with what to do; one that only points to files is not.
+func TestOpenKubeconfig(t *testing.T) {
+	const at = `server: "https://1.2.3.4"`
+	for name, x := range map[string]struct {
+		user string
+		mode os.FileMode
+		open bool
+	}{
+		"a token":           {`token: x`, 0o644, true},
+		"for the group":     {`token: x`, 0o640, true},
+		"a key":             {`client-certificate-data: eA==, client-key-data: eA==`, 0o604, true},
+		"private":           {`token: x`, 0o600, false},
+		"paths alone":       {`client-certificate: a.crt, client-key: a.key`, 0o644, false},
+		"a token in a file": {`tokenFile: /a`, 0o644, false},
+	} {
+		path := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := os.WriteFile(path, []byte(config(at, x.user)), x.mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, x.mode); err != nil { // whatever the umask
+			t.Fatal(err)
+		}
+		err := CheckPrivate(path)
+		if open := errors.Is(err, secretfile.ErrPermissions); open != x.open || open && !strings.Contains(err.Error(), "chmod 600 "+path) {
+			t.Errorf("%s, %v: %v", name, x.mode, err)
+		}
 	}
 }
