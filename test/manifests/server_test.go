@@ -204,7 +204,7 @@ func TestOnAServer(t *testing.T) {
 		// A second run, with another relay, on a node. What the operator set meanwhile stays.
 		c.kubectl("apply", "-f", file(t, `{apiVersion: network.edgemesh.io/v1alpha1, kind: PodNetwork, metadata: {name: cluster},
 			spec: {podCIDRs: ["10.244.0.0/16", "fd00:10:244::/48"], relays: ["`+relayAddr+`"], encryption: always}}`))
-		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud}}"))
+		c.kubectl("create", "-f", file(t, "{apiVersion: v1, kind: Node, metadata: {name: cloud, labels: {kubernetes.io/os: linux}}}"))
 		// No node may run the controller: nothing is changed, and the line to add is named.
 		const trusted = "node-restriction.kubernetes.io/edgemesh-controller"
 		if _, err := output("first-steps.sh", "--pod-cidr", "10.245.0.0/16", "--no-wait"); !errors.As(err, &refused) ||
