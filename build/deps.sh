@@ -5,7 +5,7 @@ set -euo pipefail
 
 # command or file → package
 needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping conntrack:conntrack
-       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin
+       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin tayga:tayga
        # Images are made from signed Debian packages.
        /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring mmdebstrap:mmdebstrap "$@")
 

@@ -10,6 +10,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/internal/nat64"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -45,8 +46,11 @@ func cutOff(addrs []netip.Addr, relays []peer.AddrInfo, proxied func(string) (*u
 
 // unrouted says why nothing leads to ip.
 func unrouted(ip net.IP) string {
-	routes, err := netlink.RouteGet(ip)
 	addr, _ := netip.AddrFromSlice(ip)
+	routes, err := netlink.RouteGet(ip)
+	if err != nil && addr.Unmap().Is4() { // NAT64 may lead there
+		routes, err = netlink.RouteGet(nat64.Embed(nat64.WellKnown, addr.Unmap()).AsSlice())
+	}
 	if err != nil || len(routes) == 0 {
 		return fmt.Sprintf("no route leads to a relay or its proxy, such as %s: %v", addr.Unmap(), err)
 	}

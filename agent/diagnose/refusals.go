@@ -7,9 +7,9 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
-	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/agent/findings"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
@@ -74,10 +74,6 @@ func address(from string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	ip, err := manet.ToIP(m)
-	if err != nil {
-		return netip.Addr{}
-	}
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
+	a, _ := endpoint.IP(m)
+	return a
 }

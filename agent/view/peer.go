@@ -90,7 +90,7 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 		path += ", for " + since(p.Since, now)
 	}
 	line("path", path)
-	line("endpoint", p.Endpoint)
+	line("endpoint", endpoint(p))
 	line("relay", relayName(s, p.Relay))
 	if p.RTTMs != nil {
 		line("round trip", millis(p.RTTMs))

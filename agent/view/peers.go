@@ -241,7 +241,14 @@ var (
 
 func fullRow(p control.PeerStatus, now time.Time) []string {
 	row := slices.Insert(shortRow(p, now), 1, strings.Join(p.PodCIDRs, ","))
-	return append(row, cmp.Or(p.Endpoint, "-"), cmp.Or(p.Reason, "-"))
+	return append(row, cmp.Or(endpoint(p), "-"), cmp.Or(p.Reason, "-"))
+}
+
+func endpoint(p control.PeerStatus) string {
+	if p.NAT64 {
+		return p.Endpoint + " (NAT64)"
+	}
+	return p.Endpoint
 }
 
 func shortRow(p control.PeerStatus, now time.Time) []string {

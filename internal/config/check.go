@@ -21,6 +21,7 @@ import (
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/nat64"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
 
@@ -240,7 +241,7 @@ func OutsideOf(ranges []netip.Prefix, key string, list []ma.Multiaddr) error {
 		}
 		addr, _ := netip.AddrFromSlice(ip)
 		for _, r := range ranges {
-			if r.Contains(addr.Unmap()) {
+			if r.Contains(nat64.Inside(addr)) {
 				return &KeyError{fmt.Sprintf("%s[%d]", key, i),
 					fmt.Errorf("%s is inside the cluster's range %s (podCIDRs); use an address of this host that is reachable without the pod network", a, r)}
 			}

@@ -1,5 +1,6 @@
 // Package resolve reaches hosts by name where name servers answer half, late, wrongly or not at all. A and AAAA are looked up
-// apart, and each answer is used when it comes; addresses that worked before are tried beside. Messages are package net's.
+// apart, and each answer is used when it comes; addresses that worked before are tried beside. Messages are package net's. IPv4
+// addresses are dialed through NAT64 where no IPv4 route is (package nat64).
 //
 //	names.go    Names: what answers, and what is kept of it
 //	attempts.go the addresses of one host, tried in turn (RFC 8305)
@@ -20,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"edgemesh/internal/nat64"
 	"edgemesh/internal/wording"
 )
 
@@ -53,6 +55,7 @@ type Names struct {
 	wg      sync.WaitGroup
 	kept    *kept
 	servers func() []string
+	nat64   *nat64.Finder
 
 	mu      sync.Mutex // a leaf
 	lookups map[question]*lookup
@@ -73,11 +76,24 @@ func New(c Config) *Names {
 	n := &Names{kept: open(c.File, c.Log), servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup),
 		dialed: make(map[netip.AddrPort]string)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.nat64 = nat64.New(func(ctx context.Context) ([]netip.Addr, error) { return n.Lookup(ctx, nat64.Name, V6) }, c.Log)
 	return n
 }
 
+// Via is nat64.Finder's: where to dial to reach an address.
+func (n *Names) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended func(error)) {
+	if n == nil {
+		return a, func(error) {}
+	}
+	return n.nat64.Via(ctx, a)
+}
+
+// ViaNAT64 is nat64.Finder's Leads.
+func (n *Names) ViaNAT64(ctx context.Context) bool { return n != nil && n.nat64.Leads(ctx) }
+
 // Close ends all lookups.
 func (n *Names) Close() {
+	n.nat64.Close()
 	n.mu.Lock()
 	n.cancel()
 	n.mu.Unlock()
@@ -160,7 +176,13 @@ func (n *Names) dial(ctx context.Context, dial dialFunc, network, address string
 	var won net.Conn
 	var errs []error
 	err = n.each(one, host, Family(network), false, func(ctx context.Context, a netip.Addr) error {
-		c, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
+		to, ended := n.Via(ctx, a)
+		over := network
+		if to != a {
+			over = strings.TrimSuffix(network, "4")
+		}
+		c, err := dial(ctx, over, net.JoinHostPort(to.String(), port))
+		ended(err)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {

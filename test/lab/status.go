@@ -58,6 +58,8 @@ type PeerStatus struct {
 	PodCIDRs  []string   `json:"podCIDRs"`
 	Path      string     `json:"path"`
 	Transport string     `json:"transport"`
+	Endpoint  string     `json:"endpoint"`
+	NAT64     bool       `json:"nat64"`
 	Relay     string     `json:"relay"`
 	RTTMs     *float64   `json:"rttMs"`
 	Since     *time.Time `json:"since"`

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"edgemesh/internal/nat64"
 )
 
 // Fault is what is wrong with the answers for one type of record.
@@ -25,6 +28,8 @@ type Server struct {
 	Addrs   []netip.Addr
 	A, AAAA Fault
 	Loop    bool // every name is an alias of itself
+	// DNS64 makes IPv6 addresses of IPv4 ones (RFC 6147), those of ipv4only.arpa among them; invalid: it does not.
+	DNS64 netip.Prefix
 
 	Queries atomic.Int64
 }
@@ -78,7 +83,7 @@ func (s *Server) answer(m dnsmessage.Message, code dnsmessage.RCode) ([]byte, er
 	case !s.knows(name):
 		m.RCode = dnsmessage.RCodeNameError
 	default:
-		for _, a := range s.Addrs {
+		for _, a := range s.addrs(name, q.Type) {
 			switch {
 			case a.Is4() && q.Type == dnsmessage.TypeA:
 				m.Answers = append(m.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AResource{A: a.As4()}})
@@ -88,6 +93,21 @@ func (s *Server) answer(m dnsmessage.Message, code dnsmessage.RCode) ([]byte, er
 		}
 	}
 	return m.Pack()
+}
+
+func (s *Server) addrs(name string, t dnsmessage.Type) []netip.Addr {
+	all := s.Addrs
+	if name == nat64.Name {
+		all = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 0, 170}), netip.AddrFrom4([4]byte{192, 0, 0, 171})}
+	}
+	if t != dnsmessage.TypeAAAA || !s.DNS64.IsValid() || slices.ContainsFunc(all, netip.Addr.Is6) {
+		return all
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		out = append(out, nat64.Embed(s.DNS64, a))
+	}
+	return out
 }
 
 func (s *Server) knows(name string) bool {

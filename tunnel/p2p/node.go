@@ -280,7 +280,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 		n.log.Warn("address book ignored: members are searched through relays and the DHT only", "err", err)
 	}
 	n.puncher = punch.New(punch.Config{Dialer: n.dialer, Addrs: n.addrs, Sense: n.sense, Seen: n.relays.Seen.Endpoints, Mapped: n.mapper.Endpoints,
-		AwaitSeen: n.relays.Seen.AwaitUDP, Targets: n.targets, Ended: cfg.Punched,
+		AwaitSeen: n.relays.Seen.AwaitUDP, Targets: n.targets, Ended: cfg.Punched, ViaNAT64: cfg.Names.ViaNAT64,
 		Open: n.packets.Open, Share: n.packets.Share, Guess: func() bool { return cfg.PortGuessing && !cfg.Metered() }, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Carried: n.relays.Carried, Book: n.book,

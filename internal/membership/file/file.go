@@ -17,6 +17,7 @@ import (
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/nat64"
 )
 
 const (
@@ -243,7 +244,7 @@ func relayAddr(bad *mesh.Invalid, field, text string, podCIDRs []netip.Prefix) (
 	}
 	if ip, err := manet.ToIP(transport); err == nil {
 		a, _ := netip.AddrFromSlice(ip)
-		a = a.Unmap()
+		a = nat64.Inside(a)
 		if a.IsUnspecified() || a.IsMulticast() {
 			bad.Addf(field, "%s cannot be dialed", a)
 			return "", "", false

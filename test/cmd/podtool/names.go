@@ -16,6 +16,7 @@ func names(ctx context.Context, args []string) error {
 	fs.BoolVar(&s.A.Silent, "no-a", false, "never answer for IPv4")
 	fs.BoolVar(&s.AAAA.Silent, "no-aaaa", false, "never answer for IPv6")
 	fs.DurationVar(&s.AAAA.Late, "late-aaaa", time.Duration(0), "answer later for IPv6")
+	fs.TextVar(&s.DNS64, "dns64", s.DNS64, "answer for IPv6 with this prefix and the IPv4 address")
 	operands, err := parse(fs, args, 2)
 	if err != nil {
 		return err

@@ -137,14 +137,13 @@ func extend(packet []byte, list string) ([]byte, error) {
 func advertise(ctx context.Context, args []string) error {
 	fs := newFlags("ra")
 	iface := fs.String("iface", "", "interface to send on")
-	prefix := fs.String("prefix", "", "on-link, autonomous /64")
 	lifetime := fs.Duration("lifetime", time.Minute, "of router and prefix")
+	every := fs.Duration("every", time.Second, "pause between two")
+	var p, nat64 netip.Prefix
+	fs.TextVar(&p, "prefix", p, "on-link, autonomous /64; none: what is sent makes nobody a router")
+	fs.TextVar(&nat64, "nat64", nat64, "a NAT64 prefix of 96 bits (RFC 8781)")
 	if _, err := parse(fs, args, 0); err != nil {
 		return err
-	}
-	p, err := netip.ParsePrefix(*prefix)
-	if err != nil {
-		return fmt.Errorf("%w: --prefix: %w", errUsage, err)
 	}
 	ifi, err := net.InterfaceByName(*iface)
 	if err != nil {
@@ -161,17 +160,23 @@ func advertise(ctx context.Context, args []string) error {
 		return err
 	}
 	seconds := uint16(*lifetime / time.Second)
-	ra := make([]byte, 16, 48)
+	ra := make([]byte, 16, 64)
 	ra[0], ra[4] = byte(ipv6.ICMPTypeRouterAdvertisement), 64
-	binary.BigEndian.PutUint16(ra[6:], seconds)
-	opt := make([]byte, 32)                                     // prefix information, section 4.6.2
-	opt[0], opt[1], opt[2], opt[3] = 3, 4, byte(p.Bits()), 0xc0 // on-link and autonomous
-	binary.BigEndian.PutUint32(opt[4:], uint32(seconds))
-	binary.BigEndian.PutUint32(opt[8:], uint32(seconds))
-	copy(opt[16:], p.Addr().AsSlice())
-	ra = append(ra, opt...)
+	if p.IsValid() {
+		binary.BigEndian.PutUint16(ra[6:], seconds)
+		opt := make([]byte, 32)                                     // prefix information, section 4.6.2
+		opt[0], opt[1], opt[2], opt[3] = 3, 4, byte(p.Bits()), 0xc0 // on-link and autonomous
+		binary.BigEndian.PutUint32(opt[4:], uint32(seconds))
+		binary.BigEndian.PutUint32(opt[8:], uint32(seconds))
+		copy(opt[16:], p.Addr().AsSlice())
+		ra = append(ra, opt...)
+	}
+	if nat64.IsValid() {
+		ra = append(append(ra, 38, 2), binary.BigEndian.AppendUint16(nil, seconds/8<<3)...)
+		ra = append(ra, nat64.Addr().AsSlice()[:12]...)
+	}
 	to := &net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: *iface}
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(*every)
 	defer tick.Stop()
 	for {
 		// Without an address or carrier yet, the next one may get through.

@@ -4,12 +4,14 @@ import (
 	"net/netip"
 
 	ma "github.com/multiformats/go-multiaddr"
-	manet "github.com/multiformats/go-multiaddr/net"
+
+	"edgemesh/internal/nat64"
+	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
 // Prefix is the prefix that counts as one address: an IPv4 address, or an IPv6 /56, which a site gets from its provider.
 func Prefix(a netip.Addr) netip.Prefix {
-	a = a.Unmap().WithZone("")
+	a = nat64.Inside(a).WithZone("")
 	bits := 56
 	switch {
 	case a.Is4():
@@ -22,12 +24,8 @@ func Prefix(a netip.Addr) netip.Prefix {
 
 // PrefixOf is the prefix of a's IP address in a pool: an IPv4 address, or an IPv6 /64, a link. The second result is false if it has none.
 func PrefixOf(a ma.Multiaddr) (netip.Prefix, bool) {
-	raw, err := manet.ToIP(a)
-	if err != nil {
-		return Prefix(netip.Addr{}), false
-	}
-	ip, ok := netip.AddrFromSlice(raw)
-	if ip = ip.Unmap(); ip.Is6() {
+	ip, ok := endpoint.IP(a)
+	if ip.Is6() {
 		return netip.PrefixFrom(ip, 64).Masked(), ok
 	}
 	return Prefix(ip), ok

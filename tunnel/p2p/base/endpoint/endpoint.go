@@ -1,6 +1,8 @@
 // Package endpoint has the addresses of nodes: the part of a multiaddr that a NAT
 // translates, and what an address says by itself. It is a leaf: it
-// knows no membership, no connection and no interface.
+// knows no membership, no connection and no interface. An IPv6 address that leads to an
+// IPv4 host through NAT64 is that host's everywhere here: rules about addresses judge it,
+// and nothing else is announced or kept (package nat64).
 //
 //	endpoint.go   IP address, transport and port: parsed, printed, expanded
 package endpoint
@@ -12,6 +14,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
+
+	"edgemesh/internal/nat64"
 )
 
 // Endpoint is the part of a multiaddr that NAT translates.
@@ -52,11 +56,7 @@ func Parse(a ma.Multiaddr) (Endpoint, bool) {
 	if len(a) < 2 {
 		return Endpoint{}, false
 	}
-	ip, err := manet.ToIP(a)
-	if err != nil {
-		return Endpoint{}, false
-	}
-	addr, ok := netip.AddrFromSlice(ip)
+	addr, ok := IP(a)
 	if !ok || (a[0].Protocol().Code != ma.P_IP4 && a[0].Protocol().Code != ma.P_IP6) {
 		return Endpoint{}, false
 	}
@@ -64,7 +64,7 @@ func Parse(a ma.Multiaddr) (Endpoint, bool) {
 	if err != nil {
 		return Endpoint{}, false
 	}
-	e := Endpoint{Addr: netip.AddrPortFrom(addr.Unmap(), uint16(port))}
+	e := Endpoint{Addr: netip.AddrPortFrom(addr, uint16(port))}
 	switch {
 	case a[1].Protocol().Code == ma.P_TCP && len(a) == 2:
 		return e, true
@@ -156,13 +156,13 @@ func Circuit(relay peer.ID, a ma.Multiaddr) ma.Multiaddr {
 // IsPublic reports whether ip belongs to the internet, or to a range that the operator
 // treats the same way (TreatAsPublic).
 func IsPublic(ip netip.Addr) bool {
-	return manet.IsPublicAddr(Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr())
+	return manet.IsPublicAddr(Endpoint{Addr: netip.AddrPortFrom(nat64.Inside(ip), 1)}.Multiaddr())
 }
 
 // IsMetadata reports whether ip is one at which clouds answer their machines' questions about themselves: no node of a
 // cluster has it.
 func IsMetadata(ip netip.Addr) bool {
-	switch ip.Unmap().String() {
+	switch nat64.Inside(ip).String() {
 	case "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42":
 		return true
 	}
@@ -177,6 +177,21 @@ func TransportName(udp bool) string {
 	return "tcp"
 }
 
+// Real is a with the address of IP in front: what is shown of a connection, and sent to its other end.
+func Real(a ma.Multiaddr) ma.Multiaddr {
+	if ip, ok := IP(a); ok && NAT64(a) {
+		_, rest := ma.SplitFirst(a)
+		return Endpoint{Addr: netip.AddrPortFrom(ip, 1)}.Multiaddr()[:1].Encapsulate(rest)
+	}
+	return a
+}
+
+// NAT64 reports whether a leads to an IPv4 host through NAT64.
+func NAT64(a ma.Multiaddr) bool {
+	ip, ok := IP(a)
+	return ok && ip.Is4() && a[0].Code() == ma.P_IP6 && !netip.AddrFrom16([16]byte(a[0].RawValue())).Is4In6()
+}
+
 // IP returns the first IP address in a.
 func IP(a ma.Multiaddr) (netip.Addr, bool) {
 	if a == nil {
@@ -187,5 +202,5 @@ func IP(a ma.Multiaddr) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	addr, ok := netip.AddrFromSlice(ip)
-	return addr.Unmap(), ok
+	return nat64.Inside(addr), ok
 }

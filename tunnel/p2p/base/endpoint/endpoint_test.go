@@ -27,6 +27,7 @@ func TestParse(t *testing.T) {
 		"/ip6/2001:db8::1/udp/5/quic-v1": "udp [2001:db8::1]:5",
 		"/ip4/1.2.3.4/tcp/5/p2p/12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m": "tcp 1.2.3.4:5",
 		"/ip6/::ffff:1.2.3.4/tcp/5":               "tcp 1.2.3.4:5",
+		"/ip6/64:ff9b::1.2.3.4/udp/5/quic-v1":     "udp 1.2.3.4:5",
 		"/ip4/1.2.3.4/udp/5":                      "",
 		"/ip4/1.2.3.4/udp/5/quic-v1/webtransport": "",
 		"/ip4/1.2.3.4/tcp/5/ws":                   "",
@@ -42,6 +43,28 @@ func TestParse(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s is %q, want %q", in, got, want)
+		}
+	}
+}
+
+// Through NAT64 an address is as public, and as special, as the one inside.
+func TestNAT64(t *testing.T) {
+	for a, public := range map[string]bool{"64:ff9b::5.5.5.5": true, "64:ff9b::10.0.0.1": false, "64:ff9b:1::10.0.0.1": false, "2a05::1": true} {
+		if got := IsPublic(netip.MustParseAddr(a)); got != public {
+			t.Errorf("%s public: %v, want %v", a, got, public)
+		}
+	}
+	if !IsMetadata(netip.MustParseAddr("64:ff9b::169.254.169.254")) {
+		t.Error("a cloud's metadata service is not known through NAT64")
+	}
+	for in, want := range map[string]string{
+		"/ip6/64:ff9b::1.2.3.4/udp/5/quic-v1": "/ip4/1.2.3.4/udp/5/quic-v1",
+		"/ip6/2a05::1/tcp/5":                  "/ip6/2a05::1/tcp/5",
+		"/ip4/1.2.3.4/tcp/5/ws":               "/ip4/1.2.3.4/tcp/5/ws",
+		"/dns/example.org/tcp/5":              "/dns/example.org/tcp/5",
+	} {
+		if a := ma.StringCast(in); Real(a).String() != want || NAT64(a) != (in != want) {
+			t.Errorf("%s is really %s (NAT64 %v), want %s", in, Real(a), NAT64(a), want)
 		}
 	}
 }

@@ -48,6 +48,9 @@ func (e Up) apply(m *Machine) {
 		if len(m.paths) == 0 {
 			m.standby.next = m.now + standbyRetry
 		}
+		if m.punch.next == Never { // the peer may have another uplink, without being able to say so
+			m.punch.restart(m.now)
+		}
 		m.use.last, m.dial.failed, m.dial.next = m.now, 0, 0
 		m.paths = append(m.paths, &path{id: e.Path, link: e.Link, opened: m.now, busy: m.now, carrier: -Never,
 			probing: probing{heard: m.now, resting: resting{rest: m.use.rests.of(e.Link, m.cfg.Coordinator),
@@ -93,7 +96,7 @@ func (e Answer) apply(m *Machine) {
 
 func (Connected) apply(m *Machine)   { m.connected() }
 func (StandbyDone) apply(m *Machine) { m.standby = standby{next: m.now + standbyRetry} }
-func (e Punched) apply(m *Machine)   { m.punch.ended(m.now, len(m.Missing()), e.Later, m.jitter) }
+func (e Punched) apply(m *Machine)   { m.punch.ended(m.now, len(m.Missing()), e, m.jitter) }
 func (NetChanged) apply(m *Machine)  { m.netChanged() }
 func (Nudged) apply(m *Machine)      { m.nudged() }
 
@@ -104,7 +107,7 @@ func (e NATs) apply(m *Machine) {
 	}
 	was := m.punch.tries
 	m.nats, m.punch.tries, m.punch.worked = e, tries(e.Mine, e.Theirs), m.paths.hasDirect()
-	if was > 0 && m.punch.tries == 0 {
+	if was > 0 && m.punch.tries == 0 || m.punch.next == Never {
 		m.punch.restart(m.now)
 	}
 }

@@ -74,8 +74,8 @@ func (s *punch) holdDown(now Time) Time {
 // restart has everything tried again from the beginning.
 func (s *punch) restart(now Time) { s.attempts, s.later, s.next = 0, 0, now }
 
-// ended plans the next attempt, while so many transports are missing. later: the one that has ended is to be made again soon.
-func (s *punch) ended(now Time, missing int, later bool, jitter func(Time) Time) {
+// ended plans the next attempt, while so many transports are missing.
+func (s *punch) ended(now Time, missing int, e Punched, jitter func(Time) Time) {
 	if !s.running {
 		return
 	}
@@ -84,7 +84,11 @@ func (s *punch) ended(now Time, missing int, later bool, jitter func(Time) Time)
 		s.attempts, s.later = 0, 0
 		return
 	}
-	if later && s.later < laterTries {
+	if e.Apart {
+		s.next = Never
+		return
+	}
+	if e.Later && s.later < laterTries {
 		s.later++
 		s.next = now + laterPause + jitter(laterPause)
 		return

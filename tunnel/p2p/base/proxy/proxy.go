@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"edgemesh/internal/nat64"
 	"edgemesh/internal/secretfile"
 )
 
@@ -131,7 +132,7 @@ func (w *Egress) near(host string) bool {
 	if err != nil {
 		return strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
 	}
-	return ip.IsLinkLocalUnicast() || host == w.cluster || w.inside != nil && w.inside(ip.Unmap())
+	return ip.IsLinkLocalUnicast() || host == w.cluster || w.inside != nil && w.inside(nat64.Inside(ip))
 }
 
 // Request is For in the form of http.Transport.Proxy.

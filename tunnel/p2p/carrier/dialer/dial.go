@@ -167,7 +167,9 @@ func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport
 	if t == nil {
 		return nil, fmt.Errorf("dial %s: no transport", a)
 	}
-	c, err := t.Dial(forPath(ctx, d.cfg.Gater.View(), p), a, p)
+	to, ended := d.via(ctx, a)
+	c, err := t.Dial(forPath(ctx, d.cfg.Gater.View(), p), to, p)
+	ended(err)
 	if err != nil {
 		if is, ok := Answered(err); ok && !d.cfg.Gater.View().Known(is) {
 			d.cfg.Refused(refusals.Key, p, fmt.Sprintf("%s, where %s answers", a, is))
@@ -175,6 +177,20 @@ func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport
 		return nil, err
 	}
 	return c, nil
+}
+
+// via is where to dial to reach a: through NAT64 where no IPv4 route is.
+func (d *Dialer) via(ctx context.Context, a ma.Multiaddr) (to ma.Multiaddr, ended func(error)) {
+	ip, ok := endpoint.IP(a)
+	if !ok || endpoint.IsCircuit(a) {
+		return a, func(error) {}
+	}
+	at, ended := d.cfg.Names.Via(ctx, ip)
+	if at == ip {
+		return a, ended
+	}
+	_, rest := ma.SplitFirst(a)
+	return ma.StringCast("/ip6/" + at.String()).Encapsulate(rest), ended
 }
 
 // Answered says who answered a dial that failed because it was meant for another peer.

@@ -62,7 +62,9 @@ func (d *Dialer) DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, o
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)
 	}
-	c, err := t.Dial(ctx, a, p)
+	to, ended := d.via(ctx, a)
+	c, err := t.Dial(ctx, to, p)
+	ended(err)
 	if err != nil {
 		if socket != nil {
 			_ = socket.Close()

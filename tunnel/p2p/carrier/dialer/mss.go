@@ -11,6 +11,7 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/nat64"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
@@ -59,7 +60,7 @@ type narrow struct {
 func (s *segmentSizes) mss(to netip.Addr) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, ok := s.m[to.Unmap()]; ok && time.Since(n.since) < narrowFor {
+	if n, ok := s.m[nat64.Inside(to)]; ok && time.Since(n.since) < narrowFor {
 		return n.mss
 	}
 	return 0
@@ -76,7 +77,7 @@ func SmallerMSS(mss int) int {
 // shrink makes later dials of an address use smaller segments than mss bytes, which vanish
 // on its path. It returns false when there is no smaller size.
 func (s *segmentSizes) shrink(to netip.Addr, mss int) bool {
-	to = to.Unmap()
+	to = nat64.Inside(to)
 	next := SmallerMSS(mss)
 	if mss <= MinMSS || next == MinMSS && !to.Is4() {
 		return false
@@ -101,7 +102,7 @@ func (s *segmentSizes) shrunkSince(a ma.Multiaddr, t time.Time) bool {
 	ip, ok := endpoint.IP(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ok && s.m[ip.Unmap()].since.After(t)
+	return ok && s.m[ip].since.After(t)
 }
 
 // control adds the segment size for an address, host and port, to a socket's options.

@@ -3,6 +3,7 @@ package dialer
 import (
 	"context"
 	"net"
+	"net/netip"
 	"time"
 
 	"edgemesh/tunnel/p2p/base/endpoint"
@@ -23,8 +24,9 @@ func (d *Dialer) OpenNAT(ctx context.Context, eps []endpoint.Endpoint) {
 				continue
 			}
 			for _, to := range eps {
-				if to.Addr.Addr().Is4() == e.Addr.Addr().Is4() {
-					_, _ = c.WriteTo(PunchPacket, net.UDPAddrFromAddrPort(to.Addr))
+				at, _ := d.cfg.Names.Via(ctx, to.Addr.Addr())
+				if at.Is4() == e.Addr.Addr().Is4() {
+					_, _ = c.WriteTo(PunchPacket, net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, to.Addr.Port())))
 				}
 			}
 			_ = c.Close()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/nat64"
 )
 
 // sessions are those with which datagrams are sent, by peer.
@@ -43,7 +45,7 @@ type Beside struct {
 
 // Beside measures the way to a peer at an address.
 func (s *sessions) Beside(p peer.ID, at netip.Addr) Beside {
-	return Beside{s, p, at.Unmap().WithZone("")}
+	return Beside{s, p, nat64.Inside(at).WithZone("")}
 }
 
 // Ask has a packet sent on each session there, which the peer answers: any of them may end next. It does not wait.
@@ -98,7 +100,7 @@ func (b Beside) sessions() iter.Seq[*sending] {
 		if !ok {
 			continue
 		}
-		switch at := a.AddrPort().Addr().Unmap().WithZone(""); {
+		switch at := nat64.Inside(a.AddrPort().Addr()).WithZone(""); {
 		case at == b.at:
 			same = append(same, ss)
 		case at.Is4() != b.at.Is4():

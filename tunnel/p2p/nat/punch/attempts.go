@@ -6,6 +6,7 @@
 //
 //	attempts.go  what the attempts with one peer need, and what is remembered of them
 //	punch.go     one attempt, on both sides
+//	apart.go     two sides without an IP version in common
 //	dial.go      the dials of an attempt
 //	pending.go   TCP dials that outlive their attempt
 //	offer.go     what the two sides say to each other, on the wire
@@ -68,6 +69,8 @@ type Config struct {
 	Share func(*net.UDPConn) (net.PacketConn, error)
 	// Targets says which addresses that a peer named are dialed.
 	Targets *targets.Guard
+	// ViaNAT64 reports whether this node has no IPv4, and reaches IPv4 hosts through NAT64.
+	ViaNAT64 func(context.Context) bool
 	// Ended is called after each attempt, with the NATs on both sides; ok: a direct connection is there. nil: ignored.
 	Ended func(mine, theirs ladder.NAT, ok bool)
 	// Guess reports whether ports are guessed where nothing else can give a direct path; nil: never.
@@ -138,6 +141,16 @@ func (u *Puncher) NAT() ladder.NAT {
 		return ladder.NATStable // one port is open to all
 	}
 	return k
+}
+
+// nat66 reports whether relays see this node at an IPv6 address that is not its own.
+func (u *Puncher) nat66() bool {
+	seen, _ := u.Seen()
+	local := u.Addrs.Local()
+	return slices.ContainsFunc(seen, func(s endpoint.Endpoint) bool {
+		ip := s.Addr.Addr()
+		return ip.Is6() && !slices.ContainsFunc(local, func(l endpoint.Endpoint) bool { return l.Addr.Addr() == ip })
+	})
 }
 
 // Peer is a peer as its attempts see it. Its methods are called without any lock of this
@@ -270,19 +283,26 @@ func (a *Attempts) Tried() (t Tried, ok bool) {
 	if len(last.missing) == 0 {
 		return Tried{}, false
 	}
-	return Tried{Failed: a.past.failed, Last: last.at, Missing: slices.Sorted(slices.Values(last.missing)),
+	return Tried{Apart: last.apart != "", Failed: a.past.failed, Last: last.at, Missing: slices.Sorted(slices.Values(last.missing)),
 		Dials: slices.Sorted(slices.Values(last.dials)), Text: last.text()}, true
 }
 
 // WhyRelayed says in words why there is no direct path.
 func (a *Attempts) WhyRelayed() []string {
 	mine := a.u.NAT()
+	nat66 := a.u.nat66()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.past.last.missing) == 0 {
+	switch last := a.past.last; {
+	case len(last.missing) == 0:
 		return []string{"hole punching has not ended yet"}
+	case last.apart != "":
+		return []string{"relayed: " + last.apart}
 	}
 	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.past.last.text()}
+	if nat66 {
+		why = append(why, "IPv6 is translated here (NAT66)")
+	}
 	if a.guessed != "" {
 		why = append(why, a.guessed)
 	}

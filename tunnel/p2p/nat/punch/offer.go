@@ -29,8 +29,10 @@ type offer struct {
 	// at most one is right: nobody listens there yet.
 	Guess []string `json:"guess,omitempty"`
 	NAT   string   `json:"nat,omitempty"` // the sender's, by ladder.NAT's names
-	Want  []string `json:"want"`          // transports that are missing: "tcp", "quic"
-	Turn  int      `json:"turn"`          // who dials first; the coordinator decides
+	// NAT64 says that the sender has no IPv4 and reaches IPv4 hosts.
+	NAT64 bool     `json:"nat64,omitempty"`
+	Want  []string `json:"want"` // transports that are missing: "tcp", "quic"
+	Turn  int      `json:"turn"` // who dials first; the coordinator decides
 	// Ports says that the sender takes part in port guessing, and which ports of its own
 	// there are to guess; nil: it does not.
 	Ports *portsOffer `json:"ports,omitempty"`

@@ -21,6 +21,7 @@ type outcome struct {
 	missing []string // transports that were wanted and are still missing
 	dials   []string // what failed, for the log
 	causes  []cause
+	apart   string // why nothing was dialed: no IP version in common
 }
 
 // cause is why one transport failed, once for each different reason.
@@ -44,6 +45,9 @@ func (o *outcome) add(e endpoint.Endpoint, why string) {
 func (o outcome) text() string {
 	var names, details []string
 	timedOut := true
+	if o.apart != "" {
+		return o.apart
+	}
 	for _, t := range o.missing {
 		names = append(names, strings.ToUpper(t))
 		var whys []string
@@ -78,13 +82,14 @@ type history struct {
 // add adds an attempt that wanted so many transports.
 func (h *history) add(o outcome, want int) {
 	h.last = o
-	if h.failed++; len(o.missing) < want {
+	if h.failed++; len(o.missing) < want || o.apart != "" {
 		h.failed = 1 // with what is still missing
 	}
 }
 
 // Tried is what was tried to get the direct paths that are missing.
 type Tried struct {
+	Apart   bool      // nothing was dialed: the two have no IP version in common
 	Failed  int       // attempts with the same outcome in a row
 	Last    time.Time // when the last one ended
 	Missing []string  // transports, by name
@@ -95,6 +100,8 @@ type Tried struct {
 // whyRelayed explains by the NATs on both sides.
 func whyRelayed(mine, theirs ladder.NAT) string {
 	switch {
+	case mine == ladder.NATNone && theirs == ladder.NATNone:
+		return "no NAT here or there, but a firewall drops what the other side sends"
 	case mine.PerDestination() && theirs.PerDestination():
 		return "both NATs give each destination another port"
 	case mine.PerDestination() && ladder.Hopeless(mine, theirs):

@@ -59,6 +59,9 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	}
 	rtt = roundTrip(rtt, time.Since(start))
 	a.offered(theirs, eps)
+	if err := a.apart(mine, theirs, eps); err != nil {
+		return err
+	}
 	answers.wait()
 	if _, err := s.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("send sync: %w", err)
@@ -149,7 +152,7 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	mine := a.u.localOffer(ctx, theirs.Want)
 	mine.Ports, mine.NoPorts = guessed{a}.offer()
 	start := time.Now()
-	if err := writeOffer(s, mine); err != nil {
+	if err := writeOffer(s, mine); err != nil || a.apart(mine, theirs, eps) != nil {
 		return
 	}
 	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
@@ -204,7 +207,7 @@ func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
 			eps = append(eps, endpoint.Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(s.Addr.Addr(), e.Addr.Port())})
 		}
 	}
-	o := offer{Want: want, NAT: u.NAT().String()}
+	o := offer{Want: want, NAT: u.NAT().String(), NAT64: u.ViaNAT64(ctx)}
 	for _, e := range slices.Concat(u.Mapped(), eps, local) {
 		if s := e.Multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
 			o.Addrs = append(o.Addrs, s)

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/nat64"
 	"edgemesh/internal/uplink"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/who/members"
@@ -78,7 +79,7 @@ func (a *Addrs) LAN() []Link {
 func (a *Addrs) Links() []Link { return slices.Clone(a.now().Links) }
 
 // Owns reports whether ip is an address of this host.
-func (a *Addrs) Owns(ip netip.Addr) bool { return a.now().Owned[ip.Unmap()] }
+func (a *Addrs) Owns(ip netip.Addr) bool { return a.now().Owned[nat64.Inside(ip)] }
 
 // Offered returns the addresses of uplinks, in the kernel's order.
 func (a *Addrs) Offered() []netip.Addr {
@@ -93,7 +94,7 @@ func (a *Addrs) Local() []endpoint.Endpoint { return endpoint.Offered(a.listen()
 // own ranges, no cloud's metadata service, and not this node itself, whose private
 // address the peer may share.
 func (a *Addrs) Dialable(e endpoint.Endpoint) bool {
-	ip := e.Addr.Addr()
+	ip := nat64.Inside(e.Addr.Addr())
 	switch {
 	case a.view().InCluster(ip), !ip.IsGlobalUnicast() && !ip.IsLoopback(), endpoint.IsMetadata(ip):
 		return false

@@ -36,6 +36,7 @@ func TestRubbishIsNotDialable(t *testing.T) {
 		"224.0.0.1": false, "ff02::1": false, "255.255.255.255": false,
 		"10.244.1.1": false, "::ffff:10.244.1.1": false, "fd44:44::9": false, // pods
 		"192.168.1.10": false, "172.17.0.1": false, // this node
+		"64:ff9b::5.5.1.1": true, "64:ff9b::10.244.1.1": false, "64:ff9b::169.254.169.254": false, "64:ff9b::192.168.1.10": false, // through NAT64
 	} {
 		for _, udp := range []bool{false, true} {
 			e := endpoint.Endpoint{UDP: udp, Addr: netip.AddrPortFrom(netip.MustParseAddr(addr).Unmap(), 4001)}

@@ -59,7 +59,8 @@ func (c *Conn) Path() Path {
 		relay = c.Relay.String()
 	}
 	rtt, queue, direct := c.Probes.path()
-	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: queue, Addr: c.RemoteMultiaddr().String(), Relay: relay}
+	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: queue, Addr: endpoint.Real(c.RemoteMultiaddr()).String(),
+		NAT64: endpoint.NAT64(c.RemoteMultiaddr()), Relay: relay}
 }
 
 // CarrierHeard says when the kernel last heard what is directly below c: for TCP the peer

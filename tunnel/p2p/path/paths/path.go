@@ -38,5 +38,6 @@ type Path struct {
 	RTT       time.Duration // 0 as long as it is not known
 	Queue     time.Duration // how long packets wait on the path, in both directions: RTT minus the shortest of the last 5 to 10 minutes
 	Addr      string        // the far end as seen from here, a multiaddr
+	NAT64     bool          // it is reached through this network's NAT64
 	Relay     string        // peer ID of the relay, of KindRelayed
 }

@@ -118,7 +118,7 @@ func (p *Probes) observed() ma.Multiaddr {
 	if p.c.Relayed() {
 		return nil
 	}
-	return p.c.RemoteMultiaddr()
+	return endpoint.Real(p.c.RemoteMultiaddr())
 }
 
 // owns reports whether a, where the peer sees this node, is this node's own.

@@ -71,7 +71,8 @@ func newNode(w *World, m members.Member, all members.Membership, addr netip.Addr
 		Name:    func(p peer.ID) string { return n.Gater.View().Name(p) },
 		Witness: func(_ context.Context, p peer.ID) [][]endpoint.Endpoint { return w.witness(p) }})
 	none := func() []endpoint.Endpoint { return nil }
-	puncher := punch.New(punch.Config{Dialer: n, Addrs: n, Sense: n, Seen: func() ([]endpoint.Endpoint, bool) { return n.Local(), false },
+	puncher := punch.New(punch.Config{Dialer: n, Addrs: n, Sense: n, ViaNAT64: func(context.Context) bool { return false },
+		Seen:   func() ([]endpoint.Endpoint, bool) { return n.Local(), false },
 		Mapped: none, Targets: guard, Ctx: ctx, Spawn: n.Spawn, Now: now, Log: log})
 	packets := packet.New(packet.Config{Self: m.ID, Spawn: n.Spawn, Log: log})
 	n.Table = peers.New(peers.Config{Self: m.ID, Members: n.Gater, Punch: puncher, Relays: n, Carried: wake.NewOne(),

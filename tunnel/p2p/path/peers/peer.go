@@ -104,7 +104,7 @@ func (p *Peer) punch(via *paths.Conn, a ladder.Punch) {
 	if err != nil {
 		p.t.Log.Debug("punch", "peer", p.Name(), "attempt", a.Attempt, "err", err)
 	}
-	p.Apply(ladder.Punched{Later: errors.Is(err, punch.ErrLater)})
+	p.Apply(ladder.Punched{Later: errors.Is(err, punch.ErrLater), Apart: errors.Is(err, punch.ErrApart)})
 }
 
 // refuse closes everything; why is for waiting callers and for the status.

@@ -24,6 +24,7 @@ const (
 	AwaitTime    Await = "time"
 	AwaitTraffic Await = "traffic"
 	AwaitPeer    Await = "peer"
+	AwaitUplink  Await = "uplink" // another address, here or there
 )
 
 // text is p in words, for an operator.
@@ -34,6 +35,8 @@ func (p *Punch) text() string {
 	}
 	at := p.Next.Format(time.TimeOnly)
 	switch {
+	case p.Await == AwaitUplink:
+		return "tried when an uplink has another address"
 	case p.Await == AwaitNothing:
 		return tried + ", another is under way"
 	case p.Await == AwaitTime:
@@ -56,6 +59,9 @@ func punching(plan ladder.Plan, missing bool, a *punch.Attempts, now ladder.Time
 	switch {
 	case plan.Running:
 		p.Await = AwaitNothing
+		return p
+	case tried.Apart:
+		p.Await = AwaitUplink
 		return p
 	case !plan.Mine:
 		p.Await = AwaitPeer

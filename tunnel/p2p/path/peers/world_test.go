@@ -455,3 +455,32 @@ func TestAddressChange(t *testing.T) {
 		}
 	})
 }
+
+// Nodes without an IP version in common stay relayed and say so, without any dial, until one of them gets another address.
+func TestNoVersionInCommon(t *testing.T) {
+	play(t, func(s *scene) {
+		s.b.Move(netip.MustParseAddr("2001:db8::2"))
+		f := s.stream(s.a, s.b, time.Second)
+		before := s.a.Dials.Load() + s.b.Dials.Load()
+		if _, err := f.Talk(time.Minute); err != nil {
+			s.Fatal(err)
+		}
+		for _, n := range []*pathtest.Node{s.a, s.b} {
+			other := s.b
+			if n == s.b {
+				other = s.a
+			}
+			st, _ := n.Table.StatusOf(other.ID)
+			if st.Path.Kind != paths.KindRelayed || !strings.Contains(st.Reason, "no IP version in common: IPv") || strings.Contains(st.Reason, "NAT") ||
+				st.Punch == nil || st.Punch.Await != peers.AwaitUplink || len(st.Punch.Dials) > 0 {
+				s.Errorf("%s: %s because %q, %+v", n.Name, st.Path.Kind, st.Reason, st.Punch)
+			}
+		}
+		if n := s.a.Dials.Load() + s.b.Dials.Load() - before; n > 0 {
+			s.Errorf("%d dials", n)
+		}
+		f.Reset()
+		s.b.Move(netip.MustParseAddr("198.51.100.7"))
+		s.becomes(paths.KindDirect, 10*time.Second)
+	})
+}

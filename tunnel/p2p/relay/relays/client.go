@@ -75,7 +75,7 @@ func addrOf(c *client, conn network.Conn) ma.Multiaddr {
 			}
 		}
 	}
-	return conn.RemoteMultiaddr()
+	return endpoint.Real(conn.RemoteMultiaddr())
 }
 
 // quicBeside returns the relay's addresses for QUIC at the hosts that conns lead to over TCP. Where the relay is configured by

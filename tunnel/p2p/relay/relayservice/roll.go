@@ -7,7 +7,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
-	manet "github.com/multiformats/go-multiaddr/net"
+
+	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
 // roll is who holds a reservation, from which address, and how many circuits each has: what limits apply to.
@@ -28,12 +29,10 @@ func newRoll(l Limits) roll {
 // enter notes that p holds a reservation from a, and reports whether the limits allow that. One that it has stays if they
 // do not.
 func (r *roll) enter(p peer.ID, a ma.Multiaddr) bool {
-	ip, err := manet.ToIP(a)
-	addr, ok := netip.AddrFromSlice(ip)
-	if err != nil || !ok {
+	addr, ok := endpoint.IP(a)
+	if !ok {
 		return false
 	}
-	addr = addr.Unmap()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old, had := r.from[p]

@@ -15,6 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/nat64"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -116,7 +117,7 @@ func (r *View) Relays() []peer.AddrInfo { return r.relays }
 
 // InCluster reports whether ip is in one of the cluster's own ranges.
 func (r *View) InCluster(ip netip.Addr) bool {
-	ip = ip.Unmap()
+	ip = nat64.Inside(ip)
 	return slices.ContainsFunc(r.cluster, func(c netip.Prefix) bool { return c.Contains(ip) })
 }
 

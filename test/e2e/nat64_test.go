@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"edgemesh/test/fair"
+	"edgemesh/test/lab"
+)
+
+// A node with IPv6 alone reaches a relay that has an IPv4 literal through its network's NAT64, however that says its prefix, and
+// gets direct paths to IPv4 nodes.
+func TestNAT64(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	r := relay(t, l, "relay")
+	open := cloud(t, l, "cloud-1", lab.NodeOptions{})
+	behind := node(t, site(t, l, "far", lab.EIM), "edge-2", lab.NodeOptions{})
+	s := site(t, l, "six", lab.EIM)
+	n := node(t, s, "edge-1", lab.NodeOptions{})
+	ok(t, s.IPv6Only())
+	startRelays(t, l)
+	ok(t, open.Start())
+	ok(t, behind.Start())
+	ready(t, open, behind)
+	to, cone := pod(t, open, "to"), pod(t, behind, "cone")
+	ok(t, n.WriteConfig())
+
+	var from *lab.Pod
+	own := netip.MustParsePrefix("2a05:6:64::/96")
+	for _, x := range []struct {
+		what   string
+		prefix netip.Prefix
+		names  []string // the name server's options
+		ra     bool
+		within time.Duration
+	}{
+		{"DNS64", own, []string{"--dns64", own.String()}, false, 3 * time.Second},
+		{"router advertisements", own, nil, true, 3 * time.Second},
+		{"the well-known prefix", netip.MustParsePrefix("64:ff9b::/96"), nil, false, 6 * time.Second},
+	} {
+		nat64, err := s.StartNAT64(x.prefix)
+		ok(t, err)
+		helpers := []*lab.Process{nat64}
+		dns, err := s.Router.StartTool("dns", append(append([]string{"names"}, x.names...), lab.Router6, r.Addr)...)
+		ok(t, err)
+		helpers = append(helpers, dns)
+		if x.ra {
+			ra, err := s.Router.StartTool("ra", "ra", "--iface", "lan0", "--nat64", x.prefix.String())
+			ok(t, err)
+			helpers = append(helpers, ra)
+		}
+		elapsed := stopwatch(t)
+		n.Agent, err = n.NS.Start(n.Name, append(resolver(t, n, lab.Router6), n.AgentPath(), "run", "--config", n.ConfigFile(), "--verbose")...)
+		ok(t, err)
+		ok(t, n.WaitPods(within(t, 20*time.Second)))
+		if from == nil {
+			from = pod(t, n, "from")
+		}
+		ok(t, lab.Until(within(t, 20*time.Second), 20*time.Millisecond, func() error {
+			return tryCurl(t.Context(), from.NS, to, pairs(from, to)[0][1], pairs(from, to)[0][0], fair.Slowest*time.Second)
+		}))
+		took := elapsed()
+		if t.Logf("by %s: first curl after %v", x.what, took); took > x.within {
+			t.Errorf("by %s: the first curl took %v, want at most %v", x.what, took, x.within)
+		}
+		curlPods(t, from, cone, 5*time.Second)
+		for _, far := range []struct {
+			n    *lab.Node
+			path string
+		}{{open, "direct"}, {behind, "punched"}} {
+			if p, err := n.WaitPath(within(t, 20*time.Second), far.n, far.path); err != nil {
+				t.Errorf("by %s: %v", x.what, err)
+			} else if !p.NAT64 {
+				t.Errorf("by %s: the path to %s is not said to lead through NAT64: %+v", x.what, far.n.Name, p)
+			} else {
+				t.Logf("%s: %s over %s at %s", far.n.Name, p.Path, p.Transport, p.Endpoint)
+			}
+		}
+		ok(t, n.Agent.Stop())
+		for _, p := range helpers {
+			ok(t, p.Stop())
+		}
+		ok(t, s.Router.Script("ip link del nat64"))
+		_ = os.Remove(filepath.Join(n.Config.StateDir, "addresses.json"))
+	}
+}
