@@ -223,7 +223,7 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Fi
 	relays := diagnose.Relays(d.node.CheckRelays(ctx), d.served(plan))
 	wg.Wait()
 	out = append(out, diagnose.Clock(clock, findings.Has(relays, findings.Broken))...)
-	return append(append(out, diagnose.UDP(answers)...), relays...)
+	return append(append(append(out, diagnose.UDP(answers)...), netcheck.Versions(answers)...), diagnose.Remedies(relays, answers)...)
 }
 
 func (d *doctor) checkKey() findings.Finding {

@@ -29,6 +29,18 @@ func Clock(c *netcheck.Clock, broken bool) []findings.Finding {
 	return []findings.Finding{findings.Warningf("clock", remedy, "this host's clock differs from the relay's by %v: %s", off.Round(time.Second), netcheck.ClockEffect(off))}
 }
 
+// Remedies gives relays that do not answer the remedy of what probes found.
+func Remedies(all []findings.Finding, probed []netcheck.Relay) []findings.Finding {
+	for i, f := range all {
+		for _, r := range probed {
+			if f.ID == "relay-unreachable" && f.Subject == r.PeerID {
+				all[i].Remedy = r.Remedy()
+			}
+		}
+	}
+	return all
+}
+
 // UDP judges which relays answer by TCP and not by UDP. That a connection over QUIC exists proves nothing: it may have died
 // a moment ago.
 func UDP(all []netcheck.Relay) []findings.Finding {

@@ -47,7 +47,8 @@ func (k *checker) servers(ctx context.Context) []netip.AddrPort {
 			}
 			if err == nil && !have[v] {
 				have[v] = true
-				out = append(out, a)
+				to, _ := k.Names.Via(ctx, a.Addr())
+				out = append(out, netip.AddrPortFrom(to, a.Port()))
 			}
 		}
 	}

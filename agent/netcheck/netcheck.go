@@ -4,6 +4,7 @@
 //	netcheck.go  the report, and all checks together
 //	target.go    where a relay's multiaddrs lead
 //	relay.go     round trips to one relay: TCP, UDP (STUN), WebSocket; its clock
+//	family.go    IPv4 and IPv6 apart, and why there is no answer
 //	host.go      NAT, port mapping, MTU
 package netcheck
 
@@ -61,6 +62,7 @@ type Relay struct {
 	TCP    *Answer `json:"tcp"`
 	UDP    *Answer `json:"udp"`
 	WS     *Answer `json:"websocket"`
+	Probes []Probe `json:"probes"` // each address, a name's over each IP version
 }
 
 // Answer is the best outcome of one transport.
@@ -159,7 +161,7 @@ func problems(r Report) []findings.Finding {
 	case len(r.Relays) == 0:
 		out = append(out, findings.Warningf("no-relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
 	case !r.Reached():
-		out = append(out, findings.Brokenf("relay-unreachable", "check the addresses, that edgemesh-relay runs there, and the firewalls in between: TCP and UDP to its port, outgoing",
+		out = append(out, findings.Brokenf("relay-unreachable", r.Relays[0].Remedy(),
 			"no relay answers: this node reaches only nodes that it can dial directly"))
 	case !r.UDPTried():
 		out = append(out, findings.Warningf("udp", "add the relays' UDP addresses (…/udp/PORT/quic-v1)",
@@ -168,6 +170,7 @@ func problems(r Report) []findings.Finding {
 		out = append(out, findings.Warningf("udp", "allow outgoing UDP to the relays' ports",
 			"no relay answers by UDP: paths run over TCP, and holes are punched rarely"))
 	}
+	out = append(out, Versions(r.Relays)...)
 	if len(r.Uplinks) == 0 {
 		out = append(out, findings.Brokenf("uplink", "bring up an interface with an address and a default route", "this host has no address that leads off it"))
 	}

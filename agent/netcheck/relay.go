@@ -1,6 +1,7 @@
 package netcheck
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,7 +88,7 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 	var clock *Clock
 	var mu sync.Mutex // of the two above
 	var wg sync.WaitGroup
-	for _, t := range targets(r.Addrs) {
+	for _, t := range byVersion(targets(r.Addrs)) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
@@ -104,16 +106,30 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			best := map[kind]**Answer{tcp: &out.TCP, udp: &out.UDP, webSocket: &out.WS}[t.kind]
-			if *best == nil || a.better(**best) {
-				*best = &a
+			p := Probe{Family: t.family(), Transport: string(t.kind), Answer: a}
+			if err != nil {
+				p.Cause = causeOf(err)
 			}
+			out.Probes = append(out.Probes, p)
 			if at != nil && clock == nil {
 				at.Relay, clock = out.PeerID, at
 			}
 		})
 	}
 	wg.Wait()
+	all := slices.Clone(out.Probes)
+	out.Probes = slices.DeleteFunc(out.Probes, func(p Probe) bool { // the name has no such address, which is no fault where it has the other
+		return p.Cause == NoName && slices.ContainsFunc(all, func(o Probe) bool { return o.Addr == p.Addr && o.Cause != NoName })
+	})
+	for _, p := range out.Probes {
+		best := map[kind]**Answer{tcp: &out.TCP, udp: &out.UDP, webSocket: &out.WS}[kind(p.Transport)]
+		if *best == nil || p.better(**best) {
+			*best = &p.Answer
+		}
+	}
+	slices.SortFunc(out.Probes, func(a, b Probe) int {
+		return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Addr, b.Addr))
+	})
 	return out, clock
 }
 
@@ -179,16 +195,17 @@ func (k *checker) stun(ctx context.Context, t target) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	to, ended := k.Names.Via(ctx, server.Addr())
+	defer func() { ended(err) }()
+	server = netip.AddrPortFrom(to, server.Port())
 	c, err := k.listen(ctx, server.Addr())
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
 	start := time.Now()
-	if _, err := stun.Query(ctx, c, server); err != nil {
-		return 0, err
-	}
-	return time.Since(start), nil
+	_, err = stun.Query(ctx, c, server)
+	return time.Since(start), err
 }
 
 // listen opens a UDP socket of dst's family.

@@ -3,6 +3,7 @@ package netcheck
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 
 	ma "github.com/multiformats/go-multiaddr"
@@ -105,6 +106,28 @@ func targets(addrs []string) []target {
 		}
 	}
 	return out
+}
+
+// byVersion are the targets over each IP version: a name may have addresses of both.
+func byVersion(all []target) (out []target) {
+	for _, t := range all {
+		if _, err := netip.ParseAddr(t.host); err == nil || t.v4 || t.v6 {
+			out = append(out, t)
+			continue
+		}
+		t4, t6 := t, t
+		t4.v4, t6.v6 = true, true
+		out = append(out, t4, t6)
+	}
+	return out
+}
+
+// family is t's IP version.
+func (t target) family() string {
+	if t.v6 {
+		return "IPv6"
+	}
+	return "IPv4"
 }
 
 // HostOf is the host of a relay's multiaddr. The error says what is wrong with it.
