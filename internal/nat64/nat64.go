@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// patience is how long a network's first user waits for its prefix: routers answer within 0.5 s (RFC 4861, section 10:
+	// patience is how long the first users of a network wait for its prefix: routers answer within 0.5 s (RFC 4861, section 10:
 	// MAX_RA_DELAY_TIME). Then the well-known prefix is tried.
 	patience = 700 * time.Millisecond
 	// lookFor is how long a network is listened to, lookEvery how often, and lookAgain where no prefix works.
@@ -116,8 +116,8 @@ func (f *Finder) around(ctx context.Context, a netip.Addr) *network {
 	if !ok {
 		return nil
 	}
-	n := f.in(from)
-	timer := time.NewTimer(patience)
+	n, began := f.in(from)
+	timer := time.NewTimer(patience - time.Since(began))
 	defer timer.Stop()
 	select {
 	case <-n.first:
@@ -142,13 +142,12 @@ func source(to netip.Addr) (netip.Addr, bool) {
 	return from, !from.IsLinkLocalUnicast()
 }
 
-// in is the network where this host has an address. It is searched for prefixes if that is due.
-func (f *Finder) in(from netip.Addr) *network {
+// in is the network where this host has an address, and when its last search began. It is searched for prefixes if that is due.
+func (f *Finder) in(from netip.Addr) (n *network, began time.Time) {
 	key := netip.PrefixFrom(from, 64).Masked()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.networks[key]
-	if n == nil {
+	if n = f.networks[key]; n == nil {
 		if len(f.networks) >= mostNetworks {
 			clear(f.networks)
 		}
@@ -163,7 +162,7 @@ func (f *Finder) in(from netip.Addr) *network {
 		n.looking, n.looked = true, time.Now()
 		f.wg.Go(func() { f.look(n, from) })
 	}
-	return n
+	return n, n.looked
 }
 
 // look searches a network for prefixes.

@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/mux"
@@ -139,6 +141,15 @@ func stunServers(addresses [][]ma.Multiaddr, v *members.View) []netip.AddrPort {
 		return v6
 	}
 	return v4
+}
+
+// through are the addresses to send to: of NAT64, where there is no IPv4. Its mappings are those that peers see.
+func through(ctx context.Context, names *resolve.Names, all []netip.AddrPort) []netip.AddrPort {
+	for i, a := range all {
+		to, _ := names.Via(ctx, a.Addr())
+		all[i] = netip.AddrPortFrom(to, a.Port())
+	}
+	return all
 }
 
 // Close disconnects from everybody and waits for all goroutines.

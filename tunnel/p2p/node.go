@@ -216,7 +216,9 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		NewAddress: n.mapper.Again, Refusal: n.join.Refusal, Carried: wake.NewOne(),
 	})
 	n.sense = sense.New(sense.Config{
-		Servers: func() []netip.AddrPort { return stunServers(n.relays.Addrs(), n.gater.View()) },
+		Servers: func() []netip.AddrPort {
+			return through(n.tasks.ctx, cfg.Names, stunServers(n.relays.Addrs(), n.gater.View()))
+		},
 		Listen: func(network string) (net.PacketConn, error) {
 			c, err := n.packets.Open(network, &net.UDPAddr{})
 			return counting{c, n.upkeep}, err
