@@ -88,3 +88,41 @@ func TestNAT64(t *testing.T) {
 		_ = os.Remove(filepath.Join(n.Config.StateDir, "addresses.json"))
 	}
 }
+
+// A site whose uplink changes from IPv4 to IPv6 with NAT64 and back keeps its flows.
+func TestNAT64Failover(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	far := node(t, site(t, l, "far", lab.EIM), "edge-2", lab.NodeOptions{})
+	s := site(t, l, "near", lab.EIM)
+	n := node(t, s, "edge-1", lab.NodeOptions{})
+	_, err := s.StartNAT64(netip.MustParsePrefix("64:ff9b::/96"))
+	ok(t, err)
+	startAll(t, l)
+	from, to := pod(t, n, "from"), pod(t, far, "to")
+	curlPods(t, from, to, 5*time.Second)
+	_, err = n.WaitPath(within(t, 20*time.Second), far, "punched")
+	ok(t, err)
+	stop := lasting(t, from.NS, "tcp", to.IP4())
+	for _, x := range []struct {
+		what   string
+		do     func() error
+		within float64
+		nat64  bool
+	}{{"from IPv4 to NAT64", s.IPv6Only, 3000, true}, {"back to IPv4", s.IPv4Only, 2000, false}} {
+		wait := pings(t, from, to.IP4(), 8*time.Second)
+		time.Sleep(time.Second)
+		ok(t, x.do())
+		gap := wait()
+		if t.Logf("%s: a gap of %.0f ms", x.what, gap); gap > x.within {
+			t.Errorf("%s: a gap of %.0f ms, want at most %.0f", x.what, gap, x.within)
+		}
+		if p, err := n.WaitPath(within(t, 20*time.Second), far, "punched"); err != nil || p.NAT64 != x.nat64 {
+			t.Errorf("%s: %s over %s at %s, NAT64 %v: %v", x.what, p.Path, p.Transport, p.Endpoint, p.NAT64, err)
+		}
+	}
+	if g, err := stop(); err != nil || g.Lost > 0 {
+		t.Errorf("the TCP flow: %+v: %v", g, err)
+	}
+}

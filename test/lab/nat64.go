@@ -15,7 +15,7 @@ const (
 	Router6 = "2a05:6:6:1::1"
 )
 
-// IPv6Only takes IPv4 from the site's nodes and gives them IPv6 addresses of LAN6; IPv4 gives it back. They have no route to
+// IPv6Only takes IPv4 from the site's nodes and gives them IPv6 addresses of LAN6; IPv4Only undoes it. They have no route to
 // the IPv6 internet: what leaves the site does so by NAT64, where there is one.
 func (s *Site) IPv6Only() error {
 	for i, n := range s.Nodes {
@@ -30,10 +30,11 @@ func (s *Site) IPv6Only() error {
 	return nil
 }
 
-// DualStack gives the nodes IPv4 again.
-func (s *Site) DualStack() error {
+// IPv4Only gives the nodes IPv4 again, and takes IPv6.
+func (s *Site) IPv4Only() error {
 	for _, n := range s.Nodes {
-		if err := n.Script(fmt.Sprintf("ip addr add %s/24 dev %s", n.Addr, n.Uplink), "ip route add default via "+lanRouter); err != nil {
+		if err := n.Script(fmt.Sprintf("ip addr add %s/24 dev %s", n.Addr, n.Uplink), "ip route add default via "+lanRouter,
+			"ip -6 addr flush dev "+n.Uplink+" scope global", "ip -6 route del default || true"); err != nil {
 			return fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
