@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,13 +35,15 @@ func TestNAT64(t *testing.T) {
 	for _, x := range []struct {
 		what   string
 		prefix netip.Prefix
-		names  []string // the name server's options
-		ra     bool
+		names  []string   // the name server's options
+		ras    [][]string // those of router advertisements
 		within time.Duration
 	}{
-		{"DNS64", own, []string{"--dns64", own.String()}, false, 3 * time.Second},
-		{"router advertisements", own, nil, true, 3 * time.Second},
-		{"the well-known prefix", netip.MustParsePrefix("64:ff9b::/96"), nil, false, 6 * time.Second},
+		{"DNS64", own, []string{"--dns64", own.String()}, nil, 3 * time.Second},
+		{"router advertisements", own, nil, [][]string{{"--nat64", own.String()}}, 3 * time.Second},
+		{"the well-known prefix", netip.MustParsePrefix("64:ff9b::/96"), nil, nil, 6 * time.Second},
+		{"DNS64, in a flood of forged router advertisements", own, []string{"--dns64", own.String()},
+			[][]string{{"--nat64", "2a05:6:bad::/96", "--every", "1ms"}}, 10 * time.Second},
 	} {
 		nat64, err := s.StartNAT64(x.prefix)
 		ok(t, err)
@@ -48,8 +51,8 @@ func TestNAT64(t *testing.T) {
 		dns, err := s.Router.StartTool("dns", append(append([]string{"names"}, x.names...), lab.Router6, r.Addr)...)
 		ok(t, err)
 		helpers = append(helpers, dns)
-		if x.ra {
-			ra, err := s.Router.StartTool("ra", "ra", "--iface", "lan0", "--nat64", x.prefix.String())
+		for _, args := range x.ras {
+			ra, err := s.Router.StartTool("ra", append([]string{"ra", "--iface", "lan0"}, args...)...)
 			ok(t, err)
 			helpers = append(helpers, ra)
 		}
@@ -125,4 +128,40 @@ func TestNAT64Failover(t *testing.T) {
 	if g, err := stop(); err != nil || g.Lost > 0 {
 		t.Errorf("the TCP flow: %+v: %v", g, err)
 	}
+}
+
+// Of two nodes one has IPv4 alone, behind a NAT, and one IPv6 alone: they are relayed, say why, and do not punch.
+func TestNoIPVersionInCommon(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	r := relay(t, l, "relay")
+	r.Listen = []string{"/ip6/::/tcp/4501", "/ip6/::/udp/4501/quic-v1"}
+	for _, a := range []string{"/ip6/2a05:5:0:5::5/tcp/4501/p2p/", "/ip6/2a05:5:0:5::5/udp/4501/quic-v1/p2p/"} {
+		l.Cluster.Relays = append(l.Cluster.Relays, a+r.PeerID)
+	}
+	four := node(t, site(t, l, "four", lab.EIM), "edge-1", lab.NodeOptions{})
+	six := cloud(t, l, "edge-2", lab.NodeOptions{})
+	ok(t, six.Script("ip -4 addr flush dev wan0"))
+	startAll(t, l)
+	from, to := pod(t, four, "from"), pod(t, six, "to")
+	curlPods(t, from, to, 5*time.Second)
+	wait := pings(t, from, to.IP4(), 10*time.Second)
+	wait()
+	for _, x := range [][2]*lab.Node{{four, six}, {six, four}} {
+		p, err := x[0].WaitPath(within(t, 5*time.Second), x[1], "relayed")
+		if ok(t, err); !strings.Contains(p.Reason, "no IP version in common") || strings.Contains(p.Reason, "attempt") {
+			t.Errorf("%s: %s", x[0].Name, p.Reason)
+		}
+		out, _, err := x[0].AgentCommand(t.Context(), "status", "--json", "--runtime-dir", x[0].Config.RuntimeDir)
+		ok(t, err)
+		if !strings.Contains(out, `"tried": []`) {
+			t.Errorf("%s has punched: %s", x[0].Name, out)
+		}
+	}
+	ok(t, six.Script("ip addr add "+six.Addr.String()+"/16 dev wan0", "ip route add default via "+lab.InternetAddr))
+	elapsed := stopwatch(t)
+	curlPods(t, from, to, 5*time.Second)
+	_, err := four.WaitPath(within(t, 15*time.Second), six, "direct", "punched")
+	ok(t, err)
+	t.Logf("with IPv4: a direct path after %v", elapsed())
 }

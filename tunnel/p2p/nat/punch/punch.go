@@ -152,10 +152,11 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	mine := a.u.localOffer(ctx, theirs.Want)
 	mine.Ports, mine.NoPorts = guessed{a}.offer()
 	start := time.Now()
-	if err := writeOffer(s, mine); err != nil || a.apart(mine, theirs, eps) != nil {
+	if err := writeOffer(s, mine); err != nil {
 		return
 	}
-	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // sync
+	apart := a.apart(mine, theirs, eps)
+	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil || apart != nil { // sync, or the coordinator has read the offer
 		return
 	}
 	rtt, over := time.Since(start), time.Now().Add(attemptTimeout)
