@@ -351,8 +351,10 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { d.metered.run(ctx) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
-	wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
-	wg.Go(func() { b.doctor.report(ctx, d.source.SetHealthy) })
+	if d.cfg.Membership.Kubernetes != nil { // otherwise nobody is there to notify
+		wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
+		wg.Go(func() { b.doctor.report(ctx, d.source.SetHealthy) })
+	}
 	if d.deputy != nil {
 		wg.Go(func() { d.visits(answerer).Run(ctx) })
 	}

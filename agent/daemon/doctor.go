@@ -360,7 +360,7 @@ const (
 	// noticeEvery is how often the agent looks for something that is worth an event, and the least time between two writes of its
 	// MeshNode's condition; healthEvery is how often it looks for what has changed of that.
 	noticeEvery = time.Minute
-	healthEvery = 10 * time.Second
+	healthEvery = 20 * time.Second
 )
 
 // report maintains the condition Healthy of this node's MeshNode. It changes with what is broken, not with the words for it.

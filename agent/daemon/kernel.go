@@ -47,7 +47,8 @@ type kernel struct {
 	mu      sync.Mutex         // nothing else is locked while it is held
 	failure error              // of the last repair
 	waits   error              // why the conflist is not in place, nil when it is
-	inWay   []findings.Finding // what on the host blocks the pod network, as of the last look
+	inWay   []findings.Finding // what on the host blocks the pod network, as of the last repair
+	probed  []findings.Finding // what its firewall does, as of the last probes
 }
 
 // apply sets kernel state and the plugin's files; the repair calls it, too. The plan is
@@ -140,18 +141,26 @@ func (k *kernel) serving(failure error) error {
 	return fmt.Errorf("new pods get no network: %w", err)
 }
 
-// look looks for what on this host blocks the pod network, and keeps it for findings.
-func (k *kernel) look(ctx context.Context) []findings.Finding {
-	found := k.host.Warnings(ctx, k.force.current().Host)
+// look looks for what on this host blocks the pod network, and keeps it for findings. Its firewall is probed where that is due.
+func (k *kernel) look(ctx context.Context, probe bool) []findings.Finding {
+	w := k.force.current().Host
+	inWay := k.host.InTheWay(w)
+	var probed []findings.Finding
+	if probe {
+		probed = k.host.Probe(ctx, w)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.inWay = found
-	return found
+	k.inWay = inWay
+	if probe {
+		k.probed = probed
+	}
+	return slices.Concat(inWay, probed)
 }
 
 // warn logs, at the start, what on this host blocks the pod network.
 func (k *kernel) warn(ctx context.Context) {
-	for _, f := range k.look(ctx) {
+	for _, f := range k.look(ctx, true) {
 		switch {
 		case f.Severity == findings.Note:
 			k.log.Info("about this host", "check", f.ID, "found", wording.OneLine(f.Text))
@@ -174,7 +183,7 @@ func (k *kernel) repairs() []findings.Finding {
 func (k *kernel) obstacles() []findings.Finding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.inWay
+	return slices.Concat(k.inWay, k.probed)
 }
 
 const (
@@ -264,9 +273,9 @@ func (r repairer) run(ctx context.Context) {
 		}
 		r.kernel.repaired(err)
 		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
+		r.kernel.look(ctx, untilLook == 0)
+		r.loop.Step()
 		if untilLook == 0 {
-			r.kernel.look(ctx)
-			r.loop.Step()
 			look = nextLook{last: time.Now()}
 			untilLook = probeEvery
 		}

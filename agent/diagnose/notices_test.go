@@ -42,7 +42,7 @@ func TestNotices(t *testing.T) {
 		{309, nil, ""},
 		{310, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 8}}), ""},
 		{320, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), ""},
-		{322, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), "MeshPoolExhausted: all 9 addresses of 10.1.1.0/24"},
+		{322, Pools([]control.Pool{{Blocks: []string{"10.1.1.0/24"}, Size: 9, Used: 9}}), "MeshPoolExhausted: pods use every address of 10.1.1.0/24 (9)"},
 	} {
 		var said []string
 		for _, x := range n.Due(start.Add(time.Duration(c.minute)*time.Minute), c.all) {

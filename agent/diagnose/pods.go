@@ -19,7 +19,7 @@ func Pools(all []control.Pool) []findings.Finding {
 		used := uint64(max(0, p.Used))
 		switch {
 		case used >= p.Size:
-			out = append(out, findings.Brokenf("pool", remedy, "all %s addresses of %s are used by pods: new pods get none", wording.Number(p.Size), blocks))
+			out = append(out, findings.Brokenf("pool", remedy, "pods use every address of %s (%s): new pods get none", blocks, wording.Number(p.Size)))
 		case used*10 >= p.Size*9:
 			out = append(out, findings.Warningf("pool", remedy, "%s of %s addresses of %s are used by pods", wording.Number(used), wording.Number(p.Size), blocks))
 		default:

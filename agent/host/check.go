@@ -48,7 +48,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []findings.Finding {
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
-	out = append(out, h.inTheWay(ctx, w, s)...)
+	out = append(append(out, h.inTheWay(w, s)...), h.probe(ctx, s)...)
 	if why := nft.Missing(); why != "" {
 		out = append(out, finding(byNFT, findings.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
 	}
@@ -102,9 +102,8 @@ func (e *examined) finding() findings.Finding {
 	return finding(e.name, findings.Broken, "repair needed: "+todo+" (wanted: "+e.present()+")", e.remedy)
 }
 
-// Warnings reports what on this host obstructs the pod network although Set succeeds. It sends probes through the host's
-// firewall.
-func (h *Host) Warnings(ctx context.Context, w mesh.Host) []findings.Finding {
+// Probe sends probes through the host's firewall, and reports what of it obstructs the pod network although Set succeeds.
+func (h *Host) Probe(ctx context.Context, w mesh.Host) []findings.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
@@ -113,29 +112,40 @@ func (h *Host) Warnings(ctx context.Context, w mesh.Host) []findings.Finding {
 	}
 	before := h.rules()
 	defer func() { h.probed = before.after(h.rules()) }()
-	return h.inTheWay(ctx, w, s)
+	return h.probe(ctx, s)
 }
 
-// inTheWay is Warnings for a caller that holds mu.
-func (h *Host) inTheWay(ctx context.Context, w mesh.Host, s plan.State) []findings.Finding {
-	var out []findings.Finding
-	warn := func(check, detail, remedy string) {
-		if detail != "" {
-			out = append(out, finding(check, findings.Warning, detail, remedy))
-		}
+// probe is Probe for a caller that holds mu.
+func (h *Host) probe(ctx context.Context, s plan.State) []findings.Finding {
+	out := h.checkForward(ctx, s)
+	if detail, remedy := h.fw.Mixed(); detail != "" {
+		out = append(out, finding("iptables", findings.Warning, detail, remedy))
 	}
+	return out
+}
+
+// InTheWay reports what else on this host obstructs the pod network, or what becomes of others' packets: it is cheap.
+func (h *Host) InTheWay(w mesh.Host) []findings.Finding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, err := h.plan(w)
+	if err != nil {
+		return nil // Set fails, too, and says why
+	}
+	return h.inTheWay(w, s)
+}
+
+// inTheWay is InTheWay for a caller that holds mu.
+func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
+	out := h.checkRouter(w, s)
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
-		warn("ipv6", "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only")
+		out = append(out, finding("ipv6", findings.Warning, "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
 	}
-	out = append(out, h.checkRouter(w, s)...)
-	out = append(out, h.checkForward(ctx, s)...)
-	detail, remedy := h.fw.Mixed()
-	warn("iptables", detail, remedy)
 	if detail, remedy := rtnetlink.CheckRoutes(s); detail != "" {
 		out = append(out, finding("way", findings.Broken, detail, remedy))
 	}
 	if why := reasons(h.can); why != "" {
-		warn("lan", "LAN paths unavailable: "+why, "see the cause; packets take the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false")
+		out = append(out, finding("lan", findings.Warning, "LAN paths unavailable: "+why, "see the cause; packets take the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false"))
 	}
 	return out
 }

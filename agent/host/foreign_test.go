@@ -86,8 +86,8 @@ func TestProbeLeavesNothing(t *testing.T) {
 	l.host.toTUN = writes(l.tun)
 	run(t, "ip link add other9 type bridge") // another program's, which sees no packets
 	before := found(t)
-	l.host.Warnings(t.Context(), dual()) // deletes what is left
-	if w := l.host.Warnings(t.Context(), dual()); len(w) > 0 {
+	l.host.Probe(t.Context(), dual()) // deletes what is left
+	if w := l.host.Probe(t.Context(), dual()); len(w) > 0 {
 		t.Errorf("a host without faults: %+v", w)
 	}
 	if l.host.Suspect() {
@@ -114,7 +114,7 @@ func TestProbeLeavesNothing(t *testing.T) {
 		if !l.host.Suspect() {
 			t.Errorf("nothing noticed of %s", change)
 		}
-		l.host.Warnings(t.Context(), dual())
+		l.host.Probe(t.Context(), dual())
 		if l.host.Suspect() {
 			t.Errorf("%s was looked at, and still counts", change)
 		}

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -74,7 +75,8 @@ type Host struct {
 	refused string       // why the firewall cannot hold the rules of LAN paths; never reset
 	applied bool         // a Set succeeded: further changes are repairs
 	apart   apart
-	probed  rules // the host's firewall as probed last
+	wanted  plan.State // by the last pass
+	probed  rules      // the host's firewall as probed last
 }
 
 // apart is what is known of dropping between uplinks.
@@ -180,6 +182,10 @@ func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Ch
 	s, err := h.plan(w)
 	if err != nil {
 		return err
+	}
+	if !reflect.DeepEqual(s, h.wanted) { // repairs are the agent's own doing for a while
+		h.wanted = s
+		h.undone.forget()
 	}
 	var missing error
 	for _, p := range h.parts(s, h.applied) {

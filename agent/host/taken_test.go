@@ -141,7 +141,7 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 	ours := strings.Join(backendsOf(t, "iptables"), " and ")
 	other := map[string]string{"nft": "legacy", "legacy": "nft"}[ours]
 	run(t, "ip rule del pref 50\niptables-"+ours+" -A INPUT -i vpn0 -j ACCEPT\niptables-"+other+" -A FORWARD -i vpn0 -j DROP")
-	all := h.Warnings(context.Background(), dual())
+	all := append(h.InTheWay(dual()), h.Probe(context.Background(), dual())...)
 	if len(all) != 1 || all[0].ID != "iptables" || !strings.Contains(all[0].Text, "mixed") || !strings.Contains(all[0].Remedy, "iptables-"+ours) {
 		t.Errorf("findings are %+v", all)
 	}

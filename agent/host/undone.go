@@ -2,6 +2,7 @@ package host
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,23 +45,42 @@ func (u *undone) add(now time.Time, part, what string) {
 	u.made[i].times++
 }
 
-// findings are the parts whose repairs are undone now, one each.
-func (u *undone) findings(now time.Time) (out []findings.Finding) {
+// forget starts again: something else is wanted.
+func (u *undone) forget() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, r := range u.made {
-		if r.times < undoneTimes || now.Sub(r.last) > max(undoneRest, 2*r.last.Sub(r.first)/time.Duration(r.times-1)) ||
-			slices.ContainsFunc(out, func(f findings.Finding) bool { return f.Subject == r.part }) {
-			continue
-		}
-		kind, _ := findings.Of("undone")
-		f := findings.Warningf("undone", kind.Remedy, "%s: another program undoes what the agent sets: repaired %s since %s: %s",
-			r.part, wording.Count(r.times, "time"), r.first.Format(time.TimeOnly), r.what).About(r.part)
-		f.Since = &r.first
-		out = append(out, f)
-	}
-	return out
+	u.made = nil
 }
 
-// Undone are the parts of the kernel's state that another program changes back, whatever Set does.
-func (h *Host) Undone() []findings.Finding { return h.undone.findings(time.Now()) }
+// finding is what is undone now: the part that may be the cause of the others first.
+func (u *undone) finding(now time.Time) []findings.Finding {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var parts []string
+	var all []repair // one of each part
+	for _, r := range u.made {
+		rest := max(undoneRest, 2*r.last.Sub(r.first)/time.Duration(max(r.times-1, 1)))
+		if r.times >= undoneTimes && now.Sub(r.last) <= rest && !slices.Contains(parts, r.part) {
+			parts, all = append(parts, r.part), append(all, r)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(all, func(a, b repair) int { return rank(a.part) - rank(b.part) })
+	first, more := all[0], ""
+	for _, r := range all[1:] {
+		more += ", " + r.part
+	}
+	if more != "" {
+		more = "; also of" + strings.TrimPrefix(more, ",")
+	}
+	kind, _ := findings.Of("undone")
+	f := findings.Warningf("undone", kind.Remedy, "another program undoes what the agent sets, %s since %s: %s: %s%s",
+		wording.Count(first.times, "time"), first.first.Format(time.TimeOnly), first.part, first.what, more)
+	f.Since = &first.first
+	return []findings.Finding{f}
+}
+
+// Undone says whether another program changes back what Set does.
+func (h *Host) Undone() []findings.Finding { return h.undone.finding(time.Now()) }

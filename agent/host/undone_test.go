@@ -38,15 +38,16 @@ func TestUndone(t *testing.T) {
 			if c.what != nil {
 				what = c.what(n)
 			}
+			u.add(now, "bridge", what+" of the bridge")
 			u.add(now, "forwarding", what)
 			u.add(now, "forwarding", what+" of IPv6")
 		}
-		all := u.findings(now.Add(c.rest))
+		all := u.finding(now.Add(c.rest))
 		if (len(all) == 1) != c.want || len(all) > 1 {
 			t.Errorf("%s: %+v", name, all)
 		}
-		if c.want && (all[0].ID != "undone" || all[0].Severity != findings.Warning || all[0].Subject != "forwarding" || !all[0].Since.Equal(began) || all[0].Remedy == "" ||
-			!strings.Contains(all[0].Text, "set ip_forward")) {
+		if c.want && (all[0].ID != "undone" || all[0].Severity != findings.Warning || !all[0].Since.Equal(began) || all[0].Remedy == "" ||
+			!strings.HasSuffix(all[0].Text, ": forwarding: set ip_forward; also of bridge")) {
 			t.Errorf("%s: %+v", name, all[0])
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,10 +177,12 @@ func TestFaults(t *testing.T) {
 	full := cloud(t, l, "full", lab.NodeOptions{PodCIDRs: []string{"10.244.90.0/30"}}) // one address
 	clock, err := p.n1.OwnClock()
 	ok(t, err)
+	l.Cluster.Observers = []string{"full"}
 	startAll(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
 	curlPods(t, p.pod1, p.pod2, 10*time.Second)
 	p.onPaths(t, 30*time.Second, "punched")
+	show := newShown(t, full, l.Nodes()...)
 	t.Run("healthy", func(t *testing.T) {
 		for range healthyRounds {
 			for _, n := range []*lab.Node{p.n1, p.n2, full} {
@@ -195,13 +198,13 @@ func TestFaults(t *testing.T) {
 	page := readNewcomer(t)
 	for _, f := range seeded(t, p, r, full, clock) {
 		for round := range faultRounds {
-			t.Run(fmt.Sprintf("%s/%d", f.name, round+1), func(t *testing.T) { f.test(t, p, page, full) })
+			t.Run(fmt.Sprintf("%s/%d", f.name, round+1), func(t *testing.T) { f.test(t, p, page, full, show) })
 		}
 	}
 }
 
-// test makes the fault and undoes it.
-func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node) {
+// test makes the fault and undoes it. Map and plugin show it meanwhile.
+func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node, show *shown) {
 	if x, found := wrong(t, f.node); found {
 		t.Fatalf("before: %+v", x)
 	}
@@ -209,6 +212,7 @@ func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node) {
 	if f.check != "" {
 		first(t, f.node, f.check, f.severity)
 		firstLine(t, f.node, f.check)
+		show.await(t, f.node, f.check, true)
 	}
 	b := p.n2
 	if f.node == full {
@@ -223,6 +227,9 @@ func (f fault) test(t *testing.T, p *pair, page newcomer, full *lab.Node) {
 		}
 		return nil
 	}))
+	if f.check != "" {
+		show.await(t, f.node, f.check, false)
+	}
 }
 
 // knows is how long it may take until an agent knows of a fault, and says so: the host's firewall is probed some seconds after a
@@ -235,17 +242,17 @@ func knows(check string) time.Duration {
 }
 
 // verdict is the first line of status or doctor, and the findings of the same moment.
-func verdict(t *testing.T, n *lab.Node, command string) (line string, all []findings.Finding) {
+func verdict(t *testing.T, n *lab.Node, command ...string) (line string, all []findings.Finding) {
 	t.Helper()
 	run := func(args ...string) string {
-		out, stderr, err := n.AgentCommand(within(t, 30*time.Second), append([]string{command, "--runtime-dir", n.Config.RuntimeDir}, args...)...)
-		if exit := (*lab.ExitError)(nil); err != nil && (command == "status" || !errors.As(err, &exit)) {
+		out, stderr, err := n.AgentCommand(within(t, 30*time.Second), slices.Concat(command, []string{"--runtime-dir", n.Config.RuntimeDir}, args)...)
+		if exit := (*lab.ExitError)(nil); err != nil && (command[0] == "status" || !errors.As(err, &exit)) {
 			t.Fatalf("%s: %v: %s", command, err, stderr)
 		}
 		return out
 	}
 	line, _, _ = strings.Cut(run(), "\n")
-	if command == "doctor" {
+	if command[0] == "doctor" {
 		ok(t, json.Unmarshal([]byte(run("--json")), &all))
 		return line, all
 	}
@@ -285,6 +292,7 @@ func TestFaultsOfPaths(t *testing.T) {
 	startAll(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
 	curlPods(t, p.pod1, p.pod2, 10*time.Second)
+	show := newShown(t, p.n1, p.n1, p.n2)
 	route := filepath.Join(t.TempDir(), "route")
 	for _, f := range []struct {
 		id, check, severity string
@@ -307,10 +315,11 @@ func TestFaultsOfPaths(t *testing.T) {
 						return fmt.Errorf("%s: %+v", line, wrong)
 					}
 					t.Logf("%s; then %v", line, wrong[0].Victims)
-					return nil
+					return show.has(t, p.n1, f.id, "", true)
 				}))
 				ok(t, f.undo())
 				healed(t, p.pod1, p.pod2, p.n1)
+				show.await(t, p.n1, f.id, false)
 			})
 		}
 	}

@@ -18,6 +18,7 @@ func TestFaultMTUHole(t *testing.T) {
 	page := readNewcomer(t)
 	curlPods(t, p.pod1, p.pod2, 10*time.Second)
 	p.both(t, 30*time.Second, "native")
+	show := newShown(t, p.n1, p.n1, p.n2)
 	mtu := func(bytes string) {
 		for _, n := range []*lab.Node{p.n1, p.n2} {
 			ok(t, n.NS.Script("ip link set "+n.Uplink+" mtu "+bytes))
@@ -31,10 +32,12 @@ func TestFaultMTUHole(t *testing.T) {
 			undo := p.block(t, "ip saddr 10.244.0.0/16 meta length gt 1400", "udp dport 5210 meta length gt 1400")
 			curlPods(t, p.pod1, p.pod2, 10*time.Second)
 			first(t, p.n1, "mtu", "warning")
+			show.await(t, p.n1, "mtu", true)
 			page.run(t, "large packets vanish on the LAN", p.n1, p.n2, p.pod2.IP4())
 			mtu("1400")
 			p.both(t, 60*time.Second, "native")
 			healed(t, p.pod1, p.pod2, p.n1, p.n2)
+			show.await(t, p.n1, "mtu", false)
 			undo()
 			mtu("1500")
 			p.both(t, 30*time.Second, "native")
@@ -58,7 +61,7 @@ func TestFaultProxy(t *testing.T) {
 	throughProxy(t, p.n1, "edge:secret-1")
 	startAll(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
-	page := readNewcomer(t)
+	page, show := readNewcomer(t), newShown(t, p.n1, p.n1, p.n2)
 	curlPods(t, p.pod1, p.pod2, 10*time.Second)
 	password := func(is string) { ok(t, os.WriteFile(p.n1.Config.ProxyUser, []byte("edge:"+is+"\n"), 0o600)) }
 	for round := range faultRounds {
@@ -70,6 +73,7 @@ func TestFaultProxy(t *testing.T) {
 			proxy.Kill()
 			proxy.start(t)
 			first(t, p.n1, "proxy", "broken")
+			show.await(t, p.n1, "proxy", true)
 			page.run(t, "the proxy refuses", p.n1, p.n2, p.pod2.IP4())
 			password("secret-1")
 			start := time.Now()
@@ -80,6 +84,7 @@ func TestFaultProxy(t *testing.T) {
 				return nil
 			}))
 			curlPods(t, p.pod1, p.pod2, 10*time.Second)
+			show.await(t, p.n1, "proxy", false)
 			t.Logf("well again %v after the password was corrected", time.Since(start).Round(time.Millisecond))
 		})
 	}

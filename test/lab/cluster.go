@@ -113,7 +113,8 @@ type Relay struct {
 	Listen     []string // further addresses to listen on
 	JoinSecret string   // the file with it: the relay has no membership unless its Membership exists
 	Signers    []string // keys that it pins
-	Programs   string   // as a node's
+	Limits     map[string]int
+	Programs   string // as a node's
 	Process    *Process
 }
 
@@ -164,6 +165,9 @@ func (r *Relay) Start() error {
 	}
 	if len(r.Signers) > 0 {
 		doc["signers"] = r.Signers
+	}
+	if r.Limits != nil {
+		doc["limits"] = r.Limits
 	}
 	if r.JoinSecret != "" {
 		doc["joinSecretFile"] = r.JoinSecret

@@ -31,6 +31,7 @@ type AgentConfig struct {
 	MetricsAddress string            `json:"metricsAddress"`
 	Relay          map[string]any    `json:"relay,omitempty"`
 	Discovery      map[string]bool   `json:"discovery,omitempty"`
+	Forward        map[string]any    `json:"forward,omitempty"`
 	Proxy          string            `json:"proxy,omitempty"`
 	ProxyUser      string            `json:"proxyCredentials,omitempty"`
 }
