@@ -145,6 +145,10 @@ func (w *Watchdog) Watch(name string, f Source) {
 	if look := f; w.cfg.Block != nil {
 		f = func(show func(Work)) { w.cfg.Block(name); look(show) }
 	}
+	w.watch(name, f)
+}
+
+func (w *Watchdog) watch(name string, f Source) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sources = append(w.sources, &watched{name: name, look: f, free: true})
@@ -162,7 +166,7 @@ func (w *Watchdog) Loop(name string) *Loop {
 // Calls returns new calls that are watched from now on.
 func (w *Watchdog) Calls(name string) *Calls {
 	c := &Calls{name: name, block: w.cfg.Block, under: make(map[string][]uint64)}
-	w.Watch(name, c.watch)
+	w.watch(name, c.watch)
 	return c
 }
 
