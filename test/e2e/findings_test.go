@@ -197,7 +197,7 @@ func (m made) over(t *testing.T) error {
 	return nil
 }
 
-// test makes it: it is named in time by its command, on the map and by the plugin alike, and gone in time.
+// test makes it: it is named in time by its command, on the map and by the plugin, and gone in time.
 func (m made) test(t *testing.T, s *shown) {
 	t.Helper()
 	if err := m.over(t); err != nil {
