@@ -13,16 +13,18 @@ import (
 
 // roll is who holds a reservation, from which address, and how many circuits each has: what limits apply to.
 type roll struct {
-	most, mostPerIP, mostCircuits int
+	most, mostPerIP, mostCircuits, allCircuits int
 
 	mu       sync.Mutex // a leaf: guards what follows
 	from     map[peer.ID]netip.Addr
 	at       map[netip.Addr]int
 	circuits map[peer.ID]int
+	open     int                  // circuits
+	opened   map[netip.Prefix]int // of them, from each address
 }
 
 func newRoll(l Limits) roll {
-	return roll{most: l.MaxReservations, mostPerIP: l.MaxReservationsPerIP, mostCircuits: l.MaxCircuitsPerPeer,
+	return roll{most: l.MaxReservations, mostPerIP: l.MaxReservationsPerIP, mostCircuits: l.MaxCircuitsPerPeer, allCircuits: l.MaxCircuits, opened: make(map[netip.Prefix]int),
 		from: make(map[peer.ID]netip.Addr), at: make(map[netip.Addr]int), circuits: make(map[peer.ID]int)}
 }
 
@@ -62,21 +64,34 @@ func (r *roll) leave(p peer.ID) bool {
 	return had
 }
 
-// connect counts a circuit, and reports whether both ends may have one more.
-func (r *roll) connect(a, b peer.ID) bool {
+const (
+	// sharedPart of the circuits is what addresses share when all others are taken; heldPart: one that holds that part of what is
+	// left gets no more of them. Whoever makes keys as it likes thereby leaves circuits to others.
+	sharedPart, heldPart = 4, 2
+	leastCircuits        = 4
+)
+
+// connect counts a circuit from a, which is at that address, and reports whether both ends and the address may have one more.
+func (r *roll) connect(a, b peer.ID, at netip.Prefix) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.circuits[a] >= r.mostCircuits || r.circuits[b] >= r.mostCircuits {
+	left := r.allCircuits - r.open
+	if r.circuits[a] >= r.mostCircuits || r.circuits[b] >= r.mostCircuits ||
+		left <= r.allCircuits/sharedPart && r.opened[at] >= max(leastCircuits, left/heldPart) {
 		return false
 	}
+	r.open++
+	r.opened[at]++
 	r.circuits[a]++
 	r.circuits[b]++
 	return true
 }
 
-func (r *roll) disconnect(a, b peer.ID) {
+func (r *roll) disconnect(a, b peer.ID, at netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.open--
+	less(r.opened, at)
 	less(r.circuits, a)
 	less(r.circuits, b)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/util"
 	protobuf "google.golang.org/protobuf/proto"
 
+	"edgemesh/tunnel/p2p/admission/pool"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -121,11 +122,13 @@ func (s *shards) reserve(st network.Stream, by peer.ID) {
 // connect makes a circuit. Those of others than members are counted by the shard alone: the ACL may refuse them.
 func (s *shards) connect(st network.Stream, by, to peer.ID) {
 	if s.served(by) && s.served(to) {
-		if !s.roll.connect(by, to) {
+		link, _ := pool.PrefixOf(st.Conn().RemoteMultiaddr())
+		at := pool.Prefix(link.Addr())
+		if !s.roll.connect(by, to, at) {
 			s.tracer.ConnectionRequestHandled(refuse(st, pbv2.Status_RESOURCE_LIMIT_EXCEEDED))
 			return
 		}
-		st = &counted{Stream: st, left: sync.OnceFunc(func() { s.roll.disconnect(by, to) })}
+		st = &counted{Stream: st, left: sync.OnceFunc(func() { s.roll.disconnect(by, to, at) })}
 	}
 	s.of(to).handle(st)
 }

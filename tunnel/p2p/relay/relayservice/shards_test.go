@@ -3,6 +3,7 @@ package relayservice
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -183,12 +184,39 @@ func TestRoll(t *testing.T) {
 	if r.enter("e", ma.StringCast("/dns4/example.org/tcp/1")) || len(r.from)+len(r.at) != 0 {
 		t.Errorf("%v, %v are left", r.from, r.at)
 	}
-	if !r.connect("a", "b") || r.connect("c", "b") || r.connect("a", "c") || !r.connect("c", "d") {
+	var here netip.Prefix
+	if !r.connect("a", "b", here) || r.connect("c", "b", here) || r.connect("a", "c", here) || !r.connect("c", "d", here) {
 		t.Error("circuits are not counted at both ends")
 	}
-	r.disconnect("a", "b")
-	r.disconnect("c", "d")
-	if len(r.circuits) != 0 {
+	r.disconnect("a", "b", here)
+	r.disconnect("c", "d", here)
+	if len(r.circuits)+len(r.opened)+r.open != 0 {
 		t.Errorf("%v are left", r.circuits)
+	}
+}
+
+// With a join secret keys are free: however many of them one address has, or a few addresses have, they leave circuits to others. An
+// address that is alone gets three quarters.
+func TestManyKeysOfOneAddress(t *testing.T) {
+	for _, addresses := range []int{1, 5} {
+		l := Limits{MaxReservations: 100, MaxReservationsPerIP: 100, MaxCircuits: 800, MaxCircuitsPerPeer: 100}
+		r := newRoll(l)
+		at := func(i int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("203.0.113.%d/32", i)) }
+		taken := 0
+		for range 3 {
+			for i := range 25 * 100 {
+				if r.connect(peer.ID(fmt.Sprint("from", i%25)), peer.ID(fmt.Sprint("to", i%100)), at(i%addresses)) {
+					taken++
+				}
+			}
+		}
+		if taken < l.MaxCircuits*3/4 || taken >= l.MaxCircuits {
+			t.Errorf("%d addresses hold %d circuits of %d", addresses, taken, l.MaxCircuits)
+		}
+		for i := range 4 {
+			if !r.connect(peer.ID(fmt.Sprint("honest", i)), "to-honest", at(200+i)) {
+				t.Errorf("%d addresses hold %d circuits, and an honest member gets none", addresses, taken)
+			}
+		}
 	}
 }
