@@ -33,6 +33,10 @@ relays of the PodNetwork, whose status it has name it, and prove who they are by
 of kubelet or of KubeEdge's edgecore. Its key is the Secret edgemesh-controller in its namespace;
 the first leader makes it.
 
+With --sign the leader signs who is a member, with its key, in the NodeRecords. Nodes that pin
+another key (signers) believe that within the ranges that this one has delegated to it: its log says what
+to run (edgemesh-agent membership delegate).
+
 With --map the leader also serves the live map, as edgemesh-agent map does, with all members:
 they connect to it over the relays while a page is open, if ` + "`observers`" + ` in the PodNetwork has its
 peer ID, which the PodNetwork's status names. The token is in the Secret edgemesh-map.
@@ -67,6 +71,7 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 	f.StringVar(&cfg.Identity, "identity", "", "name of this controller, different for each (default: $POD_NAME, then the host's name)")
 	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9471", `HOST:PORT of /metrics, /healthz and /readyz; "" = off`)
 	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they send requests over the relays, and prove by their node certificate who they are")
+	f.BoolVar(&cfg.Sign, "sign", false, "sign who is a member, for nodes that pin a key which has delegated to this controller's")
 	f.StringVar(&cfg.Map, "map", "", "serve the live map on 127.0.0.1:PORT while this controller leads; \"\" = off")
 	f.StringSliceVar(&cfg.CAs, "node-ca", nil, "PEM file with a CA of nodes' certificates, besides the API server's for its clients; may be repeated")
 	f.StringVar(&cfg.JoinSecretFile, "join-secret-file", "", "file with the secret that relays outside of the cluster require, as in agent.yaml")

@@ -8,6 +8,7 @@
 //	rollout.go      stops an update of the agents that crash after they took over
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
 //	pace.go         nodes that change their objects again and again
+//	sign.go         signs who is a member, as a delegate
 //	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
@@ -30,6 +31,7 @@ import (
 	"sync"
 
 	"edgemesh/internal/endpoint"
+	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/watchdog"
@@ -45,6 +47,7 @@ type Config struct {
 	Namespace  string // of the Lease; "" is the pod's
 	Identity   string // of this process among the controllers
 
+	Sign   bool     // it signs who is a member, with its key, to which a key that nodes pin has delegated
 	Map    string   // where the leader serves a map, on the loopback; "": nowhere
 	Enroll bool     // edges reach it, over relays
 	CAs    []string // files with CAs of nodes' certificates, besides the API server's for its clients
@@ -105,6 +108,15 @@ func Run(ctx context.Context, cfg Config) error {
 		n := &records{api: watched{c, loops.records}, loop: loops.records, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying()}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
+		if cfg.Sign {
+			n.signed = make(chan map[string]string, 1)
+			x := &signer{access: client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, records: func(ctx context.Context) ([]api.Object, error) {
+				all, _, err := c.List(ctx, api.NodeRecords(), nil)
+				return all, err
+			},
+				key: g.key, out: n.signed, version: cfg.Version, log: cfg.Log}
+			all.Go(func() { x.run(ctx) })
+		}
 		all.Go(func() { n.run(ctx) })
 		p := &rollouts{api: watched{c, loops.rollouts}, loop: loops.rollouts, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })

@@ -42,6 +42,9 @@ type records struct {
 	reported seldom.Log
 	pace     pace // of changes that are copied
 
+	signed    chan map[string]string // of the signer, latest: what it has signed about each member; nil without one
+	statement map[string]string      // received last; nil: not yet, and what records have stays
+
 	nodes  map[string]*api.Node       // nil: not listed yet
 	made   map[string]*api.NodeRecord // likewise
 	dirty  map[string]bool            // names to look at
@@ -68,6 +71,8 @@ func (r *records) run(ctx context.Context) {
 			return
 		case n := <-in:
 			r.hear(n)
+		case r.statement = <-r.signed:
+			r.markAll()
 		case <-again.C:
 		case <-say.C:
 			speak = true
@@ -219,7 +224,7 @@ func (r *records) round(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, name := range names {
 		node, made := r.nodes[name], r.made[name]
-		if node != nil && made != nil && node.RecordSpec().Equal(made.Spec) || node == nil && made == nil {
+		if node != nil && made != nil && r.spec(node, made).Equal(made.Spec) || node == nil && made == nil {
 			results[i] = result{node, made, nil}
 			continue
 		}
@@ -280,7 +285,7 @@ func (r *records) agree(ctx context.Context, name string, node *api.Node, made *
 		return result{}
 	}
 	var got api.NodeRecord
-	spec := node.RecordSpec()
+	spec := r.spec(node, made)
 	if made != nil {
 		patch := map[string]any{"metadata": map[string]string{"uid": made.Meta.UID, "resourceVersion": made.Meta.ResourceVersion}, "spec": change(made.Spec, spec)}
 		if err := r.api.Patch(ctx, path, client.Merge, nil, patch, &got); err != nil {
@@ -307,6 +312,15 @@ func (r *records) agree(ctx context.Context, name string, node *api.Node, made *
 	return result{node, &got, nil}
 }
 
+// spec is what the record of a Node should be.
+func (r *records) spec(node *api.Node, made *api.NodeRecord) api.NodeRecordSpec {
+	out := node.RecordSpec()
+	if out.Signed = r.statement[node.Meta.Name]; r.statement == nil && made != nil {
+		out.Signed = made.Spec.Signed
+	}
+	return out
+}
+
 // change is a merge patch from was to is: labels that are gone are null.
 func change(was, is api.NodeRecordSpec) map[string]any {
 	labels := map[string]any{}
@@ -316,7 +330,11 @@ func change(was, is api.NodeRecordSpec) map[string]any {
 	for key, value := range is.Labels {
 		labels[key] = value
 	}
-	return map[string]any{"podCIDRs": is.PodCIDRs, "labels": labels}
+	out := map[string]any{"podCIDRs": is.PodCIDRs, "labels": labels}
+	if was.Signed != is.Signed {
+		out["signed"] = is.Signed
+	}
+	return out
 }
 
 // say announces the Lease whose renewal means that the records are kept; "" makes agents follow Nodes.

@@ -28,7 +28,7 @@ type objects struct {
 // network. base has the cluster's settings where there is no PodNetwork.
 func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	s := base
-	s.Nodes = nil
+	s.Nodes, s.Signed = nil, nil
 	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[string]string{}}
 	if o.network != nil {
 		if n, ok := r.network(o.network); ok {
@@ -36,6 +36,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		}
 		s.Banned, s.AdmitLabel = r.listed(o.network, "banned", o.network.Spec.Banned), r.admitLabel(o.network, base)
 		s.Controllers, s.Observers = r.controllers(o.network), r.listed(o.network, "observers", o.network.Spec.Observers)
+		s.Signed = slices.Clone(o.network.Spec.Signed)
 		s.Watched = mesh.WatchedBy(s.Controllers, s.Observers, o.network.Status.Watched)
 	}
 	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
@@ -64,6 +65,9 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	r.keys(o.meshNodes)
 	for _, n := range nodes {
 		m := o.meshNodes[n.Meta.Name]
+		if n.Signed != "" {
+			s.Signed = append(s.Signed, n.Signed)
+		}
 		if n.Meta.DeletionTimestamp != nil || m == nil || m.Meta.DeletionTimestamp != nil {
 			continue
 		}

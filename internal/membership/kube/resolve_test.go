@@ -256,3 +256,20 @@ func TestWatched(t *testing.T) {
 		}
 	}
 }
+
+// Statements of the PodNetwork and of NodeRecords are handed on, once, whatever was handed on before.
+func TestStatements(t *testing.T) {
+	record := &api.NodeRecord{Meta: api.Meta{Name: "a", UID: "1"}, Spec: api.NodeRecordSpec{NodeUID: "2", PodCIDRs: []string{"10.244.1.0/24"}, Signed: "of a"}}
+	net := kubetest.PodNetwork("10.244.0.0/16")
+	net.Spec.Signed = []string{"delegation"}
+	o := objects{nodes: []*api.Node{record.Node()}, meshNodes: map[string]*api.MeshNode{}, network: net}
+	s, _ := resolve(o, mesh.State{})
+	s, _ = resolve(o, s)
+	if !slices.Equal(s.Signed, []string{"delegation", "of a"}) {
+		t.Errorf("%q", s.Signed)
+	}
+	o.network = nil
+	if s, _ = resolve(o, s); !slices.Equal(s.Signed, []string{"of a"}) {
+		t.Errorf("%q without a PodNetwork", s.Signed)
+	}
+}

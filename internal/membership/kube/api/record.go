@@ -19,7 +19,8 @@ type NodeRecordSpec struct {
 	NodeUID  string            `json:"nodeUID"`
 	Created  *time.Time        `json:"created,omitempty"` // the Node
 	PodCIDRs []string          `json:"podCIDRs"`
-	Labels   map[string]string `json:"labels"` // that no node can give itself
+	Labels   map[string]string `json:"labels"`           // that no node can give itself
+	Signed   string            `json:"signed,omitempty"` // the controller's statement about the member, where it is a delegate
 }
 
 // Metadata implements Object.
@@ -34,7 +35,7 @@ func (n *Node) RecordSpec() NodeRecordSpec {
 
 // Equal reports whether both say the same.
 func (s NodeRecordSpec) Equal(o NodeRecordSpec) bool {
-	return s.NodeUID == o.NodeUID && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Labels, o.Labels)
+	return s.NodeUID == o.NodeUID && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Labels, o.Labels) && s.Signed == o.Signed
 }
 
 // Node is the Node that r stands for: of r's version, and with the Node's UID.
@@ -42,6 +43,6 @@ func (r *NodeRecord) Node() *Node {
 	return &Node{
 		Meta: Meta{Name: r.Meta.Name, UID: r.Spec.NodeUID, ResourceVersion: r.Meta.ResourceVersion, CreationTimestamp: r.Spec.Created,
 			Labels: r.Spec.Labels},
-		Spec: NodeSpec{PodCIDRs: r.Spec.PodCIDRs}, Record: r.Meta.UID,
+		Spec: NodeSpec{PodCIDRs: r.Spec.PodCIDRs}, Record: r.Meta.UID, Signed: r.Spec.Signed,
 	}
 }

@@ -86,6 +86,7 @@ type Node struct {
 	Meta   Meta       `json:"metadata"`
 	Spec   NodeSpec   `json:"spec"`
 	Status NodeStatus `json:"status"`
+	Signed string     `json:"-"` // what a controller has signed about it, in that NodeRecord
 	Record string     `json:"-"` // the UID of the NodeRecord that this was read from, "" of a Node itself
 }
 
@@ -167,6 +168,8 @@ type PodNetworkSpec struct {
 	AdmitLabel string `json:"admitLabel,omitempty"`
 	// Controllers are peer IDs of controllers, in place of those that say so in the status.
 	Controllers []string `json:"controllers,omitempty"`
+	// Signed are signed statements about members, bans and delegations, which count where signers pins a key.
+	Signed []string `json:"signed,omitempty"`
 	// MemberRelays accepts nodes that say they are relays, in addition to Relays.
 	MemberRelays bool `json:"memberRelays,omitempty"`
 }
