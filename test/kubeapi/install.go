@@ -26,7 +26,7 @@ func (c *Cluster) Install() error {
 	if err := c.AwaitCRDs(); err != nil {
 		return err
 	}
-	if err := c.apply(false, "rbac.yaml", "policy.yaml"); err != nil {
+	if err := c.apply("", "rbac.yaml", "policy.yaml"); err != nil {
 		return err
 	}
 	return c.awaitPolicies()
@@ -46,10 +46,18 @@ func (c *Cluster) AwaitCRDs() error {
 }
 
 // KubeEdge adds the rights of kubeedge.enabled.
-func (c *Cluster) KubeEdge() error { return c.apply(true, "rbac.yaml") }
+func (c *Cluster) KubeEdge() error { return c.apply("kubeedge.enabled", "rbac.yaml") }
 
-// apply applies templates of the chart.
-func (c *Cluster) apply(kubeEdge bool, names ...string) error {
+// Signing adds the rights of controller.sign, or takes them back.
+func (c *Cluster) Signing(on bool) error {
+	if !on {
+		return c.apply("", "rbac.yaml")
+	}
+	return c.apply("controller.sign", "rbac.yaml")
+}
+
+// apply applies templates of the chart, with one value set to true, "" for none.
+func (c *Cluster) apply(enabled string, names ...string) error {
 	chart := filepath.Join(c.Root, "manifests/edgemesh")
 	var doc bytes.Buffer
 	var values map[string]any
@@ -60,8 +68,9 @@ func (c *Cluster) apply(kubeEdge bool, names ...string) error {
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		return err
 	}
-	if edge, ok := values["kubeedge"].(map[string]any); ok {
-		edge["enabled"] = kubeEdge
+	part, key, _ := strings.Cut(enabled, ".")
+	if of, ok := values[part].(map[string]any); ok {
+		of[key] = true
 	}
 	for _, name := range names {
 		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))
