@@ -96,6 +96,15 @@ func (r *roll) disconnect(a, b peer.ID, at netip.Prefix) {
 	less(r.circuits, b)
 }
 
+// site is what counts as one address: an IPv4 address, or an IPv6 /56, which a site gets from its provider.
+func site(a ma.Multiaddr) netip.Prefix {
+	addr, _ := endpoint.IP(a)
+	if addr = addr.Unmap(); addr.Is6() {
+		return netip.PrefixFrom(addr.WithZone(""), 56).Masked()
+	}
+	return netip.PrefixFrom(addr, 32)
+}
+
 // less counts one less of k.
 func less[K comparable](m map[K]int, k K) {
 	if m[k]--; m[k] == 0 {

@@ -18,7 +18,6 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/util"
 	protobuf "google.golang.org/protobuf/proto"
 
-	"edgemesh/tunnel/p2p/admission/pool"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -122,8 +121,7 @@ func (s *shards) reserve(st network.Stream, by peer.ID) {
 // connect makes a circuit. Those of others than members are counted by the shard alone: the ACL may refuse them.
 func (s *shards) connect(st network.Stream, by, to peer.ID) {
 	if s.served(by) && s.served(to) {
-		link, _ := pool.PrefixOf(st.Conn().RemoteMultiaddr())
-		at := pool.Prefix(link.Addr())
+		at := site(st.Conn().RemoteMultiaddr())
 		if !s.roll.connect(by, to, at) {
 			s.tracer.ConnectionRequestHandled(refuse(st, pbv2.Status_RESOURCE_LIMIT_EXCEEDED))
 			return
