@@ -191,7 +191,13 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
 		Spawn: spawn, Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
-		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse})
+		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom,
+		Sources: func(p peer.ID, to netip.Addr) []netip.Addr {
+			if !n.gater.View().IsRelay(p) && !n.targets.Owns(p, to) {
+				return nil // of what may be another host's, little is tried
+			}
+			return n.addrs.Sources(to, cfg.SocketMark)
+		}})
 	n.addrs = uplinks.New(n.gater.View, n.dialer.ListenAddrs)
 	n.targets = targets.New(targets.Config{Near: n.addrs.Near, Public: endpoint.IsPublic, Now: cfg.now, Log: n.log,
 		Name:    func(p peer.ID) string { return n.gater.View().Name(p) },
@@ -306,7 +312,7 @@ func (n *Node) start() error {
 	if n.upkeep != nil {
 		spawn(func() { n.upkeep.Run(ctx.Done()) })
 	}
-	spawn(func() { n.addrs.Watch(ctx, n.log, n.addressesChanged) })
+	spawn(func() { n.addrs.Watch(ctx, n.log, n.addressesChanged, n.addressGone) })
 	spawn(func() { n.sense.Run(ctx) })
 	spawn(func() { n.sense.Watch(ctx) })
 	if n.book != nil {
@@ -388,6 +394,19 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 	n.lan.Look()
 	n.relays.SuspectAll()
 	n.peers.NetChanged()
+}
+
+// addressGone gives up the connections bound to an address that this host has no longer: they would be found silent later.
+func (n *Node) addressGone(a netip.Addr) {
+	n.packets.SourceGone(a)
+	for _, c := range n.h.Network().Conns() {
+		if ip, ok := endpoint.IP(c.LocalMultiaddr()); !ok || ip != a || endpoint.IsCircuit(c.RemoteMultiaddr()) {
+			continue
+		}
+		n.log.Debug("connection given up: its address is gone", "addr", a, "peer", c.RemotePeer())
+		n.peers.Broken(c, fmt.Sprintf("lost this node's address %s", a))
+		n.tasks.spawn(func() { _ = c.Close() })
+	}
 }
 
 // owns reports whether an endpoint is this node's: an address known by observation alone is not.

@@ -96,9 +96,11 @@ func (e Answer) apply(m *Machine) {
 
 func (Connected) apply(m *Machine)   { m.connected() }
 func (StandbyDone) apply(m *Machine) { m.standby = standby{next: m.now + standbyRetry} }
-func (e Punched) apply(m *Machine)   { m.punch.ended(m.now, len(m.Missing()), e, m.jitter) }
-func (NetChanged) apply(m *Machine)  { m.netChanged() }
-func (Nudged) apply(m *Machine)      { m.nudged() }
+func (e Punched) apply(m *Machine) {
+	m.punch.ended(m.now, len(m.Wanted()), len(m.absent()), e, m.jitter)
+}
+func (NetChanged) apply(m *Machine) { m.netChanged() }
+func (Nudged) apply(m *Machine)     { m.nudged() }
 
 // apply starts over where attempts have become worth while.
 func (e NATs) apply(m *Machine) {
@@ -111,6 +113,8 @@ func (e NATs) apply(m *Machine) {
 		m.punch.restart(m.now)
 	}
 }
+
+func (e IPv6) apply(m *Machine) { m.punch.ipv6 = e.Both }
 
 func (e Wake) apply(m *Machine) {
 	m.use.kept, m.use.thrifty = e.Kept, e.Thrifty

@@ -52,6 +52,9 @@ type (
 		Direct bool // an end owns the address at which it is seen
 	}
 
+	// IPv6: whether both nodes have an address in the IPv6 internet, as far as known.
+	IPv6 struct{ Both bool }
+
 	// Connected: a round of connecting has ended. Each path that it made was reported by Up.
 	Connected struct{}
 	// StandbyDone: an attempt to get a relayed path has ended.

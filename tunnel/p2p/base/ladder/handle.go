@@ -57,8 +57,8 @@ func (m *Machine) decide() {
 		}
 	}
 	if m.punchDue() <= m.now {
-		m.punch.running, m.punch.missed = true, len(m.Missing())
-		m.order(Punch{Via: m.coordination().id, Want: m.Missing(), Attempt: m.punch.attempts})
+		m.punch.running, m.punch.missed = true, len(m.Wanted())
+		m.order(Punch{Via: m.coordination().id, Want: m.Wanted(), Attempt: m.punch.attempts})
 	}
 	if m.standbyDue() <= m.now {
 		m.standby.running = true

@@ -38,6 +38,7 @@ type Link struct {
 	Relayed   bool
 	Relay     string    // names the relay of a relayed path
 	Transport Transport // to the peer, or to the relay
+	IPv6      bool      // of a direct path
 	Order     int       // see Sample
 }
 

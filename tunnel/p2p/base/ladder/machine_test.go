@@ -30,6 +30,7 @@ type scene struct {
 	busy  bool
 	kept  bool   // one is the other's relay
 	bare  bool   // nobody has streams
+	nat   bool   // direct paths over IPv4 are translated
 	due   []Time // answers on their way, see play
 	log   []string
 }
@@ -109,7 +110,7 @@ func (s *scene) react(acts []string) []string {
 		var id PathID
 		if n, _ := fmt.Sscanf(a, "Probe%d", &id); n == 1 {
 			if _, ok := s.alive[id]; ok {
-				out = append(out, s.react(s.tell(Answer{Path: id, Last: true, Direct: true}))...)
+				out = append(out, s.react(s.tell(Answer{Path: id, Last: true, Direct: !s.nat || s.m.paths.find(id).link.IPv6}))...)
 			}
 		}
 	}

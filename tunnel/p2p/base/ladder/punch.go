@@ -17,6 +17,28 @@ func (m *Machine) Missing() []Transport {
 	return slices.DeleteFunc([]Transport{TCP, QUIC}, m.paths.has)
 }
 
+// absent are those, without one that was spared.
+func (m *Machine) absent() []Transport {
+	if missing := m.Missing(); !m.punch.spared || len(missing) != 1 {
+		return missing
+	}
+	return nil
+}
+
+// Wanted returns the transports worth an attempt: those absent, and those whose paths are all translated by NATs of IPv4 though
+// IPv6, which both nodes have, has worked before: it may have come back.
+func (m *Machine) Wanted() []Transport {
+	absent := m.absent()
+	if !m.punch.ipv6 || !m.punch.ipv6Worked {
+		return absent
+	}
+	return slices.DeleteFunc([]Transport{TCP, QUIC}, func(t Transport) bool {
+		return !slices.Contains(absent, t) && (!m.paths.has(t) || slices.ContainsFunc(m.paths, func(p *path) bool {
+			return !p.link.Relayed && p.link.Transport == t && (p.link.IPv6 || p.direct)
+		}))
+	})
+}
+
 // InDemand reports whether the peer was used a moment ago: better paths are worth some effort then, unless bytes are paid for.
 func (m *Machine) InDemand(now Time) bool { return now-m.use.last < demandFor }
 
@@ -29,8 +51,7 @@ func (m *Machine) inDemand() bool {
 
 // punchDue returns when to try next; Never while nothing is missing or needed.
 func (m *Machine) punchDue() Time {
-	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.coordination() == nil || len(m.Missing()) == 0 ||
-		m.punch.spared && len(m.Missing()) == 1 {
+	if !m.cfg.Coordinator || m.punch.running || !m.inDemand() || m.coordination() == nil || len(m.Wanted()) == 0 {
 		return Never
 	}
 	return m.punch.next

@@ -59,3 +59,51 @@ func TestPlan(t *testing.T) {
 		t.Errorf("%+v, %v where the peer begins", p, ok)
 	}
 }
+
+// Where IPv6 worked and both still have it, its return is found within half a minute although IPv4 is punched; not without
+// traffic, and not where IPv6 never worked.
+func TestIPv6ComesBack(t *testing.T) {
+	for name, c := range map[string]struct{ both, worked, idle, want bool }{
+		"worked":       {both: true, worked: true, want: true},
+		"never worked": {both: true},
+		"one has none": {worked: true},
+		"idle":         {both: true, worked: true, idle: true},
+	} {
+		s := newScene(t, true)
+		s.busy, s.nat = true, true
+		// attempts is how many fail in half a minute.
+		attempts := func() (n int) {
+			for end := s.now + 30*time.Second; s.now < end; {
+				for _, act := range s.run(100 * time.Millisecond) {
+					if strings.HasPrefix(act, "Punch[") {
+						n++
+						s.react(s.tell(Punched{}))
+					}
+				}
+			}
+			return n
+		}
+		s.tell(IPv6{Both: c.both})
+		s.up(1, relayedTCP)
+		s.tell(Punched{})
+		if c.worked {
+			s.up(2, Link{Transport: TCP, IPv6: true})
+			delete(s.alive, 2)
+			s.tell(Down{2})
+		}
+		s.up(3, directTCP)
+		s.up(4, directQUIC)
+		s.tell(Punched{})
+		for range 20 {
+			attempts()
+		}
+		if s.busy = !c.idle; c.idle {
+			attempts()
+		}
+		for range 10 {
+			if n := attempts(); n > 2 || n > 0 != c.want {
+				t.Errorf("%s: %d attempts in 30 s", name, n)
+			}
+		}
+	}
+}

@@ -23,6 +23,8 @@ const (
 	// oneMissingMax.
 	oneMissing    = 5
 	oneMissingMax = 5 * time.Minute
+	// ipv6Pause is the longest time between two attempts to have IPv6 back where IPv4 works.
+	ipv6Pause = 20 * time.Second
 	// laterPause is how long after an attempt that could not be made in full the next one follows, laterTries how many such
 	// attempts do not count.
 	laterPause = 8 * time.Second
@@ -42,6 +44,8 @@ type punch struct {
 	flaps    int  // direct paths lost within flapTime of each other
 	nudged   Time // the last nudge, sent or obeyed
 	spared   bool // a transport was given up because nothing used it: it is wanted again with bulk or datagrams
+	// ipv6: both nodes have it; ipv6Worked: there was a direct path over it.
+	ipv6, ipv6Worked bool
 }
 
 // pause is how long after the kth failed attempt the next one follows. The last one leaves room for an attempt within a
@@ -74,13 +78,13 @@ func (s *punch) holdDown(now Time) Time {
 // restart has everything tried again from the beginning.
 func (s *punch) restart(now Time) { s.attempts, s.later, s.next = 0, 0, now }
 
-// ended plans the next attempt, while so many transports are missing.
-func (s *punch) ended(now Time, missing int, e Punched, jitter func(Time) Time) {
+// ended plans the next attempt, while so many transports are wanted, and so many of them missing altogether.
+func (s *punch) ended(now Time, wanted, missing int, e Punched, jitter func(Time) Time) {
 	if !s.running {
 		return
 	}
 	s.running = false
-	if missing == 0 {
+	if wanted == 0 {
 		s.attempts, s.later = 0, 0
 		return
 	}
@@ -93,12 +97,14 @@ func (s *punch) ended(now Time, missing int, e Punched, jitter func(Time) Time) 
 		s.next = now + laterPause + jitter(laterPause)
 		return
 	}
-	if missing < s.missed { // what let one transport through may let the other
+	if wanted < s.missed { // what let one transport through may let the other
 		s.attempts = 0
 	}
 	s.attempts++
 	wait := pause(s.attempts)
 	switch {
+	case missing == 0:
+		wait = min(wait, ipv6Pause)
 	case missing == 1: // one direct transport is there: no hurry
 		wait = min(oneMissing*wait, oneMissingMax)
 	case s.tries > 0 && s.attempts >= s.tries && !s.worked:

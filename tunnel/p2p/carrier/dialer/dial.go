@@ -8,6 +8,7 @@
 //	sockets.go      the kernel's figures of a TCP connection
 //	quic.go         QUIC on the sockets that sealed packets share
 //	fresh.go        QUIC from a socket of its own
+//	sources.go      dials from each own address that could serve
 //	proxied.go      TCP and WebSocket through an HTTP proxy
 //	circuit.go      circuits, over TCP where there is a choice
 //	punchpacket.go  packets that open this node's NAT
@@ -17,6 +18,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -41,7 +44,7 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Config is what a Dialer needs. All of it is required, except Mark, Proxy and Names.
+// Config is what a Dialer needs. All of it is required, except Mark, Sources, Proxy and Names.
 type Config struct {
 	Key   crypto.PrivKey
 	Gater *members.Gater
@@ -49,6 +52,11 @@ type Config struct {
 	Mark uint32
 	// ListenUDP opens the sockets of QUIC, those that dial included.
 	ListenUDP listenUDP
+	// Sources are the own addresses that could serve for a dial of p at an address, beside the one that the kernel chooses; nil:
+	// there are none. SendFrom has a QUIC connection to an address leave from one of them, until it is forgotten, and calls lost
+	// when src has left this host.
+	Sources  func(p peer.ID, to netip.Addr) []netip.Addr
+	SendFrom func(to net.Addr, src netip.Addr, lost func()) (forget func())
 	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress
 	Names *resolve.Names
@@ -92,7 +100,7 @@ func (d *Dialer) Listen(sw *swarm.Swarm, listen []ma.Multiaddr) error {
 		if _, ok := endpoint.Parse(a); !ok {
 			return fmt.Errorf("%w on %s: want /ip4|ip6/ADDR/tcp/PORT or …/udp/PORT/quic-v1", ErrListen, a)
 		}
-		at, err := bind(d.quic, d.cfg.ListenUDP, a)
+		at, err := d.bind(a)
 		if err == nil {
 			err = sw.AddListenAddr(at)
 		}
@@ -152,7 +160,7 @@ func (d *Dialer) Sockets() *Sockets { return &d.sockets }
 // Dial dials p at a, which may be a circuit, from the listening port, beside whatever
 // connections there are. When it returns, the swarm and the node have the connection; conns.ErrRefused: it has ended already.
 func (d *Dialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
-	c, err := d.dial(ctx, a, p)
+	c, err := d.fromEach(ctx, a, p)
 	if err != nil {
 		return err
 	}

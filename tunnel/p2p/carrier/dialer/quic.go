@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -31,12 +33,15 @@ const (
 
 // bind binds a, which says where to listen, and returns it with its port. What arrives at a listener on one address keeps a
 // keep-alive of 15 s, and ends after 30 s of silence.
-func bind(q *plainhost.QUIC, listen listenUDP, a ma.Multiaddr) (ma.Multiaddr, error) {
-	return q.Bind(a, listen, func(t plainhost.Transport) quicreuse.QUICTransport { return resting{t} })
+func (d *Dialer) bind(a ma.Multiaddr) (ma.Multiaddr, error) {
+	return d.quic.Bind(a, d.cfg.ListenUDP, func(t plainhost.Transport) quicreuse.QUICTransport { return resting{t, d.cfg.SendFrom} })
 }
 
 // resting is a listening socket for connections without a keep-alive, unless who dials wants one.
-type resting struct{ plainhost.Transport }
+type resting struct {
+	plainhost.Transport
+	sendFrom func(to net.Addr, src netip.Addr, lost func()) (forget func())
+}
 
 var _ quicreuse.QUICTransport = resting{}
 
@@ -50,7 +55,24 @@ func (t resting) Dial(ctx context.Context, a net.Addr, tlsConf *tls.Config, c *q
 	if ctx.Value(pathKey{}) != nil {
 		c = rests(c)
 	}
-	return t.Transport.Dial(ctx, a, tlsConf, c)
+	src := sourceOf(ctx)
+	if !src.IsValid() {
+		return t.Transport.Dial(ctx, a, tlsConf, c)
+	}
+	var made atomic.Pointer[quic.Conn]
+	forget := t.sendFrom(a, src, func() {
+		if conn := made.Load(); conn != nil {
+			_ = conn.CloseWithError(0, "this node has lost "+src.String())
+		}
+	})
+	conn, err := t.Transport.Dial(ctx, a, tlsConf, c)
+	if err != nil {
+		forget()
+		return nil, err
+	}
+	made.Store(conn)
+	context.AfterFunc(conn.Context(), forget)
+	return conn, nil
 }
 
 // rests returns c without a keep-alive.

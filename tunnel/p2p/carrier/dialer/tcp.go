@@ -116,6 +116,15 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 		local = t.ports[nw]
 		t.mu.Unlock()
 	}
+	var unported net.Addr // what is left where the port is in use
+	if src := sourceOf(ctx); src.IsValid() {
+		from := net.TCPAddr{IP: src.AsSlice()}
+		unported = &net.TCPAddr{IP: from.IP}
+		if local != nil {
+			from.Port = local.Port
+		}
+		local = &from
+	}
 	d := net.Dialer{KeepAlive: -1, Control: t.sizes.control(address, socket.Control(t.mark, local != nil))}
 	if local != nil {
 		d.LocalAddr = local
@@ -128,7 +137,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 		!(errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE)) {
 		return nil, err
 	}
-	d.LocalAddr = nil
+	d.LocalAddr = unported
 	c, err2 := d.DialContext(ctx, nw, address)
 	if err2 != nil {
 		return nil, fmt.Errorf("%w (and from any port: %w)", err, err2)

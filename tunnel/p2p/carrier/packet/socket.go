@@ -41,6 +41,7 @@ type socket struct {
 	taker  taker
 	onGone func()
 	once   sync.Once
+	named  *sources // nil: the kernel chooses all
 
 	// The rest belongs to the reader, of which there is one.
 	batch
@@ -202,6 +203,14 @@ func trainSize(oob []byte) int {
 		oob = oob[min(unix.CmsgSpace(n-unix.CmsgLen(0)), len(oob)):]
 	}
 	return 0
+}
+
+// WriteMsgUDP sends b from the source that its connection has been given. One that answers has its own in oob.
+func (s *socket) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
+	if s.named != nil {
+		oob = sourceControl(oob, s.named.get(to))
+	}
+	return s.UDPConn.WriteMsgUDP(b, oob, to)
 }
 
 // Close closes the socket.

@@ -81,3 +81,49 @@ func BenchmarkLinkLocalStrangers(b *testing.B) {
 		s.froms.addr(stranger(i, uint32(link.Index)), s.zone)
 	}
 }
+
+// A connection's packets leave from the source it was given; those of another one to the same address do not.
+func TestSendFrom(t *testing.T) {
+	far, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	near, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSocket(near, nil, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var all sockets
+	s.named = &all.named
+	to, other := *far.LocalAddr().(*net.UDPAddr), *far.LocalAddr().(*net.UDPAddr)
+	src, lost := netip.MustParseAddr("127.0.0.2"), 0
+	from := func(to *net.UDPAddr) netip.Addr {
+		t.Helper()
+		if _, _, err := s.WriteMsgUDP([]byte("x"), nil, to); err != nil {
+			t.Fatal(err)
+		}
+		_, at, err := far.ReadFromUDPAddrPort(make([]byte, 9))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at.Addr()
+	}
+	forget := all.SendFrom(&to, src, func() { lost++ })
+	if a, b := from(&to), from(&other); a != src || b == src {
+		t.Errorf("from %v and %v, want %v alone", a, b, src)
+	}
+	all.SourceGone(netip.MustParseAddr("127.0.0.3"))
+	if all.SourceGone(src); lost != 1 {
+		t.Errorf("lost %d times", lost)
+	}
+	forget()
+	forget()
+	if a := from(&to); a == src || all.named.count.Load() != 0 {
+		t.Errorf("from %v after it was forgotten", a)
+	}
+}

@@ -6,15 +6,52 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quic-go/quic-go"
 )
 
 // sockets are the UDP sockets of a node that QUIC and sealed packets share.
 type sockets struct {
-	in  *intake
-	mu  sync.Mutex // a leaf
-	all map[*socket]struct{}
+	in    *intake
+	named sources
+	mu    sync.Mutex // a leaf
+	all   map[*socket]struct{}
+}
+
+// sources are the own addresses from which packets of some QUIC connections leave; the kernel chooses that of all others. A
+// connection is known by the address it was dialed at, the very one.
+type sources struct {
+	count atomic.Int32
+	of    sync.Map // *net.UDPAddr → source
+}
+
+// source is one of them; lost is called when this host has the address no longer.
+type source struct {
+	netip.Addr
+	lost func()
+}
+
+// get returns the source of what is sent to an address; none: the kernel chooses it.
+func (s *sources) get(to net.Addr) netip.Addr {
+	if s.count.Load() > 0 {
+		if v, ok := s.of.Load(to); ok {
+			return v.(source).Addr //nolint:forcetypeassert // nothing else is stored
+		}
+	}
+	return netip.Addr{}
+}
+
+// SendFrom has what a QUIC connection sends to an address, the one it is dialed at, leave from src, until forget is called. lost
+// is called when SourceGone says that src has left this host.
+func (s *sockets) SendFrom(to net.Addr, src netip.Addr, lost func()) (forget func()) {
+	s.named.of.Store(to, source{src, lost})
+	s.named.count.Add(1)
+	return func() {
+		if _, was := s.named.of.LoadAndDelete(to); was {
+			s.named.count.Add(-1)
+		}
+	}
 }
 
 // Open opens an underlay socket of its own, for no sealed packets yet.
@@ -53,10 +90,21 @@ func (s *sockets) Share(u *net.UDPConn) (net.PacketConn, error) {
 		u.Close()
 		return nil, err
 	}
+	k.named = &s.named
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[k] = struct{}{}
 	return k, nil
+}
+
+// SourceGone says that an address has left this host.
+func (s *sockets) SourceGone(a netip.Addr) {
+	s.named.of.Range(func(_, v any) bool {
+		if v.(source).Addr == a { //nolint:forcetypeassert // nothing else is stored
+			v.(source).lost() //nolint:forcetypeassert // likewise
+		}
+		return true
+	})
 }
 
 // socketOf finds the socket of a QUIC connection, and the source address that packets beside it need; none where the
@@ -84,6 +132,9 @@ func (s *sockets) socketOf(q *quic.Conn) (*socket, netip.Addr, error) {
 		case bound == ip:
 			return k, netip.Addr{}, nil
 		case bound.IsUnspecified() && (bound.Is4() == v4 || v4 && !s.twin(k, port)):
+			if src := s.named.get(remote); src.IsValid() {
+				ip = src
+			}
 			return k, ip, nil
 		}
 	}

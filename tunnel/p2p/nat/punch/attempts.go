@@ -163,6 +163,8 @@ type Peer interface {
 	Admitted() bool
 	// Missing returns the transports there is no live direct path over.
 	Missing() []ladder.Transport
+	// Wanted returns those, and the ones that may be had over IPv6 again.
+	Wanted() []ladder.Transport
 	// Await waits until done returns true; it is called after every change of the
 	// peer's paths.
 	Await(ctx context.Context, done func() bool) error
@@ -216,9 +218,12 @@ func (a *Attempts) offered(o offer, eps []endpoint.Endpoint) {
 	a.p.Offered(eps, nat)
 }
 
-// missing returns which of the wanted transports have no direct path.
+// IPv6 reports whether this node and the peer, by what it said, are both in the IPv6 internet.
+func (a *Attempts) IPv6() bool { return slices.ContainsFunc(a.Known(), a.u.Addrs.ReachesIPv6) }
+
+// missing returns which of the wanted transports have no direct path, or may have a better one.
 func (a *Attempts) missing(want []string) []string {
-	return slices.DeleteFunc(names(a.p.Missing()), func(t string) bool { return !slices.Contains(want, t) })
+	return slices.DeleteFunc(names(a.p.Wanted()), func(t string) bool { return !slices.Contains(want, t) })
 }
 
 // names are those of transports in offers.

@@ -44,8 +44,10 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 		a.u.Spawn(func() { a.u.Dialer.OpenNAT(ctx, guess) })
 	}
 	late := slices.ContainsFunc(eps, a.u.Addrs.ReachesIPv6)
+	none := names(a.p.Missing())
 	eps = slices.DeleteFunc(slices.Clone(eps), func(e endpoint.Endpoint) bool {
-		return !slices.Contains(want, endpoint.TransportName(e.UDP)) || !a.Worth(e)
+		name := endpoint.TransportName(e.UDP)
+		return !slices.Contains(want, name) || e.Addr.Addr().Is4() && !slices.Contains(none, name) || !a.Worth(e)
 	})
 	var mu sync.Mutex // a leaf: guards what the dials return
 	out := outcome{at: time.Now()}

@@ -27,6 +27,7 @@ func (silent) ID() peer.ID                                    { return "peer" }
 func (silent) Name() string                                   { return "peer" }
 func (silent) Admitted() bool                                 { return true }
 func (silent) Missing() []ladder.Transport                    { return []ladder.Transport{ladder.TCP, ladder.QUIC} }
+func (silent) Wanted() []ladder.Transport                     { return nil }
 func (silent) Await(ctx context.Context, _ func() bool) error { <-ctx.Done(); return ctx.Err() }
 func (silent) Offered([]endpoint.Endpoint, ladder.NAT)        {}
 

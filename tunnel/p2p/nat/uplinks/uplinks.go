@@ -34,6 +34,7 @@ type Addrs struct {
 	view   func() *members.View
 	listen func() []ma.Multiaddr
 	list   func() (Reading, error)
+	route  func(to, from netip.Addr, mark uint32) (src netip.Addr, link int, err error)
 
 	mu    sync.Mutex // held while the interfaces are read; no other lock is taken under it
 	heard bool       // the kernel announces changes
@@ -57,7 +58,7 @@ type Link struct {
 // New returns the addresses of this host, for a node that listens on some of them. Those
 // in the cluster's ranges are left out of what is offered.
 func New(view func() *members.View, listen func() []ma.Multiaddr) *Addrs {
-	return &Addrs{view: view, listen: listen, list: list}
+	return &Addrs{view: view, listen: listen, list: list, route: route}
 }
 
 // LAN returns the uplinks that lead to a local network: those with private addresses, and
@@ -118,6 +119,67 @@ func (a *Addrs) Near(ip netip.Addr) bool {
 func (a *Addrs) ReachesIPv6(e endpoint.Endpoint) bool {
 	global := func(ip netip.Addr) bool { return ip.Is6() && ip.IsGlobalUnicast() && !ip.IsPrivate() }
 	return global(e.Addr.Addr()) && a.Dialable(e) && slices.ContainsFunc(a.Offered(), global)
+}
+
+// maxSources bounds the dials of one address beside the one that leaves from where the kernel chooses.
+const maxSources = 3
+
+// Sources are the addresses of this host that could serve to reach an address, beside the one that the kernel chooses for a
+// socket with a mark: one of each other network of the same kind, where the kernel would send packets from it out by the
+// interface that has it.
+func (a *Addrs) Sources(to netip.Addr, mark uint32) (out []netip.Addr) {
+	if to.IsPrivate() || to.IsLinkLocalUnicast() || to.IsLoopback() {
+		return nil // on such networks an address is lost with its interface
+	}
+	type source struct {
+		netip.Prefix
+		link int
+	}
+	var all []source // one of each network
+	for _, l := range a.now().Links {
+		for _, p := range l.Prefixes {
+			if p.Addr().Is6() {
+				p = netip.PrefixFrom(p.Addr(), min(p.Bits(), 64))
+			}
+			if p.Addr().Is4() == to.Is4() && (to.Is4() || !p.Addr().IsPrivate()) && !a.view().InCluster(p.Addr()) &&
+				!slices.ContainsFunc(all, func(s source) bool { return s.Masked() == p.Masked() }) {
+				all = append(all, source{p, l.Index})
+			}
+		}
+	}
+	if len(all) < 2 {
+		return nil
+	}
+	chosen, _, err := a.route(to, netip.Addr{}, mark)
+	if err != nil {
+		return nil
+	}
+	for _, s := range all {
+		if s.Masked().Contains(chosen) || len(out) == maxSources {
+			continue
+		}
+		if _, link, err := a.route(to, s.Addr(), mark); err == nil && link == s.link {
+			out = append(out, s.Addr())
+		}
+	}
+	return out
+}
+
+// route is where the kernel would send a packet: from which address, if none is given, and out by which interface.
+func route(to, from netip.Addr, mark uint32) (src netip.Addr, link int, err error) {
+	o := &netlink.RouteGetOptions{Mark: mark}
+	if from.IsValid() {
+		o.SrcAddr = from.AsSlice()
+	}
+	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), o)
+	if err == nil && len(routes) == 0 {
+		err = unix.ENETUNREACH
+	}
+	if err != nil {
+		return src, 0, err
+	}
+	src, _ = netip.AddrFromSlice(routes[0].Src)
+	return src.Unmap(), routes[0].LinkIndex, nil
 }
 
 // forget makes the next look read the interfaces again. heard: changes are announced from now on.

@@ -67,3 +67,55 @@ func TestOffered(t *testing.T) {
 		t.Error("loopback is dialable exactly where this node listens there")
 	}
 }
+
+// Beside the kernel's choice, one address of each other network of the same kind is a source, if packets from it leave by its
+// own uplink.
+func TestSources(t *testing.T) {
+	view := members.NewView("me", members.Membership{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:44::/48")}})
+	a := New(func() *members.View { return view }, func() []ma.Multiaddr { return nil })
+	var links []Link
+	for i, l := range [][]string{{"2001:db8:1::10/64", "2001:db8:1::11/128", "fd00::10/64", "192.168.1.10/24", "2001:db8:2::10/64"},
+		{"2001:db8:3::10/64", "192.168.2.10/24", "2001:db8:44::1/64"}, {"2001:db8:4::10/64", "5.5.6.40/24"}} {
+		link := Link{Index: i + 1}
+		for _, p := range l {
+			link.Prefixes = append(link.Prefixes, netip.MustParsePrefix(p))
+		}
+		links = append(links, link)
+	}
+	a.list = func() (Reading, error) { return Reading{Links: links}, nil }
+	asked := 0
+	// The first uplink has the default routes; another rule sends what comes from 5.5.6.40 and the last prefix by the third.
+	a.route = func(to, from netip.Addr, _ uint32) (netip.Addr, int, error) {
+		asked++
+		switch {
+		case from == netip.MustParseAddr("5.5.6.40"), from == netip.MustParseAddr("2001:db8:4::10"):
+			return from, 3, nil
+		case from.IsValid():
+			return from, 1, nil
+		case to.Is4():
+			return netip.MustParseAddr("192.168.1.10"), 1, nil
+		}
+		return netip.MustParseAddr("2001:db8:1::11"), 1, nil
+	}
+	for to, want := range map[string][]string{
+		"2001:db8:f::1": {"2001:db8:2::10", "2001:db8:4::10"},
+		"8.8.8.8":       {"5.5.6.40"},
+		"192.168.1.99":  nil, "fd00::99": nil, "fe80::1": nil,
+	} {
+		var got []string
+		for _, s := range a.Sources(netip.MustParseAddr(to), 1) {
+			got = append(got, s.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("to %s from %q, want %q", to, got, want)
+		}
+	}
+	links, asked = links[:1], 0
+	links[0].Prefixes = links[0].Prefixes[:4]
+	a.forget(false)
+	for _, to := range []string{"2001:db8:f::1", "8.8.8.8"} { // a plain dual-stack site
+		if got := a.Sources(netip.MustParseAddr(to), 1); got != nil || asked > 0 {
+			t.Errorf("to %s from %v, the kernel was asked %d times", to, got, asked)
+		}
+	}
+}

@@ -19,9 +19,9 @@ const (
 	compareEvery = 30 * time.Second
 )
 
-// Watch calls changed when the addresses that are offered to peers have changed, until
+// Watch calls gone immediately when an address has left this host, and changed when the addresses that are offered to peers have changed, until
 // ctx ends. Those of pods and containers are not among them.
-func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []netip.Addr)) {
+func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []netip.Addr), gone func(netip.Addr)) {
 	news := make(chan netlink.AddrUpdate, 64)
 	done := make(chan struct{})
 	if err := netlink.AddrSubscribe(news, done); err != nil {
@@ -45,12 +45,12 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 		select {
 		case <-ctx.Done():
 			return
-		case _, ok := <-news:
+		case n, ok := <-news:
 			if !ok {
 				news = nil
 				continue
 			}
-			if !gather(ctx, news) {
+			if !a.gather(ctx, n, news, gone) {
 				return
 			}
 		case <-time.After(pause):
@@ -69,16 +69,29 @@ func (a *Addrs) sorted() []netip.Addr {
 	return now
 }
 
-// gather takes the news of the next moment; it returns false when ctx ended first.
-func gather(ctx context.Context, news <-chan netlink.AddrUpdate) bool {
+// gather takes the news of the next moment, n being the first; it returns false when ctx ended first.
+func (a *Addrs) gather(ctx context.Context, n netlink.AddrUpdate, news <-chan netlink.AddrUpdate, gone func(netip.Addr)) bool {
 	end := time.NewTimer(debounce)
 	defer end.Stop()
+	left := func(n netlink.AddrUpdate) {
+		ip, ok := netip.AddrFromSlice(n.LinkAddress.IP)
+		if ip = ip.Unmap(); n.NewAddr || !ok || !ip.IsGlobalUnicast() || a.view().InCluster(ip) {
+			return
+		}
+		a.forget(true)
+		if !a.Owns(ip) { // else another interface has it, or it is back
+			gone(ip)
+		}
+	}
+	left(n)
 	for open := news; ; {
 		select {
-		case _, ok := <-open:
+		case n, ok := <-open:
 			if !ok {
 				open = nil
+				continue
 			}
+			left(n)
 		case <-end.C:
 			return true
 		case <-ctx.Done():

@@ -49,6 +49,9 @@ func (c *Conn) Link() ladder.Link {
 	if c.udp {
 		l.Transport = ladder.QUIC
 	}
+	if ip, ok := endpoint.IP(c.RemoteMultiaddr()); ok && !l.Relayed {
+		l.IPv6 = ip.Is6()
+	}
 	return l
 }
 

@@ -66,12 +66,20 @@ func (p *Peer) Missing() []ladder.Transport {
 	return p.state.m.Missing()
 }
 
+// Wanted returns those, and the ones that may be had over IPv6 again.
+func (p *Peer) Wanted() []ladder.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.m.Wanted()
+}
+
 // Await waits until done returns true. It is called now and after every change of paths.
 func (p *Peer) Await(ctx context.Context, done func() bool) error { return p.changed.Until(ctx, done) }
 
 // Offered receives what an offer of the peer said.
 func (p *Peer) Offered(eps []endpoint.Endpoint, theirs ladder.NAT) {
 	p.Apply(ladder.NATs{Mine: p.t.Punch.NAT(), Theirs: theirs})
+	p.Apply(ladder.IPv6{Both: p.attempts.IPv6()})
 	p.t.Book.Note(p.id, eps, p.Admitted)
 }
 

@@ -60,6 +60,13 @@ func (t *Table) Add(c network.Conn) {
 // Remove takes the path of a connection that has ended.
 func (t *Table) Remove(c network.Conn) { t.registry.remove(c) }
 
+// Broken gives up the path of c, if it has one: it cannot work any longer.
+func (t *Table) Broken(c network.Conn, why string) {
+	if x := t.registry.at(c); x != nil {
+		x.peer.Apply(ladder.Broken{Path: x.ID, Why: why})
+	}
+}
+
 // Conn returns the path of c, nil if it has none.
 func (t *Table) Conn(c network.Conn) *paths.Conn {
 	if x := t.registry.at(c); x != nil {
@@ -121,6 +128,7 @@ func (t *Table) Wake(id peer.ID) {
 func (t *Table) NetChanged() {
 	for _, p := range t.registry.all() {
 		p.attempts.NetChanged()
+		p.Apply(ladder.IPv6{Both: p.attempts.IPv6()})
 		p.Apply(ladder.NetChanged{})
 	}
 }

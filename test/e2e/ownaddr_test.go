@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
+)
+
+// newIPv6Pair are two sites with IPv6 behind firewalls, whose NATs for IPv4 are of a kind, 40 ms apart. The first node has an
+// address of a second prefix, which the kernel does not choose for the other node.
+func newIPv6Pair(t *testing.T, kind lab.NAT) *pair {
+	t.Helper()
+	l := newLab(t)
+	r := relay(t, l, "relay")
+	r.ListenIPv6()
+	for _, a := range l.Cluster.Relays { // it sees where the nodes' IPv6 is
+		l.Cluster.Relays = append(l.Cluster.Relays, strings.Replace(a, "/ip4/"+r.Addr+"/", "/ip6/2a05:5:0:5::5/", 1))
+	}
+	p := &pair{lab: l}
+	p.n1, p.n2 = two(kind, kind)(t, l)
+	addIPv6(t, l, p.n1)
+	addIPv6(t, l, p.n2)
+	ok(t, p.n1.Site.Router.Script("ip -6 addr add 2a05:6:9::1/64 dev lan0 nodad"))
+	ok(t, p.n1.Script("ip -6 addr add 2a05:6:9::10/64 dev eth0 nodad"))
+	ok(t, l.WAN.Script("ip -6 route add 2a05:6:9::/64 via 2a05:5:0:1::1"))
+	_, err := l.InsertLink(t.Context(), p.n1.Site.Router, link.Both(link.Direction{Delay: 20 * time.Millisecond}), 1)
+	ok(t, err)
+	startAll(t, l)
+	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.onPath(t, "direct", 30*time.Second)
+	return p
+}
+
+// onPath waits until both nodes use a path of a kind, and returns how long that took. One over IPv6 is direct here, one over IPv4 punched.
+func (p *pair) onPath(t *testing.T, kind string, d time.Duration) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
+		_, err := n[0].WaitPath(within(t, d), n[1], kind)
+		ok(t, err)
+	}
+	return time.Since(start)
+}
+
+// TestAddressDeleted deletes the own address that the direct path uses, while there is another one.
+func TestAddressDeleted(t *testing.T) {
+	beside(t)
+	p := newIPv6Pair(t, lab.Symmetric)
+	var gaps []float64
+	for i := 0; remeasure(gaps, 500); i++ {
+		p.onPath(t, "direct", 10*time.Second)
+		time.Sleep(2 * time.Second)
+		wait := pings(t, p.pod1, p.pod2.IP4(), 5*time.Second)
+		time.Sleep(time.Second)
+		used := []string{"2a05:6:1::10/64", "2a05:6:9::10/64"}[i%2]
+		ok(t, p.n1.Script("ip -6 addr del "+used+" dev eth0"))
+		gaps = append(gaps, wait())
+		t.Logf("direct again at most %v later", p.onPath(t, "direct", 10*time.Second))
+		ok(t, p.n1.Script("ip -6 addr add "+used+" dev eth0 nodad"))
+		time.Sleep(2 * time.Second)
+	}
+	held(t, gaps, 500)
+}
+
+// TestPrefixLost has a site's router lose the prefix of the address that the kernel chooses, silently: the node still has it.
+func TestPrefixLost(t *testing.T) {
+	beside(t)
+	p := newIPv6Pair(t, lab.Symmetric)
+	time.Sleep(2 * time.Second)
+	wait := pings(t, p.pod1, p.pod2.IP4(), 12*time.Second)
+	time.Sleep(time.Second)
+	elapsed := stopwatch(t)
+	ok(t, p.lab.WAN.Script("ip -6 route del 2a05:6:1::/64", "ip -6 route add blackhole 2a05:6:1::/64"))
+	p.onPath(t, "relayed", 10*time.Second)
+	if p.onPath(t, "direct", 60*time.Second); elapsed() > 5*time.Second {
+		t.Errorf("direct from the other address after %v, want at most 5 s", elapsed())
+	}
+	t.Logf("direct from the other address after %v", elapsed())
+	if gap := wait(); gap > 5000 {
+		t.Errorf("gap %.0f ms, want at most 5 s", gap)
+	}
+}
+
+// TestIPv6ComesBack cuts IPv6 between two sites whose IPv4 is punched, and has it back.
+func TestIPv6ComesBack(t *testing.T) {
+	slow(t)
+	beside(t)
+	p := newIPv6Pair(t, lab.EIM)
+	time.Sleep(2 * time.Second)
+	ok(t, p.lab.WAN.Script("ip6tables -w -I FORWARD -j DROP"))
+	wait := pings(t, p.pod1, p.pod2.IP4(), 60*time.Second)
+	p.onPath(t, "punched", 30*time.Second)
+	time.Sleep(10 * time.Second)
+	ok(t, p.lab.WAN.Script("ip6tables -w -D FORWARD -j DROP"))
+	if took := p.onPath(t, "direct", 45*time.Second); took > 30*time.Second {
+		t.Errorf("over IPv6 again after %v, want at most 30 s", took)
+	} else {
+		t.Logf("over IPv6 again after %v", took)
+	}
+	_ = wait()
+}
