@@ -199,12 +199,18 @@ func (l *lanPaths) check() []findings.Finding {
 // notes say in plain words what the LAN paths in use do not give, and which ones there may not be because the membership
 // trusts no network with both ends.
 func (l *lanPaths) notes() (out []findings.Finding) {
-	var plain, left []string
-	var missing []netip.Prefix
+	var plain, left, global []string
+	var missing, on []netip.Prefix
 	for m := range l.peers.plan().Members() {
 		st, _ := l.status(m.PeerID)
 		if st.Kind != "" {
 			plain = append(plain, m.Name)
+		}
+		if n := st.Global; n.On.IsValid() {
+			global = append(global, m.Name)
+			if !slices.Contains(on, n.On) && len(on) < mostNamed {
+				on = append(on, n.On)
+			}
 		}
 		if p, ok := common(st.Untrusted); ok {
 			left = append(left, m.Name)
@@ -220,6 +226,11 @@ func (l *lanPaths) notes() (out []findings.Finding) {
 	if len(left) > 0 {
 		f := findings.Notef("lan-trusted", "no vxlan to %s, whose packets take the tunnel: across routers, and where something on the link puts its own MAC into packets (a repeater, a cloud's subnet), it needs an entry of lan.trusted; releases up to 0.2 needed none", wording.Most(left, mostNamed))
 		f.Remedy = fmt.Sprintf("nothing; or, if nobody on the way reads or forges packets, add to the membership lan: {trusted: %v} (cluster.yaml; spec.lan.trusted of PodNetwork cluster; podNetwork.lan.trusted of the chart)", missing)
+		out = append(out, f)
+	}
+	if len(global) > 0 {
+		f := findings.Notef("lan-global", "packets to %s take the tunnel: it seems to be on one link with this node, but by global IPv6 addresses alone", wording.Most(global, mostNamed))
+		f.Remedy = fmt.Sprintf("nothing; or add a ULA to these nodes; or, if nobody on that link reads or forges packets, add to the membership lan: {trusted: %v} (cluster.yaml; spec.lan.trusted of PodNetwork cluster; podNetwork.lan.trusted of the chart)", on)
 		out = append(out, f)
 	}
 	return out
@@ -428,6 +439,7 @@ type outerVersion struct {
 // choose decides on it: IPv6 if there is nothing else. It reports whether the decision has
 // changed; an uplink that comes up late, such as a modem, does not change it.
 func (o *outerVersion) choose(uplinks []mesh.Uplink, now time.Time) bool {
+	uplinks = slices.DeleteFunc(slices.Clone(uplinks), func(u mesh.Uplink) bool { return !mesh.PrivateUnderlay(u.Addr) })
 	if len(uplinks) == 0 {
 		return false
 	}

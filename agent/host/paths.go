@@ -146,7 +146,7 @@ func (p *Paths) Traffic() (map[mesh.Inlet]mesh.Count, error) {
 	return out, nil
 }
 
-// Uplinks lists the private addresses of links that lead to other hosts, in the
+// Uplinks lists the private addresses, and those in the IPv6 internet, of links that lead to other hosts, in the
 // order of their numbers. Addresses inside the cluster's ranges are not uplinks.
 func (p *Paths) Uplinks() ([]mesh.Uplink, error) {
 	p.mu.Lock()

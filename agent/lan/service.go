@@ -257,7 +257,7 @@ func (s *Service) send(p decide.Send) {
 	if sock == nil {
 		return
 	}
-	if err := sock.Send(s.cfg.Mark(p.Slot), p.To, p.Payload); err != nil {
+	if err := sock.Send(s.cfg.Mark(p.Slot), p.Hops, p.To, p.Payload); err != nil {
 		p.Failed(err)
 	}
 }

@@ -108,6 +108,55 @@ func TestUplinksAsBeforeButSuspect(t *testing.T) {
 	})
 }
 
+// Neighbours with global addresses alone are native where the membership trusts their network and nothing has lowered the hop
+// limit of a probe; else the tunnel carries their packets, and status says what to do. Trust that is taken back ends the path.
+func TestGlobalNeighbours(t *testing.T) {
+	for name, c := range map[string]struct {
+		trusted string
+		hops    int
+		want    mesh.PathKind
+		why     string
+	}{
+		"trusted":         {"2a05:6:1::/48", 255, mesh.Native, ""},
+		"behind a router": {"2a05:6:1::/48", 254, "", "no answer"},
+		"not trusted":     {"2a05:6:2::/48", 255, "", "add a ULA to both, or list 2a05:6:1::/64 in the membership's lan.trusted"},
+	} {
+		onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+			l.Pass = func(p *lantest.Probe) bool { p.Hops -= 255 - c.hops; return true }
+			plans := make([]mesh.Plan, 2)
+			for i, x := range n {
+				u := x.Uplink
+				u.Addr, u.Bits = netip.MustParseAddr(fmt.Sprintf("2a05:6:1::%d", i+1)), 64
+				x.Kernel.SetUplinks(u)
+				x.UplinksChanged()
+				plans[i] = x.Plan(n...)
+				plans[i].Trust.Trusted = []netip.Prefix{netip.MustParsePrefix(c.trusted)}
+				x.SetPlan(plans[i], decide.Off{})
+			}
+			for _, x := range n {
+				x.UseAll()
+			}
+			if c.want != "" {
+				becomes(t, n[0], n[1], c.want, 3*time.Second)
+			}
+			time.Sleep(5 * time.Second)
+			for _, x := range [][2]*lantest.Node{{n[0], n[1]}, {n[1], n[0]}} {
+				st, _ := x[0].Status(x[1].Member.PeerID)
+				if st.Kind != c.want || !strings.Contains(st.Reason, c.why) || st.Global.On.IsValid() != strings.Contains(c.why, "ULA") {
+					t.Errorf("%s: %s, reason %q, note of %v", name, st.Kind, st.Reason, st.Global)
+				}
+			}
+			if c.want != "" {
+				plans[0].Trust.Trusted = nil
+				n[0].SetPlan(plans[0], decide.Off{})
+				if k := n[0].Kernel.Paths(); len(k.Routes)+len(k.Probes)+len(k.Senders) > 0 {
+					t.Errorf("left without trust: %+v", k)
+				}
+			}
+		})
+	}
+}
+
 // Many members find a node at the same time, whose kernel takes a while for each change.
 // The kernel gets in few calls what all of them change, or those in use would be lost meanwhile.
 func TestManyPeersTogether(t *testing.T) {

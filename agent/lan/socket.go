@@ -22,8 +22,8 @@ import (
 // Socket sends and receives the probes of one pod IP version.
 type Socket interface {
 	Port() uint16
-	// Send sends b with the mark that routes it.
-	Send(mark int, to netip.AddrPort, b []byte) error
+	// Send sends b with the mark that routes it, and a hop limit.
+	Send(mark, hops int, to netip.AddrPort, b []byte) error
 	// Run calls f with each packet to the gateway until Close. f must not keep b.
 	Run(f func(b []byte, a Arrival))
 	// Renamed says that interfaces may have other names now.
@@ -35,6 +35,7 @@ type Socket interface {
 type Arrival struct {
 	From netip.Addr
 	Link string // the interface it came in on, "" when that is gone
+	Hops int    // its hop limit
 	V6   bool
 }
 
@@ -48,13 +49,14 @@ type socket struct {
 
 	mu    sync.Mutex // of sending and of links; nothing else is locked while it is held
 	mark  int        // the socket's now
+	hops  int        // likewise
 	links map[int]string
 }
 
 // Listen opens a Socket of the kernel for probes to a gateway, at port or, if that is in
 // use, at another one.
 func Listen(gateway netip.Addr, port uint16) (Socket, error) {
-	s := &socket{v6: gateway.Is6(), gateway: gateway, links: map[int]string{}}
+	s := &socket{v6: gateway.Is6(), gateway: gateway, hops: 1, links: map[int]string{}}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if cerr := c.Control(func(fd uintptr) { err = s.options(int(fd)) }); cerr != nil {
@@ -82,7 +84,7 @@ func Listen(gateway netip.Addr, port uint16) (Socket, error) {
 }
 
 // options keeps probes from being fragmented, whatever the kernel knows of the path, and
-// from being routed.
+// from being routed, unless they say otherwise.
 func (s *socket) options(fd int) error {
 	set := func(level, name, value int) error { return unix.SetsockoptInt(fd, level, name, value) }
 	if s.v6 {
@@ -90,32 +92,48 @@ func (s *socket) options(fd int) error {
 			set(unix.SOL_IPV6, unix.IPV6_V6ONLY, 1),
 			set(unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS, 1),
 			set(unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
-			set(unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1))
+			set(unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1),
+			set(unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
 	}
 	return errors.Join(
 		set(unix.SOL_IP, unix.IP_TTL, 1),
 		set(unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
-		set(unix.SOL_IP, unix.IP_PKTINFO, 1))
+		set(unix.SOL_IP, unix.IP_PKTINFO, 1),
+		set(unix.SOL_IP, unix.IP_RECVTTL, 1))
 }
 
 // Send implements Socket.
-func (s *socket) Send(mark int, to netip.AddrPort, b []byte) error {
+func (s *socket) Send(mark, hops int, to netip.AddrPort, b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if mark != s.mark {
-		raw, err := s.conn.SyscallConn()
-		if err != nil {
-			return err
-		}
-		if cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark) }); cerr != nil {
-			return cerr
-		}
-		if err != nil {
+		if err := s.set(unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
 			return fmt.Errorf("mark probes: %w", err)
 		}
 		s.mark = mark
 	}
+	if hops != s.hops {
+		level, name := unix.SOL_IP, unix.IP_TTL
+		if s.v6 {
+			level, name = unix.SOL_IPV6, unix.IPV6_UNICAST_HOPS
+		}
+		if err := s.set(level, name, hops); err != nil {
+			return fmt.Errorf("limit hops of probes: %w", err)
+		}
+		s.hops = hops
+	}
 	_, err := s.conn.WriteToUDPAddrPort(b, to)
+	return err
+}
+
+func (s *socket) set(level, name, value int) error {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, value) }); cerr != nil {
+		return cerr
+	}
 	return err
 }
 
@@ -131,22 +149,22 @@ func (s *socket) Run(f func(b []byte, a Arrival)) {
 			continue // an ICMP error of an earlier probe
 		}
 		var to net.IP
-		var link int
+		var link, hops int
 		if s.v6 {
 			var cm ipv6.ControlMessage
 			if cm.Parse(oob[:on]) != nil {
 				continue
 			}
-			link, to = cm.IfIndex, cm.Dst
+			link, to, hops = cm.IfIndex, cm.Dst, cm.HopLimit
 		} else {
 			var cm ipv4.ControlMessage
 			if cm.Parse(oob[:on]) != nil {
 				continue
 			}
-			link, to = cm.IfIndex, cm.Dst
+			link, to, hops = cm.IfIndex, cm.Dst, cm.TTL
 		}
 		if to.Equal(s.gateway.AsSlice()) {
-			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.linkName(link), V6: s.v6})
+			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.linkName(link), Hops: hops, V6: s.v6})
 		}
 	}
 }
@@ -198,7 +216,7 @@ func (i *inbox) put(b []byte, a Arrival) {
 	}
 	i.mu.Lock()
 	if len(i.list) < maxInbox {
-		i.list = append(i.list, decide.Packet{Message: m, V6: a.V6, From: a.From, Link: a.Link, Payload: bytes.Clone(b), At: time.Now()})
+		i.list = append(i.list, decide.Packet{Message: m, V6: a.V6, From: a.From, Link: a.Link, Hops: a.Hops, Payload: bytes.Clone(b), At: time.Now()})
 	}
 	i.mu.Unlock()
 	i.arrived.Wake()

@@ -139,6 +139,38 @@ func TestIPv6Underlay(t *testing.T) {
 	}
 }
 
+// TestGlobalUnderlay: the nodes of a LAN have global IPv6 addresses there, and no private ones. Their packets take the tunnel, and
+// status says what to do; once the membership trusts the prefix, they go natively, until it does not any longer.
+func TestGlobalUnderlay(t *testing.T) {
+	beside(t)
+	p := newLANPair(t, func(p *lanPair) {
+		ok(t, p.site.Router.Script("ip addr add 2a05:6:1::1/64 dev lan0 nodad", "ip addr add 100.64.1.1/24 dev lan0"))
+		for i, n := range []*lab.Node{p.n1, p.n2} {
+			// The IPv4 address stays as a way to the relay, but it is no private one.
+			x := []string{"11", "12"}[i]
+			ok(t, n.Script("ip addr flush dev eth0 scope global", "ip addr add 100.64.1."+x+"/24 dev eth0",
+				"ip addr add 2a05:6:1::"+x+"/64 dev eth0 nodad", "ip route replace default via 100.64.1.1"))
+		}
+	})
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.both(t, 15*time.Second, "direct")
+	says(t, p.n1, p.n2, "direct", "add a ULA to both, or list 2a05:6:1::/64 in the membership's lan.trusted")
+	out, _, err := p.n1.AgentCommand(t.Context(), "doctor", "--json", "--runtime-dir", p.n1.Config.RuntimeDir)
+	if contains(t, out, `"lan-global"`, "trusted: [2a05:6:1::/64]"); err != nil {
+		t.Logf("doctor: %v", err)
+	}
+	p.lab.Cluster.LAN = &lab.Trust{Trusted: []string{"2a05:6:1::/48"}}
+	ok(t, p.lab.WriteMembership())
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	p.both(t, 15*time.Second, "native")
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	curlPods(t, p.pod2, p.pod1, 3*time.Second)
+	p.lab.Cluster.LAN = nil
+	ok(t, p.lab.WriteMembership())
+	p.both(t, 5*time.Second, "direct")
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+}
+
 // TestVXLANUnderlayComesLate: while the nodes boot there are IPv6 addresses alone. IPv4's
 // come when the agents run already, and VXLAN takes them, as it does on other nodes.
 func TestVXLANUnderlayComesLate(t *testing.T) {

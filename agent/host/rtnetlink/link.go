@@ -227,7 +227,7 @@ func deleteOurs(link netlink.Link, err error) error {
 	return deleteLink(link)
 }
 
-// Uplinks lists the private addresses of links that lead to other hosts, in the
+// Uplinks lists the private addresses, and those in the IPv6 internet, of links that lead to other hosts, in the
 // order of their numbers. Addresses inside the cluster's ranges are not uplinks.
 func Uplinks(ranges []netip.Prefix) ([]mesh.Uplink, error) {
 	links, err := Links()
@@ -249,7 +249,7 @@ func Uplinks(ranges []netip.Prefix) ([]mesh.Uplink, error) {
 	for _, a := range addrs {
 		p := prefixOf(a.IPNet)
 		link := byIndex[a.LinkIndex]
-		if link == nil || !mesh.PrivateUnderlay(p.Addr()) || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 ||
+		if link == nil || !mesh.PrivateUnderlay(p.Addr()) && (!mesh.GlobalUnderlay(p.Addr()) || a.Flags&unix.IFA_F_DEPRECATED != 0) || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 ||
 			p.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 ||
 			slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(p.Addr()) }) {
 			continue

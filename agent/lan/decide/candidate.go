@@ -46,6 +46,9 @@ func version(v6 bool) int {
 
 func (c candidate) key() trackKey { return trackKey{c.v6, c.slot} }
 
+// global reports whether only the probes' hop limit shows that both ends are on one link: the addresses are not private.
+func (c candidate) global() bool { return mesh.GlobalUnderlay(c.via) }
+
 // same reports whether c and o are the same path.
 func (c candidate) same(o candidate) bool {
 	c.slot, o.slot = 0, 0
@@ -74,7 +77,7 @@ func candidates(us, them Offer, uplinks []mesh.Uplink, low bool, round int, v4, 
 			continue
 		}
 		if us.NoNative == "" && them.NoNative == "" {
-			out = append(out, nativeCandidates(pairs, uplinks, pods.v6)...)
+			out = append(out, nativeCandidates(append(slices.Clone(pairs), globalPairs(us, them, low, true)...), uplinks, pods.v6)...)
 		}
 		if us.NoVXLAN == "" && them.NoVXLAN == "" && us.VXLANPort == them.VXLANPort && us.VXLANIPv6 == them.VXLANIPv6 {
 			if c, ok := vxlanCandidate(pairs, us, round, pods.v6); ok {
@@ -117,6 +120,15 @@ func pairsOf(us, them Offer, low bool) []pair {
 		return cmp.Or(cmp.Compare(rank(x), rank(y)), x1.Addr.Compare(y1.Addr), x2.Addr.Compare(y2.Addr))
 	})
 	return out
+}
+
+// globalPairs lists the pairs of global addresses on a common prefix, of trusted networks or of others.
+func globalPairs(us, them Offer, low, trusted bool) []pair {
+	trust := us.trust
+	us.Addrs, them.Addrs = us.Global, them.Global
+	return slices.DeleteFunc(pairsOf(us, them, low), func(p pair) bool {
+		return !p.onLink() || trust.Covers(p.us.Addr, p.them.Addr) != trusted
+	})
 }
 
 // onLink reports whether each address is inside the other's prefix.

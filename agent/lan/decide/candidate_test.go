@@ -11,7 +11,7 @@ import (
 // uplinksOf gives each address of an offer a link: eth0, eth1 …
 func uplinksOf(o Offer) []mesh.Uplink {
 	var out []mesh.Uplink
-	for i, a := range o.Addrs {
+	for i, a := range slices.Concat(o.Addrs, o.Global) {
 		out = append(out, mesh.Uplink{Link: "eth" + string(rune('0'+i)), Index: 2 + i, Addr: a.Addr, Bits: a.Bits, MTU: a.MTU, MAC: a.MAC})
 	}
 	return out
@@ -22,6 +22,13 @@ func trusting(o Offer, networks ...string) Offer {
 	for _, n := range networks {
 		o.trust.Trusted = append(o.trust.Trusted, netip.MustParsePrefix(n))
 	}
+	return o
+}
+
+// global is an offer with a global address alone.
+func global(a string) Offer {
+	o := goodOffer()
+	o.Global = []Address{addr(a, 64)}
 	return o
 }
 
@@ -53,6 +60,14 @@ func TestCandidates(t *testing.T) {
 		{"both have the same address", lan1, lan1, true, false, nil},
 		{"their other address is ours", goodOffer(addr("192.168.1.11", 24), addr("10.0.0.5", 8)), goodOffer(addr("192.168.1.12", 24), addr("10.0.0.5", 8)), true, false, []string{
 			"4 0 192.168.1.12 on eth0 1500", "4 3 vxlan to 192.168.1.12 1450"}},
+		{"global addresses on one link, not trusted", global("2a05:6:1::11"), global("2a05:6:1::12"), true, true, nil},
+		{"global addresses on one link", trusting(global("2a05:6:1::11"), "2a05:6:1::/48"), global("2a05:6:1::12"), true, true, []string{
+			"4 0 2a05:6:1::12 on eth0 1500", "6 0 2a05:6:1::12 on eth0 1500"}},
+		{"global addresses of one site", trusting(global("2a05:6:1::11"), "2a05:6:1::/48"), global("2a05:6:1:1::12"), true, true, nil},
+		{"global addresses of two trusted networks", trusting(global("2a05:6:1::11"), "2a05:6:1::/126", "2a05:6:1::10/124"), global("2a05:6:1::1"), true, true, nil},
+		{"global addresses beside private ones", trusting(change(lan1, func(o *Offer) { o.Global = global("2a05:6:1::11").Global }), "2a05:6:1::/48"),
+			change(lan2, func(o *Offer) { o.Global = global("2a05:6:1::12").Global }), true, false, []string{
+				"4 0 192.168.1.12 on eth0 1500", "4 1 2a05:6:1::12 on eth1 1500", "4 3 vxlan to 192.168.1.12 1450"}},
 		{"two uplinks each", goodOffer(addr("192.168.1.11", 24), addr("10.0.0.11", 24)), goodOffer(addr("10.0.0.12", 24), addr("192.168.1.12", 24)), true, false, []string{
 			"4 0 10.0.0.12 on eth1 1500", "4 1 192.168.1.12 on eth0 1500", "4 3 vxlan to 10.0.0.12 1450"}},
 		{"no private address", lan1, goodOffer(), true, true, nil},

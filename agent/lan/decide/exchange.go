@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -64,7 +65,7 @@ func (m *Machine) Take(now time.Time, x *Exchange, them Offer) bool {
 	sess := newSession(first, second, a, b, x.initiator)
 	p.install(sess, x.Us, them, first.Round, all, now)
 	m.sessions[sess.id] = p
-	if !slices.Equal(x.Us.Addrs, offered(m.plan, m.uplinks)) { // they changed meanwhile
+	if now := m.ownOffer(); !slices.Equal(x.Us.Addrs, now.Addrs) || !slices.Equal(x.Us.Global, now.Global) { // they changed meanwhile
 		p.stale = true
 	}
 	m.choose(p, now)
@@ -96,16 +97,17 @@ func (m *Machine) Candidates(id mesh.PeerID) []string {
 func (m *Machine) ownOffer() Offer {
 	lan := m.plan.Host.LAN
 	return Offer{
-		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: offered(m.plan, m.uplinks),
+		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: offered(m.plan, m.uplinks, mesh.PrivateUnderlay),
+		Global:    offered(m.plan, m.uplinks, mesh.GlobalUnderlay),
 		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: m.off.Native, NoVXLAN: m.off.VXLAN, trust: m.plan.Trust,
 	}
 }
 
-// offered are the addresses that other members get to know.
-func offered(plan mesh.Plan, uplinks []mesh.Uplink) []Address {
+// offered are the addresses of a kind that other members get to know: global ones, too, that nobody trusts, to say so.
+func offered(plan mesh.Plan, uplinks []mesh.Uplink, kind func(netip.Addr) bool) []Address {
 	var out []Address
 	for _, u := range uplinks {
-		if len(out) < maxAddrs && plan.Underlay(u.Addr) {
+		if len(out) < maxAddrs && kind(u.Addr) && (plan.Underlay(u.Addr) || mesh.GlobalUnderlay(u.Addr)) {
 			out = append(out, Address{u.Addr, u.Bits, u.MTU, u.MAC})
 		}
 	}

@@ -14,9 +14,14 @@ type Packet struct {
 	V6      bool
 	From    netip.Addr
 	Link    string // the interface it came in on, "" when that is gone
+	Hops    int    // its hop limit on arrival
 	Payload []byte
 	At      time.Time
 }
+
+// maxHops is the hop limit of probes between global addresses: no router can pass one on without lowering it (RFC 5082). Those
+// between private addresses have 1, and no router passes them on.
+const maxHops = 255
 
 // Hear handles one packet. It returns what to answer once the kernel holds Paths (a peer
 // that sees an answer may send), and when the next probe to the sender is due; the zero
@@ -28,7 +33,7 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	}
 	sess := p.sessionOf(k.session, k.At)
 	t := p.tracks[trackKey{k.V6, k.slot}]
-	if sess == nil || t == nil || k.From != p.gateways[version(k.V6)] || !m.cfg.mayArrive(t, k.Link) || !authentic(sess.in, k.Payload) {
+	if sess == nil || t == nil || k.From != p.gateways[version(k.V6)] || !m.cfg.mayArrive(t, k.Link) || t.c.global() && k.Hops != maxHops || !authentic(sess.in, k.Payload) {
 		return nil, time.Time{}
 	}
 	if k.flags&flagBusy != 0 {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,7 +28,9 @@ type Offer struct {
 	Version int       `json:"version"`
 	Secret  []byte    `json:"secret"` // half of the key, 32 random bytes
 	Round   int       `json:"round"`  // of the initiator: which pair VXLAN is tried on
-	Addrs   []Address `json:"addrs"`
+	Addrs   []Address `json:"addrs"`  // private ones
+	// Global are those in the IPv6 internet, of releases that know them.
+	Global []Address `json:"global,omitempty"`
 	// ProbePort is where probes are received, at the gateways.
 	ProbePort uint16 `json:"probePort"`
 	VXLANPort uint16 `json:"vxlanPort"`
@@ -119,11 +122,15 @@ func parseOffer(b []byte) (Offer, error) {
 		return Offer{}, fmt.Errorf("%w: no port for probes", ErrBadOffer)
 	}
 	o.NoNative, o.NoVXLAN = wording.Foreign(o.NoNative, maxReason), wording.Foreign(o.NoVXLAN, maxReason)
-	o.Addrs = o.Addrs[:min(len(o.Addrs), maxAddrs)]
-	for _, a := range o.Addrs {
-		if !mesh.PrivateUnderlay(a.Addr) || a.Addr.Zone() != "" || a.Bits < 1 || a.Bits > a.Addr.BitLen() || a.MTU < 0 {
-			return Offer{}, fmt.Errorf("%w: address %s/%d, MTU %d", ErrBadOffer, a.Addr, a.Bits, a.MTU)
+	o.Addrs, o.Global = o.Addrs[:min(len(o.Addrs), maxAddrs)], o.Global[:min(len(o.Global), maxAddrs)]
+	return o, errors.Join(checkAddrs(o.Addrs, mesh.PrivateUnderlay), checkAddrs(o.Global, mesh.GlobalUnderlay))
+}
+
+func checkAddrs(all []Address, kind func(netip.Addr) bool) error {
+	for _, a := range all {
+		if !kind(a.Addr) || a.Addr.Zone() != "" || a.Bits < 1 || a.Bits > a.Addr.BitLen() || a.MTU < 0 {
+			return fmt.Errorf("%w: address %s/%d, MTU %d", ErrBadOffer, a.Addr, a.Bits, a.MTU)
 		}
 	}
-	return o, nil
+	return nil
 }

@@ -201,10 +201,10 @@ func (p *peer) exclude(kind mesh.PathKind) {
 	}
 }
 
-// distrust gives up VXLAN across routers where the membership no longer has both ends in one network.
+// distrust gives up VXLAN across routers, and global addresses, where the membership no longer has both ends in one network.
 func (p *peer) distrust(trust mesh.Trust) {
 	for k, t := range p.tracks {
-		if t.c.kind == mesh.VXLAN && t.c.mac == (MAC{}) && !trust.Covers(t.c.local, t.c.via) {
+		if (t.c.kind == mesh.VXLAN && t.c.mac == (MAC{}) || t.c.global()) && !trust.Covers(t.c.local, t.c.via) {
 			delete(p.tracks, k)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 type Send struct {
 	V6      bool
 	Slot    int
+	Hops    int // the hop limit
 	To      netip.AddrPort
 	Payload []byte
 	track   *track
@@ -27,8 +28,12 @@ func newSend(now time.Time, p *peer, sess *session, t *track, typ byte, seq uint
 	if t.active(now) {
 		m.flags |= flagBusy
 	}
+	hops := 1
+	if t.c.global() {
+		hops = maxHops
+	}
 	return Send{
-		V6: t.c.v6, Slot: t.c.slot, To: netip.AddrPortFrom(p.gateways[version(t.c.v6)], p.them.ProbePort),
+		V6: t.c.v6, Slot: t.c.slot, Hops: hops, To: netip.AddrPortFrom(p.gateways[version(t.c.v6)], p.them.ProbePort),
 		Payload: m.seal(sess.out, size-headers(t.c.v6)), track: t, request: typ == typeRequest,
 	}
 }

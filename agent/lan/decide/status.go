@@ -34,6 +34,24 @@ type Status struct {
 	Proved []netip.Addr
 	// Untrusted are this node's and the peer's address that VXLAN might reach if an entry of lan.trusted had both.
 	Untrusted [2]netip.Addr
+	// Global are this node's and the peer's global address on one link that no entry of lan.trusted has, and its prefix.
+	Global Neighbours
+}
+
+// Neighbours are two addresses of one link.
+type Neighbours struct {
+	Us, Them netip.Addr
+	On       netip.Prefix
+}
+
+// neighbours are global addresses of one link that a native path may not use; ok: nothing better is there.
+func (p *peer) neighbours() (n Neighbours, ok bool) {
+	all := globalPairs(p.us, p.them, p.low, false)
+	if len(all) == 0 || p.us.NoNative != "" || p.them.NoNative != "" || slices.ContainsFunc(pairsOf(p.us, p.them, p.low), pair.onLink) {
+		return n, false
+	}
+	x := all[0]
+	return Neighbours{x.us.Addr, x.them.Addr, netip.PrefixFrom(x.us.Addr, max(x.us.Bits, x.them.Bits)).Masked()}, true
 }
 
 // status describes the peer.
@@ -41,6 +59,9 @@ func (p *peer) status(off Off) Status {
 	out := Status{Received: p.received}
 	if x, why := p.untrusted(); why != "" && !p.works() {
 		out.Untrusted = [2]netip.Addr{x.us.Addr, x.them.Addr}
+	}
+	if n, ok := p.neighbours(); ok && !p.works() {
+		out.Global = n
 	}
 	for _, t := range p.tracks {
 		if t.usable() && !slices.Contains(out.Proved, t.c.via) {
@@ -136,6 +157,11 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 		return out
 	case kind == mesh.VXLAN && (p.us.VXLANPort != p.them.VXLANPort || p.us.VXLANIPv6 != p.them.VXLANIPv6):
 		return "the peer's VXLAN has another port or IP version"
+	}
+	if n, ok := p.neighbours(); ok && kind == mesh.Native {
+		return fmt.Sprintf("%s and %s are on one link by global addresses alone: add a ULA to both, or list %s in the membership's lan.trusted", n.Us, n.Them, n.On)
+	}
+	switch {
 	case len(p.us.Addrs) == 0:
 		return "this node has no private address"
 	case len(p.them.Addrs) == 0:

@@ -31,6 +31,7 @@ type Probe struct {
 	Answer   bool
 	Payload  []byte
 	Link     string // on which it comes in
+	Hops     int    // its hop limit
 }
 
 // LAN carries probes and streams between its nodes without delay. Its services run in the
@@ -218,12 +219,12 @@ func (s socket) Run(f func(b []byte, a lan.Arrival)) {
 }
 
 // Send checks what holds for every probe and answer: the kernel held its path before.
-func (s socket) Send(slot int, to netip.AddrPort, b []byte) error {
+func (s socket) Send(slot, hops int, to netip.AddrPort, b []byte) error {
 	l, paths := s.n.lan, s.n.Kernel.Paths()
 	if !slices.ContainsFunc(paths.Probes, func(p mesh.ProbeRoute) bool { return p.Slot == slot && p.Target == to.Addr() }) {
 		l.T.Errorf("%s: a probe to %s leaves, and the kernel has no route for it", s.n.Member.Name, to)
 	}
-	p := &Probe{From: s.n, Slot: slot, Answer: b[4] == 2, Payload: b, Link: "eth0"}
+	p := &Probe{From: s.n, Slot: slot, Answer: b[4] == 2, Payload: b, Link: "eth0", Hops: hops}
 	if slot == vxlanSlot {
 		p.Link = vxlanName
 	}
@@ -242,7 +243,7 @@ func (s socket) Send(slot int, to netip.AddrPort, b []byte) error {
 		l.T.Errorf("%s answers %s, and the kernel does not let it in", s.n.Member.Name, p.To.Member.Name)
 	}
 	if pass == nil || pass(p) {
-		p.To.Receive(p.Payload, lan.Arrival{From: s.n.gateway, Link: p.Link})
+		p.To.Receive(p.Payload, lan.Arrival{From: s.n.gateway, Link: p.Link, Hops: p.Hops})
 	}
 	return nil
 }

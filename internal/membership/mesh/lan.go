@@ -31,13 +31,18 @@ const (
 
 // Trust is the membership's `lan`: networks in which no router, and nobody on its path, reads or forges packets.
 type Trust struct {
-	Trusted []netip.Prefix `json:"trusted,omitempty"` // where VXLAN may cross routers: both ends inside one entry
+	// Trusted is where VXLAN may cross routers between private addresses, and where neighbours may have global ones: both ends
+	// inside one entry.
+	Trusted []netip.Prefix `json:"trusted,omitempty"`
 }
 
 // Covers reports whether both addresses are inside one entry.
 func (t Trust) Covers(a, b netip.Addr) bool {
 	return slices.ContainsFunc(t.Trusted, func(p netip.Prefix) bool { return p.Contains(a) && p.Contains(b) })
 }
+
+// siteBits is the least length of a network of global addresses that is trusted: a provider's allocation is no site.
+const siteBits = 32
 
 // Check fails with *Invalid where no path could use an entry.
 func (t Trust) Check() error {
@@ -50,8 +55,8 @@ func (t Trust) Check() error {
 func (t Trust) check(bad *Invalid) {
 	for i, p := range t.Trusted {
 		field := fmt.Sprintf("lan.trusted[%d]", i)
-		if checkPrefix(bad, field, p) && (!private(p) || !p.Addr().IsPrivate()) {
-			bad.Addf(field, "%s is not inside a private range (RFC 1918, 4193), and packets without encryption go nowhere else; remove it", p)
+		if checkPrefix(bad, field, p) && (!private(p) || !p.Addr().IsPrivate()) && (!GlobalUnderlay(p.Addr()) || p.Bits() < siteBits) {
+			bad.Addf(field, "%s is not inside a private range (RFC 1918, 4193), nor a site's network of global IPv6 addresses (/%d or longer), and packets without encryption go nowhere else; remove it", p, siteBits)
 		}
 	}
 }
@@ -218,7 +223,7 @@ func (p Plan) takes(w Candidate) bool {
 		return false
 	case w.Kind == Native && w.MAC == [6]byte{}: // no Ethernet
 		return false
-	case w.Kind == VXLAN && (!p.Underlay(w.Local) || w.Local.Is6() != w.Via.Is6()):
+	case w.Kind == VXLAN && (!p.Underlay(w.Local) || !PrivateUnderlay(w.Local) || !PrivateUnderlay(w.Via) || w.Local.Is6() != w.Via.Is6()):
 		return false
 	case w.Kind == VXLAN && w.MAC == [6]byte{} && !p.Trust.Covers(w.Local, w.Via):
 		return false
@@ -270,6 +275,12 @@ func (p Plan) BlockBits() (out [2][]int) {
 // PrivateUnderlay reports whether unencrypted packets may go to a: only RFC 1918 and RFC
 // 4193 addresses. Carrier NAT's 100.64.0.0/10 is shared with other customers.
 func PrivateUnderlay(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.IsPrivate() }
+
+// GlobalUnderlay reports whether a is in the IPv6 internet (RFC 4291, section 2.5.4; 2000::/3 is all that is allocated). Packets
+// without encryption go there only if the membership trusts the network, and to a neighbour on one link.
+func GlobalUnderlay(a netip.Addr) bool {
+	return a.Is6() && !a.Is4In6() && a.As16()[0]>>5 == 1
+}
 
 // Uplink is an address of this node on a link to other hosts.
 type Uplink struct {

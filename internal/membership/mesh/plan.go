@@ -56,11 +56,10 @@ func (p Plan) Equal(q Plan) bool {
 	return reflect.DeepEqual(p, q)
 }
 
-// Underlay reports whether unencrypted packets may go to a: it is private, outside the
-// ranges that count as public, and not a pod's (packets to pods go into the tunnel).
+// Underlay reports whether unencrypted packets may go to a: it is private, or global and trusted, outside the ranges that count as public, and not a pod's (packets to pods go into the tunnel).
 func (p Plan) Underlay(a netip.Addr) bool {
 	in := func(r netip.Prefix) bool { return r.Contains(a) }
-	return PrivateUnderlay(a) && !slices.ContainsFunc(p.WAN, in) && !slices.ContainsFunc(p.Host.ClusterCIDRs, in)
+	return (PrivateUnderlay(a) || GlobalUnderlay(a) && p.Trust.Covers(a, a)) && !slices.ContainsFunc(p.WAN, in) && !slices.ContainsFunc(p.Host.ClusterCIDRs, in)
 }
 
 // Subnet is what the CNI plugin needs to know (subnet.json).
