@@ -96,6 +96,7 @@ func (d *doctor) judges() {
 		check("loops", 0, func(plan) []findings.Finding { return hungLoops(d.dog) }),
 		check("key", hostEvery, func(plan) []findings.Finding { return []findings.Finding{d.checkKey()} }),
 		check("secrets", hostEvery, func(plan) []findings.Finding { return checkSecrets(d.cfg) }),
+		check("resolver", hostEvery, func(plan) []findings.Finding { return checkResolver(d.names) }),
 		check("membership", 0, func(p plan) []findings.Finding {
 			_, problem := d.force.plan()
 			return []findings.Finding{checkMembership(p, problem, d.source.String())}

@@ -64,6 +64,14 @@ func proxyOf(cfg config.Config, inside func(netip.Addr) bool) (*proxy.Egress, er
 	return nil, &config.KeyError{Key: cfg.Key("proxy"), Err: err}
 }
 
+// checkResolver finds that the name servers of now are unknown.
+func checkResolver(names *resolve.Names) []findings.Finding {
+	if !names.Outdated() {
+		return nil
+	}
+	return []findings.Finding{findings.Notef("resolver", "the host has replaced /etc/resolv.conf since this agent's container began, which still reads the former one: hosts are looked up at the name servers that held then")}
+}
+
 // checkSecrets finds files that other users of this host may read, and that are used nevertheless.
 func checkSecrets(cfg config.Config) []findings.Finding {
 	if cfg.ProxyUser == "" {

@@ -54,6 +54,14 @@ func servers(root string) []string {
 	return out
 }
 
+// outdated reports whether the mounted resolv.conf is one that the host has replaced since, and no manager's file has servers.
+func outdated(root string) bool {
+	return root != "" && replaced(filepath.Join(root, confFile)) && !slices.ContainsFunc(managed, func(m string) bool {
+		b, _ := os.ReadFile(filepath.Join(root, m))
+		return strings.Contains(string(b), "nameserver")
+	})
+}
+
 // replaced reports whether a file has no name any longer except as the target of a mount.
 func replaced(file string) bool {
 	i, err := os.Stat(file)

@@ -56,6 +56,7 @@ type Names struct {
 	kept    *kept
 	servers func() []string
 	nat64   *nat64.Finder
+	root    string
 
 	mu      sync.Mutex // a leaf
 	lookups map[question]*lookup
@@ -73,7 +74,7 @@ func New(c Config) *Names {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	n := &Names{kept: open(c.File, c.Log), servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup),
+	n := &Names{kept: open(c.File, c.Log), root: c.Root, servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup),
 		dialed: make(map[netip.AddrPort]string)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.nat64 = nat64.New(func(ctx context.Context) ([]netip.Addr, error) { return n.Lookup(ctx, nat64.Name, V6) }, c.Log)
@@ -90,6 +91,10 @@ func (n *Names) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended fun
 
 // ViaNAT64 is nat64.Finder's Leads.
 func (n *Names) ViaNAT64(ctx context.Context) bool { return n != nil && n.nat64.Leads(ctx) }
+
+// Outdated reports whether this container cannot see which name servers its host has now: a file mounted alone stays the one
+// that it was, and a directory such as /etc is nothing to mount for it.
+func (n *Names) Outdated() bool { return outdated(n.root) }
 
 // Close ends all lookups.
 func (n *Names) Close() {

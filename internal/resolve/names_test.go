@@ -353,6 +353,9 @@ func TestServersOfNow(t *testing.T) {
 	check("192.0.2.53:53")
 	write(managed[0], "fe80::1%eth0")
 	check("192.0.2.53:53", "[fe80::1%eth0]:53")
+	if outdated(root) {
+		t.Error("outdated while the host's file is the mounted one")
+	}
 
 	// A mount of one file is like a descriptor: it leads to the old file after that was replaced.
 	old, err := os.Open(filepath.Join(root, confFile))
@@ -367,6 +370,15 @@ func TestServersOfNow(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("[fe80::1%eth0]:53", "192.0.2.53:53")
+	if outdated(root) {
+		t.Error("outdated though NetworkManager says what holds")
+	}
+	if err := os.Remove(filepath.Join(root, managed[0])); err != nil {
+		t.Fatal(err)
+	}
+	if !outdated(root) || outdated("") {
+		t.Error("not outdated though the host has replaced its file")
+	}
 
 	n := New(Config{})
 	t.Cleanup(n.Close)
