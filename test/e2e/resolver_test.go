@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/internal/resolve"
+	"edgemesh/test/lab"
+)
+
+// TestFailoverWithStaleResolver moves a node to another uplink and back, in a pod whose resolv.conf is a copy from when it began.
+// Each uplink has a name server of its own, which the other one does not reach, and the relay by the address that it says. The
+// host's network manager replaces its file.
+func TestFailoverWithStaleResolver(t *testing.T) {
+	slow(t)
+	beside(t)
+	l := newLab(t)
+	r := relay(t, l, "relay")
+	far := node(t, site(t, l, "far", lab.Symmetric), "edge-2", lab.NodeOptions{})
+	n := node(t, site(t, l, "near", lab.Symmetric), "edge-1", lab.NodeOptions{})
+	other := site(t, l, "other", lab.Symmetric)
+	ok(t, l.Wire(n.NS, "eth1", "192.168.9.2/24", other.Router, "lan9", "192.168.9.1/24"))
+	dns, at, err := l.AddStranger("dns", 2)
+	ok(t, err)
+	const second = "5.5.5.55" // the relay's other address
+	ok(t, r.Script("ip addr add "+second+"/16 dev wan0"))
+	ok(t, n.Site.Router.Script("iptables -w -I FORWARD -d "+second+" -j DROP", "iptables -w -I FORWARD -d "+at.Next().String()+" -j DROP"))
+	ok(t, other.Router.Script("iptables -w -I FORWARD -d "+r.Addr+" -j DROP", "iptables -w -I FORWARD -d "+at.String()+" -j DROP"))
+	for server, addr := range map[string]string{at.String(): r.Addr, at.Next().String(): second} {
+		_, err := dns.Start("dns-"+server, n.ToolPath(), "names", server, addr)
+		ok(t, err)
+	}
+	host := filepath.Join(n.Dir, "host")
+	managed := filepath.Join(host, "run/NetworkManager/resolv.conf")
+	ok(t, os.MkdirAll(filepath.Dir(managed), 0o755))
+	up := func(iface, via, server, metric string) []string {
+		ok(t, lab.ReplaceFile(managed, "nameserver "+server+"\n"))
+		return []string{"ip link set " + iface + " up", "ip route replace default via " + via + " dev " + iface + " metric " + metric}
+	}
+	if os.Mkdir(resolve.Mounted, 0o755) == nil {
+		t.Cleanup(func() { _ = os.Remove(resolve.Mounted) })
+	}
+	startRelays(t, l)
+	ok(t, far.Start())
+	ready(t, far)
+	byName := l.Cluster
+	byName.Relays = nil
+	for _, a := range l.Cluster.Relays {
+		byName.Relays = append(byName.Relays, strings.Replace(a, "/ip4/"+r.Addr+"/", "/dns/relay.example.test/", 1))
+	}
+	ok(t, lab.ReplaceFile(n.Membership, byName.YAML()))
+	ok(t, n.WriteConfig())
+	ok(t, n.Script(append(up("eth0", "192.168.1.1", at.String(), "100"), "ip link set eth1 down")...))
+	start := resolver(t, n, at.String())
+	start[4] = "mount --bind " + host + " " + resolve.Mounted + " && " + start[4]
+	n.Agent, err = n.NS.Start(n.Name, append(start, n.AgentPath(), "run", "--config", n.ConfigFile())...)
+	ok(t, err)
+	ok(t, n.WaitPods(within(t, 20*time.Second)))
+	from, to := pod(t, n, "from"), pod(t, far, "to")
+	curlPods(t, from, to, 5*time.Second)
+	for _, x := range []struct {
+		what, iface, via, server, metric, left string
+		most                                   float64
+	}{
+		{"failover", "eth1", "192.168.9.1", at.Next().String(), "200", "eth0", 3000},
+		{"back", "eth0", "192.168.1.1", at.String(), "100", "eth1", 2000},
+	} {
+		time.Sleep(3 * time.Second)
+		wait := pings(t, from, to.IP4(), 9*time.Second)
+		time.Sleep(time.Second)
+		ok(t, n.Script(append([]string{"ip link set " + x.left + " down"}, up(x.iface, x.via, x.server, x.metric)...)...))
+		if gap := wait(); gap > x.most {
+			t.Errorf("%s: gap %.0f ms, want at most %.0f", x.what, gap, x.most)
+		} else {
+			t.Logf("%s: gap %.0f ms", x.what, gap)
+		}
+	}
+}
