@@ -119,7 +119,9 @@ func (d *doctor) judges() {
 			now := time.Now()
 			return checkUpkeep(upkeepOf(d.upkeep, d.metered, now), now)
 		}),
-		check("peers", 0, inUse(diagnose.Peers)),
+		check("peers", 0, inUse(func(used []control.PeerStatus) []findings.Finding {
+			return diagnose.Peers(used, d.node.Status().Relays)
+		})),
 		check("mtu", 0, inUse(diagnose.MTU)),
 		check("relayed", 0, inUse(func(used []control.PeerStatus) []findings.Finding { return diagnose.Relayed(time.Now(), used) })),
 		check("refused", 0, func(plan) []findings.Finding {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -153,7 +154,10 @@ func (f *inForce) setProblem(err error) {
 
 // membershipRemedy is what to do about a membership that is not in force; its error says more.
 func membershipRemedy(source string) string {
-	return fmt.Sprintf("fix it in %s, or the connection to it; it is reloaded automatically", source)
+	if strings.HasSuffix(source, " API") {
+		source += ", or the connection to it"
+	}
+	return fmt.Sprintf("fix it in %s; it is reloaded automatically", source)
 }
 
 // checkController notes that nobody renews the controllers' Lease.
@@ -167,7 +171,7 @@ func checkController(lease string) []findings.Finding {
 // checkMembership reports whether the source's membership is in force.
 func checkMembership(p plan, problem error, source string) findings.Finding {
 	if problem != nil {
-		return findings.Warningf("membership", membershipRemedy(source), "the last good membership is in force: %v", problem)
+		return findings.Warningf("membership", membershipRemedy(source), "the last good membership is in force, and traffic continues with it: %v", problem)
 	}
 	return findings.Okayf("membership", "%s: %s, this node owns %v", source, wording.Count(len(p.Nodes), "member"), p.Self.PodCIDRs)
 }

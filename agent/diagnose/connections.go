@@ -10,6 +10,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,9 +86,11 @@ func Relays(all []relays.Status, served bool) []findings.Finding {
 	return out
 }
 
-// Peers judges members that packets wait for. Only these are looked for: the others cost nothing.
-func Peers(used []control.PeerStatus) []findings.Finding {
+// Peers judges members that packets wait for. Only these are looked for: the others cost nothing. While all relays have failed,
+// one without a path is unreachable immediately: its last attempt may not have ended.
+func Peers(used []control.PeerStatus, all []relays.Status) []findings.Finding {
 	var out []findings.Finding
+	cut := len(all) > 0 && !slices.ContainsFunc(all, func(r relays.Status) bool { return r.Reserved || !r.Failed })
 	for _, p := range used {
 		if p.Path != string(paths.KindNone) {
 			continue
@@ -95,12 +98,12 @@ func Peers(used []control.PeerStatus) []findings.Finding {
 		f := findings.Skippedf("peers", "check again in some seconds", "%s: connecting", p.Node)
 		switch {
 		case p.Offline != nil:
-			f = findings.Warningf("peer-offline", "start that machine or its agent, or check its uplink; `edgemesh-agent doctor` there says more",
+			f = findings.Warningf("peer-offline", "start that machine or its agent, or check its uplink; `edgemesh-agent doctor` on "+p.Node+" says more",
 				"%s is offline: no relay has it (first refused %s); its agent does not run, or it has no uplink", p.Node, moment(*p.Offline))
 			f.Since = p.Offline
-		case p.Failed:
+		case p.Failed || cut:
 			f = findings.Warningf("peer-unreachable", "run `edgemesh-agent doctor "+p.Node+"`, and `edgemesh-agent netcheck` on both nodes",
-				"no path to %s, which a relay knows or which was not looked for there: %s", p.Node, p.Reason)
+				"no path to %s: %s", p.Node, cmp.Or(p.Reason, "no relay is connected"))
 		}
 		out = append(out, f.About(p.Node))
 	}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestOKNames(t *testing.T) {
 	ms := 1.0
 	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), findings.OK, "udp", "1 relay answers by UDP: /ip4/5.5.5.5/udp/1")
 	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), findings.OK, "mtu", "1 of 2 peers")
-	one(t, "peers", Peers([]control.PeerStatus{{Path: "native"}}), findings.OK, "peers", "1 peer in use, each with a path")
+	one(t, "peers", Peers([]control.PeerStatus{{Path: "native"}}, nil), findings.OK, "peers", "1 peer in use, each with a path")
 }
 
 // A wrong clock is a warning, and the cause where relays refuse this node.
@@ -79,8 +80,14 @@ func TestProxy(t *testing.T) {
 func TestMTU(t *testing.T) {
 	peers := []control.PeerStatus{{Node: "a", Reason: "native: probes of 1500 bytes are lost, small ones pass"}, {Node: "b", Reason: "native: no answer"}, {Node: "c"}}
 	one(t, "LAN", MTU(peers), findings.Warning, "mtu", "a: native: probes of 1500 bytes are lost")
-	one(t, "large ones pass", []findings.Finding{Large("10.1.1.1", "native", 1500, 1, 2)}, findings.OK, "size", "1 of 2 packets of 1500 bytes")
-	one(t, "large ones are lost", []findings.Finding{Large("10.1.1.1", "native", 1500, 0, 2)}, findings.Broken, "size", "on the path (native)")
+	one(t, "large ones pass", []findings.Finding{Large("b", "10.1.1.1", "native", 1500, 1, 2)}, findings.OK, "size", "1 of 2 packets of 1500 bytes")
+	for path, want := range map[string]string{"native": "between here and b (path: native)", "punched": "between here and b (path: punched)", "relayed": "between the relay and here or b (path: relayed)"} {
+		f := Large("b", "10.1.1.1", path, 1500, 0, 2)
+		one(t, "large ones are lost", []findings.Finding{f}, findings.Broken, "size", want)
+		if strings.Contains(f.Remedy, "LAN paths") != (path == "native") {
+			t.Errorf("%s: %s", path, f.Remedy)
+		}
+	}
 }
 
 // A pool is full when pods have every address; kept ones are given away.
@@ -166,13 +173,31 @@ func TestUplinkCause(t *testing.T) {
 // A peer that no relay has is off, since it was refused first; one that connects is not judged yet; an idle one never.
 func TestPeers(t *testing.T) {
 	since := time.Unix(1000, 0)
-	got := Peers([]control.PeerStatus{{Node: "a", Path: "none", Offline: &since, Failed: true}, {Node: "b", Path: "none", Failed: true, Reason: "no answer"},
-		{Node: "c", Path: "none"}, {Node: "d", Path: "idle", Offline: &since}, {Node: "e", Path: "direct"}})
+	used := []control.PeerStatus{{Node: "a", Path: "none", Offline: &since, Failed: true}, {Node: "b", Path: "none", Failed: true, Reason: "no answer"},
+		{Node: "c", Path: "none"}, {Node: "d", Path: "idle", Offline: &since}, {Node: "e", Path: "direct"}}
+	got := Peers(used, nil)
 	if want := "warning peer-offline a; warning peer-unreachable b; skipped peers c"; names(got) != want || !got[0].Since.Equal(since) ||
-		!strings.Contains(got[0].Text, "a is offline: no relay has it (first refused ") || !strings.Contains(got[1].Text, "no answer") {
+		!strings.Contains(got[0].Text, "a is offline: no relay has it (first refused ") || got[1].Text != "no path to b: no answer" ||
+		!strings.Contains(got[0].Remedy, "`edgemesh-agent doctor` on a says more") {
 		t.Errorf("%+v, want %s", got, want)
 	}
-	if got := names(Peers([]control.PeerStatus{{Node: "e", Path: "direct"}})); got != "ok peers" {
+	for name, c := range map[string]struct {
+		relays []relays.Status
+		want   string
+	}{
+		"the only relay is dead":     {[]relays.Status{{ID: "R", Failed: true}}, "warning peer-unreachable c"},
+		"one of two is":              {[]relays.Status{{ID: "R", Failed: true}, {ID: "S", Reserved: true}}, "skipped peers c"},
+		"nothing has been tried yet": {[]relays.Status{{ID: "R"}}, "skipped peers c"},
+	} {
+		got := Peers(used[2:3], c.relays)
+		if names(got) != c.want {
+			t.Errorf("%s: %+v, want %s", name, got, c.want)
+		}
+		if all := findings.Causes(append(Relays(c.relays, false), got...)); name == "the only relay is dead" && (all[0].ID != "relay-unreachable" || !slices.Equal(all[0].Victims, []string{"peer-unreachable c"})) {
+			t.Errorf("the relay's victims: %+v", all)
+		}
+	}
+	if got := names(Peers([]control.PeerStatus{{Node: "e", Path: "direct"}}, nil)); got != "ok peers" {
 		t.Errorf("%s", got)
 	}
 }

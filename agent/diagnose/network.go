@@ -103,12 +103,19 @@ func MTU(peers []control.PeerStatus) []findings.Finding {
 	return out
 }
 
-// Large judges packets of full size to one address, where small ones were answered.
-func Large(to, path string, size, answered, sent int) findings.Finding {
+// Large judges packets of full size to one address of a node, where small ones were answered.
+func Large(node, to, path string, size, answered, sent int) findings.Finding {
 	if answered > 0 {
 		return findings.Okayf("size", "%d of %d packets of %d bytes are answered", answered, sent, size)
 	}
-	return findings.Brokenf("size", "repair what drops large packets without an answer between the nodes (a VPN, a switch, PPPoE), or set the MTU of the "+
-		"interface there to what passes; `encryption: always` in the membership avoids LAN paths",
-		"%s answers small packets, but none of %d of %d bytes: something on the path (%s) silently drops large ones", to, sent, size, path)
+	where, more := "between here and "+node, ""
+	switch path {
+	case "relayed":
+		where = "between the relay and here or " + node
+	case "native", "vxlan":
+		more = "; `encryption: always` in the membership avoids LAN paths"
+	}
+	return findings.Brokenf("size", "look "+where+" for a firewall that drops ICMP \"too big\" (IPv4: type 3, code 4; IPv6: type 2) and let these pass, then for a "+
+		"VPN, a switch or PPPoE that drops large packets; or set the MTU of the interface there to what passes"+more,
+		"%s answers small packets, but none of %d of %d bytes: something %s (path: %s) silently drops large ones", to, sent, size, where, path)
 }

@@ -71,7 +71,8 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []findings.
 	}
 	reached = e.reach(ctx)
 	wg.Wait()
-	return append(append(out, blamed(there, reached)...), reached...)
+	there = blamed(there, reached)
+	return append(append(out, there...), consequences(there, reached)...)
 }
 
 // gatewayOf is a node's own address among its pods.
@@ -114,7 +115,7 @@ func (e end) reach(ctx context.Context) []findings.Finding {
 	out := []findings.Finding{e.answered("node", gateway, atNode,
 		"run doctor on "+e.node.Name+": its TUN, routes, FORWARD policy or hostAccess drop what the tunnel delivers")}
 	if size := mtu(e.ip); atNode == echoes && !e.local && size > 0 {
-		out = append(out, diagnose.Large(gateway.String(), e.agent.Peer(e.node).Path, size, echoed(ctx, gateway, size, largeEchoes), largeEchoes))
+		out = append(out, diagnose.Large(e.node.Name, gateway.String(), e.agent.Peer(e.node).Path, size, echoed(ctx, gateway, size, largeEchoes), largeEchoes))
 	}
 	if gateway == e.ip {
 		return out
@@ -146,6 +147,18 @@ func blamed(there, reached []findings.Finding) []findings.Finding {
 		}
 	}
 	return there
+}
+
+// consequences makes what is not answered here a victim of the first that is broken at the other end, and returns the rest.
+func consequences(there, reached []findings.Finding) []findings.Finding {
+	cause := slices.IndexFunc(there, func(f findings.Finding) bool { return f.Severity == findings.Broken })
+	return slices.DeleteFunc(slices.Clone(reached), func(f findings.Finding) bool {
+		follows := cause >= 0 && f.Severity == findings.Broken && (f.ID == "node" || f.ID == "pod")
+		if follows {
+			there[cause].Victims = append(there[cause].Victims, f.ID+" "+f.Text)
+		}
+		return follows
+	})
 }
 
 // farSide queries the agent at the other end.

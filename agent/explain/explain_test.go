@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -240,5 +241,12 @@ func TestBlamed(t *testing.T) {
 	got = blamed(there, []findings.Finding{findings.Okayf("node", ""), findings.Brokenf("pod", "x", "")})
 	if got[1].Severity != findings.Broken || got[1].Text != "pods are unreachable" || got[2].Severity != findings.Warning {
 		t.Errorf("the pod is not reached: %+v", got)
+	}
+	lost := []findings.Finding{findings.Okayf("node", ""), findings.Brokenf("pod", "x", "no answer")}
+	if rest := consequences(got, lost); len(rest) != 1 || rest[0].ID != "node" || !slices.Equal(got[1].Victims, []string{"pod no answer"}) {
+		t.Errorf("the cause does not hide what follows: %+v, %+v", got, rest)
+	}
+	if rest := consequences(nil, lost); len(rest) != 2 {
+		t.Errorf("without a cause there: %+v", rest)
 	}
 }

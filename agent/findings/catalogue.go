@@ -49,7 +49,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "no-relay-answers", Seen: ByStatus, Former: "uplinks", Hides: slices.Concat([]string{"proxy", "udp"}, peers), Cause: "none of several relays answers, nor does any peer: the site has no internet connection, a firewall drops it, or all relays are off", Remedy: "check this site's internet connection and what outgoing TCP and UDP its firewall lets pass, which `edgemesh-agent netcheck` measures; if another site's nodes say the same, start the relays"},
 	{ID: "names", Seen: ByDoctor, Hides: state, Cause: "another program uses our interfaces' names, tables or ports", Remedy: "rename or delete what it names, and restart the agent"},
 	{ID: "host", Seen: ByStatus, Cause: "the kernel's state could not be compared or repaired", Remedy: "fix the cause; the agent tries again every 2 s"},
-	{ID: "undone", Seen: ByStatus, Cause: "another program undoes what the agent sets in the kernel: the same repair was made five times or more, each within ten minutes of the one before", Remedy: "find and stop the program that changes it; `kernel state repaired` in the agent's log has each time"},
+	{ID: "undone", Seen: ByStatus, Cause: "another program undoes what the agent sets in the kernel: the same repair was made five times or more, each within ten minutes of the one before", Remedy: "find and stop the program: a network or firewall service, a timer, configuration management. `opensnoop` (bcc) names who writes under /proc/sys, `nft monitor` who changes nftables; `kernel state repaired` in the agent's log has each time"},
 	{ID: "forwarding", Seen: ByDoctor, Cause: "forwarding, or a setting that pods' packets need, is off", Remedy: repaired},
 	{ID: "bridge", Seen: ByDoctor, Cause: "the pods' bridge is missing, down or different", Remedy: repaired},
 	{ID: "tun", Seen: ByDoctor, Hides: []string{"routes", "way"}, Cause: "the TUN is missing, down or different", Remedy: repaired},
@@ -106,7 +106,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "path", Seen: ByPath, Cause: "there is no path to the node", Remedy: far},
 	{ID: "node", Seen: ByPath, Cause: "the node's own address does not answer", Remedy: far},
 	{ID: "pod", Seen: ByPath, Cause: "the pod does not exist, or does not answer", Remedy: far},
-	{ID: "size", Seen: ByPath, Cause: "small packets pass, large ones do not", Remedy: "repair what drops large packets on the path, or set the MTU to what passes"},
+	{ID: "size", Seen: ByPath, Cause: "small packets pass, large ones do not", Remedy: "let ICMP \"too big\" pass through firewalls on the path, repair what else drops large packets there, or set the MTU to what passes"},
 }
 
 // Of is the kind of an ID.

@@ -118,6 +118,20 @@ func TestStatus(t *testing.T) {
 		"TROUBLE on 3 of 4 nodes: edge-2: no relay: refused?[31m; no path to edge-1; it is off?[31m\n", "next: `kubectl edgemesh doctor edge-2`", "edge-2: broken: forwarding: it is off?[31m\n  → switch it on",
 		"not ready: no relay has seen it; not reached: error: dial tcp 192.168.1.9:10250: i/o timeout; to the others it is 1 relayed",
 		"no agent's pod runs there", "to the others it is 1 idle", "1 node without trouble")
+	// The worst node comes first in each part, whatever the nodes' names are.
+	warned := strings.Replace(fake, `"nat": {"kind": "stable"}`, `"findings": [{"id": "clock", "severity": "warning", "text": "wrong"}], "nat": {"kind": "stable"}`, 1)
+	_, out = run(t, warned, "status")
+	contains(t, out, "TROUBLE on 4 of 4 nodes: edge-2: ", "next: `kubectl edgemesh doctor edge-2`")
+	for _, part := range [][]string{{"\nedge-2  broken ", "\nedge-3  unreached ", "\nedge-4  unreached ", "\nedge-1  warning "}, {"\nedge-2: broken: ", "\nedge-1: warning: clock"}} {
+		at := -1
+		for _, row := range part {
+			if i := strings.Index(out, row); i <= at {
+				t.Errorf("%q is not after the worse ones:\n%s", row, out)
+			} else {
+				at = i
+			}
+		}
+	}
 	if _, out := run(t, strings.Replace(fake, `"problems": [`, `"findings": [`, 1), "status"); !strings.Contains(out, "edge-2: it is off") {
 		t.Errorf("what an agent judges itself is judged again:\n%s", out)
 	}
@@ -128,7 +142,7 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	_, out = run(t, fake, "status", "--all")
-	contains(t, out, "edge-1  True", "berlin  stable  1/2", "3: 1 native, 1 relayed, 1 idle")
+	contains(t, out, "edge-1  ok         True", "berlin  stable  1/2", "3: 1 native, 1 relayed, 1 idle")
 }
 
 func TestStatusJSON(t *testing.T) {

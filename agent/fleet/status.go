@@ -116,16 +116,36 @@ func broken(states []state) bool {
 	return !reached
 }
 
-// verdict is the first line: what is wrong on how many nodes, or that nothing is.
+// severities are the words for how a node is, worst first.
+var severities = []string{string(findings.Broken), "unreached", string(findings.Warning), string(findings.OK)} //nolint:gochecknoglobals // a constant
+
+// severity is one of severities.
+func severity(s state, all []state) string {
+	switch {
+	case s.Status == nil:
+		return severities[1]
+	case findings.Has(s.Status.Found(), findings.Broken):
+		return severities[0]
+	case trouble(s, all) != "":
+		return severities[2]
+	}
+	return severities[3]
+}
+
+// worstFirst are all by severity, then as they were.
+func worstFirst(all []state) []state {
+	return slices.SortedStableFunc(slices.Values(all), func(a, b state) int {
+		return slices.Index(severities, severity(a, all)) - slices.Index(severities, severity(b, all))
+	})
+}
+
+// verdict is the first line: what is wrong on how many nodes, with the first of them, or that nothing is.
 func verdict(states []state, cluster []findings.Finding) string {
-	nodes, first, worst := 0, "", false
+	nodes, first := 0, ""
 	for _, s := range states {
 		if why := trouble(s, states); why != "" {
 			nodes++
-			broken := s.Status != nil && findings.Has(s.Status.Found(), findings.Broken)
-			if first == "" || broken && !worst {
-				first, worst = s.Node+": "+why, broken
-			}
+			first = cmp.Or(first, s.Node+": "+why)
 		}
 	}
 	if nodes == 0 && len(cluster) > 0 {
@@ -137,12 +157,13 @@ func verdict(states []state, cluster []findings.Finding) string {
 	return clean(fmt.Sprintf("TROUBLE on %d of %s: %s", nodes, wording.Count(len(states), "node"), first))
 }
 
-// show prints the verdict, the summary, the nodes, and their findings.
+// show prints the verdict, the summary, the nodes, and their findings: the worst node first.
 func show(w io.Writer, states []state, cluster []findings.Finding, all bool) {
+	states = worstFirst(states)
 	screen.Of(w).Line(w, screen.Plain, "", verdict(states, cluster))
 	summary(w, states)
 	t := screen.Table{Below: []string{"PEERS", "TROUBLE"}, Spare: []string{"VERSION", "SITE", "NAT"}}
-	t.Add(screen.Plain, "NODE", "READY", "VERSION", "SITE", "NAT", "RELAYS", "PEERS", "TROUBLE")
+	t.Add(screen.Plain, "NODE", "STATE", "READY", "VERSION", "SITE", "NAT", "RELAYS", "PEERS", "TROUBLE")
 	well := 0
 	for _, s := range states {
 		why := trouble(s, states)
@@ -161,7 +182,7 @@ func show(w io.Writer, states []state, cluster []findings.Finding, all bool) {
 			site, nat, relays = cmp.Or(st.Site, "-"), st.NAT.Kind, fmt.Sprintf("%d/%d", reserved, len(st.Relays))
 			peers = counted(st.Peers)
 		}
-		t.Add(screen.Plain, s.Node, cmp.Or(s.Ready, "-"), cmp.Or(s.Version, "-"), site, nat, relays, peers, cmp.Or(why, "-"))
+		t.Add(screen.Plain, s.Node, severity(s, states), cmp.Or(s.Ready, "-"), cmp.Or(s.Version, "-"), site, nat, relays, peers, cmp.Or(why, "-"))
 	}
 	if well < len(states) {
 		fmt.Fprintln(w)

@@ -47,7 +47,7 @@ func TestUndone(t *testing.T) {
 			t.Errorf("%s: %+v", name, all)
 		}
 		if c.want && (all[0].ID != "undone" || all[0].Severity != findings.Warning || !all[0].Since.Equal(began) || all[0].Remedy == "" ||
-			!strings.HasSuffix(all[0].Text, ": forwarding: set ip_forward; also of bridge")) {
+			!strings.HasSuffix(all[0].Text, " and each time the agent did it again: forwarding: set ip_forward; also of bridge")) {
 			t.Errorf("%s: %+v", name, all[0])
 		}
 	}

@@ -48,7 +48,9 @@ func Verdict(s control.Status) string {
 func Next(s control.Status) string {
 	for _, f := range s.Found() {
 		switch {
-		case f.Severity.Wrong() && (f.ID == "peer-offline" || f.ID == "peer-unreachable") && f.Subject != "":
+		case f.Severity.Wrong() && f.ID == "peer-offline" && f.Subject != "": // from here it is not reached
+			return "edgemesh-agent doctor, on " + clean(f.Subject)
+		case f.Severity.Wrong() && f.ID == "peer-unreachable" && f.Subject != "":
 			return "edgemesh-agent doctor " + clean(f.Subject)
 		case f.Severity.Wrong():
 			return "edgemesh-agent doctor"

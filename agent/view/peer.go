@@ -13,6 +13,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/nat/portguess"
 )
 
 // ErrNoNode means that the cluster has no node of that name.
@@ -105,6 +106,10 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	}
 	line("drops", drops(p))
 	line("reason", p.Reason)
+	if p.Path == "relayed" && strings.Contains(p.Reason, portguess.BothRandom) {
+		line("remedy", "none is needed: it works, slower. A port mapping at one of the two sites makes it direct: enable PCP, NAT-PMP or UPnP on the router there, "+
+			"or give the node there an address of its own (docs/relay.md, Ports of a site's router)")
+	}
 	if p.Punch != nil {
 		line("last tried", strings.Join(p.Punch.Tried, "; "))
 	}
@@ -117,7 +122,7 @@ func queueText(p control.PeerStatus) string {
 	if p.QueueMs != nil {
 		parts = append(parts, millis(p.QueueMs)+" here, of the oldest packet")
 	}
-	if p.WayMs != nil {
+	if p.WayMs != nil && p.Path != "none" {
 		parts = append(parts, millis(p.WayMs)+" on the path, both directions")
 	}
 	return strings.Join(parts, "; ")

@@ -256,9 +256,9 @@ func shortRow(p control.PeerStatus, now time.Time) []string {
 		wording.Bytes(p.RxBytes + p.LANBytes), fmt.Sprint(p.Drops)}
 }
 
-// queue is how long packets wait, here for the path and on it.
+// queue is how long packets wait, here for the path and on it, where there is one.
 func queue(p control.PeerStatus) string {
-	if p.QueueMs == nil && p.WayMs == nil {
+	if p.Path == "none" || p.QueueMs == nil && p.WayMs == nil {
 		return "-"
 	}
 	var sum float64

@@ -178,7 +178,11 @@ func relays(w io.Writer, on Screen, all []control.RelayStatus) {
 		if r.Proxy != "" {
 			addr += " via proxy " + r.Proxy
 		}
-		t.Add(c, shortID(r.PeerID), addr, yesNo(r.Connected), reserved, millis(r.RTTMs), cmp.Or(r.Error, "-"))
+		rtt := millis(r.RTTMs)
+		if !r.Connected && !r.Spare { // it is of a connection that is over
+			rtt = "-"
+		}
+		t.Add(c, shortID(r.PeerID), addr, yesNo(r.Connected), reserved, rtt, cmp.Or(r.Error, "-"))
 	}
 	fmt.Fprintln(w)
 	t.Print(w, on)

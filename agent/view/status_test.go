@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/tunnel/p2p/nat/portguess"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -180,6 +181,32 @@ func TestPeer(t *testing.T) {
 	}
 	if _, err := Find(s, "egde-4"); err == nil || !strings.Contains(err.Error(), "did you mean edge-4") {
 		t.Errorf("a mistyped name: %v", err)
+	}
+}
+
+// Where there is no path, no queue is shown, and no round trip of a relay that is gone; what helps a peer that stays relayed is.
+func TestNoPath(t *testing.T) {
+	s := fleet(6)
+	s.Relays[0].Connected = false
+	text := shown(Screen{}, s, Filter{Path: "none"})
+	for _, no := range []string{"104.5 ms", "4001  no         yes       12.3 ms"} {
+		if strings.Contains(text, no) {
+			t.Errorf("%q is of a path that is gone:\n%s", no, text)
+		}
+	}
+	s.Peers[3].Reason = "relayed: both NATs give each destination another port; " + portguess.BothRandom
+	contains(t, peerText(s, s.Peers[3]), "remedy ", "port mapping")
+	if text := peerText(s, s.Peers[4]); strings.Contains(text, "remedy ") {
+		t.Errorf("a remedy of another cause:\n%s", text)
+	}
+}
+
+// What is to be done next fits where it has to be done.
+func TestNext(t *testing.T) {
+	for id, want := range map[string]string{"peer-offline": "edgemesh-agent doctor, on edge-3", "peer-unreachable": "edgemesh-agent doctor edge-3", "clock": "edgemesh-agent doctor"} {
+		if got := Next(control.Status{Findings: []findings.Finding{findings.Warningf(id, "x", "y").About("edge-3")}}); got != want {
+			t.Errorf("%s: %q, want %q", id, got, want)
+		}
 	}
 }
 

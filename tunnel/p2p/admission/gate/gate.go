@@ -3,13 +3,15 @@
 // of the wing draws the states.
 //
 //	gate.go    the resource manager
-//	scope.go   the scope of a connection
+//	scope.go   the scope of a connection: lets it in or refuses it (OpenConnection), and each stream (OpenStream)
 //	listen.go  handshakes over TCP: time limits and turns
 //	secret.go  the relay's side of the join protocol
 //	table.go   all connections: slots, deadlines, admission
 //	state.go   one connection: its states
 //	policy.go  who may wait, for how long, how many
 //	turns.go   few handshakes compute at a time
+//
+// Sealed datagrams and STUN are no connections of libp2p and do not come here: carrier/packet receives them.
 package gate
 
 import (

@@ -7,7 +7,7 @@
 //	upgrader.go  puts them under every connection
 //	tune.go      follows a busy connection's path
 //	faults.go    whether the path lost or reordered something lately
-//	pacer.go     finds the rate of a connection's line; pure, as are:
+//	pacer.go     finds the rate of a connection's line (its bottleneck rate), and sets the sending rate to it; pure, as are:
 //	round.go     what happens in a round trip
 //	losses.go    what a line loses, and what a queue that overflows
 //	route.go     a path's round trips, and whose queue makes them longer
@@ -16,7 +16,7 @@
 //	far.go       whether the other end sends as well, and how long its queue may be
 //	hold.go      sends less until a queue has drained
 //	brake.go     sends little on a thin line that has become slower
-//	keep.go      caps the rate at the delivery rate while more is on the way than fits
+//	keep.go      caps the sending rate at the delivery rate while more than a BDP is in flight
 //	keepalive.go  probes of the kernel on idle connections
 //	history.go   a count, as it was at moments of the last time
 //	probe.go     tries whether the line carries more
