@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -128,7 +129,13 @@ func TestNewsAddUp(t *testing.T) {
 	}
 }
 
-func TestMembershipCountsMembers(t *testing.T) {
+func TestCheckMembership(t *testing.T) {
+	for source, want := range map[string]string{"cluster.yaml": "fix it in cluster.yaml; it is reloaded automatically",
+		"the Kubernetes API": "fix it in the Kubernetes API, or the connection to it; it is reloaded automatically"} {
+		if f := checkMembership(plan{}, errors.New("bad"), source); f.Text != "the last good membership is in force, and traffic continues with it: bad" || f.Remedy != want {
+			t.Errorf("%s: %+v", source, f)
+		}
+	}
 	if got := checkMembership(plan{Plan: mesh.Plan{Nodes: make([]mesh.Node, 1)}}, nil, "cluster.yaml").Text; !strings.HasPrefix(got, "cluster.yaml: 1 member, ") {
 		t.Errorf("%q", got)
 	}
