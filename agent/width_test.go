@@ -125,7 +125,7 @@ func TestWidth(t *testing.T) {
 	script := `#!/bin/sh
 case "$*" in
 *"get meshnodes"*) echo '{"items": [{"metadata": {"name": "edge-in-the-basement-of-building-17"}, "status": {"agentVersion": "v0.2.0", "conditions": [{"type": "Ready", "status": "Unknown", "message": "` + longReason + `"}]}}]}' ;;
-*"get pods"*) echo '{"items": []}' ;;
+*"get "*) echo '{"items": []}' ;;
 esac
 `
 	if err := os.WriteFile(kubectl, []byte(script), 0o755); err != nil {

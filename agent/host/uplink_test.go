@@ -125,8 +125,8 @@ ip addr add 192.168.5.10/32 dev lo`)
 		got = append(got, fmt.Sprintf("%s %s/%d %d %x", u.Link, u.Addr, u.Bits, u.MTU, u.MAC))
 	}
 	want := []string{ // eth1 has no carrier, eth2 is down; 10.244.77.1 and fd00:77::1 are inside the pod ranges
-		"eth0 10.9.0.5/16 1400 020000000010", "eth0 192.168.1.10/24 1400 020000000010", "eth0 fd99::10/64 1400 020000000010",
-		"lan1 172.16.0.9/24 1400 020000000011",
+		"eth0 10.9.0.5/16 1400 020000000010", "eth0 192.168.1.10/24 1400 020000000010", "eth0 2001:db8::10/64 1400 020000000010",
+		"eth0 fd99::10/64 1400 020000000010", "lan1 172.16.0.9/24 1400 020000000011",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
