@@ -18,7 +18,7 @@ func (e OpenFailed) apply(m *Machine) {
 
 func (e Opened) apply(m *Machine) {
 	if o := m.openings.find(e.ID); o != nil && o.lane == DatagramLane {
-		m.punch.spared = false
+		m.punch.unspare(m.now)
 	}
 	m.openings = m.openings.without(e.ID)
 	m.use.last = m.now
@@ -121,8 +121,9 @@ func (e Wake) apply(m *Machine) {
 	for _, s := range e.Samples {
 		if p := m.paths.find(s.Path); p != nil && p.sample(m.now, s) {
 			m.use.last = m.now
-			if p.moved-p.before >= bulkBytes {
-				m.use.bulk, m.punch.spared = m.now, false
+			if p.spell.bulk() {
+				m.use.bulk = m.now
+				m.punch.unspare(m.now)
 			}
 		}
 	}

@@ -106,10 +106,13 @@ func (m *Machine) choose() {
 // is no loss either: nobody waited for it, a peer that disconnects looks the same, and the next packet for it says that it is off.
 func (m *Machine) missed(p *path) bool {
 	unused := m.now - m.use.last
-	if best := m.best(StreamLane, nil); !p.failed && m.now-p.busy > secondAfter/2 && best != nil && best.state == Proven && !best.link.Relayed {
-		return false // a second path, which the coordinator closes
-	}
-	return p.failed || unused < missedFor || p.streams > 0 && unused < idleTimeout
+	return !m.unneeded(p) && (p.failed || unused < missedFor || p.streams > 0 && unused < idleTimeout)
+}
+
+// unneeded reports whether p, which has ended, was a second direct path without traffic: the coordinator closes those.
+func (m *Machine) unneeded(p *path) bool {
+	best := m.best(StreamLane, nil)
+	return !p.failed && m.now-p.busy > secondAfter/2 && best != nil && best.state == Proven && !best.link.Relayed
 }
 
 // suspect takes back that a path is proven until it answers. One that is suspected repeatedly is trusted later and later.

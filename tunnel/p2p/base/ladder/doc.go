@@ -13,6 +13,7 @@
 //	machine.go  the state
 //	open.go     the path of a stream that is being opened; pending while there is none
 //	path.go     one path: proven or not, silent or not
+//	spell.go    traffic: a burst, steady or bulk
 //	rest.go     how long an idle path is left alone
 //	retry.go    when attempts to get direct paths follow each other
 //	nat.go      kinds of NAT

@@ -137,7 +137,7 @@ func (m *Machine) closeAll(why Reason) {
 // forget drops all paths, and with them what was learnt of failures.
 func (m *Machine) forget() {
 	m.paths, m.use.lanes, m.use.since = nil, [lanes]*path{}, m.now
-	m.punch.attempts, m.punch.spared = 0, false
+	m.punch.attempts, m.punch.spares = 0, spares{}
 }
 
 // remove takes a path out. Losing the last one says nothing of direct paths: the peer has disconnected, or is unreachable.
@@ -146,7 +146,7 @@ func (m *Machine) remove(p *path) {
 	if len(m.paths) == 0 {
 		m.punch.attempts = 0
 	}
-	if !p.link.Relayed && p.state != Unproven {
+	if !p.link.Relayed && p.state != Unproven && !m.unneeded(p) {
 		m.punch.note(m.now)
 	}
 }
@@ -183,17 +183,21 @@ func (m *Machine) spare(p *path) bool {
 }
 
 // second reports whether p is a direct path beside the one for streams, which the coordinator closes when it is not used: the next
-// bulk or datagrams have it made again.
+// bulk or datagrams have it made again. Streams that belong to no lane would be cut.
 func (m *Machine) second(p *path) bool {
 	best := m.use.lanes[StreamLane]
-	return m.cfg.Coordinator && !m.use.kept && !p.link.Relayed && p != best && best != nil && !best.link.Relayed && best.state == Proven
+	return m.cfg.Coordinator && !m.use.kept && !p.link.Relayed && p.streams <= p.lanes && p != best &&
+		best != nil && !best.link.Relayed && best.state == Proven
 }
 
 // dropSpare closes one spare path, once nothing has used it for a while.
 func (m *Machine) dropSpare() {
 	for _, p := range m.paths {
 		if m.now-p.opened > spareAfter && m.spare(p) {
-			m.paths, m.punch.spared = m.paths.without(p), m.punch.spared || m.second(p)
+			if m.second(p) {
+				m.punch.spare(m.now, p.spell.last-p.opened)
+			}
+			m.paths = m.paths.without(p)
 			m.order(Close{Path: p.id, Why: Spare})
 			return
 		}

@@ -28,10 +28,11 @@ type scene struct {
 	// alive has the paths that answer, with what their streams have moved.
 	alive map[PathID]uint64
 	busy  bool
-	kept  bool   // one is the other's relay
-	bare  bool   // nobody has streams
-	nat   bool   // direct paths over IPv4 are translated
-	due   []Time // answers on their way, see play
+	kept  bool           // one is the other's relay
+	bare  bool           // nobody has streams
+	other map[PathID]int // streams of no lane
+	nat   bool           // direct paths over IPv4 are translated
+	due   []Time         // answers on their way, see play
 	log   []string
 }
 
@@ -92,13 +93,14 @@ func (s *scene) run(d time.Duration) (acts []string) {
 
 func (s *scene) samples() []Sample {
 	var out []Sample
+	n := map[bool]int{false: 1}[s.bare]
 	for _, id := range s.m.Ranked(StreamLane) {
 		moved, ok := s.alive[id]
 		if ok && s.busy && s.m.Best(StreamLane, nil) == id {
 			moved++
 			s.alive[id] = moved
 		}
-		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: map[bool]int{false: 1}[s.bare]})
+		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: n, Lanes: n - s.other[id]})
 	}
 	return out
 }

@@ -7,13 +7,15 @@ import (
 )
 
 const (
-	// ProbeBusy is how often a busy path is probed: one that has carried bulkBytes since the last probe, or does not answer.
-	// On any other data are the probes.
+	// ProbeBusy is how often a busy path is probed: one that has carried bulkBytes since the last probe, or does not answer, and
+	// one in steady use that was not heard for so long. On any other data are the probes.
 	ProbeBusy = 500 * time.Millisecond
 	bulkBytes = 16 << 10
-	// What was sent has answerTrips round trips for an answer until the path is probed, answerLeast at least.
+	// What was sent has answerTrips round trips for an answer until the path is probed, at least answerLeast and at most
+	// answerMost. The first data after a silence count as a probe, sent answerLeast before the real one at most.
 	answerTrips = 3
 	answerLeast = 100 * time.Millisecond
+	answerMost  = 180 * time.Millisecond
 	// BusyFor is how long a path counts as busy after its last byte.
 	BusyFor = 3 * time.Second
 	// A path is dead when a probe is unanswered and nothing was heard for deadAfter, neither from the peer nor by the kernel
@@ -32,12 +34,14 @@ type path struct {
 	busy   Time // last traffic
 	proof
 	probing
+	spell spell // of traffic
 
 	// As sampled.
 	moved   uint64
 	carrier Time // when the next hop was heard
 	streams int
 	poor    bool
+	lanes   int // streams of the two lanes, of those
 }
 
 // proof is how far a path is to be believed, and why.
@@ -107,8 +111,10 @@ func (p *path) due(now Time) Time {
 		return Never
 	case p.urgent, p.isBusy(now) && (p.waiting || p.moved-p.before >= bulkBytes):
 		return p.asked + ProbeBusy
+	case p.spell.steady(now):
+		return max(p.asked, p.heard) + ProbeBusy
 	case p.isBusy(now) && p.since > 0:
-		return max(p.asked+ProbeBusy, p.since+min(max(answerTrips*p.rtt, answerLeast), ProbeBusy))
+		return max(p.asked+ProbeBusy, p.since+min(max(answerTrips*p.rtt, answerLeast), answerMost))
 	}
 	return max(p.asked, p.heard) + p.wait(now)
 }
@@ -126,7 +132,12 @@ func (p *path) request(now Time) {
 	}
 	p.waiting = true
 	p.silence, p.began, p.exact = now-p.heard, p.heard, p.sampled == now
-	if now-p.heard > 2*ProbeBusy { // silent because it was not probed
+	switch silence := now - p.heard; {
+	case silence <= 2*ProbeBusy:
+		p.heard = max(p.heard, now-ProbeBusy) // the answer takes its time
+	case p.since > 0: // silent because it was not probed; data are as good as a probe
+		p.heard = max(p.since, now-answerLeast)
+	default:
 		p.heard = now
 	}
 }
@@ -135,13 +146,15 @@ func (p *path) request(now Time) {
 func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if traffic = s.Moved != p.moved; traffic {
 		p.busy, p.moved = now, s.Moved
+		p.spell.moved(now, s.Moved)
 	}
 	p.heard, p.sampled = max(p.heard, now-s.Heard), now
 	p.carrier = -Never
 	if s.Carrier != Never {
 		p.carrier = now - s.Carrier
 	}
-	p.streams, p.link.Order, p.poor, p.rtt = s.Streams, s.Order, s.Poor, s.RTT
+	p.streams, p.lanes = s.Streams, s.Lanes
+	p.link.Order, p.poor, p.rtt = s.Order, s.Poor, s.RTT
 	p.unanswered(now - s.Sent)
 	return traffic
 }
@@ -206,6 +219,7 @@ type Sample struct {
 	RTT     Time   // 0: unknown
 	Carrier Time   // how long ago the kernel heard the next hop; Never if it cannot tell
 	Streams int    // open now
+	Lanes   int    // of those, streams of the two lanes, which continue on other paths
 	Order   int    // of a relayed path: which relay to prefer, the lowest
 	Poor    bool   // of a relayed path: the relay could be reached over a better transport
 }

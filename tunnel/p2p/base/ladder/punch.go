@@ -19,7 +19,7 @@ func (m *Machine) Missing() []Transport {
 
 // absent are those, without one that was spared.
 func (m *Machine) absent() []Transport {
-	if missing := m.Missing(); !m.punch.spared || len(missing) != 1 {
+	if missing := m.Missing(); !m.punch.is || len(missing) != 1 {
 		return missing
 	}
 	return nil

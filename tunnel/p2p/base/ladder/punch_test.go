@@ -25,6 +25,9 @@ func TestThrifty(t *testing.T) {
 			t.Fatal("punched for a few packets")
 		}
 	}
+	if punched(s.m.paths.find(1).moved + 100*bulkBytes) {
+		t.Error("punched for a burst")
+	}
 	if !punched(s.m.paths.find(1).moved + 2*bulkBytes) {
 		t.Error("not punched for bulk")
 	}

@@ -161,7 +161,7 @@ func (e *ends) run(d time.Duration) {
 		e.now = max(e.now, e.m[i].Next())
 		// Whatever the other side sent was heard, if it got in; out says so well enough.
 		heard := e.now - e.out[1-i]
-		e.do(i, e.m[i].Handle(e.now, Wake{Kept: e.kept, Samples: []Sample{{Path: e.id, Heard: heard, Carrier: Never, Streams: 1}}}))
+		e.do(i, e.m[i].Handle(e.now, Wake{Kept: e.kept, Samples: []Sample{{Path: e.id, Heard: heard, Carrier: Never, Streams: 1, Lanes: 1}}}))
 	}
 }
 

@@ -29,6 +29,10 @@ const (
 	// attempts do not count.
 	laterPause = 8 * time.Second
 	laterTries = 60
+	// spareAgain is how long after a second path was closed it is wanted again at the earliest; twice as long every time, up to
+	// spareAgainMax, unless it was used for that long.
+	spareAgain    = time.Minute
+	spareAgainMax = 16 * time.Minute
 )
 
 // punch is what the machine knows of attempts to get direct paths. Of two nodes only the coordinator begins them.
@@ -43,10 +47,29 @@ type punch struct {
 	lost     Time // when the last direct path was lost
 	flaps    int  // direct paths lost within flapTime of each other
 	nudged   Time // the last nudge, sent or obeyed
-	spared   bool // a transport was given up because nothing used it: it is wanted again with bulk or datagrams
+	spares
 	// ipv6: both nodes have it; ipv6Worked: there was a direct path over it.
 	ipv6, ipv6Worked bool
 }
+
+// spares are the second paths that were closed because nothing used them.
+type spares struct {
+	is    bool // a transport was given up: it is wanted again with bulk or datagrams
+	again Time // but not before
+	n     int  // in a row
+}
+
+// spare notes that a second path is closed, which was used for so long.
+func (s *spares) spare(now, used Time) {
+	if used > spareAgain {
+		s.n = 0
+	}
+	s.is, s.again = true, now+min(spareAgain<<min(s.n, 8), spareAgainMax)
+	s.n++
+}
+
+// unspare follows bulk, and a lane for datagrams.
+func (s *spares) unspare(now Time) { s.is = s.is && now < s.again }
 
 // pause is how long after the kth failed attempt the next one follows. The last one leaves room for an attempt within a
 // minute of a path's return.

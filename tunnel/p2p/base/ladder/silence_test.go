@@ -35,7 +35,7 @@ func play(s *scene, l life, d time.Duration) time.Duration {
 			acts = s.tell(Answer{Path: 1, Last: len(answers) == 0})
 		} else {
 			s.now = at
-			smp := Sample{Path: 1, Moved: moved, Heard: s.now, Carrier: Never, Streams: 1}
+			smp := Sample{Path: 1, Moved: moved, Heard: s.now, Carrier: Never, Streams: 1, Lanes: 1}
 			if l.heard {
 				smp.Heard = 0
 			}
@@ -116,7 +116,7 @@ func TestSilenceAfterIdleness(t *testing.T) {
 		c.wake(s)
 		if c.l.traffic { // what wakes the machine of a quiet path
 			s.alive[1]++
-			s.tell(Wake{Samples: []Sample{{Path: 1, Moved: s.alive[1], Heard: s.now, Carrier: Never, Streams: 1}}})
+			s.tell(Wake{Samples: []Sample{{Path: 1, Moved: s.alive[1], Heard: s.now, Carrier: Never, Streams: 1, Lanes: 1}}})
 			if c.l.delay > 0 {
 				s.due = []Time{s.now + c.l.delay}
 			}

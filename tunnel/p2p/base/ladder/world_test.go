@@ -140,7 +140,7 @@ func (w *world) step(traffic bool) {
 		s := Sample{Path: id, Heard: w.now, Carrier: Never}
 		if traffic && id == best {
 			s.Moved = uint64(w.now)
-			s.Streams = 1
+			s.Streams, s.Lanes = 1, 1
 			if _, dead := w.died[id]; !dead {
 				s.Heard = 0
 			}

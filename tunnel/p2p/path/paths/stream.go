@@ -9,6 +9,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Stream is a byte stream to or from a peer on one path. It stays on that path
@@ -39,6 +40,12 @@ func (s *Stream) Write(b []byte) (int, error) {
 
 // Path describes the path the stream runs on.
 func (s *Stream) Path() Path { return s.c.Path() }
+
+// ofLane reports whether the stream belongs to one of the two lanes.
+func (s *Stream) ofLane() bool {
+	proto := s.s.Protocol()
+	return proto == identity.StreamProtocol || proto == identity.DatagramProtocol
+}
 
 // RTT is the smoothed round trip of the path, 0 as long as it is not known.
 func (s *Stream) RTT() time.Duration { return s.c.Probes.RTT() }

@@ -6,8 +6,11 @@ import (
 	"sync"
 )
 
-// stream is one, to be reset.
-type stream interface{ Reset() }
+// stream is one, to be reset. One of a lane continues on another path.
+type stream interface {
+	Reset()
+	ofLane() bool
+}
 
 // streams are those that are open on a connection.
 type streams struct {
@@ -29,11 +32,16 @@ func (ss *streams) remove(s stream) {
 	delete(ss.open, s)
 }
 
-// Streams is how many are open.
-func (ss *streams) Streams() int {
+// Streams is how many are open, and how many of those belong to the two lanes.
+func (ss *streams) Streams() (all, lanes int) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return len(ss.open)
+	for s := range ss.open {
+		if s.ofLane() {
+			lanes++
+		}
+	}
+	return len(ss.open), lanes
 }
 
 // ResetStreams resets all that are open.

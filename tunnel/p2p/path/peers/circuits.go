@@ -30,6 +30,9 @@ func (c circuits) Traffic() map[peer.ID]relays.Traffic {
 		if at := x.HeardAt(); at.After(sum.Heard) {
 			sum.Heard = at
 		}
+		if at := x.SentAt(); at.After(sum.Sent) {
+			sum.Sent = at
+		}
 		out[x.Relay] = sum
 	}
 	return out

@@ -84,6 +84,7 @@ type Peers interface {
 type Traffic struct {
 	Bytes uint64    // so far, both directions
 	Heard time.Time // when something last came in
+	Sent  time.Time // when something last went out
 }
 
 // common is what the clients of a Set share.

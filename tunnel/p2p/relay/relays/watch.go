@@ -19,8 +19,8 @@ const (
 	restTick  = 10 * time.Second
 	// improveEvery is how often the choice of relay for peers that are in use is looked at.
 	improveEvery = time.Second
-	// busyFor is how long circuits count as busy after their last byte, and quietFor how long they may be silent
-	// meanwhile until the relay is pinged: busy peers probe each other every ladder.ProbeBusy.
+	// busyFor is how long circuits count as busy after their last byte, and quietFor how long data on them may be unanswered
+	// meanwhile until the relay is pinged: by then a probe has followed, within ladder.ProbeBusy, and may be answered.
 	busyFor  = 3 * time.Second
 	quietFor = ladder.ProbeBusy + 300*time.Millisecond
 	// overslept is how late a tick is after which the host has slept, or this process stood still.
@@ -54,6 +54,7 @@ type watch struct {
 type flow struct {
 	bytes uint64
 	at    time.Time // of the last byte
+	since time.Time // data are unanswered, if later than what was heard last
 }
 
 func newWatch(s *Set) *watch { return &watch{set: s, flows: make(map[peer.ID]flow), last: s.Now()} }
@@ -99,12 +100,15 @@ func (w *watch) look(now time.Time) (again time.Duration) {
 			}
 		}
 		f.bytes = t.Bytes
+		if !f.since.After(t.Heard) { // what came before was answered
+			f.since = t.Sent
+		}
 		w.flows[relay] = f
 		if now.Sub(f.at) >= busyFor {
 			continue
 		}
 		again = watchTick
-		if now.Sub(t.Heard) > quietFor {
+		if f.since.After(t.Heard) && now.Sub(f.since) > quietFor {
 			w.set.Suspect(relay)
 		}
 	}

@@ -50,8 +50,15 @@ func TestWhenRelaysArePinged(t *testing.T) {
 	look("no circuits", false)
 	carried[id] = Traffic{Bytes: 1000, Heard: now}
 	look("data flow", false)
-	carried[id] = Traffic{Bytes: 2000, Heard: now.Add(-2 * quietFor)}
-	look("data sent, nothing heard", true)
+	carried[id] = Traffic{Bytes: 1500, Heard: now.Add(-quietFor), Sent: now.Add(-quietFor - time.Second/50)}
+	look("an exchange is over: nothing is unanswered", false)
+	heard := now
+	now = now.Add(time.Minute)
+	carried[id] = Traffic{Bytes: 2000, Heard: heard, Sent: now}
+	for range quietFor / watchTick {
+		look("data were sent a moment ago, the first in a minute", false)
+	}
+	look("data are unanswered", true)
 	for range busyFor/watchTick + 1 {
 		now, clock = now.Add(watchTick), clock+watchTick
 		w.look(now)
