@@ -10,6 +10,7 @@
 //	lan.go         the search for LAN paths, and which IP version VXLAN takes
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
 //	passon.go      signed statements to and from other members; hung.go: loops that hang
+//	ranges.go      ranges that the host itself needs stay out of force
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
 //	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
@@ -88,6 +89,7 @@ type daemon struct {
 	source     source.Source
 	book       *signed.Book // nil: no key is pinned
 	force      *inForce
+	ranges     *rangeCheck
 	saved      *snapshot.Keeper // of the membership
 	names      *resolve.Names
 	node       *p2p.Node
@@ -208,6 +210,14 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 		return s, err
 	}
 	p, err := planFor(s, d.cfg, d.id)
+	if err == nil {
+		var refused error
+		if s, refused, err = d.checkRanges(s, p); err != nil {
+			return s, err
+		}
+		warning = errors.Join(warning, refused)
+		p, err = planFor(s, d.cfg, d.id)
+	}
 	if err != nil {
 		return s, configError(errors.Join(warning, fmt.Errorf("%s: %w", d.source, err)))
 	}
@@ -221,6 +231,27 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 	logForward(p.Host, d.cfg.Key("forward"), d.log)
 	_, _, _ = d.force.set(s.WANCIDRs, p, warning) // nothing was in force before
 	return s, nil
+}
+
+// checkRanges keeps ranges out that the host needs and that were not in force before; p is s's plan. Where nothing is left, what was
+// in force stays, with a warning. A first start brings all into force, or none; a host that is set up and has no snapshot keeps what
+// it has.
+func (d *daemon) checkRanges(s mesh.State, p plan) (admitted mesh.State, warning, err error) {
+	d.ranges = &rangeCheck{cfg: d.cfg, names: d.names, source: d.source, force: d.force, log: d.log, given: s}
+	if before, err := snapshot.Load(d.cfg.StateDir); err == nil {
+		was, former := planFor(before, d.cfg, d.id)
+		was.relays, was.Host.ClusterCIDRs = p.relays, before.PodCIDRs // also where the name or the key was another
+		out, err := d.ranges.admit(s, was)
+		if err != nil && former == nil {
+			return before, err, nil
+		}
+		return out, nil, err
+	}
+	if present, err := host.Present(); err != nil || present {
+		return s, nil, err
+	}
+	s, err = d.ranges.admit(s, plan{relays: p.relays})
+	return s, nil, err
 }
 
 // start makes all parts. Directories and ports come first: a missing one must not leave
@@ -300,7 +331,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		d.log.Error("could not save the membership; an offline start would use an older one", "err", err)
 	}
 	d.membership = &membership{
-		cfg: d.cfg, id: d.id, from: d.source.String(), force: d.force, saved: d.saved,
+		cfg: d.cfg, id: d.id, from: d.source.String(), force: d.force, ranges: d.ranges, saved: d.saved,
 		node: d.node, tunnel: d.tunnel, lan: d.lan, kernel: d.kernel, loop: d.dog.Loop("membership"), log: d.log, who: who,
 	}
 	d.membership.trim(all)
@@ -344,6 +375,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		wg.Go(func() { followJoinSecrets(ctx, d.cfg.JoinSecretFile, d.node, d.log) })
 	}
 	wg.Go(func() { m.onConfirmed(ctx) })
+	wg.Go(func() { m.retryRefused(ctx) })
 	repair := repairer{kernel: d.kernel, node: d.node, relay: d.cfg.Relay, source: d.source, socket: ctl, followMesh: followMesh,
 		loop: d.dog.Loop("kernel repair"), ready: d.dog.Ready, log: d.log}
 	d.dog.Watch("tunnel", d.tunnel.Watch)

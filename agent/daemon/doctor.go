@@ -109,7 +109,9 @@ func (d *doctor) judges() {
 			return diagnose.Uplink(cutOff(d.node.Uplinks(), p.relays, via.For), d.node.Status().Relays, used)
 		}),
 		check("forward", 0, func(p plan) []findings.Finding { return checkForward(p.Host, d.cfg.Key("forward")) }),
-		check("addresses", hostEvery, func(p plan) []findings.Finding { return []findings.Finding{overlaps(d.kernel.pods, p.Host)} }),
+		check("addresses", hostEvery, func(p plan) []findings.Finding {
+			return append(checkRefused(d.force.whyRefused()), overlaps(d.kernel.pods, p.Host))
+		}),
 		check("cni", hostEvery, own(func(plan) []findings.Finding { return []findings.Finding{d.checkCNI()} })),
 		check("pods", hostEvery, own(func(p plan) []findings.Finding { return []findings.Finding{strays(d.kernel.pods, p.Host)} })),
 		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),

@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/memory"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
@@ -32,6 +33,7 @@ type membership struct {
 	id     peer.ID // of this node
 	from   string  // the source's name
 	force  *inForce
+	ranges *rangeCheck
 	saved  *snapshot.Keeper
 	node   *p2p.Node
 	tunnel *tunnel.Tunnel
@@ -52,8 +54,31 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 	defer m.loop.End()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.bring(ctx, s)
+}
+
+// retryRefused tries again, every 30 s, ranges that the host may no longer need.
+func (m *membership) retryRefused(ctx context.Context) {
+	for wake.Sleep(ctx, repairEvery) {
+		m.mu.Lock()
+		if m.force.whyRefused() != "" {
+			m.loop.Begin()
+			m.bring(ctx, m.ranges.given)
+			m.loop.End()
+		}
+		m.mu.Unlock()
+	}
+}
+
+// bring brings s into force.
+func (m *membership) bring(ctx context.Context, s mesh.State) {
 	began := time.Now()
 	was, _ := m.force.plan()
+	s, err := m.ranges.admit(s, was)
+	if err != nil {
+		m.onBroken(err)
+		return
+	}
 	p, err := was.next(s, m.cfg, m.id)
 	if err != nil {
 		m.onBroken(err)
@@ -102,7 +127,9 @@ func (m *membership) onState(ctx context.Context, s mesh.State) {
 
 // onBroken reports an unusable membership; the last good one stays.
 func (m *membership) onBroken(err error) {
-	m.force.setProblem(err)
+	if before := m.force.setProblem(err); before != nil && before.Error() == err.Error() {
+		return // said already
+	}
 	m.log.Error("membership is unusable; the last good one stays in force", "source", m.from, "err", err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -84,18 +85,18 @@ func refuseLAN(w mesh.Host) error {
 // lanConflicts are those with an Ethernet network of other hosts. Bridges to containers do
 // not count, nor do the single addresses that plugins give to pods' interfaces.
 func lanConflicts(conflicts []overlap.Conflict, links []netlink.Link) []string {
-	usable, lan := uplink.Indexes(links), map[string]bool{}
-	for _, l := range links {
-		a := l.Attrs()
-		lan[a.Name] = usable[a.Index] && len(a.HardwareAddr) == 6
-	}
 	var out []string
 	for _, c := range conflicts {
-		if !c.Route && lan[c.Device] && !c.Other.IsSingleIP() {
+		if inLAN(c, links) {
 			out = append(out, c.String())
 		}
 	}
 	return out
+}
+
+func inLAN(c overlap.Conflict, links []netlink.Link) bool {
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == c.Device })
+	return i >= 0 && !c.Route && !c.Other.IsSingleIP() && len(links[i].Attrs().HardwareAddr) == 6 && uplink.Indexes(links)[links[i].Attrs().Index]
 }
 
 // overlapFinding grades conflicts. An address breaks things: our rule takes what is sent

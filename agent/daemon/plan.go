@@ -109,6 +109,7 @@ type inForce struct {
 	now     plan
 	watched wake.One // woken when others want to see the paths, or want to for longer
 	problem error    // why the source's membership is not in force, nil when it is
+	refused string   // why ranges of it are not, "" for none
 }
 
 // plan returns the plan in force, and the membership's problem, if any.
@@ -146,10 +147,25 @@ func (f *inForce) setPlan(p plan) {
 	f.now = p
 }
 
-func (f *inForce) setProblem(err error) {
+func (f *inForce) setProblem(err error) (before error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.problem = err
+	before, f.problem = f.problem, err
+	return before
+}
+
+// setRefused replaces why ranges are not in force, and returns what it was.
+func (f *inForce) setRefused(why string) (before string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before, f.refused = f.refused, why
+	return before
+}
+
+func (f *inForce) whyRefused() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refused
 }
 
 // membershipRemedy is what to do about a membership that is not in force; its error says more.

@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"strconv"
@@ -95,6 +96,16 @@ func (n *Names) ViaNAT64(ctx context.Context) bool { return n != nil && n.nat64.
 // Outdated reports whether this container cannot see which name servers its host has now: a file mounted alone stays the one
 // that it was, and a directory such as /etc is nothing to mount for it.
 func (n *Names) Outdated() bool { return outdated(n.root) }
+
+// Servers are the name servers of now, HOST:PORT.
+func (n *Names) Servers() []string { return n.servers() }
+
+// Known are the addresses that worked, by name.
+func (n *Names) Known() map[string][]netip.Addr {
+	n.kept.mu.Lock()
+	defer n.kept.mu.Unlock()
+	return maps.Clone(n.kept.of)
+}
 
 // Close ends all lookups.
 func (n *Names) Close() {

@@ -3,6 +3,9 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -238,6 +241,43 @@ func TestLANComesInsideRange(t *testing.T) {
 		out, err := n.Run(t.Context(), "ip", "route", "get", "10.99.7.9", "mark", "0xed0000")
 		ok(t, err)
 		contains(t, out, "dev eth0") // never into the TUN
+		ok(t, n.Agent.Stop())
+		ok(t, n.Start())
+		ready(t, n)
+	}
+	contains(t, strings.ReplaceAll(n.Agent.Tail(1000), `\"`, `"`), wants...)
+}
+
+// TestRangeComesOverLAN: the membership gains a range that has the node's LAN while the agent runs. Router and ssh stay, also after a
+// restart, the rest of the membership is in force, and the range is named.
+func TestRangeComesOverLAN(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{})
+	startRelays(t, l)
+	ok(t, n.Start())
+	ok(t, n.WaitReserved(within(t, 15*time.Second)))
+	ok(t, n.WaitPods(within(t, 5*time.Second)))
+	l.Cluster.PodCIDRs = append(slices.Clone(l.Cluster.PodCIDRs), "192.168.0.0/16")
+	ok(t, l.WriteMembership())
+	wants := []string{"192.168.0.0/16", "interface eth0 has address " + n.Addr.String() + "/24", "other"}
+	for range 2 {
+		fair.Eventually(t, 10*time.Second, "status names the range", func() error {
+			status, _, err := n.AgentCommand(t.Context(), "status", "--runtime-dir", n.Config.RuntimeDir)
+			for _, want := range wants {
+				if err == nil && !strings.Contains(status, want) {
+					err = fmt.Errorf("no %q in: %s", want, status)
+				}
+			}
+			return err
+		})
+		ok(t, n.NS.Ping(t.Context(), "192.168.1.1", 2*time.Second))
+		subnet, err := os.ReadFile(filepath.Join(n.Config.RuntimeDir, "subnet.json"))
+		ok(t, err)
+		if strings.Contains(string(subnet), "192.168.") {
+			t.Errorf("the plugin has the range: %s", subnet)
+		}
 		ok(t, n.Agent.Stop())
 		ok(t, n.Start())
 		ready(t, n)

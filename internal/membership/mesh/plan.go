@@ -153,18 +153,18 @@ func (p *Plan) count(n *Node, self string, by int32) {
 // touches reports whether self's own addresses may be another's now, or no longer.
 func (c Change) touches(self Node) bool {
 	return slices.ContainsFunc(slices.Concat(c.Gone, c.Come), func(n Node) bool {
-		return n.Name == self.Name || slices.ContainsFunc(self.NodeIPs, n.owns)
+		return n.Name == self.Name || slices.ContainsFunc(self.NodeIPs, n.Owns)
 	})
 }
 
-// owns reports whether a is inside of one of n's blocks.
-func (n *Node) owns(a netip.Addr) bool {
+// Owns reports whether a is inside of one of n's blocks.
+func (n *Node) Owns(a netip.Addr) bool {
 	return slices.ContainsFunc(n.PodCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
 // Owner is the member, this node among them, that owns a.
 func (p Plan) Owner(a netip.Addr) (Node, bool) {
-	i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.owns(a) })
+	i := slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Owns(a) })
 	if i < 0 {
 		return Node{}, false
 	}

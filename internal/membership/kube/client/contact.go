@@ -10,6 +10,7 @@ import (
 
 // Contact is what came of the requests to an API, or to the cache in front of it, since the start.
 type Contact struct {
+	Server   string    // its URL
 	Answered uint64    // requests with a good answer
 	Refused  uint64    // with another one: 403, 500 …
 	Failed   uint64    // without any
@@ -24,7 +25,7 @@ type contact struct {
 
 // ContactOf is what came of c's requests.
 func ContactOf(c *Client) Contact {
-	out := Contact{Answered: c.met.good.Load(), Refused: c.met.refusals.Load(), Failed: c.met.failures.Load()}
+	out := Contact{Server: c.URL(), Answered: c.met.good.Load(), Refused: c.met.refusals.Load(), Failed: c.met.failures.Load()}
 	if at := c.met.last.Load(); at != 0 {
 		out.Last = time.Unix(0, at)
 	}

@@ -31,7 +31,7 @@ func TestContact(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Brief(first) // a copy counts with its original
-	if got := ContactOf(first); got != (Contact{}) {
+	if got := ContactOf(first); got != (Contact{Server: server.URL}) {
 		t.Errorf("at first: %+v", got)
 	}
 	var out struct{}
