@@ -100,7 +100,7 @@ func (t *TLS) SecureOutbound(ctx context.Context, c net.Conn, p peer.ID) (sec.Se
 func (t *TLS) secure(ctx context.Context, c net.Conn, p peer.ID, client bool) (sec.SecureConn, error) {
 	s := &tlsConn{t: t, records: &records{Conn: c}, client: client}
 	s.changed.L = &s.mu
-	session, key, err := s.handshake(ctx, p)
+	session, key, err := s.handshake(ctx, p, "")
 	if err != nil {
 		c.Close()
 		return nil, err
@@ -111,7 +111,7 @@ func (t *TLS) secure(ctx context.Context, c net.Conn, p peer.ID, client bool) (s
 		return nil, fmt.Errorf("derive the peer's ID: %w", err)
 	}
 	s.session.Store(session)
-	s.begun = t.renewal.Now()
+	s.begin()
 	s.first = session.ConnectionState()
 	s.renews = s.first.PeerCertificates[0].Subject.CommonName == renews
 	if m := s.first.NegotiatedProtocol; m != noMuxer && m != "" {
@@ -121,17 +121,21 @@ func (t *TLS) secure(ctx context.Context, c net.Conn, p peer.ID, client bool) (s
 	return s, nil
 }
 
-// handshake begins a session with p; an empty p is any peer.
-func (c *tlsConn) handshake(ctx context.Context, p peer.ID) (*tls.Conn, crypto.PubKey, error) {
+// handshake begins a session with p; an empty p is any peer. follows is what both ends have to say of the session before.
+func (c *tlsConn) handshake(ctx context.Context, p peer.ID, follows string) (*tls.Conn, crypto.PubKey, error) {
 	cfg, verified := c.t.identity.ConfigForPeer(p)
 	cfg.NextProtos = append(slices.Clone(c.t.muxers), cfg.NextProtos...)
+	if follows != "" {
+		cfg.NextProtos = []string{follows}
+	}
 	session := tls.Client(c.records, cfg)
 	if !c.client {
 		// The client's order of muxers counts; crypto/tls would take the server's.
 		ours := cfg.Clone()
 		cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			chosen := ours.Clone()
-			if i := slices.IndexFunc(hello.SupportedProtos, func(x string) bool { return slices.Contains(c.t.muxers, x) }); i >= 0 {
+			i := slices.IndexFunc(hello.SupportedProtos, func(x string) bool { return slices.Contains(c.t.muxers, x) })
+			if i >= 0 && follows == "" {
 				chosen.NextProtos = hello.SupportedProtos[i : i+1]
 			}
 			return chosen, nil
@@ -140,6 +144,9 @@ func (c *tlsConn) handshake(ctx context.Context, p peer.ID) (*tls.Conn, crypto.P
 	}
 	if err := session.HandshakeContext(ctx); err != nil {
 		return nil, nil, err
+	}
+	if follows != "" && session.ConnectionState().NegotiatedProtocol != follows { // crypto/tls accepts none at all
+		return nil, nil, errors.New("TLS session that does not follow the one before")
 	}
 	select {
 	case key := <-verified: // sent when the certificate was verified
