@@ -14,7 +14,7 @@ import (
 )
 
 // known is what is known of the membership: from the snapshot, and then from the API.
-// The goroutine that runs the loop owns it. It has no clock; its only I/O is
+// The goroutine that runs the loop owns it. It has no clock but that of disputes; its only I/O is
 // history.save.
 type known struct {
 	cfg     Config
@@ -34,7 +34,7 @@ func newKnown(cfg Config) *known {
 	k := &known{
 		cfg: cfg, stores: map[string]*store{}, plugins: map[string]*store{},
 		history: history{stateDir: cfg.StateDir, kept: map[string]keptMember{}},
-		relist:  func(string) {}, disputes: disputes{open: map[string]dispute{}, gone: map[string][]netip.Prefix{}, read: func([]string) {}, log: cfg.Log},
+		relist:  func(string) {}, disputes: newDisputes(cfg.Log),
 	}
 	for _, x := range api.Kinds() {
 		k.stores[x.Name] = newStore(x, k.own)
@@ -42,6 +42,7 @@ func newKnown(cfg Config) *known {
 	for _, x := range keep.Kinds() {
 		k.plugins[x.Name] = newStore(x, func(api.Object) bool { return false })
 	}
+	k.stores["nodes"].vet = k.vet
 	k.feed = feed{nodes: k.stores["nodes"], name: cfg.NodeName, own: k.own, readSelf: func() { k.relist(selfKey) }, log: cfg.Log}
 	return k
 }
@@ -92,13 +93,9 @@ func (k *known) ids(name string) (objectIDs, bool) {
 // known so far. It reports whether anything changed.
 func (k *known) takeList(m listed) bool {
 	if isNodes(m.kind) {
+		defer k.pruneDisputes()
 		if inForce, changed := k.takeNodes(&m); !inForce {
 			return changed
-		}
-		if k.feed.records {
-			for _, o := range m.items {
-				k.vet(o)
-			}
 		}
 	}
 	st := k.store(m.kind)
@@ -136,20 +133,29 @@ func (k *known) takeNodes(m *listed) (inForce, changed bool) {
 
 // vet takes out of a Node that a NodeRecord stands for what needs the Node's own word first.
 func (k *known) vet(o api.Object) {
-	if n, ok := o.(*api.Node); ok {
+	if n, ok := o.(*api.Node); ok && k.feed.records {
 		k.disputes.vet(n, k.node(n.Meta.Name), k.last.Nodes)
 	}
 }
 
+// pruneDisputes ends the disputes about NodeRecords that are gone or no longer in force.
+func (k *known) pruneDisputes() {
+	k.disputes.prune(func(name string) bool { return k.feed.records && k.node(name) != nil })
+}
+
 // takeVouched takes a Node that was read because of a dispute. It reports whether anything changed.
 func (k *known) takeVouched(m vouched) bool {
+	defer k.pruneDisputes()
 	cur := k.node(m.name)
-	blocks, changed := k.disputes.take(m, cur)
-	if !changed || !k.feed.records {
+	blocks, counts := k.disputes.take(m, cur)
+	if !counts || !k.feed.records {
 		return false
 	}
 	now := *cur
 	now.Spec.PodCIDRs = blocks
+	if m.err == nil {
+		now.Meta.CreationTimestamp = m.node.Meta.CreationTimestamp
+	}
 	k.stores["nodes"].items[m.name] = &now
 	return true
 }
@@ -176,11 +182,9 @@ func (k *known) newHistory(m listed) {
 // takeEvent takes one event of a watch. It reports whether anything changed.
 func (k *known) takeEvent(e event) bool {
 	if isNodes(e.kind) {
+		defer k.pruneDisputes()
 		if inForce, changed := k.feed.event(&e); !inForce {
 			return changed
-		}
-		if k.feed.records && e.what != deleted {
-			k.vet(e.obj)
 		}
 	}
 	// A deletion is a proof too, if it concerns the member's own object and not an

@@ -66,6 +66,7 @@ func (l *lessor) run(ctx context.Context) {
 		soon.Stop()
 		was := r.kept
 		if name == "" && !was {
+			l.leaderless.Store(nil)
 			continue
 		}
 		version, known := l.look(ctx, name, r.last)

@@ -45,9 +45,11 @@ type trouble struct {
 
 // vouched is what the API answered to a request for a Node that a NodeRecord disagrees with.
 type vouched struct {
-	name string
-	node *api.Node
-	err  error
+	name   string
+	serial int // of the dispute
+	node   *api.Node
+	err    error
+	lasts  bool // it was read several times, over a minute
 }
 
 // kept says whether a controller keeps the NodeRecords.

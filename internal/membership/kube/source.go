@@ -231,8 +231,8 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	lease := make(chan string, 1)
 	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, again: wake.NewOne(), leaderless: &s.leaderless}
 	wg.Go(func() { leases.run(ctx) })
-	nodes := &voucher{c: client.Brief(s.c), out: in, names: make(chan []string, 1)}
-	s.known.disputes.read = func(names []string) { latest(nodes.names, names) }
+	nodes := &voucher{c: client.Brief(s.c), out: in, open: make(chan map[string]int, 1)}
+	s.known.disputes.read = func(open map[string]int) { latest(nodes.open, open) }
 	wg.Go(func() { nodes.run(ctx) })
 	if s.c.Cache() {
 		wg.Go(func() {

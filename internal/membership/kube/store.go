@@ -18,6 +18,7 @@ const maxDead = 4096
 type store struct {
 	kind  api.Kind
 	own   func(api.Object) bool // objects of this node: they are always taken, to be repaired
+	vet   func(api.Object)      // changes an object before it is taken; nil: nothing to change
 	items map[string]api.Object
 	// floor is the version of the last proved list: an unknown object that is
 	// older was deleted, and some cache shows it again.
@@ -103,6 +104,9 @@ func (s *store) put(o api.Object) bool {
 	if ok && rv <= version(cur.Metadata().ResourceVersion) || !ok && rv <= s.floor && !s.own(o) {
 		return false
 	}
+	if s.vet != nil {
+		s.vet(o)
+	}
 	s.items[m.Name] = o
 	return !ok || !sameContent(cur, o)
 }
@@ -171,7 +175,11 @@ func (s *store) miss(why error) bool {
 }
 
 // forget starts over: the API has another history.
-func (s *store) forget() { *s = *newStore(s.kind, s.own) }
+func (s *store) forget() {
+	vet := s.vet
+	*s = *newStore(s.kind, s.own)
+	s.vet = vet
+}
 
 // each calls f for every object of type T.
 func each[T api.Object](s *store, f func(T)) {

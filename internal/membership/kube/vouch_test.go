@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -31,7 +35,7 @@ func TestForgedRecords(t *testing.T) {
 	var log bytes.Buffer
 	var read []string
 	w.loop.known.disputes.log = slog.New(slog.NewTextHandler(&log, nil))
-	w.loop.known.disputes.read = func(names []string) { read = slices.Clone(names) }
+	w.loop.known.disputes.read = func(open map[string]int) { read = slices.Sorted(maps.Keys(open)) }
 	rv := 200
 	record := func(node int, blocks ...string) *api.NodeRecord {
 		rv++
@@ -48,7 +52,7 @@ func TestForgedRecords(t *testing.T) {
 	}
 	vouch := func(name string, err error, blocks ...string) {
 		n := kubetest.Node(name, 3, blocks...)
-		w.hears(vouched{name, n, err})
+		w.hears(vouched{name: name, serial: w.loop.known.disputes.open[name].serial, node: n, err: err})
 	}
 	w.hears(event{api.NodeRecords(), modified, record(1, "10.244.3.0/24")})
 	unchanged("another's block", "b")
@@ -81,7 +85,7 @@ func TestForgedRecords(t *testing.T) {
 	if got := w.states[len(w.states)-1]; got != "a=10.244.1.0/24 b=10.244.2.0/24" || !slices.Equal(read, []string{"x"}) {
 		t.Errorf("%s; read %v", got, read)
 	}
-	w.hears(vouched{"x", thief, nil})
+	w.hears(vouched{name: "x", serial: w.loop.known.disputes.open["x"].serial, node: thief})
 	if got := w.states[len(w.states)-1]; got != "a=10.244.1.0/24 b=10.244.2.0/24 x=10.244.3.0/25" {
 		t.Errorf("what the Node says does not count: %s", got)
 	}
@@ -92,5 +96,106 @@ func TestForgedRecords(t *testing.T) {
 	vouch("b", apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "b", nil))
 	if got := w.states[len(w.states)-1]; got != "a=10.244.1.0/24 b=10.244.7.0/24 x=10.244.3.0/25" || len(read) > 0 {
 		t.Errorf("%s; read %v", got, read)
+	}
+}
+
+// A NodeRecord that is deleted and made again is no other thing than one that changes: it counts if it says what the member had
+// last, and otherwise once the Node says it. One that covers the member's own block and a neighbour's takes neither.
+func TestForgedRecordsMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	w.loop.steer()
+	w.list(true, w.lists)
+	w.hears(kept(true))
+	nodes := slices.Clone(w.lists["nodes"])
+	w.rv = 200
+	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
+	var read []string
+	w.loop.known.disputes.read = func(open map[string]int) { read = slices.Sorted(maps.Keys(open)) }
+	rv := 200
+	again := func(node int, created time.Time, blocks ...string) {
+		old := recordsOf(fmt.Sprint(rv+1), nodes[node:node+1])[0].(*api.NodeRecord)
+		old.Meta.UID = w.loop.known.node(old.Meta.Name).Record
+		w.hears(event{api.NodeRecords(), deleted, old})
+		rv += 2
+		r := recordsOf(fmt.Sprint(rv), nodes[node:node+1])[0].(*api.NodeRecord)
+		r.Meta.UID, r.Spec.PodCIDRs, r.Spec.Created = fmt.Sprintf("again-%d", rv), blocks, &created
+		w.hears(event{api.NodeRecords(), added, r})
+	}
+	want := func(when, state string, wantRead ...string) {
+		t.Helper()
+		if got := w.states[len(w.states)-1]; got != state || !slices.Equal(read, wantRead) {
+			t.Errorf("%s: %s, want %s; read %v, want %v", when, got, state, read, wantRead)
+		}
+	}
+	again(1, time.Unix(0, 0), "10.244.2.0/23")
+	want("its own block and a neighbour's", "a=10.244.1.0/24 c=10.244.3.0/24", "b")
+	again(1, time.Unix(0, 0), "10.244.2.0/24")
+	want("what it had", "a=10.244.1.0/24 b=10.244.2.0/24 c=10.244.3.0/24")
+	again(2, time.Unix(0, 0), "10.244.77.0/24")
+	want("nobody's block", "a=10.244.1.0/24 b=10.244.2.0/24", "c")
+
+	// What is older than what is known opens no dispute and ends none.
+	late := recordsOf("199", nodes[1:2])[0].(*api.NodeRecord)
+	late.Spec.PodCIDRs = []string{"10.244.9.0/24"}
+	w.hears(event{api.NodeRecords(), modified, late})
+	w.hears(event{api.NodeRecords(), modified, recordsOf("199", nodes[2:])[0]})
+	want("late", "a=10.244.1.0/24 b=10.244.2.0/24", "c")
+
+	// The age that counts where two have a block is the Node's.
+	created := w.loop.known.node("a").Meta.CreationTimestamp
+	r := recordsOf("900", nodes[:1])[0].(*api.NodeRecord)
+	r.Spec.Created = &time.Time{}
+	w.hears(event{api.NodeRecords(), modified, r})
+	if got := w.loop.known.node("a").Meta.CreationTimestamp; !reflect.DeepEqual(got, created) {
+		t.Errorf("a record changes when its Node was created: %v, was %v", got, created)
+	}
+
+	// A dispute ends with the record.
+	gone := recordsOf("950", nodes[2:])[0].(*api.NodeRecord)
+	gone.Meta.UID = w.loop.known.node("c").Record
+	w.hears(event{api.NodeRecords(), deleted, gone})
+	want("deleted", "a=10.244.1.0/24 b=10.244.2.0/24")
+
+	// After an hour a block is anybody's: allocators use blocks again.
+	later := time.Now().Add(goneFor)
+	w.loop.known.disputes.now, w.loop.known.disputes.held = func() time.Time { return later }, nil
+	fresh := recordsOf("960", nodes[2:])[0].(*api.NodeRecord)
+	fresh.Meta.UID, fresh.Spec.PodCIDRs = "fresh", []string{"10.244.77.0/24"}
+	w.hears(event{api.NodeRecords(), added, fresh})
+	want("an hour later", "a=10.244.1.0/24 b=10.244.2.0/24 c=10.244.77.0/24")
+}
+
+// New disputes are read before those that are read again, these ever less often, and all of them at a bounded rate.
+func TestVoucherIsFair(t *testing.T) {
+	v := voucher{pace: rate.NewLimiter(1, mostVouched)}
+	open := map[string]int{}
+	for i := range 3 * mostVouched {
+		open[fmt.Sprintf("n%03d", i)] = i
+	}
+	v.follow(open)
+	now, times := time.Now(), map[string]int{}
+	if got := len(v.due(now)); got != mostVouched {
+		t.Errorf("read immediately: %d", got)
+	}
+	open["new"] = 1000
+	v.follow(open)
+	delete(open, "new")
+	for i := range 5 * mostVouched {
+		for _, name := range v.due(now.Add(time.Duration(i) * time.Second)) {
+			times[name]++
+		}
+	}
+	if times["new"] == 0 || times["n191"] == 0 || times["n064"] == 0 {
+		t.Errorf("never read: %v", times)
+	}
+	v.follow(map[string]int{"n000": 0, "one": 7})
+	times = map[string]int{}
+	for i := range 126 {
+		for _, name := range v.due(now.Add(time.Duration(600+i) * time.Second)) {
+			times[name]++
+		}
+	}
+	if n := times["one"]; n != 7 { // after 0, 2, 6, 14, 30, 62 and 122 s
+		t.Errorf("one dispute is read %d times in two minutes", n)
 	}
 }

@@ -28,9 +28,10 @@ const (
 	// resend is how long an answer is awaited before the request is sent again.
 	resend = 250 * time.Millisecond
 	// eachAnswers a second go to one address, and allAnswers to all from one socket: a request's source may be forged, and the
-	// answer then is a packet for another host. Behind one NAT a hundred nodes may come back at the same moment.
-	eachAnswers = 200
-	allAnswers  = 5000
+	// answer then is a packet for another host, though not a longer one. A look at a NAT is some 20 queries, 16 of them together
+	// where it maps ports at random: a hundred nodes behind one address may look at the same moment.
+	eachAnswers = 2000
+	allAnswers  = 20000
 	// errorPause keeps a broken socket from spinning.
 	errorPause = 50 * time.Millisecond
 )
