@@ -54,10 +54,10 @@ func (s *Sockets) find(c network.ConnMultiaddrs) *socket.Conn {
 	return b
 }
 
-// KeepAlive has the kernel probe the other end of a TCP connection after a silence.
+// KeepAlive is socket.Conn's of a TCP connection.
 func (s *Sockets) KeepAlive(c network.ConnMultiaddrs, silence time.Duration) {
 	if b := s.find(c); b != nil {
-		socket.KeepAlive(b.Conn, silence)
+		b.KeepAlive(silence)
 	}
 }
 

@@ -41,7 +41,8 @@ type Conn struct {
 	onClose func()        // may be nil
 	input
 	output
-	faults faults
+	faults  faults
+	unacked unacked
 }
 
 // input belongs to the goroutine that reads.
@@ -79,7 +80,7 @@ const closeGrace = 200 * time.Millisecond
 
 // Buffered puts buffers in front of c. closed, which may be nil, is called once, when c is about to be closed.
 func Buffered(c manet.Conn, closed func()) *Conn {
-	b := &Conn{Conn: c, onClose: closed, input: input{readSize: minReadBuffer},
+	b := &Conn{Conn: c, onClose: closed, unacked: unacked{every: unackedEvery}, input: input{readSize: minReadBuffer},
 		output: output{flushed: make(chan struct{}), tuner: newTuner(c), drain: drain.New(startWritten, minWritten, writeBuffer)}}
 	b.changed.L = &b.mu
 	b.io = c
@@ -247,6 +248,7 @@ func (b *Conn) flush() {
 		slow := queue < longSegment
 		b.changed.Broadcast()
 		b.mu.Unlock()
+		b.unacked.wrote()
 		began := time.Now()
 		b.tuner.begin(queue, began)
 		n, err := b.put(out, slow)
@@ -283,6 +285,7 @@ func (b *Conn) Close() error {
 		return net.ErrClosed
 	}
 	b.closed = true
+	b.unacked.stop()
 	if b.expiry != nil {
 		b.expiry.Stop()
 	}

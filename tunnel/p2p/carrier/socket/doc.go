@@ -18,6 +18,7 @@
 //	brake.go     sends little on a thin line that has become slower
 //	keep.go      caps the sending rate at the delivery rate while more than a BDP is in flight
 //	keepalive.go  probes of the kernel on idle connections
+//	unacked.go   the end of a connection whose other end acknowledges nothing
 //	history.go   a count, as it was at moments of the last time
 //	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR

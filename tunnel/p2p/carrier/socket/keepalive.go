@@ -15,6 +15,13 @@ const (
 	keepAliveAgain, keepAliveTries = 3, 3
 )
 
+// KeepAlive ends the connection when its other end is gone: after a silence the kernel probes it, and what it does not acknowledge
+// counts as well.
+func (b *Conn) KeepAlive(silence time.Duration) {
+	KeepAlive(b.Conn, silence)
+	b.unacked.want(b.tuner.raw, func() { _ = b.Close() })
+}
+
 // KeepAlive has the kernel probe the other end of a TCP connection after a silence (tcp(7), TCP_KEEPIDLE); 0: never. A probe and its
 // answer are 52 bytes each. Where c has no socket nothing happens.
 func KeepAlive(c any, silence time.Duration) {

@@ -11,8 +11,9 @@ import (
 
 // ofMember puts buffers in front of a relay's connection, and has the kernel notice when its other end is gone.
 func ofMember(c manet.Conn) manet.Conn {
-	KeepAlive(c, MemberSilence)
-	return Buffered(c, nil)
+	b := Buffered(c, nil)
+	b.KeepAlive(MemberSilence)
+	return b
 }
 
 // Upgrader puts buffers under the security layer of every connection of a relay.

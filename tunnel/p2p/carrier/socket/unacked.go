@@ -1,0 +1,90 @@
+package socket
+
+import (
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// unackedEvery is how often a connection is looked at while bytes are on their way.
+const unackedEvery = 10 * time.Second
+
+// unacked notices that the other end has gone while bytes are on their way to it. The kernel then sends no keep-alive, and repeats
+// the bytes for a quarter of an hour (tcp(7), tcp_retries2). TCP_USER_TIMEOUT would bound that, but also end a silent connection
+// after one keep-alive without an answer. Looking sends nothing.
+type unacked struct {
+	mu    sync.Mutex // a leaf
+	every time.Duration
+	raw   syscall.RawConn // nil: it is not wanted
+	timer *time.Timer
+	runs  bool
+	stuck time.Time // bytes were unacknowledged then, and nothing was heard since
+}
+
+// want has end called, in a goroutine of its own, once nothing was heard for 30 to 40 s with bytes on their way.
+func (u *unacked) want(raw syscall.RawConn, end func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.timer != nil || raw == nil {
+		return
+	}
+	u.raw = raw
+	u.timer = time.AfterFunc(u.every, func() {
+		if u.look(time.Now()) {
+			end()
+		}
+	})
+	u.runs = true
+}
+
+// wrote is called before bytes are written.
+func (u *unacked) wrote() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.raw != nil && !u.runs {
+		u.runs = true
+		u.timer.Reset(u.every)
+	}
+}
+
+// stop ends it for good.
+func (u *unacked) stop() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.raw = nil
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
+
+// look reports whether the other end is gone.
+func (u *unacked) look(now time.Time) (gone bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.raw == nil {
+		return false
+	}
+	i := new(unix.TCPInfo)
+	_ = u.raw.Control(func(fd uintptr) {
+		if got, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			i = got
+		}
+	})
+	heard := now.Add(-time.Duration(i.Last_ack_recv) * time.Millisecond)
+	switch {
+	case i.Unacked == 0: // or the other end does not read, and says so
+		u.stuck = time.Time{}
+		if i.Notsent_bytes == 0 {
+			u.runs = false
+			return false
+		}
+	case u.stuck.IsZero() || heard.After(u.stuck):
+		u.stuck = now
+	case now.Sub(u.stuck) >= 2*u.every:
+		return true
+	}
+	u.timer.Reset(u.every)
+	return false
+}

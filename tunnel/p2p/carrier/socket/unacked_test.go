@@ -1,0 +1,68 @@
+package socket
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	manet "github.com/multiformats/go-multiaddr/net"
+	"golang.org/x/sys/unix"
+)
+
+// deafen makes a socket drop every segment that arrives, as a host does that has lost power.
+func deafen(t *testing.T, c net.Conn) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+	_ = raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A connection that the kernel keeps alive ends soon if the other end goes while bytes are on their way, which stop the keep-alive.
+// One whose other end only does not read stays.
+func TestUnackedEnds(t *testing.T) {
+	for _, deaf := range []bool{true, false} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		near, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		wrapped, err := manet.WrapNetConn(near)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := Buffered(wrapped, nil)
+		defer b.Close()
+		b.unacked.every = 300 * time.Millisecond
+		b.KeepAlive(MemberSilence)
+		if deaf {
+			deafen(t, far)
+		}
+		text := []byte("CONNECT")
+		if !deaf {
+			text = make([]byte, 16<<20)
+		}
+		go func() { _, _ = b.Write(text) }()
+		_ = b.SetReadDeadline(time.Now().Add(3 * time.Second))
+		_, err = b.Read(make([]byte, 1))
+		if ne, ok := err.(net.Error); deaf == (ok && ne.Timeout()) {
+			t.Errorf("deaf %v: %v", deaf, err)
+		}
+	}
+}
