@@ -16,6 +16,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +24,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +54,8 @@ type Client struct {
 	http  *http.Client
 	brief bool // answers change all the time: caches need not keep them
 	met   *contact
-	end   func() // closes all connections
+	end   func()        // closes all connections
+	heard *atomic.Int64 // when one of them brought something, in Unix nanoseconds
 }
 
 // Brief is c for what an edge-local cache need not keep, because it changes all the time.
@@ -99,11 +103,12 @@ func newClient(c *rest.Config, localUID int, names *resolve.Names, b *upkeep.Bud
 	if err != nil {
 		return nil, err
 	}
-	hc, dialer, err := connect(c, u.Scheme == "http", localUID, names, b)
+	heard := new(atomic.Int64)
+	hc, dialer, err := connect(c, u.Scheme == "http", localUID, names, b, heard)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{base: u, http: hc, met: &contact{}, end: dialer.CloseAll}, nil
+	return &Client{base: u, http: hc, met: &contact{}, end: dialer.CloseAll, heard: heard}, nil
 }
 
 // Close ends all connections, and so requests that still run. To end idle ones is not enough: HTTP/2 forgets a stream some
@@ -171,9 +176,13 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	if body != nil {
 		req.Header.Set("Content-Type", contentType)
 	}
+	began := time.Now()
 	resp, err := c.http.Do(req)
 	if err != nil {
 		c.met.failed(ctx)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && c.heard.Load() < began.UnixNano() {
+			c.end() // HTTP/2 would send the next one over the same dead connection
+		}
 		return nil, err // says method and URL
 	}
 	c.met.answered(resp.StatusCode)

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -23,8 +25,9 @@ const (
 	dialTimeout = 30 * time.Second
 	// silence is after how long without a packet the kernel probes whether the API is there, which takes 104 bytes.
 	silence = 110 * time.Second
-	// pingAfter is the same for a ping of HTTP/2, in seconds, which takes 300 bytes and finds out nothing else.
-	pingAfter = "600"
+	// pingAfter is the same for a ping of HTTP/2, in seconds, which takes some 250 bytes. Where a proxy answers the kernel, nothing
+	// else notices that the API behind it is gone: 105 s with the ping's own timeout.
+	pingAfter = "90"
 )
 
 // base is the URL below which the API's paths are.
@@ -39,14 +42,15 @@ func base(c *rest.Config) (*url.URL, error) {
 
 // connect makes what sends requests to c, over connections that dialer knows. It changes c. Plain connections are to programs
 // of root's and localUID's on this host.
-func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names, b *upkeep.Budget) (hc *http.Client, dialer *connrotation.Dialer, err error) {
+func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names, b *upkeep.Budget,
+	heard *atomic.Int64) (hc *http.Client, dialer *connrotation.Dialer, err error) {
 	dial := names.Dialer((&net.Dialer{Timeout: dialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence, Interval: 3 * time.Second, Count: 3}}).DialContext)
 	if plain {
 		dial = owned(dial, localUID)
 		c.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
-	dialer = connrotation.NewDialer(counted(dial, b))
+	dialer = connrotation.NewDialer(followed(dial, b, heard))
 	c.Dial = dialer.DialContext
 	if c.Proxy == nil {
 		c.Proxy = http.ProxyFromEnvironment // a transport of its own, or Close would close connections of others
@@ -59,16 +63,30 @@ func connect(c *rest.Config, plain bool, localUID int, names *resolve.Names, b *
 		c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return tokenFile{file, rt} })
 	}
 	c.Wrap(func(rt http.RoundTripper) http.RoundTripper { return answers{names, rt} })
-	const pings = "HTTP2_READ_IDLE_TIMEOUT_SECONDS" // client-go's
-	if os.Getenv(pings) == "" {
-		_ = os.Setenv(pings, pingAfter)
-	}
-	if hc, err = rest.HTTPClientFor(c); err != nil {
+	if hc, err = pinged(c); err != nil {
 		return nil, nil, err
 	}
 	// A redirect could take the token elsewhere, or out of TLS; an API server sends none.
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return hc, dialer, nil
+}
+
+// pinging guards the environment, from which client-go takes when to ping.
+//
+//nolint:gochecknoglobals // so is the environment
+var pinging sync.Mutex
+
+// pinged makes c's transport, unless the administrator says otherwise with pings after pingAfter. Programs that are run later do
+// not inherit that.
+func pinged(c *rest.Config) (*http.Client, error) {
+	const pings = "HTTP2_READ_IDLE_TIMEOUT_SECONDS" // client-go's
+	pinging.Lock()
+	defer pinging.Unlock()
+	if os.Getenv(pings) == "" {
+		_ = os.Setenv(pings, pingAfter)
+		defer os.Unsetenv(pings)
+	}
+	return rest.HTTPClientFor(c) //nolint:wrapcheck // says what is wrong
 }
 
 // answers has names keep the address of a server, or of the proxy before it, that has answered.
@@ -90,24 +108,35 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go find the transport below, to close it.
 func (a answers) WrappedRoundTripper() http.RoundTripper { return a.RoundTripper }
 
-// counted has b count the connections that dial makes.
-func counted(dial func(context.Context, string, string) (net.Conn, error), b *upkeep.Budget) func(context.Context, string, string) (net.Conn, error) {
+// followed has b count the connections that dial makes, and heard hold when one of them brought something (Unix nanoseconds).
+func followed(dial func(context.Context, string, string) (net.Conn, error), b *upkeep.Budget, heard *atomic.Int64,
+) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
-		if b == nil || err != nil {
-			return c, err
+		if err != nil {
+			return nil, err
 		}
-		return &followed{c, b.Follow(upkeep.API, upkeep.TCP(c), nil)}, nil
+		heard.Store(time.Now().UnixNano())
+		return &follower{c, b.Follow(upkeep.API, upkeep.TCP(c), nil), heard}, nil
 	}
 }
 
-// followed is a connection that is counted.
-type followed struct {
+// follower is a connection that is followed.
+type follower struct {
 	net.Conn
-	flow *upkeep.Flow
+	flow  *upkeep.Flow
+	heard *atomic.Int64
 }
 
-func (f *followed) Close() error {
+func (f *follower) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if n > 0 {
+		f.heard.Store(time.Now().UnixNano())
+	}
+	return n, err //nolint:wrapcheck // the connection's own
+}
+
+func (f *follower) Close() error {
 	f.flow.End()
 	return f.Conn.Close() //nolint:wrapcheck // the connection's own
 }
