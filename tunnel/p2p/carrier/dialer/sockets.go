@@ -54,11 +54,14 @@ func (s *Sockets) find(c network.ConnMultiaddrs) *socket.Conn {
 	return b
 }
 
-// KeepAlive is socket.Conn's of a TCP connection.
-func (s *Sockets) KeepAlive(c network.ConnMultiaddrs, silence time.Duration) {
-	if b := s.find(c); b != nil {
-		b.KeepAlive(silence)
+// KeepAlive is socket.Conn's of a TCP connection, and ended its Silent.
+func (s *Sockets) KeepAlive(c network.ConnMultiaddrs, silence time.Duration) (ended func() time.Duration) {
+	b := s.find(c)
+	if b == nil {
+		return func() time.Duration { return 0 }
 	}
+	b.KeepAlive(silence)
+	return b.Silent
 }
 
 // Clean is socket.Conn's of a TCP connection, false for any other.

@@ -20,7 +20,8 @@ type unacked struct {
 	raw   syscall.RawConn // nil: it is not wanted
 	timer *time.Timer
 	runs  bool
-	stuck time.Time // bytes were unacknowledged then, and nothing was heard since
+	stuck time.Time     // bytes were unacknowledged then, and nothing was heard since
+	quiet time.Duration // since something was heard, when it was stopped with nothing on its way
 }
 
 // want has end called, in a goroutine of its own, once nothing was heard for 30 to 40 s with bytes on their way.
@@ -53,6 +54,11 @@ func (u *unacked) wrote() {
 func (u *unacked) stop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.raw != nil {
+		if i := u.info(); i.Unacked == 0 {
+			u.quiet = time.Duration(i.Last_ack_recv) * time.Millisecond
+		}
+	}
 	u.raw = nil
 	if u.timer != nil {
 		u.timer.Stop()
@@ -66,12 +72,7 @@ func (u *unacked) look(now time.Time) (gone bool) {
 	if u.raw == nil {
 		return false
 	}
-	i := new(unix.TCPInfo)
-	_ = u.raw.Control(func(fd uintptr) {
-		if got, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			i = got
-		}
-	})
+	i := u.info()
 	heard := now.Add(-time.Duration(i.Last_ack_recv) * time.Millisecond)
 	switch {
 	case i.Unacked == 0: // or the other end does not read, and says so
@@ -87,4 +88,23 @@ func (u *unacked) look(now time.Time) (gone bool) {
 	}
 	u.timer.Reset(u.every)
 	return false
+}
+
+// info is what the kernel says; zeros where it says nothing.
+func (u *unacked) info() *unix.TCPInfo {
+	out := new(unix.TCPInfo)
+	_ = u.raw.Control(func(fd uintptr) {
+		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			out = i
+		}
+	})
+	return out
+}
+
+// Silent says for how long nothing had been heard when a connection ended that the kernel kept alive: it was fresh if the other end
+// closed it. 0: it has not ended, or something was on its way.
+func (b *Conn) Silent() time.Duration {
+	b.unacked.mu.Lock()
+	defer b.unacked.mu.Unlock()
+	return b.unacked.quiet
 }

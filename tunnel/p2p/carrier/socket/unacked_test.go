@@ -25,24 +25,61 @@ func deafen(t *testing.T, c net.Conn) {
 	}
 }
 
+// pair is a connection's two ends.
+func pair(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if near, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() })
+	return near, far
+}
+
+// What a connection's end says about its silence: a router's reset is not heard, the other end's farewell is, and where bytes were
+// on their way it is not the silence.
+func TestSilent(t *testing.T) {
+	const quiet = 400 * time.Millisecond
+	for name, end := range map[string]func(near *Conn, far net.Conn){
+		"kept alive in vain": func(near *Conn, _ net.Conn) { near.Close() },
+		"closed": func(near *Conn, far net.Conn) {
+			far.Close()
+			_, _ = near.Read(make([]byte, 1))
+		},
+		"on its way": func(near *Conn, far net.Conn) {
+			deafen(t, far)
+			_, _ = near.Write([]byte("x"))
+			time.Sleep(50 * time.Millisecond)
+		},
+	} {
+		near, far := pair(t)
+		wrapped, err := manet.WrapNetConn(near)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := Buffered(wrapped, nil)
+		b.KeepAlive(MemberSilence)
+		time.Sleep(quiet)
+		end(b, far)
+		b.Close()
+		if got := b.Silent(); (got >= quiet) != (name == "kept alive in vain") {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // A connection that the kernel keeps alive ends soon if the other end goes while bytes are on their way, which stop the keep-alive.
 // One whose other end only does not read stays.
 func TestUnackedEnds(t *testing.T) {
 	for _, deaf := range []bool{true, false} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		near, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		far, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer far.Close()
+		near, far := pair(t)
 		wrapped, err := manet.WrapNetConn(near)
 		if err != nil {
 			t.Fatal(err)

@@ -31,8 +31,9 @@ type Config struct {
 	Dialer  Dialer
 	Names   *resolve.Names
 	Heard   func(network.ConnMultiaddrs) time.Time // by the kernel, of a TCP connection's other end; zero for any other
-	// KeepAlive has the kernel probe the other end of a TCP connection after a silence.
-	KeepAlive func(network.ConnMultiaddrs, time.Duration)
+	// KeepAlive has the kernel probe the other end of a TCP connection after a silence. ended says how long it had been silent when
+	// it ended; 0: it has not, something was on its way, or that is not known.
+	KeepAlive func(network.ConnMultiaddrs, time.Duration) (ended func() time.Duration)
 	Spawn     func(f func()) bool  // runs f in a goroutine; false: the owner is closing
 	Now       func() time.Duration // a clock that runs while this host sleeps
 	Log       *slog.Logger

@@ -30,21 +30,29 @@ const (
 // silence is how long routers on the way remember a TCP connection to a relay, as far as is known. Times are Config.Now's.
 type silence struct {
 	held   time.Duration // the longest that a connection survived
-	failed time.Duration // what one did not survive; 0: nothing, or long ago
-	again  time.Duration // when failed is forgotten
+	failed time.Duration // what one did not survive; 0: nothing
+	again  time.Duration // when as much is tried again
 }
+
+// cut is what is safe after failed.
+func (s *silence) cut() time.Duration { return max(s.failed*2/3, keepLeast) }
 
 // limit is the most that may be tried.
 func (s *silence) limit(now time.Duration) time.Duration {
 	if s.failed > 0 && now < s.again {
-		return min(MostSilence, max(s.failed*2/3, keepLeast))
+		return min(MostSilence, s.cut())
 	}
 	return MostSilence
 }
 
-// safe is what connections may be silent, and longer what one of them may, to learn.
+// safe is what connections may be silent, and longer what one of them may, to learn. After a failure the others wait until that one
+// has survived more, also when the failure is long ago.
 func (s *silence) safe(now time.Duration) time.Duration {
-	return min(max(s.held, keepFirst), s.limit(now))
+	least := keepFirst
+	if s.failed > 0 {
+		least = s.cut()
+	}
+	return min(max(s.held, least), s.limit(now))
 }
 
 func (s *silence) longer(now time.Duration) time.Duration {
@@ -66,7 +74,7 @@ type keepAlives struct {
 	looked  time.Duration
 	lost    map[peer.ID]keptLoss
 
-	mu sync.Mutex // a leaf: guards silence
+	mu sync.Mutex // a leaf: guards silence, kept and lost
 	silence
 }
 
@@ -74,7 +82,9 @@ type keepAlives struct {
 type keptAlive struct {
 	relay peer.ID
 	heard time.Time
-	probe time.Duration // after this silence
+	probe time.Duration        // after this silence
+	ended func() time.Duration // how long it had been silent when it ended
+	moved bool                 // the site has moved since it was heard: its end says nothing
 }
 
 // keptLoss is a silence that a connection did not survive.
@@ -87,6 +97,10 @@ func (k *keepAlives) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.silence = silence{}
+	clear(k.lost)
+	for _, was := range k.kept {
+		was.moved = true
+	}
 }
 
 // look learns from what has happened since the last look, and sets the kernel's timers.
@@ -99,7 +113,7 @@ func (k *keepAlives) look(at time.Time, now time.Duration) {
 	defer k.mu.Unlock()
 	order := k.live()
 	for conn, was := range k.kept {
-		if !slices.Contains(order, conn) && was.probe > 0 && at.Sub(was.heard) >= was.probe {
+		if !slices.Contains(order, conn) && was.probe > 0 && !was.moved && was.ended() >= was.probe-keepExact {
 			k.lost[was.relay] = keptLoss{was.probe, now}
 		}
 	}
@@ -110,7 +124,11 @@ func (k *keepAlives) look(at time.Time, now time.Duration) {
 			was = &keptAlive{relay: conn.RemotePeer(), heard: heard}
 			k.blame(was.relay, now)
 		}
-		if d := heard.Sub(was.heard); was.probe > 0 && d >= was.probe-keepExact {
+		switch d := heard.Sub(was.heard); {
+		case d <= keepExact: // as the kernel counts
+		case was.moved:
+			was.moved = false
+		case was.probe > 0 && d >= was.probe-keepExact:
 			k.survived(min(d, was.probe))
 		}
 		was.heard, seen[conn] = heard, was
@@ -161,7 +179,7 @@ func (k *keepAlives) set(order []network.Conn, at time.Time, now time.Duration) 
 		}
 		if d := probe - was.probe; d > keepExact || d < -keepExact {
 			was.probe = probe.Round(time.Second)
-			k.KeepAlive(conn, was.probe)
+			was.ended = k.KeepAlive(conn, was.probe)
 		}
 	}
 }

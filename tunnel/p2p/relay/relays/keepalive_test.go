@@ -1,6 +1,7 @@
 package relays
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type keptConn struct {
 	network.Conn
 	remote       peer.ID
 	heard, probe time.Duration
+	silent       time.Duration // when it ended
 	over         bool
 }
 
@@ -56,8 +58,12 @@ var start = time.Unix(1e9, 0)
 func newRouter(t *testing.T, relays int, forgets time.Duration, resets bool) *router {
 	r := &router{t: t, forgets: forgets, resets: resets, conns: map[peer.ID]*keptConn{}}
 	s := New(Config{Self: "self", Members: members.NewGater(members.NewView("self", members.Membership{}), members.Rules{}),
-		Heard:     func(c network.ConnMultiaddrs) time.Time { return start.Add(c.(*keptConn).heard) },
-		KeepAlive: func(c network.ConnMultiaddrs, d time.Duration) { c.(*keptConn).probe = d }})
+		Heard: func(c network.ConnMultiaddrs) time.Time { return start.Add(c.(*keptConn).heard) },
+		KeepAlive: func(c network.ConnMultiaddrs, d time.Duration) func() time.Duration {
+			k := c.(*keptConn)
+			k.probe = d
+			return func() time.Duration { return k.silent }
+		}})
 	s.ctx, s.host = t.Context(), routed{r: r}
 	for range relays {
 		id := newID(t)
@@ -76,16 +82,16 @@ func (r *router) run(d time.Duration) {
 		dead := 0
 		for id, c := range r.conns {
 			silence := r.now - c.heard
+			if silence >= r.forgets {
+				dead++
+			}
 			switch {
 			case c.probe == 0 || silence < c.probe:
 			case silence < r.forgets:
 				c.heard = r.now
 			case r.resets || silence > c.probe+9*time.Second:
-				c.over = true
 				r.ended++
-				r.conns[id] = &keptConn{remote: id, heard: r.now}
-			default:
-				dead++
+				r.again(id, silence)
 			}
 		}
 		if dead > 1 && !r.lies {
@@ -95,6 +101,12 @@ func (r *router) run(d time.Duration) {
 			r.keep.look(start.Add(r.now), r.now)
 		}
 	}
+}
+
+// again has a connection end that has been silent for some time, and come back.
+func (r *router) again(id peer.ID, silent time.Duration) {
+	r.conns[id].over, r.conns[id].silent = true, silent
+	r.conns[id] = &keptConn{remote: id, heard: r.now}
 }
 
 // Silences grow until they just hold, and one relay is always there.
@@ -165,5 +177,68 @@ func TestKeepAliveTogether(t *testing.T) {
 	}
 	if one := newRouter(t, 1, time.Hour, false); one.keep.spare(nil) != nil {
 		t.Error("the only relay is for trying")
+	}
+}
+
+// What ends for another reason teaches nothing: a relay that restarts closes its connections, which is heard, at any moment.
+func TestKeepAliveRestart(t *testing.T) {
+	r := newRouter(t, 2, time.Hour, false)
+	for i := range 60 {
+		r.run(60*time.Second + time.Duration(i)*time.Second)
+		for id := range r.conns {
+			r.again(id, 0)
+		}
+	}
+	if got := r.keep.failed; got != 0 {
+		t.Errorf("%v are taken for too long", got)
+	}
+}
+
+// A connection whose end is the site's move teaches nothing of the new router, in whatever order things are noticed.
+func TestKeepAliveMove(t *testing.T) {
+	r := newRouter(t, 2, time.Hour, false)
+	r.run(time.Hour)
+	for id, c := range r.conns { // the second one notices later
+		r.again(id, c.probe+9*time.Second)
+		r.keep.forget()
+		r.run(45 * time.Second)
+	}
+	if got := r.keep.failed; got != 0 {
+		t.Errorf("%v are taken for too long", got)
+	}
+	r.run(time.Hour)
+	if got := r.keep.safe(r.now); got != MostSilence {
+		t.Errorf("%v at the new place", got)
+	}
+	r.run(time.Second)
+	r.forgets, r.lies = 50*time.Second, true
+	r.run(time.Hour)
+	if got := r.keep.safe(r.now); got >= r.forgets {
+		t.Errorf("%v behind a new router that forgets after %v", got, r.forgets)
+	}
+}
+
+// A failure that is long ago is tried again on one connection; the node is always reached over another one.
+func TestKeepAliveOneAtATime(t *testing.T) {
+	r := newRouter(t, 2, 50*time.Second, false)
+	r.lies = true
+	r.run(30 * time.Minute)
+	r.lies = false
+	r.run(4 * keepAgain)
+}
+
+// A site that has IPv6 alone moves with its prefix.
+func TestSiteMoves(t *testing.T) {
+	var s site
+	for i, c := range []struct {
+		ip             string
+		moved, another bool
+	}{
+		{"2001:db8:1::1", false, false}, {"2001:db8:1::2", false, false}, {"192.0.2.1", false, true}, {"2001:db8:2::2", true, false},
+		{"192.0.2.1", false, false}, {"192.0.2.2", true, true}, {"2001:db8:2::1", false, false},
+	} {
+		if moved, another := s.see(netip.MustParseAddr(c.ip)); moved != c.moved || another != c.another {
+			t.Errorf("%d, %s: moved %v, another %v", i, c.ip, moved, another)
+		}
 	}
 }

@@ -66,7 +66,7 @@ func (s *Seen) AwaitUDP(ctx context.Context) {
 // run notes what relays observe, which identify tells, until ctx ends.
 func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 	defer sub.Close()
-	var last netip.Addr
+	var at site
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,15 +85,34 @@ func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 				s.changed.Broadcast()
 				s.compare(overUDP(ev.Conn) && clients[i].enough(clients[i].conns()))
 			}
-			if ip, ok := endpoint.IP(ev.ObservedAddr); ok && ip != last && ip.Is4() {
-				if last.IsValid() {
+			if ip, ok := endpoint.IP(ev.ObservedAddr); ok {
+				moved, another := at.see(ip)
+				if moved {
 					s.moved()
 				}
-				last = ip
-				s.NewAddress() // the router has another address, or was restarted
+				if another {
+					s.NewAddress() // the router has another address, or was restarted
+				}
 			}
 		}
 	}
+}
+
+// site is where relays see this node.
+type site struct {
+	v4 netip.Addr
+	v6 netip.Prefix // addresses change by themselves within it
+}
+
+// see notes an address, and says whether the site has moved, and whether its IPv4 address is another one.
+func (s *site) see(ip netip.Addr) (moved, another bool) {
+	if ip.Is4() {
+		moved, another, s.v4 = s.v4.IsValid() && ip != s.v4, ip != s.v4, ip
+		return moved, another
+	}
+	p, _ := ip.Prefix(64)
+	moved, s.v6 = s.v6.IsValid() && p != s.v6, p
+	return moved, false
 }
 
 // observe notes that c's relay sees conn coming from a. Connections that were not dialed from a listening port say
