@@ -48,7 +48,7 @@ func pair(t *testing.T) (near, far net.Conn) {
 func TestSilent(t *testing.T) {
 	const quiet = 400 * time.Millisecond
 	for name, end := range map[string]func(near *Conn, far net.Conn){
-		"kept alive in vain": func(near *Conn, _ net.Conn) { near.Close() },
+		"unanswered": func(near *Conn, _ net.Conn) { near.Close() },
 		"closed": func(near *Conn, far net.Conn) {
 			far.Close()
 			_, _ = near.Read(make([]byte, 1))
@@ -69,7 +69,7 @@ func TestSilent(t *testing.T) {
 		time.Sleep(quiet)
 		end(b, far)
 		b.Close()
-		if got := b.Silent(); (got >= quiet) != (name == "kept alive in vain") {
+		if got := b.Silent(); (got >= quiet) != (name == "unanswered") {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
