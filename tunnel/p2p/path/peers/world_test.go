@@ -171,6 +171,30 @@ func TestSilentDirectPathIsReplaced(t *testing.T) {
 	})
 }
 
+// A direct path that carries one packet a second is left as fast as a busy one.
+func TestSparsePathIsReplaced(t *testing.T) {
+	play(t, func(s *scene) {
+		s.stream(s.a, s.b, time.Second).Reset()
+		s.becomes(paths.KindDirect, 5*time.Second)
+		f := s.stream(s.a, s.b, time.Second)
+		for range 10 {
+			time.Sleep(time.Second)
+			if err := f.Ping(); err != nil {
+				s.Fatal(err)
+			}
+		}
+		s.w.Silence()
+		start := time.Now()
+		time.Sleep(time.Second)
+		if err := f.Ping(); err == nil || time.Since(start) > 1300*time.Millisecond {
+			s.Errorf("the stream failed after %v with %v", time.Since(start), err)
+		}
+		if err := s.stream(s.a, s.b, time.Second).Ping(); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
 // A stream on an idle path that died unseen finds that out, long before the next probe of that path is due.
 func TestDeadIdlePathIsLeft(t *testing.T) {
 	play(t, func(s *scene) {
