@@ -33,6 +33,17 @@ func TestMeshNodeStaysSmall(t *testing.T) {
 		post("its MeshNode", meshNodesPath, meshNodeJSON("a", id, `,"annotations":{"`+api.ModeAnnotation+`":"keep"}`)),
 		patch("an annotation", meshNodesPath+"/a", `{"metadata":{"annotations":{"x":"`+long+`"}}}`).refused(forbidden, "of annotations"),
 		patch("a label", meshNodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).refused(forbidden, "may not label"))
+	for what, fields := range map[string]string{
+		"a long field":       `"f:spec":{"f:` + strings.Repeat("z", 500<<10) + `":{}}`,
+		"a long annotation":  `"f:metadata":{"f:annotations":{"f:` + long + `":{}}}`,
+		"a long condition":   `"f:status":{"f:conditions":{"k:{\"type\":\"` + long + `\"}":{}}}`,
+		"escaped characters": `"f:status":{"f:conditions":{"k:{\"type\":\"` + strings.Repeat("<", 300) + `\"}":{}}}`,
+		"deep fields":        `"f:spec":{"f:a":{"f:b":{"f:c":{"f:d":{}}}}}`,
+		"many fields":        `"f:spec":{"f:a":{"f:x":{` + manyFields(500) + `}}}`,
+	} {
+		a.wants(t, patch(what+" in managedFields", meshNodesPath+"/a", byHand(fields)).refused(forbidden, "under few names"))
+	}
+	a.wants(t, patch("managedFields as they are", meshNodesPath+"/a?dryRun=All", byHand(`"f:spec":{"f:peerID":{}}`)))
 	status := func(messages func(i int) string) string {
 		var conditions []map[string]string
 		for i, kind := range []string{"Ready", "BlockAllocated", "Healthy", "NAT"} {
@@ -74,9 +85,7 @@ func TestMeshNodeStaysSmall(t *testing.T) {
 		// Under ever new names, by patches and by apply: refused or not, it stays small.
 		for i := range 12 {
 			body := status(same(text, n-i%2))
-			if code, says := a.do(t, http.MethodPatch, fmt.Sprintf("%s/a/status?fieldManager=%s%d", meshNodesPath, strings.Repeat("m", 100), i), body); code != forbidden {
-				t.Errorf("a name of 100 bytes: %d %s", code, says)
-			}
+			a.do(t, http.MethodPatch, fmt.Sprintf("%s/a/status?fieldManager=%s%d", meshNodesPath, strings.Repeat("m", 100), i), body)
 			a.do(t, http.MethodPatch, fmt.Sprintf("%s/a/status?fieldManager=%s%d", meshNodesPath, strings.Repeat("m", 30), i), body)
 			if got := a.apply(t, fmt.Sprintf("%s/a/status?force=true&fieldManager=%s%d", meshNodesPath, strings.Repeat("a", 30), i),
 				`{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"MeshNode","metadata":{"name":"a"},`+body[1:]); got != http.StatusOK {
@@ -92,7 +101,30 @@ func TestMeshNodeStaysSmall(t *testing.T) {
 			t.Logf("%q: %d bytes", text, got)
 		}
 	}
-	// The agent itself still writes.
+	// By hand, as much as the policy permits.
+	a.wants(t, patch("annotations at their bounds", meshNodesPath+"/a", `{"metadata":{"managedFields":[{}],"annotations":{"`+
+		api.ModeAnnotation+`":"`+long[:64]+`","`+api.ProofAnnotation+`":"`+long[:64]+`"}}}`))
+	most := 2500
+	for ; most > 0; most -= 20 {
+		if code, _ := a.do(t, http.MethodPatch, meshNodesPath+"/a", byHand(`"f:spec":{"f:`+strings.Repeat("z", most)+`":{}}`)); code == http.StatusOK {
+			break
+		}
+	}
+	if got := size(); most < 2000 || got > mostOfMeshNode {
+		t.Errorf("a field of %d bytes in managedFields: %d bytes", most, got)
+	} else {
+		t.Logf("with a field of %d bytes: %d bytes", most, got)
+	}
+	// The agent itself still writes, beside the controller and an administrator.
+	a.wants(t, patch("no managedFields", meshNodesPath+"/a", `{"metadata":{"managedFields":[{}]}}`))
+	for _, name := range []string{"kubectl-annotate", "kubectl-label"} {
+		must(t, c.Patch(meshNodesPath+"/a?fieldManager="+name,
+			json.RawMessage(`{"metadata":{"annotations":{"example.com/`+name+`":"x"},"labels":{"example.com/`+name+`":"x"}}}`)))
+	}
+	for _, name := range []string{"edgemesh-agent", "edgemesh-controller"} {
+		a.wants(t, patch("all of its status as "+name, meshNodesPath+"/a/status?fieldManager="+name, status(same("x", 640-len(name)))),
+			patch("its proof as "+name, meshNodesPath+"/a?fieldManager="+name, `{"metadata":{"annotations":{"`+api.ProofAnnotation+`":"`+name+`"}}}`))
+	}
 	a.wants(t, patch("its status", meshNodesPath+"/a/status", conditionJSON("Ready", "True")).refused(http.StatusUnprocessableEntity, "lastTransitionTime"),
 		patch("the proof", meshNodesPath+"/a?dryRun=All", `{"metadata":{"annotations":{"`+api.ProofAnnotation+`":"ABCDEFGHIJKLMNOPQRSTUVWXYZ"}}}`))
 }
@@ -114,4 +146,18 @@ func (a as) apply(t *testing.T, path, body string) int {
 	must(t, err)
 	must(t, resp.Body.Close())
 	return resp.StatusCode
+}
+
+// byHand is a patch of managedFields, which the API server takes from the request.
+func byHand(fields string) string {
+	return `{"metadata":{"managedFields":[{"manager":"m","operation":"Update","apiVersion":"network.edgemesh.io/v1alpha1",` +
+		`"time":"2026-11-26T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{` + fields + `}}]}}`
+}
+
+func manyFields(n int) string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf(`"f:field%d":{}`, i)
+	}
+	return strings.Join(out, ",")
 }
