@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -20,9 +21,14 @@ import (
 type recordsAPI struct {
 	cluster
 	patched map[string]int
+	failing int // so many patches more
 }
 
 func (f *recordsAPI) Patch(_ context.Context, path, _ string, _ url.Values, in, out any) error {
+	if f.failing > 0 {
+		f.failing--
+		return errors.New("no answer")
+	}
 	f.patched[path[strings.LastIndexByte(path, '/')+1:]]++
 	spec := in.(map[string]any)["spec"].(map[string]any)
 	r := out.(*api.NodeRecord)
@@ -83,6 +89,29 @@ func TestRecordsDoNotAnswerWritesWithWrites(t *testing.T) {
 		}
 		if got := r.made["wild"].Spec.Labels[mesh.SiteLabel]; got != "s1199" || len(r.dirty) > 0 {
 			t.Errorf("the record says %s in the end, still to do: %v", got, r.dirty)
+		}
+	})
+}
+
+// A node is not accused of what the API does not take: a change that is tried ten times is one.
+func TestFailedWritesAccuseNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		f := &recordsAPI{patched: map[string]int{}, failing: 10}
+		old, now := kubetest.Node("calm", 0, "10.244.1.0/24"), kubetest.Node("calm", 0, "10.244.1.0/24")
+		now.Meta.Labels = map[string]string{mesh.SiteLabel: "second"}
+		r := &records{api: f, log: slog.New(slog.NewTextHandler(&log, nil)), metrics: newMetrics(), pace: copying(),
+			nodes: map[string]*api.Node{"calm": old}, made: map[string]*api.NodeRecord{"calm": {Meta: api.Meta{Name: "calm"}, Spec: old.RecordSpec()}},
+			dirty: map[string]bool{}, behind: map[string]time.Time{}}
+		r.take(client.Event{What: client.Modified, Object: now})
+		for i := range 11 {
+			if err := r.round(t.Context()); (err == nil) != (i == 10) {
+				t.Fatalf("round %d: %v", i, err)
+			}
+			time.Sleep(sweepAgain)
+		}
+		if f.patched["calm"] != 1 || log.Len() > 0 {
+			t.Errorf("%d writes, log:\n%s", f.patched["calm"], log.String())
 		}
 	})
 }

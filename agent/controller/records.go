@@ -40,7 +40,8 @@ type records struct {
 	log      *slog.Logger
 	metrics  *metrics
 	reported seldom.Log
-	pace     pace // of changes that are copied
+	pace     pace            // of changes that are copied
+	failed   map[string]bool // names whose change has been counted, and could not be written: trying again is no other one
 
 	signed    chan map[string]string // of the signer, latest: what it has signed about each member; nil without one
 	statement map[string]string      // received last; nil: not yet, and what records have stays
@@ -228,7 +229,7 @@ func (r *records) round(ctx context.Context) error {
 			results[i] = result{node, made, nil}
 			continue
 		}
-		if node != nil && made != nil && r.pace.exceeded(name, r.log) { // its own writes are not answered with as many
+		if node != nil && made != nil && !r.failed[name] && r.pace.exceeded(name, r.log) { // its own writes are not answered with as many
 			results[i], late[name] = result{node, made, nil}, true
 			continue
 		}
@@ -240,11 +241,12 @@ func (r *records) round(ctx context.Context) error {
 	}
 	all.Wait()
 	var failed error
+	r.failed = map[string]bool{}
 	for i, name := range names {
 		x := results[i]
 		if x.err != nil {
 			failed = fmt.Errorf("NodeRecord %s: %w", name, x.err)
-			r.dirty[name] = true
+			r.dirty[name], r.failed[name] = true, true
 		}
 		if x.made == nil {
 			delete(r.made, name)

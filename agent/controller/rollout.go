@@ -17,6 +17,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/seldom"
 	"edgemesh/internal/watchdog"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -238,11 +239,7 @@ func owner(p *api.Pod) string {
 // lastWords is what an agent ended with, in one line.
 func lastWords(t *api.Terminated) string {
 	lines := strings.Split(strings.TrimSpace(t.Message), "\n")
-	text := lines[len(lines)-1]
-	if len(text) > mostMessage {
-		text = strings.ToValidUTF8(text[:mostMessage], "") + "…"
-	}
-	return fmt.Sprintf("exit code %d: %s", t.ExitCode, cmp.Or(text, "no message"))
+	return fmt.Sprintf("exit code %d: %s", t.ExitCode, cmp.Or(wording.Foreign(lines[len(lines)-1], mostMessage), "no message"))
 }
 
 // round writes into the PodNetwork's status which revisions fail.

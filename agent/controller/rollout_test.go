@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/wording/wordingtest"
 )
 
 // statusAPI has a PodNetwork whose status is written.
@@ -135,5 +136,14 @@ func TestRollouts(t *testing.T) {
 	see(client.Modified, agentPod("b", "3", false, ended(1)))
 	if _, err := r.round(t.Context(), now); err == nil || !strings.Contains(err.Error(), "CRDs") {
 		t.Errorf("older CRDs: %v", err)
+	}
+}
+
+// What an agent ended with, as its kubelet says it, is bounded and printable.
+func TestLastWordsOfALiar(t *testing.T) {
+	for _, text := range []string{wordingtest.Hostile(), "first\n\x1b[2J\u202ex" + strings.Repeat("y", 1<<10)} {
+		if bad := wordingtest.Bad(lastWords(&api.Terminated{Message: text}), mostMessage+32); bad != "" {
+			t.Errorf("it %s", bad)
+		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,6 +111,20 @@ func TestLogOfALiar(t *testing.T) {
 		}
 		if !strings.Contains(line, "closed by the peer") {
 			t.Errorf("%s: %s", format, line)
+		}
+	}
+}
+
+// An error whose Error panics, as a nil pointer in an interface, ends no program.
+func TestLogOfANilPointer(t *testing.T) {
+	for _, format := range Formats {
+		var b strings.Builder
+		log, _ := New(&b, Config{Format: format}, false)
+		var none *net.OpError
+		var broken *url.Error
+		log.Warn("dial", "err", error(none), "too", error(broken))
+		if !strings.Contains(b.String(), "dial") || !strings.Contains(b.String(), "nil") {
+			t.Errorf("%s: %s", format, b.String())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"unicode"
@@ -22,8 +23,8 @@ func harmless(_ []string, a slog.Attr) slog.Attr {
 			a.Value = slog.StringValue(wording.PrintableLines(text))
 		}
 	case slog.KindAny:
-		if err, is := v.Any().(error); is && err != nil {
-			a.Value = slog.StringValue(wording.Foreign(err.Error(), maxError))
+		if err, is := v.Any().(error); is && err != nil { // fmt survives one whose Error panics
+			a.Value = slog.StringValue(wording.Foreign(fmt.Sprint(err), maxError))
 		}
 	default:
 	}

@@ -24,17 +24,29 @@ type reporter struct {
 	saidStatus string
 }
 
-// status writes what people want to see, when that changes.
-func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
-	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: r.relayAddrs, Addresses: r.place.Addresses}
+// report is what people want to see, within the bounds of the CRD; without times.
+func (r *reporter) report(w want, m *api.MeshNode, blockErr error) api.MeshNodeStatus {
+	relays := fitting(r.relayAddrs)
+	st := api.MeshNodeStatus{AgentVersion: r.cfg.AgentVersion, RelayAddresses: relays, Addresses: r.place.Addresses}
 	if r.place.Addresses == nil { // not said yet
 		st.Addresses = m.Status.Addresses
 	}
-	for _, p := range w.blocks {
+	for _, p := range w.blocks[:min(len(w.blocks), mostBlocks)] {
 		st.PodCIDRs = append(st.PodCIDRs, p.String())
 	}
 	st.Conditions = append([]api.Condition{r.blockCondition(w, blockErr), r.readyCondition(w)}, r.place.Condition(m.Status.Conditions)...)
 	st.Conditions = append(st.Conditions, r.healthyCondition(m.Status.Conditions)...)
+	for i, short := range [2]string{shown("blocks", len(w.blocks), len(st.PodCIDRs)), shown("relay addresses", len(r.relayAddrs), len(relays))} {
+		if c := &st.Conditions[i]; short != "" {
+			c.Message = clip(short + c.Message)
+		}
+	}
+	return st
+}
+
+// status writes that, when it changes.
+func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr error) error {
+	st := r.report(w, m, blockErr)
 	if statusEqual(m.Status, st) {
 		return nil
 	}
@@ -63,6 +75,28 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 	}
 	r.send(ctx, event{api.MeshNodes(), modified, &got})
 	return nil
+}
+
+// What the CRD of MeshNodes takes: more of a list is not shown, and has no use there but for members' relays.
+const mostBlocks, mostRelays, mostRelayText = 8, 8, 1024
+
+// fitting is the beginning of a list of relay addresses.
+func fitting(all []string) []string {
+	text := 0
+	for i, a := range all {
+		if text += len(a); i == mostRelays || text > mostRelayText {
+			return all[:i:i]
+		}
+	}
+	return all
+}
+
+// shown says that a list is not whole, "" if it is.
+func shown(what string, all, some int) string {
+	if all == some {
+		return ""
+	}
+	return fmt.Sprintf("only the first %d of %d %s are shown; ", some, all, what)
 }
 
 // statusPatch is a status in a merge patch (RFC 7396): a list that is empty now is sent as null, or the old one stays.
@@ -129,6 +163,7 @@ func (r *reporter) blockCondition(w want, err error) api.Condition {
 	case ignored != "":
 		c.Message += ignored
 	}
+	c.Message = clip(c.Message)
 	return c
 }
 
