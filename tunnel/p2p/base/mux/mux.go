@@ -57,14 +57,15 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 		c.KeepAliveInterval = cmp.Or(m.every(scope.Peer(), nc.RemoteAddr()), c.KeepAliveInterval)
 	}
 	g := newGate(around)
-	s, err := start(&conn{nc, g, h}, &c, func() (yamux.MemoryManager, error) { return windows{h}, nil })
+	secure, _ := nc.(secured)
+	s, err := start(&conn{nc, g, h, secure}, &c, func() (yamux.MemoryManager, error) { return windows{h}, nil })
 	if err != nil {
 		h.close()
 		return nil, err
 	}
 	out := &Conn{session: session{s: s, gate: g, held: h, body: int(c.MaxMessageSize) - headerLen}}
-	if t, ok := nc.(secured); ok {
-		out.tls = t.TLS()
+	if secure != nil {
+		out.tls = secure.TLS()
 	}
 	return out, nil
 }
@@ -72,8 +73,9 @@ func (m Muxer) NewConn(nc net.Conn, isServer bool, scope network.PeerScope) (net
 // conn is the connection below yamux, which writes one whole message at a time.
 type conn struct {
 	net.Conn
-	gate *gate
-	held *held
+	gate   *gate
+	held   *held
+	secure secured // nil: something else is
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -85,6 +87,9 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
+	if c.secure != nil {
+		c.secure.Await() // it says nothing of how fast the line drains
+	}
 	began := time.Now()
 	n, err := c.Conn.Write(b)
 	if len(b) > headerLen && b[1] == typeData {
@@ -94,7 +99,10 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 // secured is a security layer that is TLS. libp2p hands it over as a net.Conn.
-type secured interface{ TLS() *tls.ConnectionState }
+type secured interface {
+	TLS() *tls.ConnectionState
+	Await() // the end of a renewal of keys
+}
 
 // recordOverhead is what TLS 1.3 adds to a message: header, content type and tag
 // (RFC 8446, section 5.2).

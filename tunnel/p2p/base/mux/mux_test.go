@@ -2,6 +2,8 @@ package mux
 
 import (
 	"context"
+	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -325,4 +328,45 @@ func TestMessageLength(t *testing.T) {
 		near.Close()
 		far.Close()
 	}
+}
+
+// renewing is a connection of 10 MB/s whose keys change, for which writes stand.
+type renewing struct {
+	net.Conn
+	stall time.Duration
+}
+
+func (r *renewing) TLS() *tls.ConnectionState { return nil }
+
+func (r *renewing) Await() {
+	time.Sleep(r.stall)
+	r.stall = 0
+}
+
+func (r *renewing) Write(b []byte) (int, error) {
+	r.Await()
+	time.Sleep(time.Duration(len(b)) * time.Second / 10e6)
+	return len(b), nil
+}
+
+// While keys change nothing is written; that is not taken for a slow line.
+func TestRenewalIsNoSlowLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &renewing{}
+		g := newGate(0)
+		g.queued[1] = &place{id: 1, queued: 1 << 30}
+		c := &conn{Conn: r, gate: g, secure: r}
+		b := make([]byte, 16<<10)
+		b[1] = typeData
+		binary.BigEndian.PutUint32(b[4:], 1)
+		for range 1000 {
+			_, _ = c.Write(b)
+		}
+		before := g.drain.Limit()
+		r.stall = 2 * time.Second
+		_, _ = c.Write(b)
+		if got := g.drain.Limit(); got < before/2 || before < 40_000 {
+			t.Errorf("the queue's limit: %d bytes before, %d after", before, got)
+		}
+	})
 }

@@ -121,16 +121,28 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 func (c *tlsConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.await()
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.session.Load().Write(b) //nolint:wrapcheck // crypto/tls's, as net.Conn wants it
+}
+
+// Await begins a renewal if one is due, and returns when none is under way: who measures how long a Write takes calls it before.
+func (c *tlsConn) Await() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.await()
+}
+
+// await is Await with mu held.
+func (c *tlsConn) await() {
 	if c.client && c.renews && !c.renewing && c.due(1) && c.err == nil {
 		c.err = c.end()
 	}
 	for c.renewing && c.err == nil {
 		c.changed.Wait()
 	}
-	if c.err != nil {
-		return 0, c.err
-	}
-	return c.session.Load().Write(b) //nolint:wrapcheck // crypto/tls's, as net.Conn wants it
 }
 
 // due reports whether the session's keys have been used for long enough, or for a part of that.
