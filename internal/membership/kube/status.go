@@ -77,7 +77,7 @@ func (r *reporter) status(ctx context.Context, w want, m *api.MeshNode, blockErr
 	return nil
 }
 
-// What the CRD of MeshNodes takes: more of a list is not shown, and has no use there but for members' relays.
+// What the CRD of MeshNodes takes: more of a list is not shown, and has no use there except for members' relays.
 const mostBlocks, mostRelays, mostRelayText = 8, 8, 1024
 
 // fitting is the beginning of a list of relay addresses.
