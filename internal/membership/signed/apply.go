@@ -65,6 +65,7 @@ func (b *Book) Apply(s mesh.State, self string) (mesh.State, []Problem) {
 	}
 	s.Nodes, s.Signed = nodes, nil
 	s.Banned = append(slices.Clone(s.Banned), b.bans()...)
+	b.forget(s.Nodes)
 	return s, bad
 }
 
@@ -100,7 +101,8 @@ func (b *Book) member(n mesh.Node) (found, error) {
 	return out, nil
 }
 
-// bans are whom bans name, unless a newer statement of a pinned key has lifted that. The caller holds mu.
+// bans are whom bans name, and the peer IDs that they have or had, unless a newer statement of a pinned key about the name, or
+// the peer ID, has lifted that. The caller holds mu.
 func (b *Book) bans() (out []string) {
 	var all []Signed
 	for _, x := range b.held {
@@ -111,9 +113,15 @@ func (b *Book) bans() (out []string) {
 	if len(all) == 0 {
 		return nil
 	}
-	lifted := map[string]uint64{}
+	lifted, owner := map[string]uint64{}, map[peer.ID]Signed{}
 	for _, x := range b.held {
-		if x.Kind == Member && b.pinned(x.Signer) {
+		if x.Kind != Member {
+			continue
+		}
+		if other, ok := owner[x.ID]; !ok || b.first(&x, &other) {
+			owner[x.ID] = x
+		}
+		if b.pinned(x.Signer) {
 			lifted[x.Name], lifted[string(x.text)] = x.Epoch, max(lifted[string(x.text)], x.Epoch)
 		}
 	}
@@ -121,9 +129,31 @@ func (b *Book) bans() (out []string) {
 		if who := all[i].Who(); lifted[who] <= all[i].Epoch {
 			out = append(out, who)
 		}
+		if all[i].Name == "" {
+			continue
+		}
+		had := b.former[all[i].Name]
+		if x, ok := b.held["m"+all[i].Name]; ok {
+			had = append(slices.Clone(had), x)
+		}
+		for j := range had {
+			// A delegate could ban whom it likes by giving a banned name that one's peer ID.
+			other, ok := owner[had[j].ID]
+			if lifted[string(had[j].text)] <= all[i].Epoch && !(ok && other.Name != all[i].Name && b.first(&other, &had[j])) {
+				out = append(out, string(had[j].text))
+			}
+		}
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
+}
+
+// first reports whether s counts more than other where both have one peer ID: a pinned key's does, else the older one.
+func (b *Book) first(s, other *Signed) bool {
+	if mine, theirs := b.pinned(s.Signer), b.pinned(other.Signer); mine != theirs {
+		return mine
+	}
+	return s.Epoch < other.Epoch
 }
 
 // contradictions are those that have to go, by index, and with whom each one shares its peer ID or a block.

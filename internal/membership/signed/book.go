@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -23,8 +25,17 @@ const parts = 256
 // mostErrors is how many refusals one error has.
 const mostErrors = 5
 
-// maxHeld bounds the statements held, maxSeen the envelopes that are remembered as useless.
-const maxHeld, maxSeen = 200_000, 1 << 14
+const (
+	// maxHeld bounds what one delegate has signed, of what members pass on and of what no membership names. What pinned keys have
+	// signed has no bound: else whoever steals a delegate's key would keep its own ban out.
+	maxHeld = 50_000
+	// maxSeen bounds the forged envelopes that are remembered, maxFormer the former peer IDs of one name.
+	maxSeen, maxFormer = 1 << 14, 4
+	// maxLeap is how far ahead an epoch may prove time, in seconds (two years): a signer's clock that is set wrong expires nothing.
+	maxLeap = 2 * 365 * 24 * 3600
+	// written is when this was written: no right clock is earlier.
+	written = 1_795_651_200
+)
 
 var (
 	// ErrSigner means that a statement is signed by nobody who may say such a thing.
@@ -32,27 +43,31 @@ var (
 	// ErrScope means that a delegate has signed what it may not.
 	ErrScope = errors.New("outside the delegate's scope")
 	errFull  = errors.New("too many statements")
+	errOld   = errors.New("no newer than what is held")
 )
 
 // Book has the statements that this node has accepted, of each subject the one that counts.
 type Book struct {
 	signers []peer.ID
-	path    string // "": nothing is kept on disk
-	seal    []byte // a secret of this node, for what is kept
+	kept    kept
 
 	mu      sync.Mutex // a leaf, except for wake
 	held    map[string]Signed
-	raws    map[string]bool  // envelopes of those held: no signature is checked twice
-	seen    map[string]error // those of no use, and why; nil: they are older than what is held
-	sealed  map[string]bool  // those whose signature this node had checked before it restarted; nil later on
+	raws    map[string]bool     // envelopes of those held: no signature is checked twice
+	former  map[string][]Signed // by name: those with other peer IDs before the one held, for bans by name
+	by      map[peer.ID]int     // how many are held that a delegate has signed
+	seen    map[string]error    // those that are forged, and why
+	sealed  map[string]bool     // those whose signature this node had checked before it restarted; nil later on
+	unsaved []Signed            // taken, but not on disk yet
 	digests [parts]uint64
-	proven  uint64 // proof of time: the newest epoch of a pinned key
+	proven  uint64 // proof of time: the newest epoch of a pinned key, of what was heard as a whole
 	changed wake.All
 }
 
 // NewBook returns the book of those keys, which is empty.
 func NewBook(signers []peer.ID) *Book {
-	return &Book{signers: signers, held: map[string]Signed{}, raws: map[string]bool{}, seen: map[string]error{}}
+	return &Book{signers: signers, held: map[string]Signed{}, raws: map[string]bool{}, former: map[string][]Signed{},
+		by: map[peer.ID]int{}, seen: map[string]error{}}
 }
 
 // Changed wakes waiters after each statement that was taken.
@@ -66,7 +81,7 @@ func (b *Book) Len() int {
 }
 
 // Add takes what counts of texts, in any order, and reports how many were new. The error joins one for each that is
-// not accepted; a statement that is no newer than what is held is no error.
+// not accepted, and ErrKept; a statement that is no newer than what is held is no error.
 func (b *Book) Add(texts ...string) (added int, err error) {
 	raws := make([]string, 0, len(texts))
 	for _, text := range texts {
@@ -78,17 +93,48 @@ func (b *Book) Add(texts ...string) (added int, err error) {
 		raws = append(raws, raw)
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	added, failed := b.add(raws)
-	return added, errors.Join(err, failed)
+	fresh, failed := b.add(raws, math.MaxInt)
+	until := uint64(0) // what an exchange has brought so far, and is not whole, proves nothing
+	for i := range fresh {
+		if b.pinned(fresh[i].Signer) {
+			until = max(until, fresh[i].Epoch)
+		}
+	}
+	b.prove(until)
+	b.mu.Unlock()
+	return len(fresh), errors.Join(err, failed, b.save())
 }
 
-// add is Add of envelopes. The caller holds mu.
-func (b *Book) add(raws []string) (added int, err error) {
-	var fresh []Signed
+// prove takes proof of time from what is held, up to an epoch. The caller holds mu.
+func (b *Book) prove(until uint64) {
+	if until <= b.proven {
+		return
+	}
+	var epochs []uint64
+	for _, s := range b.held {
+		if s.Epoch > b.proven && s.Epoch <= until && b.pinned(s.Signer) {
+			epochs = append(epochs, s.Epoch)
+		}
+	}
+	slices.Sort(epochs)
+	before, now := b.proven, max(written, uint64(max(time.Now().Unix(), 0)))
+	for _, epoch := range epochs {
+		if epoch > max(b.proven, now)+maxLeap {
+			break
+		}
+		b.proven = epoch
+	}
+	if b.proven > before {
+		b.purge()
+		b.changed.Broadcast()
+	}
+}
+
+// add is Add of envelopes, without proof of time and disk. Of a delegate's it takes new subjects up to so many. The caller holds mu.
+func (b *Book) add(raws []string, most int) (fresh []Signed, err error) {
 	var errs []error
 	for len(raws) > 0 {
-		took, later, useless, notYet := b.addOnce(raws)
+		took, later, useless, notYet := b.addOnce(raws, most)
 		fresh, errs, raws = append(fresh, took...), append(errs, useless...), later
 		if len(took) == 0 { // else a delegation that was taken may let them count
 			errs = append(errs, notYet...)
@@ -99,15 +145,15 @@ func (b *Book) add(raws []string) (added int, err error) {
 		errs = append(errs[:mostErrors], fmt.Errorf("and %d more", len(errs)-mostErrors))
 	}
 	if len(fresh) > 0 {
-		errs = append(errs, b.store(fresh))
+		b.unsaved = append(b.unsaved, fresh...)
 		b.changed.Broadcast()
 	}
-	return len(fresh), errors.Join(errs...)
+	return fresh, errors.Join(errs...)
 }
 
 // addOnce returns what it took, and what may still count once something was taken, and why that and the rest does not now. The
 // caller holds mu.
-func (b *Book) addOnce(raws []string) (took []Signed, later []string, useless, notYet []error) {
+func (b *Book) addOnce(raws []string, most int) (took []Signed, later []string, useless, notYet []error) {
 	var all []Signed
 	for _, raw := range raws {
 		why, seen := b.seen[raw]
@@ -117,12 +163,16 @@ func (b *Book) addOnce(raws []string) (took []Signed, later []string, useless, n
 			}
 			continue
 		}
-		s, err := open(raw, b.may, b.sealed[raw])
+		s, err := open(raw, b.wanted, b.sealed[raw])
 		switch {
 		case err == nil:
 			all = append(all, s)
+		case errors.Is(err, errOld):
 		case errors.Is(err, ErrStatement):
-			b.remember(raw, err)
+			if len(b.seen) >= maxSeen {
+				clear(b.seen)
+			}
+			b.seen[raw] = err
 			useless = append(useless, err)
 		default:
 			later, notYet = append(later, raw), append(notYet, err)
@@ -130,12 +180,9 @@ func (b *Book) addOnce(raws []string) (took []Signed, later []string, useless, n
 	}
 	slices.SortStableFunc(all, func(x, y Signed) int { return cmp.Compare(order(x.Kind), order(y.Kind)) })
 	for i := range all {
-		news, err := b.take(all[i])
-		if news {
+		if err := b.take(all[i], most); err == nil {
 			took = append(took, all[i])
-		} else if err == nil {
-			b.remember(all[i].raw, nil)
-		} else {
+		} else if !errors.Is(err, errOld) {
 			later, notYet = append(later, all[i].raw), append(notYet, err)
 		}
 	}
@@ -145,18 +192,21 @@ func (b *Book) addOnce(raws []string) (took []Signed, later []string, useless, n
 // order puts delegations first: they may let the others count.
 func order(k Kind) int { return slices.Index([]Kind{Delegation, Ban, Member}, k) }
 
-// remember notes that an envelope is of no use: its signature need not be checked again.
-func (b *Book) remember(raw string, why error) {
-	if len(b.seen) >= maxSeen {
-		clear(b.seen)
-	}
-	b.seen[raw] = why
-}
-
 // may is nil if a key may sign such a thing now.
 func (b *Book) may(signer peer.ID, kind Kind) error {
 	if !b.pinned(signer) && (kind != Member || b.delegate(signer) == nil) {
 		return fmt.Errorf("signed by %s: %w", signer, ErrSigner)
+	}
+	return nil
+}
+
+// wanted is nil if a statement would be taken, as far as that is seen without its signature: checking that costs most.
+func (b *Book) wanted(s *Signed) error {
+	if err := b.may(s.Signer, s.Kind); err != nil {
+		return err
+	}
+	if old, ok := b.held[s.subject()]; ok && !b.over(s, &old) {
+		return errOld
 	}
 	return nil
 }
@@ -190,27 +240,28 @@ func (b *Book) authority(s *Signed) error {
 	return nil
 }
 
-// take holds s if it is newer than what is held of its subject. The caller holds mu.
-func (b *Book) take(s Signed) (news bool, err error) {
+// take holds s if it is newer than what is held of its subject, else its error is errOld. The caller holds mu.
+func (b *Book) take(s Signed, most int) error {
 	if err := b.authority(&s); err != nil {
-		return false, err
+		return err
 	}
 	subject := s.subject()
-	if old, ok := b.held[subject]; ok {
-		if !b.over(&s, &old) {
-			return false, nil
-		}
-	} else if len(b.held) >= maxHeld {
-		return false, errFull
+	if err := b.wanted(&s); err != nil {
+		return err
+	}
+	old, ok := b.held[subject]
+	if !ok && !b.pinned(s.Signer) && b.by[s.Signer] >= most {
+		return fmt.Errorf("%w signed by %s", errFull, s.Signer)
+	}
+	if ok && s.Kind == Member && old.ID != s.ID {
+		all := append(b.former[s.Name], old)
+		b.former[s.Name] = all[max(0, len(all)-maxFormer):]
 	}
 	b.put(subject, &s)
-	if b.pinned(s.Signer) {
-		b.proven = max(b.proven, s.Epoch)
-	}
 	if s.Kind != Member {
 		b.purge()
 	}
-	return true, nil
+	return nil
 }
 
 // over reports whether s replaces old: a pinned key's replaces a delegate's, and a newer one an older one. Of two of one second
@@ -224,17 +275,49 @@ func (b *Book) over(s, old *Signed) bool {
 
 // put holds s in place of what was held of its subject; nil holds nothing.
 func (b *Book) put(subject string, s *Signed) {
-	part := &b.digests[sha256.Sum256([]byte(subject))[0]]
+	part := &b.digests[part(subject)]
 	digest := func(x *Signed) uint64 { sum := sha256.Sum256([]byte(x.raw)); return binary.BigEndian.Uint64(sum[:]) }
 	if old, ok := b.held[subject]; ok {
 		*part ^= digest(&old)
+		b.count(old.Signer, -1)
 		delete(b.raws, old.raw)
 		delete(b.held, subject)
 	}
 	if s != nil {
 		*part ^= digest(s)
+		b.count(s.Signer, 1)
 		b.held[subject] = *s
 		b.raws[s.raw] = true
+	}
+}
+
+func (b *Book) count(signer peer.ID, n int) {
+	if !b.pinned(signer) {
+		b.by[signer] += n
+	}
+}
+
+// forget drops the oldest of what delegates have signed, above maxHeld each, about nodes that are not among these: gone ones.
+func (b *Book) forget(nodes []mesh.Node) {
+	for signer, n := range b.by {
+		if n <= maxHeld {
+			continue
+		}
+		named := make(map[string]bool, len(nodes))
+		for i := range nodes {
+			named[nodes[i].Name] = true
+		}
+		var gone []Signed
+		for _, s := range b.held {
+			if s.Signer == signer && !named[s.Name] {
+				gone = append(gone, s)
+			}
+		}
+		slices.SortFunc(gone, func(x, y Signed) int { return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(x.raw, y.raw)) })
+		for i := range gone[:min(n-maxHeld, len(gone))] {
+			b.put(gone[i].subject(), nil)
+			delete(b.former, gone[i].Name)
+		}
 	}
 }
 
@@ -244,6 +327,9 @@ func (b *Book) purge() {
 		if s.Kind == Member && b.authority(&s) != nil {
 			b.put(subject, nil)
 		}
+	}
+	for name, all := range b.former {
+		b.former[name] = slices.DeleteFunc(all, func(s Signed) bool { return b.authority(&s) != nil })
 	}
 	clear(b.seen)
 }

@@ -2,10 +2,14 @@ package signed
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 )
 
 // Digest is the same at two members that have the same statements.
@@ -21,78 +25,125 @@ func total(d [parts]uint64) uint64 {
 	return binary.BigEndian.Uint64(sum.Sum(nil))
 }
 
-// Exchange passes on to the member at the other end of s what it lacks, and takes what this one lacks; both ends call it. It
-// reports how many statements were new here, and how many were sent. The error says what of the other's is not accepted; after
-// one that is forged nothing more is read.
+// Count is what one exchange came to, in statements.
+type Count struct {
+	Added, Sent int
+	Useless     int // received, but not new or not accepted
+}
+
+// mostUseless bounds what a member may send for nothing in one exchange, beyond twice what is held here.
+const mostUseless = 1 << 16
+
+// Exchange passes on to the member at the other end of s what it lacks, and takes what this one lacks; both ends call it. The
+// error says what of the other's is not accepted; after one that is no statement, or forged, nothing more is read. What comes counts immediately,
+// also of an exchange that breaks off, except as proof of time: bans come first, and before what renews a member has
+// come, too, they would end it. The parts that are through are not sent again.
 //
 //	digest of all (8) | if they differ: digests of 256 parts (8 each) | statements of parts that differ, each: length (2), envelope | 0 (2)
-func (b *Book) Exchange(s io.ReadWriter) (added, sent int, err error) {
+//
+// Delegations and bans are sent first, then members part by part.
+func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 	b.mu.Lock()
 	mine := b.digests
 	b.mu.Unlock()
 	hello := binary.BigEndian.AppendUint64(nil, total(mine))
 	if _, err := s.Write(hello); err != nil {
-		return 0, 0, err
+		return n, err
 	}
 	r := bufio.NewReader(s)
 	theirs := make([]byte, len(hello))
-	if _, err := io.ReadFull(r, theirs); err != nil || string(theirs) == string(hello) {
-		return 0, 0, err
+	if _, err := io.ReadFull(r, theirs); err != nil {
+		return n, err
+	}
+	if string(theirs) == string(hello) {
+		return n, b.whole()
 	}
 	if err := binary.Write(s, binary.BigEndian, mine); err != nil {
-		return 0, 0, err
+		return n, err
 	}
 	var other [parts]uint64
 	if err := binary.Read(r, binary.BigEndian, &other); err != nil {
-		return 0, 0, err
+		return n, err
 	}
 	b.mu.Lock()
-	all := b.sorted(func(subject string) bool { part := sha256.Sum256([]byte(subject))[0]; return mine[part] != other[part] })
+	all := b.sorted(func(subject string) bool { part := part(subject); return mine[part] != other[part] })
 	b.mu.Unlock()
+	slices.SortStableFunc(all, func(x, y Signed) int {
+		return cmp.Or(cmp.Compare(order(x.Kind), order(y.Kind)), cmp.Compare(part(x.subject()), part(y.subject())))
+	})
 	written := make(chan error, 1)
+	sent := 0
 	go func() { // ends with the stream, at the latest
 		w := bufio.NewWriter(s)
 		for _, x := range all {
-			_, _ = w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(x.raw))), x.raw...))
+			if _, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(x.raw))), x.raw...)); err != nil {
+				break
+			}
+			sent++
 		}
 		_, _ = w.Write([]byte{0, 0})
 		written <- w.Flush()
 	}()
-	added, err = b.receive(r)
+	n, err = b.receive(r)
 	if failed := <-written; err == nil {
 		err = failed
 	}
-	return added, len(all), err
+	n.Sent = sent
+	return n, err
 }
 
-// receive takes statements up to their end.
-func (b *Book) receive(r io.Reader) (added int, err error) {
+// part is that of a subject.
+func part(subject string) byte { return sha256.Sum256([]byte(subject))[0] }
+
+// whole takes proof of time from all that is held: another member's statements are here as a whole.
+func (b *Book) whole() error {
+	b.mu.Lock()
+	b.prove(math.MaxUint64)
+	b.mu.Unlock()
+	return b.save()
+}
+
+// receive takes statements up to their end. Those of keys that do not count here are skipped: members pin other keys while an
+// operator's key changes.
+func (b *Book) receive(r io.Reader) (n Count, err error) {
 	var raws []string
-	for range maxHeld {
+	var foreign, disk error // the first ones
+	most := mostUseless + 2*b.Len()
+	for n.Useless <= most {
 		var length [2]byte
 		if _, err := io.ReadFull(r, length[:]); err != nil {
-			return added, err
+			return n, errors.Join(err, foreign, disk)
 		}
-		n := binary.BigEndian.Uint16(length[:])
-		if n > maxStatement {
-			return added, fmt.Errorf("%w: larger than %d bytes", ErrStatement, maxStatement)
+		size := binary.BigEndian.Uint16(length[:])
+		if size > maxStatement {
+			return n, fmt.Errorf("%w: larger than %d bytes", ErrStatement, maxStatement)
 		}
-		raw := make([]byte, n)
+		raw := make([]byte, size)
 		if _, err := io.ReadFull(r, raw); err != nil {
-			return added, err
+			return n, errors.Join(err, foreign, disk)
 		}
-		if n > 0 {
+		if size > 0 {
 			raws = append(raws, string(raw))
 		}
-		if n == 0 || len(raws) == 64 { // in parts: what is forged costs little
-			b.mu.Lock()
-			news, err := b.add(raws)
-			b.mu.Unlock()
-			added, raws = added+news, raws[:0]
-			if err != nil || n == 0 {
-				return added, err
-			}
+		if size > 0 && len(raws) < 64 { // in batches: what is forged costs little
+			continue
+		}
+		b.mu.Lock()
+		fresh, err := b.add(raws, maxHeld)
+		b.mu.Unlock()
+		n.Added, n.Useless, raws = n.Added+len(fresh), n.Useless+len(raws)-len(fresh), raws[:0]
+		if disk == nil { // else at the end
+			disk = b.save()
+		}
+		if errors.Is(err, ErrStatement) {
+			return n, errors.Join(err, disk)
+		}
+		if foreign == nil {
+			foreign = err
+		}
+		if size == 0 {
+			return n, errors.Join(foreign, b.whole())
 		}
 	}
-	return added, errFull
+	return n, errFull
 }

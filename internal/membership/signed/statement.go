@@ -214,10 +214,10 @@ func Sign(s Statement, key crypto.PrivKey) (Signed, error) {
 	if err != nil {
 		return Signed{}, err
 	}
-	return open(string(raw), anybody, false)
+	return open(string(raw), whatever, false)
 }
 
-func anybody(peer.ID, Kind) error { return nil }
+func whatever(*Signed) error { return nil }
 
 // Read reads the text form, whoever has signed it.
 func Read(text string) (Signed, error) {
@@ -225,7 +225,7 @@ func Read(text string) (Signed, error) {
 	if err != nil {
 		return Signed{}, err
 	}
-	return open(raw, anybody, false)
+	return open(raw, whatever, false)
 }
 
 func decode(text string) (raw string, err error) {
@@ -236,9 +236,9 @@ func decode(text string) (raw string, err error) {
 	return string(data), nil
 }
 
-// open reads an envelope and checks its signature, unless that was done before. First may lets its signer say such a thing, or
-// not: that costs less.
-func open(raw string, may func(peer.ID, Kind) error, checked bool) (s Signed, err error) {
+// open reads an envelope, which has one encoding, and checks its signature, unless that was done before. First wanted says whether
+// a statement like this could count: that costs less.
+func open(raw string, wanted func(*Signed) error, checked bool) (s Signed, err error) {
 	if len(raw) > maxStatement {
 		return s, fmt.Errorf("%w: larger than %d bytes", ErrStatement, maxStatement)
 	}
@@ -249,22 +249,24 @@ func open(raw string, may func(peer.ID, Kind) error, checked bool) (s Signed, er
 	if s.Signer, err = peer.IDFromPublicKey(e.PublicKey); err != nil {
 		return s, fmt.Errorf("%w: %w", ErrStatement, err)
 	}
-	if err := may(s.Signer, Kind(e.RawPayload[0])); err != nil {
-		return s, err
+	if again, err := e.Marshal(); err != nil || string(again) != raw { // with a field that nobody reads, one statement were many
+		return s, fmt.Errorf("%w: another encoding", ErrStatement)
 	}
-	if checked {
-		err = s.UnmarshalRecord(e.RawPayload)
-	} else {
-		e, err = record.ConsumeTypedEnvelope([]byte(raw), &s.Statement)
+	if err = s.UnmarshalRecord(e.RawPayload); err == nil {
+		if s.raw = raw; s.Kind == Member {
+			s.text = mesh.PeerID(s.ID.String())
+		}
+		if err := wanted(&s); err != nil {
+			return s, err
+		}
+		if !checked {
+			_, err = record.ConsumeTypedEnvelope([]byte(raw), &Statement{})
+		}
 	}
 	if err != nil {
 		return Signed{}, fmt.Errorf("%w: signed in the name of %s: %w", ErrStatement, s.Signer, err)
 	}
-	canonical, err := e.Marshal() // others have the same bytes of the same statement
-	if s.raw = string(canonical); s.Kind == Member {
-		s.text = mesh.PeerID(s.ID.String())
-	}
-	return s, err
+	return s, nil
 }
 
 // Now is an epoch, later than the one before.

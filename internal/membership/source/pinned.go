@@ -27,6 +27,8 @@ const (
 	SignedSuffix = ".signed"
 	// lookEvery is how often that file is looked at, together how long several changes wait for each other.
 	lookEvery, together = time.Second, 200 * time.Millisecond
+	// keepEvery is how often what a disk refused is written again.
+	keepEvery = time.Minute
 )
 
 // Pin returns src as far as the statements in book let it count, and has the book keep them in stateDir. key is this program's, self
@@ -56,7 +58,8 @@ type pinned struct {
 	mu    sync.Mutex // held while a State is handed out
 	last  mesh.State // as the source has it
 	have  bool
-	stamp fs.FileInfo // of beside, as it was read
+	next  <-chan struct{} // closed when statements change that last was not counted with
+	stamp fs.FileInfo     // of beside, as it was read
 }
 
 func (p *pinned) Start(ctx context.Context) (s mesh.State, warning, err error) {
@@ -84,9 +87,10 @@ func (p *pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func
 }
 
 func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
-	look := time.NewTicker(lookEvery)
+	look, keep := time.NewTicker(lookEvery), time.NewTicker(keepEvery)
 	defer look.Stop()
-	next := p.book.Changed().Next()
+	defer keep.Stop()
+	next := p.changed()
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,18 +99,30 @@ func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
 			p.mu.Lock()
 			p.read()
 			p.mu.Unlock()
+		case <-keep.C:
+			p.add(p.String(), nil)
 		case <-next:
 			if !wake.Sleep(ctx, together) {
 				return
 			}
-			next = p.book.Changed().Next()
 			p.mu.Lock()
 			if p.have {
 				onState(p.count(p.last))
 			}
 			p.mu.Unlock()
+			next = p.changed()
 		}
 	}
+}
+
+// changed returns what is closed by the first change since the last count.
+func (p *pinned) changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.have {
+		return p.next
+	}
+	return p.book.Changed().Next()
 }
 
 // read takes the statements beside cluster.yaml, if the file has changed. The caller holds mu.
@@ -131,7 +147,10 @@ func (p *pinned) read() {
 }
 
 func (p *pinned) add(from string, texts []string) {
-	if _, err := p.book.Add(texts...); err != nil {
+	_, err := p.book.Add(texts...)
+	if errors.Is(err, signed.ErrKept) {
+		p.warn("signed statements are in force, but not kept", from, err)
+	} else if err != nil {
 		p.warn("signed statements are refused: they are forged, or signers lacks the key that has signed them", from, err)
 	}
 }
@@ -140,6 +159,7 @@ func (p *pinned) add(from string, texts []string) {
 func (p *pinned) count(s mesh.State) mesh.State {
 	p.last, p.have = s, true
 	p.add(p.String(), s.Signed)
+	p.next = p.book.Changed().Next()
 	out, problems := p.book.Apply(s, p.self)
 	for i, bad := range problems {
 		if i == mostLines {

@@ -1,0 +1,347 @@
+package signed
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/internal/membership/mesh"
+)
+
+func (s signer) signed(t testing.TB, st Statement) Signed {
+	t.Helper()
+	x, err := Read(s.sign(t, st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func (s signer) grant(t testing.TB, to peer.ID) string {
+	t.Helper()
+	return s.sign(t, Statement{Kind: Delegation, ID: to, Epoch: 1, Expires: 1 << 40, Blocks: blocks("10.0.0.0/8")})
+}
+
+func slash24(i int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+}
+
+// wire is what a member sends that passes these on.
+func wire(all ...string) *bytes.Buffer {
+	var out bytes.Buffer
+	for _, raw := range all {
+		out.Write(binary.BigEndian.AppendUint16(nil, uint16(len(raw))))
+		out.WriteString(raw)
+	}
+	return &out
+}
+
+var theEnd = []byte{0, 0}
+
+// Whoever steals a delegate's key fills no book: pinned keys' statements are taken all the same, and what delegates have signed about
+// nodes that are gone is forgotten.
+func TestFull(t *testing.T) {
+	op, del := newSigner(t), newSigner(t)
+	b := NewBook([]peer.ID{op.id})
+	if _, err := b.Add(op.grant(t, del.id)); err != nil {
+		t.Fatal(err)
+	}
+	x := del.signed(t, member("x", del.id, 5, "10.1.0.0/24"))
+	const many = maxHeld + 1000
+	for i := range many {
+		x.Name = fmt.Sprint("x", i)
+		b.put(x.subject(), &x)
+	}
+	late := del.signed(t, member("late", del.id, 6, "10.2.0.0/24"))
+	if n, err := b.receive(wire(late.raw, "")); n.Added != 0 || !errors.Is(err, errFull) {
+		t.Errorf("a member passes on more of a delegate's: %+v, %v", n, err)
+	}
+	if n, err := b.Add(late.String(), op.sign(t, Statement{Kind: Ban, Name: "edge-7", Epoch: 7})); n != 2 || err != nil {
+		t.Errorf("%d taken, %v", n, err)
+	}
+	s := state(node("late", del.id, "10.2.0.0/24"))
+	s.PodCIDRs = blocks("10.0.0.0/8")
+	wantAdmitted(t, b, s, "late=10.2.0.0/24")
+	if b.Len() != maxHeld+2 {
+		t.Errorf("%d held", b.Len())
+	}
+	wantAdmitted(t, b, s, "late=10.2.0.0/24")
+	if n, err := b.Add(op.sign(t, Statement{Kind: Ban, ID: del.id, Epoch: 8})); n != 1 || err != nil || b.Len() != 3 {
+		t.Errorf("ban of the delegate: %d taken, %v, %d held", n, err, b.Len())
+	}
+}
+
+// The whole file is written again while this node runs, and neither zeros nor long lines hide what follows them.
+func TestFileStaysSmallAndReadable(t *testing.T) {
+	op := newSigner(t)
+	path := filepath.Join(t.TempDir(), "statements")
+	b := NewBook([]peer.ID{op.id})
+	if err := b.Load(path, []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	const names = 64
+	for round := range 60 {
+		var texts []string
+		for i := range names {
+			texts = append(texts, op.sign(t, Statement{Kind: Member, Name: fmt.Sprint("n", i), ID: op.id, Epoch: uint64(round + 1), Blocks: []netip.Prefix{slash24(i)}}))
+		}
+		if n, err := b.Add(texts...); n != names || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) > slack+100_000 {
+		t.Errorf("%d bytes for %d statements, %v", len(text), names, err)
+	}
+	text = append(append(bytes.Repeat([]byte{0}, 100_000), '\n'), append(text, strings.Repeat("!", 100_000)+"\n"+op.sign(t, Statement{Kind: Ban, Name: "last", Epoch: 99})...)...)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := NewBook([]peer.ID{op.id})
+	if err := again.Load(path, []byte("secret")); err != nil || again.Len() != names+1 {
+		t.Errorf("%d statements, %v", again.Len(), err)
+	}
+}
+
+// A ban that comes before the renewals, which the operator has signed in time, ends nobody's membership: not when the exchange
+// breaks off, not after a restart then, not at its end.
+func TestRenewedInTime(t *testing.T) {
+	op := newSigner(t)
+	path := filepath.Join(t.TempDir(), "statements")
+	b := NewBook([]peer.ID{op.id})
+	if err := b.Load(path, []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	var s mesh.State
+	s.PodCIDRs, s.Encryption = blocks("10.0.0.0/8"), mesh.EncryptionAuto
+	renewed := []string{op.signed(t, Statement{Kind: Ban, Name: "other", Epoch: 1100}).raw}
+	for i := range 300 {
+		x := Statement{Kind: Member, Name: fmt.Sprintf("n%03d", i), ID: newSigner(t).id, Epoch: 100, Expires: 1000, Blocks: []netip.Prefix{slash24(i)}}
+		s.Nodes = append(s.Nodes, node(x.Name, x.ID, x.Blocks[0].String()))
+		if _, err := b.Add(op.sign(t, x)); err != nil {
+			t.Fatal(err)
+		}
+		x.Epoch, x.Expires = 900, 3000
+		renewed = append(renewed, op.signed(t, x).raw)
+	}
+	members := func(what string, b *Book, want int) {
+		t.Helper()
+		if out, bad := b.Apply(s, ""); len(out.Nodes) != want {
+			t.Errorf("%s: %d members, %d problems", what, len(out.Nodes), len(bad))
+		}
+	}
+	if n, err := b.receive(wire(renewed[:100]...)); n.Added != 64 || !errors.Is(err, io.EOF) {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	if out, _ := b.Apply(s, ""); !out.Bans("other", "") {
+		t.Error("the ban waits for the end")
+	}
+	members("broken off", b, 300)
+	again := NewBook([]peer.ID{op.id})
+	if err := again.Load(path, []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	members("after a restart", again, 300)
+	if n, err := b.receive(io.MultiReader(wire(renewed...), bytes.NewReader(theEnd))); n.Added != 237 || err != nil {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	members("at the end", b, 300)
+	if n, err := again.receive(bytes.NewReader(theEnd)); err != nil { // its renewals are not there
+		t.Fatalf("%+v, %v", n, err)
+	}
+	members("without renewals", again, 63)
+}
+
+// A ban by name bans the keys that the node has and had. A delegate cannot ban others by it.
+func TestBanByNameBansTheKey(t *testing.T) {
+	op, del := newSigner(t), newSigner(t)
+	first, second, honest := newSigner(t).id, newSigner(t).id, newSigner(t).id
+	path := filepath.Join(t.TempDir(), "statements")
+	b := NewBook([]peer.ID{op.id})
+	if err := b.Load(path, []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{op.grant(t, del.id), op.sign(t, member("edge-7", first, 1, "10.244.1.0/24")), op.sign(t, member("edge-7", second, 2, "10.244.1.0/24")),
+		op.sign(t, member("edge-1", honest, 1, "10.244.9.0/24")), op.sign(t, Statement{Kind: Ban, Name: "edge-7", Epoch: 3}), op.sign(t, Statement{Kind: Ban, Name: "edge-0", Epoch: 3}),
+		del.sign(t, member("edge-8", second, 5, "10.244.2.0/24")), del.sign(t, member("edge-9", first, 5, "10.244.3.0/24")), del.sign(t, member("edge-0", honest, 5, "10.244.4.0/24"))} {
+		if _, err := b.Add(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := state(node("edge-1", honest, "10.244.9.0/24"), node("edge-8", second, "10.244.2.0/24"), node("edge-9", first, "10.244.3.0/24"))
+	wantAdmitted(t, b, s, "edge-1=10.244.9.0/24")
+	b.kept.torn = true // written again it has the former key, too
+	if err := b.save(); err != nil {
+		t.Fatal(err)
+	}
+	again := NewBook([]peer.ID{op.id})
+	if err := again.Load(path, []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	wantAdmitted(t, again, s, "edge-1=10.244.9.0/24")
+	// With another key the node comes back, and the stolen ones do not.
+	if _, err := b.Add(op.sign(t, member("edge-7", newSigner(t).id, 6, "10.244.1.0/24"))); err != nil {
+		t.Fatal(err)
+	}
+	s.Nodes = append(s.Nodes, node("edge-7", first, "10.244.1.0/24"))
+	wantAdmitted(t, b, s, "edge-1=10.244.9.0/24 edge-7=10.244.1.0/24")
+}
+
+// What costs a check of a signature is bounded: a statement has one encoding, and an older one is skipped unseen.
+func TestUselessIsCheap(t *testing.T) {
+	op := newSigner(t)
+	b := NewBook([]peer.ID{op.id})
+	old := op.signed(t, member("n", op.id, 1, "10.244.1.0/24"))
+	if _, err := b.Add(op.sign(t, member("n", op.id, 2, "10.244.1.0/24"))); err != nil {
+		t.Fatal(err)
+	}
+	variant := old.raw + "\xf8\x07\x01" // field 127, which nobody reads
+	if _, err := b.receive(wire(variant, "")); !errors.Is(err, ErrStatement) {
+		t.Errorf("another encoding: %v", err)
+	}
+	unchecked := old.raw[:len(old.raw)-1] + string(old.raw[len(old.raw)-1]^1)
+	if n, err := b.receive(wire(unchecked, "")); err != nil || n.Useless != 1 {
+		t.Errorf("the signature of an older one is checked: %+v, %v", n, err)
+	}
+	var many []string
+	for range mostUseless + 1000 {
+		many = append(many, old.raw)
+	}
+	if n, err := b.receive(wire(append(many, "")...)); !errors.Is(err, errFull) {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
+// Members that pin other keys, as while the operator changes them, do not stop each other.
+func TestForeignIsSkipped(t *testing.T) {
+	op, next := newSigner(t), newSigner(t)
+	a, b := NewBook([]peer.ID{op.id, next.id}), NewBook([]peer.ID{op.id})
+	for i := range 400 {
+		who := op
+		if i%2 == 0 {
+			who = next
+		}
+		if _, err := a.Add(who.sign(t, Statement{Kind: Member, Name: fmt.Sprint("n", i), ID: op.id, Epoch: 5, Blocks: []netip.Prefix{slash24(i)}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, n, _, err := exchange(t, a, b); n.Added != 200 || !errors.Is(err, ErrSigner) {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
+// cut ends a stream after so many bytes written.
+type cut struct {
+	io.ReadWriteCloser
+	left int
+}
+
+func (c *cut) Write(b []byte) (int, error) {
+	if c.left -= len(b); c.left < 0 {
+		c.Close()
+		return 0, io.ErrClosedPipe
+	}
+	return c.ReadWriteCloser.Write(b)
+}
+
+// An exchange that breaks off is continued by the next one.
+func TestExchangeContinues(t *testing.T) {
+	op := newSigner(t)
+	a, b := NewBook([]peer.ID{op.id}), NewBook([]peer.ID{op.id})
+	const many = 3000
+	size := 0
+	for i := range many {
+		x := op.signed(t, Statement{Kind: Member, Name: fmt.Sprint("n", i), ID: op.id, Epoch: 5, Blocks: []netip.Prefix{slash24(i)}})
+		size += len(x.raw) + 2
+		if _, err := a.Add(x.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, errA, _ := exchangeOver(t, a, b, func(s io.ReadWriteCloser) io.ReadWriter { return &cut{s, size * 3 / 4} })
+	if got := b.Len(); errA == nil || got < many/2 || got >= many {
+		t.Fatalf("%d of %d passed on, %v", got, many, errA)
+	}
+	if _, sent := serve(t, a, b); sent > many/2 || b.Len() != many {
+		t.Errorf("%d sent again, %d held", sent, b.Len())
+	}
+}
+
+// A signer's clock that is set to 2100 expires nobody, and what it has signed counts.
+func TestLeap(t *testing.T) {
+	op := newSigner(t)
+	now := uint64(time.Now().Unix())
+	x := member("a", op.id, now-100, "10.244.1.0/24")
+	x.Expires = now + 10*365*24*3600
+	s := state(node("a", op.id, "10.244.1.0/24"))
+	b := NewBook([]peer.ID{op.id})
+	if n, err := b.Add(op.sign(t, x), op.sign(t, Statement{Kind: Ban, Name: "other", Epoch: 4_102_444_800})); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	wantAdmitted(t, b, s, "a=10.244.1.0/24")
+	if out, _ := b.Apply(s, ""); !out.Bans("other", "") {
+		t.Error("the ban does not count")
+	}
+	x.Expires = now + 5
+	if _, err := b.Add(op.sign(t, member("z", newSigner(t).id, now+20, "10.244.3.0/24")), op.sign(t, func() Statement { x.Epoch = now - 50; return x }())); err != nil {
+		t.Fatal(err)
+	}
+	wantAdmitted(t, b, s, "")
+}
+
+// A disk that refuses ends no exchange, is named, and what it lacks is written once it is well.
+func TestDiskRefuses(t *testing.T) {
+	op := newSigner(t)
+	dir := filepath.Join(t.TempDir(), "state")
+	path := filepath.Join(dir, "statements")
+	a, b := NewBook([]peer.ID{op.id}), NewBook([]peer.ID{op.id})
+	for i := range 200 {
+		if _, err := a.Add(op.sign(t, Statement{Kind: Member, Name: fmt.Sprint("n", i), ID: op.id, Epoch: 5, Blocks: []netip.Prefix{slash24(i)}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = b.Load(path, []byte("secret"))
+	if _, n, _, err := exchange(t, a, b); n.Added != 200 || !errors.Is(err, ErrKept) || !strings.Contains(err.Error(), path) {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Add(); err != nil {
+		t.Fatal(err)
+	}
+	again := NewBook([]peer.ID{op.id})
+	if err := again.Load(path, []byte("secret")); err != nil || again.Len() != 200 {
+		t.Errorf("%d statements, %v", again.Len(), err)
+	}
+}
+
+// A start with mistyped signers loses nothing: with the right ones all of it counts again.
+func TestMistypedSigners(t *testing.T) {
+	op, typo := newSigner(t), newSigner(t)
+	path := filepath.Join(t.TempDir(), "statements")
+	for i, who := range []signer{op, typo, typo, op, op} {
+		b := NewBook([]peer.ID{who.id})
+		_ = b.Load(path, []byte("secret"))
+		want := 1
+		if i == 0 {
+			if _, err := b.Add(op.sign(t, Statement{Kind: Ban, Name: "edge-7", Epoch: 5})); err != nil {
+				t.Fatal(err)
+			}
+		} else if who.id == typo.id {
+			want = 0
+		}
+		if b.Len() != want {
+			t.Errorf("start %d: %d statements", i, b.Len())
+		}
+	}
+}
