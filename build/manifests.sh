@@ -36,6 +36,10 @@ HEAD
 #
 #   kubectl label node NODE network.edgemesh.io/relay=true node-restriction.kubernetes.io/edgemesh-relay=
 #   kubectl apply -f edgemesh-relay.yaml
+#
+# Label the node of a relay of release 0.2 first, too: without the second label its pod ends and no other one starts. The relay's
+# addresses:
+#
 #   kubectl -n kube-system logs deployment/edgemesh-relay    # its addresses, for podnetwork.yaml
 HEAD
   render --set relay.enabled=true -s templates/configmap-relay.yaml -s templates/relay.yaml

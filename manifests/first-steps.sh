@@ -147,8 +147,8 @@ fi
 # chart's to compare.
 may=node-restriction.kubernetes.io/edgemesh-controller
 if [[ $there$helm != 11 && " ${values[*]}" != *' controller.'* ]] && [ -n "$(kubectl get nodes -o name)" ] &&
-  [ -z "$(kubectl get nodes -l node-role.kubernetes.io/control-plane -o name)$(kubectl get nodes -l $may -o name)" ]; then
-  refuse "no Node may run the controller: it runs on the control plane only, or where an administrator allows it." \
+  [ -z "$(for l in node-role.kubernetes.io/control-plane $may; do kubectl get nodes -l $l --field-selector spec.unschedulable!=true -o name; done)" ]; then
+  refuse "no Node may run the controller: it runs on the control plane only, or where an administrator allows it; cordoned Nodes do not count." \
     "Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE $may="
 fi
 # Existing relays stay, the given ones are added.
@@ -231,6 +231,9 @@ chart() {
   helm upgrade --install "$release" edgemesh -n "$ns" --reset-then-reuse-values "${network[@]}" "${server[@]}" "${values[@]}" "$@" >/dev/null
 }
 
+if [ -n "$relay_node" ]; then # before the chart looks for such a node
+  kubectl label node "$relay_node" network.edgemesh.io/relay=true node-restriction.kubernetes.io/edgemesh-relay= --overwrite
+fi
 step "manifest"
 if [ $helm = 1 ]; then
   kubectl apply -f edgemesh/crds # helm never upgrades them
@@ -263,7 +266,6 @@ fi
 
 if [ -n "$relay_node" ]; then
   step "relay on $relay_node"
-  kubectl label node "$relay_node" network.edgemesh.io/relay=true node-restriction.kubernetes.io/edgemesh-relay= --overwrite
   family=ip4; [[ $announce != *:* ]] || family=ip6
   if [ $helm = 1 ]; then
     chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"}

@@ -181,7 +181,7 @@ func checkController(lease string) []findings.Finding {
 	if lease == "" {
 		return nil
 	}
-	return []findings.Finding{findings.Notef("controller", "no controller renews the Lease %s: packets flow, and agents follow Nodes in place of NodeRecords", lease)}
+	return []findings.Finding{findings.Notef("controller", "no controller renews the Lease %s: packets flow, and agents follow Nodes in place of NodeRecords; `kubectl edgemesh status` says why no controller runs", lease)}
 }
 
 // checkMembership reports whether the source's membership is in force.

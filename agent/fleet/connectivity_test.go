@@ -15,7 +15,7 @@ case "$*" in
  {"metadata": {"name": "edge-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
  {"metadata": {"name": "edge-2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
  {"metadata": {"name": "edge-3"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}]}' ;;
-*"get daemonsets.apps,deployments.apps,pods -n mesh"*) echo '{"items": [
+*"get daemonsets.apps,pods -n mesh"*) echo '{"items": [
  {"kind": "Pod", "metadata": {"name": "mirror", "annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {"nodeName": "edge-1", "containers": [{"image": "evil/agent:1"}]}, "status": {"phase": "Running"}},
  {"kind": "DaemonSet", "metadata": {"uid": "ds"}, "spec": {"template": {"spec": {"containers": [{"image": "reg/agent:1"}]}}}},
  {"kind": "Pod", "metadata": {"name": "agent-1", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-1", "containers": [{"image": "evil/agent:2"}]}, "status": {"phase": "Running"}}]}' ;;

@@ -26,14 +26,18 @@ case "$*" in
  {"metadata": {"name": "edge-4"}, "status": {"agentVersion": "v0.2.0", "conditions": [{"type": "Ready", "status": "True"}]}}]}
 END
 ;;
-*"get daemonsets.apps,deployments.apps,pods -n mesh"*) cat <<'END'
+*"get deployments.apps -n mesh"*) cat <<'END'
 {"items": [
- {"kind": "DaemonSet", "metadata": {"name": "edgemesh-agent", "uid": "ds"}, "spec": {"template": {"spec": {"containers": [{"image": "reg/agent:1"}]}}}},
  {"kind": "Deployment", "metadata": {"name": "edgemesh-controller"}, "spec": {"replicas": 2, "template": {"spec": {"affinity": {"nodeAffinity": {
   "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "node-role.kubernetes.io/control-plane"}]},
-  {"matchExpressions": [{"key": "node-restriction.kubernetes.io/trusted"}]}]}}}}}}, "status": {"availableReplicas": 1}},
+  {"matchExpressions": [{"key": "node-restriction.kubernetes.io/trusted"}]}]}}}}}}, "status": {"availableReplicas": 1, "updatedReplicas": 2}}]}
+END
+;;
+*"get daemonsets.apps,pods -n mesh"*) cat <<'END'
+{"items": [
+ {"kind": "DaemonSet", "metadata": {"name": "edgemesh-agent", "uid": "ds"}, "spec": {"template": {"spec": {"containers": [{"image": "reg/agent:1"}]}}}},
  {"kind": "Pod", "metadata": {"name": "controller-2", "labels": {"app.kubernetes.io/component": "controller"}}, "spec": {}, "status": {"phase": "Pending",
-  "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]}},
+  "conditions": [{"type": "PodScheduled", "status": "True", "message": "0/3 nodes are available"}]}},
  {"kind": "Pod", "metadata": {"name": "old-1", "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
  {"kind": "Pod", "metadata": {"name": "agent-1", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-1"}, "status": {"phase": "Running"}},
  {"kind": "Pod", "metadata": {"name": "agent-2", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": "edge-2"}, "status": {"phase": "Running"}},
@@ -236,12 +240,22 @@ func TestKubeletsPods(t *testing.T) {
 
 // Where no controller runs, status and doctor say so, with the reason and the label that its Deployment names.
 func TestLeaderless(t *testing.T) {
-	gone := strings.Replace(fake, `"availableReplicas": 1`, `"availableReplicas": 0`, 1)
+	pending := strings.Replace(fake, `"PodScheduled", "status": "True"`, `"PodScheduled", "status": "False"`, 1)
+	gone := strings.Replace(pending, `"availableReplicas": 1`, `"availableReplicas": 0`, 1)
 	for _, command := range []string{"status", "doctor"} {
 		_, out := run(t, gone, command)
 		contains(t, out, "cluster: warning: controller: no controller runs: 0/3 nodes are available\n", "kubectl label node NODE node-restriction.kubernetes.io/trusted= (the chart's controller.label)")
-		if _, out := run(t, fake, command); strings.Contains(out, "no controller") {
+		if _, out := run(t, fake, command); strings.Contains(out, "controller") {
 			t.Errorf("one of two runs: %s", out)
+		}
+		_, out = run(t, pending, command)
+		contains(t, out, "cluster: warning: controller: a controller's pod cannot run: 0/3 nodes are available\n", "kubectl label node NODE node-restriction.kubernetes.io/trusted=")
+		_, out = run(t, strings.Replace(fake, `"updatedReplicas": 2`, `"updatedReplicas": 1`, 1), command)
+		contains(t, out, "cluster: warning: controller: a controller's pod is not of the Deployment's version yet\n")
+		forbidden := strings.Replace(pending, `*"get deployments.apps -n mesh"*)`, `*"get deployments.apps -n mesh"*) echo "(Forbidden)" >&2; exit 1;`, 1)
+		_, out = run(t, forbidden, command)
+		if contains(t, out, "edge-2"); strings.Contains(out, "controller") {
+			t.Errorf("without the right to list Deployments: %s", out)
 		}
 		if _, out := run(t, strings.Replace(gone, `"replicas": 2`, `"replicas": 0`, 1), command); strings.Contains(out, "no controller") {
 			t.Errorf("none shall run: %s", out)
@@ -261,7 +275,7 @@ func TestMistakes(t *testing.T) {
 		{fake, "netcheck edge-4", "edge-4: no agent's pod runs there"},
 		{"#!/bin/sh\necho Forbidden >&2\nexit 1\n", "status", "list MeshNodes: Forbidden"},
 		{"#!/bin/sh\necho rubbish\n", "status", "read kubectl's answer"},
-		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes, DaemonSets, Deployments and pods"},
+		{"#!/bin/sh\necho 'Error from server (Forbidden): no' >&2\nexit 1\n", "doctor", "it takes the rights to list MeshNodes, DaemonSets and pods"},
 		{"#!/bin/sh\necho \"error: the server doesn't have a resource type\" >&2\nexit 1\n", "status", "the pod network is not installed in this cluster"},
 		{strings.ReplaceAll(fake, `{"node": "edge-1", "site"`, "<html>"), "status --all", "not reached: its answer cannot be read"},
 		{strings.ReplaceAll(fake, `*"agent-3"*)`, `*"agent-3"*) head -c 100000000 /dev/zero;`), "status --all", "not reached: the answer is too long"},

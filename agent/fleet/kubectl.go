@@ -132,7 +132,7 @@ type running struct {
 		}
 		Status struct {
 			Phase             string
-			AvailableReplicas int
+			AvailableReplicas, UpdatedReplicas int
 			Conditions        []struct{ Type, Status, Message string }
 		}
 	}
@@ -157,9 +157,15 @@ func (k *cluster) members(ctx context.Context) ([]member, []findings.Finding, er
 		return nil, nil, fmt.Errorf("list MeshNodes: %w%s", err, advice(err))
 	}
 	var all running
-	if err := k.list(ctx, &all, "get", "daemonsets.apps,deployments.apps,pods", "-n", k.namespace, "-l",
+	if err := k.list(ctx, &all, "get", "daemonsets.apps,pods", "-n", k.namespace, "-l",
 		"app.kubernetes.io/name=edgemesh,app.kubernetes.io/component in (agent,edge-agent,static-agent,controller)"); err != nil {
 		return nil, nil, fmt.Errorf("list the agents' DaemonSets and pods: %w%s", err, advice(err))
+	}
+	var controllers running
+	// Whoever may not list Deployments gets everything else.
+	if err := k.list(ctx, &controllers, "get", "deployments.apps", "-n", k.namespace, "-l",
+		"app.kubernetes.io/name=edgemesh,app.kubernetes.io/component=controller"); err == nil {
+		all.Items = append(all.Items, controllers.Items...)
 	}
 	images := map[string]string{} // of the DaemonSets, by UID
 	for _, d := range all.Items {
@@ -199,7 +205,8 @@ func (k *cluster) members(ctx context.Context) ([]member, []findings.Finding, er
 	return out, all.leaderless(k.namespace), nil
 }
 
-// leaderless is the finding that no controller runs, though there should be one.
+// leaderless is the finding that no controller runs, though there should be one, or that one cannot: then one of an older release
+// may run on where this one may not.
 func (r running) leaderless(namespace string) []findings.Finding {
 	why, label := "", ""
 	for _, p := range r.Items {
@@ -210,7 +217,20 @@ func (r running) leaderless(namespace string) []findings.Finding {
 		}
 	}
 	for _, d := range r.Items {
-		if d.Kind != "Deployment" || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 || d.Status.AvailableReplicas > 0 {
+		want := 1
+		if d.Spec.Replicas != nil {
+			want = *d.Spec.Replicas
+		}
+		text := "no controller runs"
+		if d.Status.AvailableReplicas > 0 {
+			text = "a controller's pod cannot run"
+			if why == "" && d.Status.UpdatedReplicas < want {
+				text = "a controller's pod is not of the Deployment's version yet"
+			} else if why == "" {
+				continue
+			}
+		}
+		if d.Kind != "Deployment" || want == 0 {
 			continue
 		}
 		for _, t := range d.Spec.Template.Spec.Affinity.NodeAffinity.Required.Terms {
@@ -224,7 +244,7 @@ func (r running) leaderless(namespace string) []findings.Finding {
 		if label != "" {
 			remedy = fmt.Sprintf("it runs on the control plane, or on nodes that you trust with the cluster and label: kubectl label node NODE %s= (the chart's controller.label); `%s` says more", label, remedy)
 		}
-		return []findings.Finding{findings.Warningf("controller", remedy, "no controller runs%s", why).Bounded()}
+		return []findings.Finding{findings.Warningf("controller", remedy, "%s%s", text, why).Bounded()}
 	}
 	return nil
 }
@@ -233,7 +253,7 @@ func (r running) leaderless(namespace string) []findings.Finding {
 func advice(err error) string {
 	switch text := err.Error(); {
 	case strings.Contains(text, "(Forbidden)"):
-		return "; it takes the rights to list MeshNodes, DaemonSets, Deployments and pods, and to exec into the agents' pods"
+		return "; it takes the rights to list MeshNodes, DaemonSets and pods, and to exec into the agents' pods"
 	case strings.Contains(text, "doesn't have a resource type"):
 		return "; the pod network is not installed in this cluster: --context names another one"
 	}

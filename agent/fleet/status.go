@@ -38,7 +38,7 @@ func newStatus(k *cluster) *cobra.Command {
 		Long: `Show the nodes of the pod network: how many are ready and answer, their versions, and the
 paths between them; then the nodes with trouble: not ready, not reached, without a relay,
 with peers to which there is no path, or with problems of their own. --check exits with 1
-if something is broken on any, or none was reached. With NODE, show that node's own status;
+if something is broken on any, or none was reached; that no controller runs breaks nothing. With NODE, show that node's own status;
 options behind NODE are those of edgemesh-agent status.`,
 		Example: `  kubectl edgemesh status
   kubectl edgemesh status --all

@@ -57,7 +57,7 @@ container while the API is unreachable. */}}
 {{- end }}
 
 {{/* Of (list ROOT PART): the required node affinity of a part whose credentials every node would use: on the control plane, or
-under a label that no kubelet can give itself. Where Helm sees Nodes and none may run it, nothing is installed. */}}
+under a label that no kubelet can give itself. Where Helm sees Nodes and none may run it, nothing is installed, unless none shall run. */}}
 {{- define "edgemesh.trusted" -}}
 {{- $root := index . 0 -}}
 {{- $part := index . 1 -}}
@@ -67,15 +67,16 @@ under a label that no kubelet can give itself. Where Helm sees Nodes and none ma
 {{- range $nodes -}}
 {{- $labels := .metadata.labels | default dict -}}
 {{- $fits := or (hasKey $labels "node-role.kubernetes.io/control-plane") (hasKey $labels $own.label) -}}
+{{- if (.spec | default dict).unschedulable -}}{{- $fits = false -}}{{- end -}}
 {{- range $k, $v := $own.nodeSelector -}}
 {{- $fits = and $fits (hasKey $labels $k) (eq (get $labels $k) $v) -}}
 {{- end -}}
 {{- if $fits -}}{{- $fit = append $fit .metadata.name -}}{{- end -}}
 {{- end -}}
-{{- if and $nodes (not $fit) -}}
+{{- if and $nodes (not $fit) $own.replicas -}}
 {{- $also := "" -}}
 {{- range $k, $v := $own.nodeSelector -}}{{- if ne $k "kubernetes.io/os" -}}{{- $also = printf "%s %s=%s" $also $k $v -}}{{- end -}}{{- end -}}
-{{- fail (printf "no Node may run the %s: it runs on the control plane only, or where an administrator allows it, because whoever is root on its node has its credentials. Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE %s=%s (values %s.label and %s.nodeSelector; docs/upgrade.md)" $part $own.label $also $part $part) -}}
+{{- fail (printf "no Node may run the %s: it runs on the control plane only, or where an administrator allows it, because whoever is root on its node has its credentials; cordoned Nodes do not count. Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE %s=%s (values %s.label and %s.nodeSelector; docs/upgrade.md)" $part $own.label $also $part $part) -}}
 {{- end -}}
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:
