@@ -31,10 +31,11 @@ const (
 
 // Addrs are the addresses of this host.
 type Addrs struct {
-	view   func() *members.View
-	listen func() []ma.Multiaddr
-	list   func() (Reading, error)
-	route  func(to, from netip.Addr, mark uint32) (src netip.Addr, link int, err error)
+	view      func() *members.View
+	listen    func() []ma.Multiaddr
+	list      func() (Reading, error)
+	subscribe func() (news <-chan netlink.AddrUpdate, stop func(), err error)
+	route     func(to, from netip.Addr, mark uint32) (src netip.Addr, link int, err error)
 
 	mu    sync.Mutex // held while the interfaces are read; no other lock is taken under it
 	heard bool       // the kernel announces changes
@@ -58,7 +59,7 @@ type Link struct {
 // New returns the addresses of this host, for a node that listens on some of them. Those
 // in the cluster's ranges are left out of what is offered.
 func New(view func() *members.View, listen func() []ma.Multiaddr) *Addrs {
-	return &Addrs{view: view, listen: listen, list: list, route: route}
+	return &Addrs{view: view, listen: listen, list: list, subscribe: subscribe, route: route}
 }
 
 // LAN returns the uplinks that lead to a local network: those with private addresses, and
@@ -126,7 +127,8 @@ const maxSources = 3
 
 // Sources are the addresses of this host that could serve to reach an address, beside the one that the kernel chooses for a
 // socket with a mark: one of each other network of the same kind, where the kernel would send packets from it out by the
-// interface that has it.
+// interface that has it. An address that is a network of its own is one only on an interface without others: beside them it is a
+// Service's, or a standby router's.
 func (a *Addrs) Sources(to netip.Addr, mark uint32) (out []netip.Addr) {
 	if to.IsPrivate() || to.IsLinkLocalUnicast() || to.IsLoopback() {
 		return nil // on such networks an address is lost with its interface
@@ -137,12 +139,17 @@ func (a *Addrs) Sources(to netip.Addr, mark uint32) (out []netip.Addr) {
 	}
 	var all []source // one of each network
 	for _, l := range a.now().Links {
-		for _, p := range l.Prefixes {
+		ps := slices.DeleteFunc(slices.Clone(l.Prefixes), func(p netip.Prefix) bool {
+			return p.Addr().Is4() != to.Is4() || to.Is6() && p.Addr().IsPrivate() || a.view().InCluster(p.Addr())
+		})
+		if slices.ContainsFunc(ps, func(p netip.Prefix) bool { return !p.IsSingleIP() }) {
+			ps = slices.DeleteFunc(ps, netip.Prefix.IsSingleIP)
+		}
+		for _, p := range ps {
 			if p.Addr().Is6() {
 				p = netip.PrefixFrom(p.Addr(), min(p.Bits(), 64))
 			}
-			if p.Addr().Is4() == to.Is4() && (to.Is4() || !p.Addr().IsPrivate()) && !a.view().InCluster(p.Addr()) &&
-				!slices.ContainsFunc(all, func(s source) bool { return s.Masked() == p.Masked() }) {
+			if !slices.ContainsFunc(all, func(s source) bool { return s.Overlaps(p) }) {
 				all = append(all, source{p, l.Index})
 			}
 		}
@@ -155,7 +162,7 @@ func (a *Addrs) Sources(to netip.Addr, mark uint32) (out []netip.Addr) {
 		return nil
 	}
 	for _, s := range all {
-		if s.Masked().Contains(chosen) || len(out) == maxSources {
+		if s.Contains(chosen) || len(out) == maxSources {
 			continue
 		}
 		if _, link, err := a.route(to, s.Addr(), mark); err == nil && link == s.link {

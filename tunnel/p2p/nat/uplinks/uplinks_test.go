@@ -119,3 +119,44 @@ func TestSources(t *testing.T) {
 		}
 	}
 }
+
+// Addresses of Services and of standby routers, in the kernel's network or alone, are not sources: each would be a second dial.
+// Where an interface has no other, as in some clouds, it is.
+func TestServiceIsNoSource(t *testing.T) {
+	view := members.NewView("me", members.Membership{})
+	a := New(func() *members.View { return view }, func() []ma.Multiaddr { return nil })
+	a.route = func(_, from netip.Addr, _ uint32) (netip.Addr, int, error) {
+		switch {
+		case !from.IsValid():
+			return netip.MustParseAddr("192.168.1.10"), 1, nil
+		case from == netip.MustParseAddr("5.5.6.40"):
+			return from, 2, nil
+		}
+		return from, 1, nil
+	}
+	for what, x := range map[string]struct{ first, second, want []string }{
+		"in the network":                    {[]string{"192.168.1.10/24", "192.168.1.100/32"}, nil, nil},
+		"before the network's":              {[]string{"192.168.1.100/32", "192.168.1.10/24"}, nil, nil},
+		"of another network":                {[]string{"192.168.1.10/24", "192.168.7.100/32"}, nil, nil},
+		"a wider network on another uplink": {[]string{"192.168.1.10/24"}, []string{"192.168.2.10/16"}, nil},
+		"alone on an interface":             {[]string{"192.168.1.10/32"}, []string{"5.5.6.40/32"}, []string{"5.5.6.40"}},
+	} {
+		var links []Link
+		for i, l := range [][]string{x.first, x.second} {
+			link := Link{Index: i + 1}
+			for _, p := range l {
+				link.Prefixes = append(link.Prefixes, netip.MustParsePrefix(p))
+			}
+			links = append(links, link)
+		}
+		a.list = func() (Reading, error) { return Reading{Links: links}, nil }
+		a.forget(false)
+		var got []string
+		for _, s := range a.Sources(netip.MustParseAddr("8.8.8.8"), 1) {
+			got = append(got, s.String())
+		}
+		if !slices.Equal(got, x.want) {
+			t.Errorf("%s: from %q, want %q", what, got, x.want)
+		}
+	}
+}

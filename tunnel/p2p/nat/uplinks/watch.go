@@ -11,6 +11,9 @@ import (
 )
 
 const (
+	// confirm is how long an address has to be absent until it counts as gone: DHCP clients and network managers delete addresses
+	// and add them again.
+	confirm = 100 * time.Millisecond
 	// debounce is how long the kernel's news of addresses are gathered: a changing
 	// uplink makes several.
 	debounce = 200 * time.Millisecond
@@ -19,83 +22,144 @@ const (
 	compareEvery = 30 * time.Second
 )
 
-// Watch calls gone immediately when an address has left this host, and changed when the addresses that are offered to peers have changed, until
+// Watch calls gone once an address has left this host, and changed when the addresses that are offered to peers have changed, until
 // ctx ends. Those of pods and containers are not among them.
 func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []netip.Addr), gone func(netip.Addr)) {
-	news := make(chan netlink.AddrUpdate, 64)
-	done := make(chan struct{})
-	if err := netlink.AddrSubscribe(news, done); err != nil {
-		log.Warn("address changes are noticed up to 10 s late: the kernel does not announce them", "err", err)
-		news = nil
-	}
-	defer func(c chan netlink.AddrUpdate) {
-		close(done)
-		for c != nil {
-			if _, ok := <-c; !ok { // the library's goroutine has ended
-				return
-			}
-		}
-	}(news)
-	a.forget(news != nil)
-	for known := a.sorted(); ; {
-		pause := pollEvery
-		if news != nil {
-			pause = compareEvery
-		}
+	w := watcher{a: a, log: log, gone: gone, left: make(map[netip.Addr]time.Time), stop: func() {}}
+	w.subscribe()
+	defer func() { w.stop() }()
+	w.compare()
+	known := a.sorted()
+	settle, judge := time.NewTimer(w.pause()), time.NewTimer(0)
+	defer settle.Stop()
+	defer judge.Stop()
+	for gathering := false; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case n, ok := <-news:
-			if !ok {
-				news = nil
+		case n, ok := <-w.news:
+			judging := len(w.left) > 0
+			w.take(n, ok)
+			if !judging {
+				judge.Reset(confirm)
+			}
+			if !gathering {
+				gathering = true
+				settle.Reset(debounce)
+			}
+			continue
+		case <-judge.C:
+			if len(w.left) == 0 {
 				continue
 			}
-			if !a.gather(ctx, n, news, gone) {
-				return
+			w.compare()
+		case <-settle.C:
+			gathering = false
+			if w.news == nil {
+				w.subscribe()
 			}
-		case <-time.After(pause):
+			settle.Reset(w.pause())
+			w.compare()
+			if now := a.sorted(); !slices.Equal(now, known) {
+				known = now
+				changed(now)
+			}
 		}
-		a.forget(news != nil)
-		if now := a.sorted(); !slices.Equal(now, known) {
-			known = now
-			changed(now)
+		judge.Reset(confirm)
+	}
+}
+
+// watcher finds out which addresses have gone. The kernel's news say when; what is on the host then decides.
+type watcher struct {
+	a     *Addrs
+	log   *slog.Logger
+	gone  func(netip.Addr)
+	news  <-chan netlink.AddrUpdate // nil: there are none
+	stop  func()                    // ends them
+	owned map[netip.Addr]bool       // as last read
+	left  map[netip.Addr]time.Time  // when what may have gone was missed first
+	warn  bool                      // that there are no news
+	said  time.Time                 // when it was logged that some were lost
+}
+
+func (w *watcher) subscribe() {
+	news, stop, err := w.a.subscribe()
+	if err != nil {
+		if !w.warn {
+			w.log.Warn("address changes are noticed up to 10 s late: the kernel does not announce them", "err", err)
+		}
+		w.warn = true
+		return
+	}
+	w.news, w.stop, w.warn = news, stop, false
+}
+
+func (w *watcher) pause() time.Duration {
+	if w.news != nil {
+		return compareEvery
+	}
+	return pollEvery
+}
+
+// take notes what the kernel announces; !ok: it has dropped announcements, and the library has stopped.
+func (w *watcher) take(n netlink.AddrUpdate, ok bool) {
+	if !ok {
+		if now := time.Now(); now.Sub(w.said) >= time.Minute {
+			w.said = now
+			w.log.Info("the kernel's announcements of address changes were too many and some are lost: addresses are read again")
+		}
+		w.stop()
+		w.news, w.stop = nil, func() {}
+		return
+	}
+	ip, ok := netip.AddrFromSlice(n.LinkAddress.IP)
+	if ip = ip.Unmap(); ok && !n.NewAddr {
+		w.miss(ip)
+	}
+}
+
+func (w *watcher) miss(ip netip.Addr) {
+	if _, ok := w.left[ip]; !ok && ip.IsGlobalUnicast() && !w.a.view().InCluster(ip) {
+		w.left[ip] = time.Now()
+	}
+}
+
+// compare reads the addresses once, and calls gone for those that have been absent for long enough.
+func (w *watcher) compare() {
+	w.a.forget(w.news != nil)
+	now := w.a.now().Owned
+	for ip := range w.owned {
+		if !now[ip] {
+			w.miss(ip)
 		}
 	}
+	w.owned = now
+	for ip, since := range w.left {
+		switch {
+		case now[ip]: // another interface has it, or it is back
+			delete(w.left, ip)
+		case time.Since(since) >= confirm:
+			delete(w.left, ip)
+			w.gone(ip)
+		}
+	}
+}
+
+// subscribe has the kernel announce changes of addresses, until stop is called; the channel is closed where some were lost.
+func subscribe() (news <-chan netlink.AddrUpdate, stop func(), err error) {
+	c, done := make(chan netlink.AddrUpdate, 64), make(chan struct{})
+	if err := netlink.AddrSubscribe(c, done); err != nil {
+		return nil, nil, err
+	}
+	return c, func() {
+		close(done)
+		for range c { // until the library's goroutine has ended
+		}
+	}, nil
 }
 
 func (a *Addrs) sorted() []netip.Addr {
 	now := a.Offered()
 	slices.SortFunc(now, netip.Addr.Compare)
 	return now
-}
-
-// gather takes the news of the next moment, n being the first; it returns false when ctx ended first.
-func (a *Addrs) gather(ctx context.Context, n netlink.AddrUpdate, news <-chan netlink.AddrUpdate, gone func(netip.Addr)) bool {
-	end := time.NewTimer(debounce)
-	defer end.Stop()
-	left := func(n netlink.AddrUpdate) {
-		ip, ok := netip.AddrFromSlice(n.LinkAddress.IP)
-		if ip = ip.Unmap(); n.NewAddr || !ok || !ip.IsGlobalUnicast() || a.view().InCluster(ip) {
-			return
-		}
-		a.forget(true)
-		if !a.Owns(ip) { // else another interface has it, or it is back
-			gone(ip)
-		}
-	}
-	left(n)
-	for open := news; ; {
-		select {
-		case n, ok := <-open:
-			if !ok {
-				open = nil
-				continue
-			}
-			left(n)
-		case <-end.C:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
 }
