@@ -191,7 +191,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
 		Spawn: spawn, Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
-		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom,
+		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,
 		Sources: func(p peer.ID, to netip.Addr) []netip.Addr {
 			if !n.gater.View().IsRelay(p) && !n.targets.Owns(p, to) {
 				return nil // of what may be another host's, little is tried

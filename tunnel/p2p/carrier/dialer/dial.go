@@ -44,7 +44,7 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Config is what a Dialer needs. All of it is required, except Mark, Sources, Proxy and Names.
+// Config is what a Dialer needs. All of it is required, except Mark, Sources, Metered, Proxy and Names.
 type Config struct {
 	Key   crypto.PrivKey
 	Gater *members.Gater
@@ -55,7 +55,9 @@ type Config struct {
 	// Sources are the own addresses that could serve for a dial of p at an address, beside the one that the kernel chooses; nil:
 	// there are none. SendFrom has a QUIC connection to an address leave from one of them, until it is forgotten, and calls lost
 	// when src has left this host.
-	Sources  func(p peer.ID, to netip.Addr) []netip.Addr
+	Sources func(p peer.ID, to netip.Addr) []netip.Addr
+	// Metered reports whether each byte on the uplink is paid for: sources are then tried one by one. nil: never.
+	Metered  func() bool
 	SendFrom func(to net.Addr, src netip.Addr, lost func()) (forget func())
 	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress

@@ -55,7 +55,7 @@ func (t resting) Dial(ctx context.Context, a net.Addr, tlsConf *tls.Config, c *q
 	if ctx.Value(pathKey{}) != nil {
 		c = rests(c)
 	}
-	src := sourceOf(ctx)
+	src := attemptOf(ctx).src
 	if !src.IsValid() {
 		return t.Transport.Dial(ctx, a, tlsConf, c)
 	}

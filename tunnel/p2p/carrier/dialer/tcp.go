@@ -117,7 +117,8 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 		t.mu.Unlock()
 	}
 	var unported net.Addr // what is left where the port is in use
-	if src := sourceOf(ctx); src.IsValid() {
+	one := attemptOf(ctx)
+	if src := one.src; src.IsValid() {
 		from := net.TCPAddr{IP: src.AsSlice()}
 		unported = &net.TCPAddr{IP: from.IP}
 		if local != nil {
@@ -130,6 +131,9 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 		d.LocalAddr = local
 	}
 	c, err := d.DialContext(ctx, nw, address)
+	if err == nil {
+		one.connected()
+	}
 	if err == nil || local == nil {
 		return c, err
 	}
@@ -142,6 +146,7 @@ func (t *tcpTransport) DialContext(ctx context.Context, nw, address string) (net
 	if err2 != nil {
 		return nil, fmt.Errorf("%w (and from any port: %w)", err, err2)
 	}
+	one.connected()
 	return c, nil
 }
 
