@@ -48,7 +48,7 @@ func (e Up) apply(m *Machine) {
 		if len(m.paths) == 0 {
 			m.standby.next = m.now + standbyRetry
 		}
-		if m.punch.next == Never { // the peer may have another uplink, without being able to say so
+		if m.punch.apart { // the peer may have another uplink, without being able to say so
 			m.punch.restart(m.now)
 		}
 		m.use.last, m.dial.failed, m.dial.next = m.now, 0, 0
@@ -109,7 +109,7 @@ func (e NATs) apply(m *Machine) {
 	}
 	was := m.punch.tries
 	m.nats, m.punch.tries, m.punch.worked = e, tries(e.Mine, e.Theirs), m.paths.hasDirect()
-	if was > 0 && m.punch.tries == 0 || m.punch.next == Never {
+	if was > 0 && m.punch.tries == 0 || m.punch.apart {
 		m.punch.restart(m.now)
 	}
 }

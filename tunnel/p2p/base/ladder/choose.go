@@ -156,5 +156,5 @@ func (m *Machine) prove(p *path, e Answer) {
 	}
 	p.state, p.direct = Proven, e.Direct && !p.link.Relayed
 	m.punch.worked = m.punch.worked || !p.link.Relayed
-	m.punch.ipv6Worked = m.punch.ipv6Worked || p.link.IPv6
+	m.punch.ipv6Worked[p.link.Transport] = m.punch.ipv6Worked[p.link.Transport] || p.link.IPv6
 }

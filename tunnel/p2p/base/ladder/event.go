@@ -60,8 +60,8 @@ type (
 	// StandbyDone: an attempt to get a relayed path has ended.
 	StandbyDone struct{}
 	// Punched: an attempt to get direct paths has ended. Later: without what is most likely to succeed, for which another
-	// peer's attempt has to end first. It does not count as one that failed. Apart: the two have no IP version in common; none
-	// follows until that may have changed (NetChanged, Nudged, NATs, Up).
+	// peer's attempt has to end first. It does not count as one that failed. Apart: the two have no IP version in common; the next
+	// follows minutes later, or when that may have changed (NetChanged, Nudged, NATs, Up).
 	Punched struct{ Later, Apart bool }
 	// NetChanged: addresses of this node, or where relays see it, have changed. All paths are probed, what failed before is
 	// tried again.

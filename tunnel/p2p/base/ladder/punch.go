@@ -26,14 +26,14 @@ func (m *Machine) absent() []Transport {
 }
 
 // Wanted returns the transports worth an attempt: those absent, and those whose paths are all translated by NATs of IPv4 though
-// IPv6, which both nodes have, has worked before: it may have come back.
+// IPv6, which both nodes have, has worked before over the same transport: it may have come back.
 func (m *Machine) Wanted() []Transport {
 	absent := m.absent()
-	if !m.punch.ipv6 || !m.punch.ipv6Worked {
+	if !m.punch.ipv6 {
 		return absent
 	}
 	return slices.DeleteFunc([]Transport{TCP, QUIC}, func(t Transport) bool {
-		return !slices.Contains(absent, t) && (!m.paths.has(t) || slices.ContainsFunc(m.paths, func(p *path) bool {
+		return !slices.Contains(absent, t) && (!m.punch.ipv6Worked[t] || !m.paths.has(t) || slices.ContainsFunc(m.paths, func(p *path) bool {
 			return !p.link.Relayed && p.link.Transport == t && (p.link.IPv6 || p.direct)
 		}))
 	})

@@ -23,8 +23,12 @@ const (
 	// oneMissingMax.
 	oneMissing    = 5
 	oneMissingMax = 5 * time.Minute
-	// ipv6Pause is the longest time between two attempts to have IPv6 back where IPv4 works.
+	// ipv6Pause is the longest time between two of the first ipv6Tries attempts to have IPv6 back where IPv4 works; then the
+	// pauses are as where one transport is missing.
 	ipv6Pause = 20 * time.Second
+	ipv6Tries = 10
+	// apartPause is how long after two nodes had no IP version in common they look again: a NAT64 may have been found meanwhile.
+	apartPause = 5 * time.Minute
 	// laterPause is how long after an attempt that could not be made in full the next one follows, laterTries how many such
 	// attempts do not count.
 	laterPause = 8 * time.Second
@@ -48,8 +52,10 @@ type punch struct {
 	flaps    int  // direct paths lost within flapTime of each other
 	nudged   Time // the last nudge, sent or obeyed
 	spares
-	// ipv6: both nodes have it; ipv6Worked: there was a direct path over it.
-	ipv6, ipv6Worked bool
+	apart bool // the last attempt found no IP version in common
+	ipv6  bool // both nodes have it
+	// ipv6Worked: by transport, whether there was a direct path over it.
+	ipv6Worked [QUIC + 1]bool
 }
 
 // spares are the second paths that were closed because nothing used them.
@@ -99,7 +105,7 @@ func (s *punch) holdDown(now Time) Time {
 }
 
 // restart has everything tried again from the beginning.
-func (s *punch) restart(now Time) { s.attempts, s.later, s.next = 0, 0, now }
+func (s *punch) restart(now Time) { s.attempts, s.later, s.apart, s.next = 0, 0, false, now }
 
 // ended plans the next attempt, while so many transports are wanted, and so many of them missing altogether.
 func (s *punch) ended(now Time, wanted, missing int, e Punched, jitter func(Time) Time) {
@@ -111,8 +117,8 @@ func (s *punch) ended(now Time, wanted, missing int, e Punched, jitter func(Time
 		s.attempts, s.later = 0, 0
 		return
 	}
-	if e.Apart {
-		s.next = Never
+	if s.apart = e.Apart; e.Apart {
+		s.next = now + apartPause + jitter(apartPause/10)
 		return
 	}
 	if e.Later && s.later < laterTries {
@@ -126,9 +132,9 @@ func (s *punch) ended(now Time, wanted, missing int, e Punched, jitter func(Time
 	s.attempts++
 	wait := pause(s.attempts)
 	switch {
-	case missing == 0:
+	case missing == 0 && s.attempts <= ipv6Tries:
 		wait = min(wait, ipv6Pause)
-	case missing == 1: // one direct transport is there: no hurry
+	case missing <= 1: // one direct transport is there: no hurry
 		wait = min(oneMissing*wait, oneMissingMax)
 	case s.tries > 0 && s.attempts >= s.tries && !s.worked:
 		wait = doubtfulPause

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dials from several own addresses: how many there are, at once at most, and when an answer is there.
+// Dials from several own addresses: how many there are, how many at the same time, and when an answer is there.
 func TestRace(t *testing.T) {
 	type dialed struct {
 		connected, ended time.Duration // 0: not connected, silent
@@ -74,7 +74,7 @@ func TestRace(t *testing.T) {
 					t.Errorf("%v, %v after %v", c, err, took)
 				}
 				if count != x.count || top != x.top {
-					t.Errorf("%d dials, %d at once, want %d and %d", count, top, x.count, x.top)
+					t.Errorf("%d dials, %d at the same time, want %d and %d", count, top, x.count, x.top)
 				}
 			})
 		})

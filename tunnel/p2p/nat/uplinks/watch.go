@@ -30,8 +30,8 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 	defer func() { w.stop() }()
 	w.compare()
 	known := a.sorted()
-	settle, judge := time.NewTimer(w.pause()), time.NewTimer(0)
-	defer settle.Stop()
+	due, judge := time.NewTimer(w.pause()), time.NewTimer(0)
+	defer due.Stop()
 	defer judge.Stop()
 	for gathering := false; ; {
 		select {
@@ -45,7 +45,7 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 			}
 			if !gathering {
 				gathering = true
-				settle.Reset(debounce)
+				due.Reset(debounce)
 			}
 			continue
 		case <-judge.C:
@@ -53,12 +53,12 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 				continue
 			}
 			w.compare()
-		case <-settle.C:
+		case <-due.C:
 			gathering = false
 			if w.news == nil {
 				w.subscribe()
 			}
-			settle.Reset(w.pause())
+			due.Reset(w.pause())
 			w.compare()
 			if now := a.sorted(); !slices.Equal(now, known) {
 				known = now

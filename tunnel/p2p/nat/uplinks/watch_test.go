@@ -89,7 +89,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// However many addresses go at once, the interfaces are read a few times.
+// However many addresses go at the same time, the interfaces are read a few times.
 func TestManyGone(t *testing.T) {
 	var all []string
 	for a := netip.MustParseAddr("5.5.9.1"); len(all) < 1000; a = a.Next() {
