@@ -8,13 +8,17 @@
 package nat64
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"edgemesh/internal/wake"
 )
 
 const (
@@ -25,15 +29,18 @@ const (
 	lookFor   = 10 * time.Second
 	lookEvery = 10 * time.Minute
 	lookAgain = 15 * time.Second
-	// mostNetworks and mostPrefixes bound what is remembered: networks, and prefixes of each beside the well-known one.
+	// mostNetworks and mostPrefixes bound what is remembered: networks, and prefixes of each by DNS, and by routers.
 	mostNetworks, mostPrefixes = 8, 4
-	// trust is how many failures more than others a prefix that has worked may have, and wrong from how many on prefixes are
-	// looked for again.
+	// trust is how many failures more than others a prefix that has worked may have, and the most that count. wrong is how many
+	// more one that was found may have than one that is a guess, and from how many on prefixes are looked for again.
 	trust, wrong = 8, 2
 )
 
 // Finder knows the prefixes of the networks that this host has been in. A nil Finder leads nowhere.
 type Finder struct {
+	// Changed wakes when IPv4 hosts may be reached that were not.
+	Changed wake.One
+
 	lookup func(context.Context) ([]netip.Addr, error)
 	log    *slog.Logger
 	ctx    context.Context //nolint:containedctx // the lifetime of searches, which outlast who began them
@@ -50,18 +57,35 @@ type network struct {
 	looked   time.Time     // when a search began
 	first    chan struct{} // closed once a prefix is known, or the first search has ended
 	prefixes []*candidate  // the well-known one is the last
+	full     bool          // that there are too many was logged
 }
 
 // candidate is a prefix that may be the NAT64's.
 type candidate struct {
 	netip.Prefix
-	found  bool // named by a name server or a router
-	failed int  // dials through it since one succeeded
+	by     string    // who named it: byDNS, byRA, or nobody
+	worked bool      // a host behind it has proved its identity
+	failed int       // dials through it since, at most trust
+	last   time.Time // when the last one failed
+}
+
+// Who names prefixes.
+const byDNS, byRA = "DNS", "router"
+
+// score is the lower the better a prefix is.
+func (c *candidate) score() int {
+	switch {
+	case c.worked:
+		return c.failed - trust
+	case c.by == "":
+		return min(c.failed+wrong, trust)
+	}
+	return c.failed
 }
 
 // New returns a Finder, to be closed. lookup looks for IPv6 addresses of Name.
 func New(lookup func(context.Context) ([]netip.Addr, error), log *slog.Logger) *Finder {
-	f := &Finder{lookup: lookup, log: log, networks: make(map[netip.Prefix]*network)}
+	f := &Finder{Changed: wake.NewOne(), lookup: lookup, log: log, networks: make(map[netip.Prefix]*network)}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f
 }
@@ -74,7 +98,8 @@ func (f *Finder) Close() {
 	f.wg.Wait()
 }
 
-// Via is where to dial to reach a: a itself, or what the NAT64 of this network makes of it. The caller says what came of that.
+// Via is where to dial to reach a: a itself, or what the NAT64 of this network makes of it. The caller says what came of that:
+// nil once the host has proved its identity.
 func (f *Finder) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended func(error)) {
 	ended = func(error) {}
 	n := f.around(ctx, a)
@@ -86,7 +111,8 @@ func (f *Finder) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended fu
 	if _, ok := source(to); !ok {
 		return a, ended
 	}
-	return to, func(err error) { f.ended(n, c, err) }
+	learn(c.Prefix)
+	return to, func(err error) { f.ended(ctx, c, err) }
 }
 
 // Leads reports whether this host has no IPv4 and reaches IPv4 hosts, as far as is known: a prefix was found, or has worked.
@@ -98,7 +124,7 @@ func (f *Finder) Leads(ctx context.Context) bool {
 	c := f.best(n)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return c.failed < 0 || c.found && c.failed < wrong
+	return c.worked || c.by != "" && c.failed < wrong
 }
 
 // anywhere is a public IPv4 address, to which nothing is sent.
@@ -149,13 +175,18 @@ func (f *Finder) in(from netip.Addr) (n *network, began time.Time) {
 	defer f.mu.Unlock()
 	if n = f.networks[key]; n == nil {
 		if len(f.networks) >= mostNetworks {
+			for _, old := range f.networks {
+				for _, c := range old.prefixes {
+					forget(c.Prefix)
+				}
+			}
 			clear(f.networks)
 		}
 		n = &network{first: make(chan struct{}), prefixes: []*candidate{{Prefix: WellKnown}}}
 		f.networks[key] = n
 	}
 	pause := lookEvery
-	if !slices.ContainsFunc(n.prefixes, func(c *candidate) bool { return c.failed < wrong }) {
+	if n.best().failed >= wrong {
 		pause = lookAgain
 	}
 	if !n.looking && f.ctx.Err() == nil && (n.looked.IsZero() || time.Since(n.looked) >= pause) {
@@ -171,7 +202,7 @@ func (f *Finder) look(n *network, from netip.Addr) {
 	defer cancel()
 	link, own := linkOf(from)
 	add := func(p netip.Prefix, by string) {
-		if usable(p, own) && f.add(n, p) {
+		if usable(p, own) && f.add(n, p, by) {
 			f.log.Info("NAT64 prefix found: IPv4 addresses are reached through it", "prefix", p, "by", by)
 		}
 	}
@@ -182,14 +213,14 @@ func (f *Finder) look(n *network, from netip.Addr) {
 			f.log.Debug("NAT64 prefix not found by name", "name", Name, "err", err)
 		}
 		for _, p := range byNames(all) {
-			add(p, "DNS")
+			add(p, byDNS)
 		}
 	})
 	wg.Go(func() {
 		if link == nil {
 			return
 		}
-		if err := solicit(ctx, link, func(p netip.Prefix) { add(p, "router") }); err != nil {
+		if err := solicit(ctx, link, func(p netip.Prefix) { add(p, byRA) }, func(p netip.Prefix) { f.withdraw(n, p) }); err != nil {
 			f.log.Debug("NAT64 prefix not found by router", "link", link.Name, "err", err)
 		}
 	})
@@ -209,40 +240,95 @@ func (n *network) known() {
 	}
 }
 
-// add adds a prefix; false: it is known, or there are too many.
-func (f *Finder) add(n *network, p netip.Prefix) bool {
+// add adds a prefix; false: it is known, or there are too many that have not failed.
+func (f *Finder) add(n *network, p netip.Prefix, by string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer n.known()
 	if i := slices.IndexFunc(n.prefixes, func(c *candidate) bool { return c.Prefix == p }); i >= 0 {
 		c := n.prefixes[i]
-		was := c.found
-		c.found = true
-		return !was
+		if c.by != "" {
+			return false
+		}
+		c.by = by
+	} else {
+		var same []*candidate
+		for _, c := range n.prefixes {
+			if c.by == by {
+				same = append(same, c)
+			}
+		}
+		if len(same) >= mostPrefixes {
+			worst := slices.MaxFunc(same, func(a, b *candidate) int { return a.score() - b.score() })
+			if !n.full {
+				n.full = true
+				f.log.Warn("more NAT64 prefixes are named than one network has: some are wrong or forged, and those that fail are replaced",
+					"by", by, "prefixes", same)
+			}
+			if worst.worked || worst.failed == 0 {
+				return false
+			}
+			n.remove(worst)
+		}
+		n.prefixes = slices.Insert(n.prefixes, len(n.prefixes)-1, &candidate{Prefix: p, by: by})
 	}
-	if len(n.prefixes) > mostPrefixes {
-		return false
-	}
-	n.prefixes = slices.Insert(n.prefixes, len(n.prefixes)-1, &candidate{Prefix: p, found: true})
-	learn(p)
+	f.Changed.Wake()
 	return true
 }
 
-// best is the prefix to use: the one with the fewest failures; among those the first that was found.
+// withdraw follows a router that no longer has a prefix.
+func (f *Finder) withdraw(n *network, p netip.Prefix) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i := slices.IndexFunc(n.prefixes, func(c *candidate) bool { return c.Prefix == p && c.by == byRA }); i >= 0 {
+		n.remove(n.prefixes[i])
+	}
+}
+
+// remove removes a prefix, or what is known of the well-known one. The Finder's lock is held.
+func (n *network) remove(c *candidate) {
+	forget(c.Prefix)
+	if c.Prefix == WellKnown {
+		*c = candidate{Prefix: WellKnown}
+		return
+	}
+	n.prefixes = slices.DeleteFunc(n.prefixes, func(x *candidate) bool { return x == c })
+}
+
+// best is the prefix to use.
 func (f *Finder) best(n *network) *candidate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.MinFunc(n.prefixes, func(a, b *candidate) int { return a.failed - b.failed })
+	return n.best()
 }
 
-// ended notes what came of a dial. A peer is reached or not for many reasons: a prefix that has worked has credit.
-func (f *Finder) ended(n *network, c *candidate, err error) {
+// best is the prefix with the best score; of equals the one that failed longest ago, or was found first. Where one has worked
+// nothing is guessed. The Finder's lock is held.
+func (n *network) best() *candidate {
+	all := n.prefixes
+	if slices.ContainsFunc(all, func(c *candidate) bool { return c.worked }) {
+		all = slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.worked && c.by == "" })
+	}
+	return slices.MinFunc(all, func(a, b *candidate) int { return cmp.Or(a.score()-b.score(), a.last.Compare(b.last)) })
+}
+
+// ended notes what came of a dial. A peer is reached or not for many reasons: a prefix that has worked has credit. What the
+// caller has given up says nothing.
+func (f *Finder) ended(ctx context.Context, c *candidate, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil {
-		c.failed = -trust
-	} else {
-		c.failed++
+	switch {
+	case err == nil:
+		if !c.worked {
+			learn(c.Prefix)
+			f.Changed.Wake()
+		}
+		c.worked, c.failed = true, 0
+	case errors.Is(ctx.Err(), context.Canceled):
+	default:
+		if c.failed, c.last = min(c.failed+1, trust), time.Now(); !c.worked {
+			forget(c.Prefix)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -17,7 +18,7 @@ func finder(t *testing.T, prefixes ...string) (*Finder, *network) {
 	t.Cleanup(f.Close)
 	n := &network{first: make(chan struct{}), looked: time.Now(), prefixes: []*candidate{{Prefix: WellKnown}}}
 	for _, p := range prefixes {
-		f.add(n, netip.MustParsePrefix(p))
+		f.add(n, netip.MustParsePrefix(p), byDNS)
 	}
 	return f, n
 }
@@ -48,19 +49,19 @@ func TestForgedPrefix(t *testing.T) {
 		for dial := works(x.works); ; dials++ {
 			c := f.best(n)
 			err := dial(c)
-			if f.ended(n, c, err); err == nil {
+			if f.ended(t.Context(), c, err); err == nil {
 				break
 			}
 		}
-		if dials > 1 {
-			t.Errorf("%s: %d dials failed, want at most 1", what, dials)
+		if dials > wrong {
+			t.Errorf("%s: %d dials failed, want at most %d", what, dials, wrong)
 		}
 		for range trust {
 			c := f.best(n)
 			if c.String() != x.works {
 				t.Errorf("%s: %s is used after one that works", what, c)
 			}
-			f.ended(n, c, errors.New("this peer does not answer"))
+			f.ended(t.Context(), c, errors.New("this peer does not answer"))
 		}
 	}
 }
@@ -70,7 +71,7 @@ func TestManyPrefixes(t *testing.T) {
 	t.Parallel()
 	f, n := finder(t)
 	for i := range 1000 {
-		f.add(n, netip.MustParsePrefix(fmt.Sprintf("2a00:%x::/96", i+1)))
+		f.add(n, netip.MustParsePrefix(fmt.Sprintf("2a00:%x::/96", i+1)), byDNS)
 	}
 	if len(n.prefixes) != mostPrefixes+1 || n.prefixes[mostPrefixes].Prefix != WellKnown {
 		t.Errorf("%d prefixes", len(n.prefixes))
@@ -100,5 +101,94 @@ func TestNothingToTranslate(t *testing.T) {
 		t.Error(to)
 	} else {
 		ended(nil)
+	}
+}
+
+var errDial = errors.New("no answer")
+
+// What a caller gives up says nothing of a prefix, and where one has worked the well-known one, which nobody named, is not tried:
+// not even while every peer is unreachable.
+func TestWorkedPrefix(t *testing.T) {
+	t.Parallel()
+	f, n := finder(t, "2a00:64:1::/96")
+	good := n.prefixes[0]
+	f.ended(t.Context(), good, errDial)
+	if c := f.best(n); c != good {
+		t.Errorf("%v is tried after one failure of what was found", c.Prefix)
+	}
+	given, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 40 {
+		f.ended(given, good, given.Err())
+	}
+	if good.failed != 1 {
+		t.Errorf("%d failures, though the callers gave up", good.failed)
+	}
+	f.ended(t.Context(), good, nil)
+	for range 40 {
+		c := f.best(n)
+		if f.ended(t.Context(), c, errDial); c != good {
+			t.Fatalf("%v is tried, though another has worked", c.Prefix)
+		}
+	}
+	f.add(n, netip.MustParsePrefix("2a00:64:2::/96"), byRA) // the provider has changed it
+	if c := f.best(n); c == good {
+		t.Error("a new prefix is not tried, though the old one leads nowhere")
+	}
+}
+
+// Prefixes that lead nowhere make room for others, those of DNS for none of routers', and what a router withdraws is gone.
+func TestForgedPrefixesMakeRoom(t *testing.T) {
+	t.Parallel()
+	f, n := finder(t, "2a00:bad:1::/96", "2a00:bad:2::/96", "2a00:bad:3::/96", "2a00:bad:4::/96")
+	byRouter, byName := netip.MustParsePrefix("2a00:64:3::/96"), netip.MustParsePrefix("2a00:64:4::/96")
+	if !f.add(n, byRouter, byRA) {
+		t.Error("a router's prefix finds no room beside those of DNS")
+	}
+	if f.add(n, byName, byDNS) {
+		t.Error("what was not tried is replaced")
+	}
+	f.ended(t.Context(), n.prefixes[2], errDial)
+	if !f.add(n, byName, byDNS) || slices.ContainsFunc(n.prefixes, func(c *candidate) bool { return c.String() == "2a00:bad:3::/96" }) {
+		t.Error("the prefix that failed is not replaced")
+	}
+	f.withdraw(n, byRouter)
+	f.withdraw(n, byName) // not the router's
+	if has := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(n.prefixes, func(c *candidate) bool { return c.Prefix == p })
+	}; has(byRouter) || !has(byName) {
+		t.Errorf("%d prefixes after one was withdrawn", len(n.prefixes))
+	}
+}
+
+// A prefix that was named and has not worked leaves addresses what they are.
+func TestForgedPrefixMeansNothing(t *testing.T) {
+	t.Parallel()
+	f, n := finder(t, "2a05:5:0:5::/96")
+	relay := netip.MustParseAddr("2a05:5:0:5::5")
+	if got := Inside(relay); got != relay {
+		t.Errorf("%s is %s, though the prefix was not used", relay, got)
+	}
+	learn(n.prefixes[0].Prefix) // a dial through it
+	f.ended(t.Context(), n.prefixes[0], errDial)
+	if got := Inside(relay); got != relay {
+		t.Errorf("%s is %s, though nothing answers behind the prefix", relay, got)
+	}
+}
+
+// Peers are tried again when a prefix is found, and when one works.
+func TestChanged(t *testing.T) {
+	t.Parallel()
+	f, n := finder(t)
+	for what, change := range map[string]func(){
+		"found":  func() { f.add(n, netip.MustParsePrefix("2a00:64:5::/96"), byRA) },
+		"worked": func() { f.ended(t.Context(), n.prefixes[len(n.prefixes)-1], nil) },
+	} {
+		change()
+		select {
+		case <-f.Changed:
+		default:
+			t.Errorf("%s: no change", what)
+		}
 	}
 }

@@ -14,7 +14,8 @@ var (
 	// lengths are those of prefixes, by the code of RFC 8781.
 	lengths = [...]int{96, 64, 56, 48, 40, 32} //nolint:gochecknoglobals // a constant
 
-	// known are the prefixes of networks that this host was in, the last one first. Like its routes they are the process's:
+	// known are the prefixes of networks that this host is in, as far as they are dialed through or have worked, the last one
+	// first. Like its routes they are the process's:
 	// whoever judges an address has to see through them.
 	known atomic.Pointer[[]netip.Prefix] //nolint:gochecknoglobals // see above
 )
@@ -88,6 +89,20 @@ func learn(p netip.Prefix) {
 			return
 		}
 		all = append([]netip.Prefix{p}, all[:min(len(all), mostKnown-1)]...)
+		if known.CompareAndSwap(old, &all) {
+			return
+		}
+	}
+}
+
+// forget removes a prefix from those: what it holds are hosts of IPv6 again.
+func forget(p netip.Prefix) {
+	for {
+		old := known.Load()
+		if old == nil || !slices.Contains(*old, p) {
+			return
+		}
+		all := slices.DeleteFunc(slices.Clone(*old), func(x netip.Prefix) bool { return x == p })
 		if known.CompareAndSwap(old, &all) {
 			return
 		}

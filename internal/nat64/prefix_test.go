@@ -124,16 +124,16 @@ func TestByRouter(t *testing.T) {
 		"short":           {[]byte{134, 0, 0}, "[]"},
 		"nothing":         {nil, "[]"},
 	} {
-		if got := byRouter(x.message); strings(got) != x.want {
-			t.Errorf("%s: %v, want %s", what, got, x.want)
+		if got, gone := byRouter(x.message); strings(got) != x.want || len(gone) > 0 != (what == "no longer there") {
+			t.Errorf("%s: %v, without %v, want %s", what, got, gone, x.want)
 		}
 	}
 	var many [][]byte
 	for range 100 {
 		many = append(many, pref64(8, "64:ff9b::"))
 	}
-	if n := len(byRouter(advertisement(many...))); n != mostOptions {
-		t.Errorf("%d prefixes of one message, want %d", n, mostOptions)
+	if got, _ := byRouter(advertisement(many...)); len(got) != mostOptions {
+		t.Errorf("%d prefixes of one message, want %d", len(got), mostOptions)
 	}
 }
 
@@ -152,7 +152,8 @@ func FuzzByRouter(f *testing.F) {
 	f.Add(advertisement(pref64(8, "64:ff9b::")))
 	f.Add(advertisement([]byte{1, 255}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, p := range byRouter(b) {
+		there, gone := byRouter(b)
+		for _, p := range append(there, gone...) {
 			if p != p.Masked() || !slices.Contains(lengths[:], p.Bits()) {
 				t.Errorf("%v", p)
 			}

@@ -28,31 +28,36 @@ const (
 	rtrInterval = time.Second
 )
 
-// byRouter returns the prefixes in a router advertisement, an ICMPv6 message. What has no lifetime is no longer there.
-func byRouter(b []byte) (out []netip.Prefix) {
+// byRouter returns the prefixes in a router advertisement, an ICMPv6 message. What has no lifetime is gone.
+func byRouter(b []byte) (out, gone []netip.Prefix) {
 	if len(b) < raHeader || ipv6.ICMPType(b[0]) != ipv6.ICMPTypeRouterAdvertisement || b[1] != 0 {
-		return nil
+		return nil, nil
 	}
-	for b = b[raHeader:]; len(b) >= 8 && len(out) < mostOptions; {
+	for b = b[raHeader:]; len(b) >= 8 && len(out)+len(gone) < mostOptions; {
 		n := 8 * int(b[1])
 		if n == 0 || n > len(b) {
-			return out
+			return out, gone
 		}
 		if o := b[:n]; o[0] == optionPREF64 && n == 16 {
 			scaled := binary.BigEndian.Uint16(o[2:])
-			if code := int(scaled & 7); code < len(lengths) && scaled>>3 > 0 {
+			if code := int(scaled & 7); code < len(lengths) {
 				var a [16]byte
 				copy(a[:12], o[4:])
-				out = append(out, netip.PrefixFrom(netip.AddrFrom16(a), lengths[code]).Masked())
+				p := netip.PrefixFrom(netip.AddrFrom16(a), lengths[code]).Masked()
+				if scaled>>3 > 0 {
+					out = append(out, p)
+				} else {
+					gone = append(gone, p)
+				}
 			}
 		}
 		b = b[n:]
 	}
-	return out
+	return out, gone
 }
 
-// solicit calls found with the prefixes that routers on a link advertise, until ctx ends. The socket needs CAP_NET_RAW.
-func solicit(ctx context.Context, link *net.Interface, found func(netip.Prefix)) error {
+// solicit calls found with the prefixes that routers on a link advertise, and gone with those they withdraw, until ctx ends. The socket needs CAP_NET_RAW.
+func solicit(ctx context.Context, link *net.Interface, found, gone func(netip.Prefix)) error {
 	c, err := (&net.ListenConfig{}).ListenPacket(ctx, "ip6:ipv6-icmp", "::")
 	if err != nil {
 		return fmt.Errorf("open a socket for router advertisements: %w", err)
@@ -91,8 +96,12 @@ func solicit(ctx context.Context, link *net.Interface, found func(netip.Prefix))
 		}
 		from, ok := src.(*net.IPAddr)
 		if ok && cm != nil && cm.HopLimit == hopLimit && cm.IfIndex == link.Index && from.IP.IsLinkLocalUnicast() {
-			for _, prefix := range byRouter(b[:n]) {
+			there, withdrawn := byRouter(b[:n])
+			for _, prefix := range there {
 				found(prefix)
+			}
+			for _, prefix := range withdrawn {
+				gone(prefix)
 			}
 		}
 		select {

@@ -61,7 +61,13 @@ type Names struct {
 
 	mu      sync.Mutex // a leaf
 	lookups map[question]*lookup
-	dialed  map[netip.AddrPort]string // the host that Dialer's connections to an address are for
+	dialed  map[netip.AddrPort]dialed // what Dialer's connections to an address are for
+}
+
+// dialed is what a connection is for.
+type dialed struct {
+	host  string
+	ended func(error) // nil: the host has proved its identity
 }
 
 // question is what one lookup is for.
@@ -76,7 +82,7 @@ func New(c Config) *Names {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	n := &Names{kept: open(c.File, c.Log), root: c.Root, servers: func() []string { return servers(c.Root) }, lookups: make(map[question]*lookup),
-		dialed: make(map[netip.AddrPort]string)}
+		dialed: make(map[netip.AddrPort]dialed)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.nat64 = nat64.New(func(ctx context.Context) ([]netip.Addr, error) { return n.Lookup(ctx, nat64.Name, V6) }, c.Log)
 	return n
@@ -92,6 +98,9 @@ func (n *Names) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended fun
 
 // ViaNAT64 is nat64.Finder's Leads.
 func (n *Names) ViaNAT64(ctx context.Context) bool { return n != nil && n.nat64.Leads(ctx) }
+
+// NAT64Changed wakes when ViaNAT64 may say something else.
+func (n *Names) NAT64Changed() <-chan struct{} { return n.nat64.Changed }
 
 // Outdated reports whether this container cannot see which name servers its host has now: a file mounted alone stays the one
 // that it was, and a directory such as /etc is nothing to mount for it.
@@ -131,18 +140,19 @@ func (n *Names) Answered(at net.Addr) {
 		return
 	}
 	a := tcp.AddrPort()
-	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	a = netip.AddrPortFrom(nat64.Inside(a.Addr()), a.Port())
 	n.mu.Lock()
-	host := n.dialed[a]
+	x := n.dialed[a]
 	delete(n.dialed, a) // it is kept once
 	n.mu.Unlock()
-	if host != "" {
-		n.Worked(host, a.Addr())
+	if x.host != "" {
+		x.ended(nil)
+		n.Worked(x.host, a.Addr())
 	}
 }
 
-// dials notes for which host a connection is.
-func (n *Names) dials(host, port string, a netip.Addr) {
+// dials notes what a connection to an address is for.
+func (n *Names) dials(a netip.Addr, port string, x dialed) {
 	p, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return
@@ -155,7 +165,7 @@ func (n *Names) dials(host, port string, a netip.Addr) {
 		}
 		delete(n.dialed, at)
 	}
-	n.dialed[netip.AddrPortFrom(a, uint16(p))] = host
+	n.dialed[netip.AddrPortFrom(a, uint16(p))] = x
 }
 
 // absolute makes search lists useless, except for a name that means nothing without them: one without a dot, and one of a
@@ -198,7 +208,9 @@ func (n *Names) dial(ctx context.Context, dial dialFunc, network, address string
 			over = strings.TrimSuffix(network, "4")
 		}
 		c, err := dial(ctx, over, net.JoinHostPort(to.String(), port))
-		ended(err)
+		if err != nil { // a connection proves nothing: Answered does
+			ended(err)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -209,7 +221,7 @@ func (n *Names) dial(ctx context.Context, dial dialFunc, network, address string
 			return c.Close()
 		}
 		won = c
-		n.dials(host, port, a)
+		n.dials(a, port, dialed{host, ended})
 		cancel()
 		return nil
 	})

@@ -392,3 +392,24 @@ func TestServersOfNow(t *testing.T) {
 		t.Error(got, err, time.Since(began))
 	}
 }
+
+// A connection proves nothing of the NAT64 that led to it: anybody may answer behind a forged prefix. What the host has proved does.
+func TestAnsweredProvesNAT64(t *testing.T) {
+	n := New(Config{})
+	defer n.Close()
+	proved := 0
+	n.dials(a4, "443", dialed{name, func(err error) {
+		if err == nil {
+			proved++
+		}
+	}})
+	if proved > 0 {
+		t.Error("proved by a connection")
+	}
+	at := &net.TCPAddr{IP: net.ParseIP("64:ff9b::192.0.2.1"), Port: 443}
+	n.Answered(at)
+	n.Answered(at)
+	if proved != 1 {
+		t.Errorf("proved %d times", proved)
+	}
+}

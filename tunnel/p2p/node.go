@@ -168,7 +168,7 @@ func New(cfg Config) (*Node, error) {
 	n.makeLower(self, cfg)
 	if err = n.listen(cfg); err == nil {
 		n.makeUpper(self, cfg)
-		err = n.start()
+		err = n.start(cfg.Names)
 	}
 	if err != nil {
 		n.Close()
@@ -303,7 +303,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 }
 
 // start begins to serve: from here on connections become paths.
-func (n *Node) start() error {
+func (n *Node) start(names *resolve.Names) error {
 	ctx, spawn := n.tasks.ctx, n.tasks.spawn
 	if err := n.relays.Start(ctx, n.h, n.peers.Circuits()); err != nil {
 		return err
@@ -313,6 +313,16 @@ func (n *Node) start() error {
 		spawn(func() { n.upkeep.Run(ctx.Done()) })
 	}
 	spawn(func() { n.addrs.Watch(ctx, n.log, n.addressesChanged, n.addressGone) })
+	spawn(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-names.NAT64Changed(): // more peers may be reached
+				n.peers.NetChanged()
+			}
+		}
+	})
 	spawn(func() { n.sense.Run(ctx) })
 	spawn(func() { n.sense.Watch(ctx) })
 	if n.book != nil {
