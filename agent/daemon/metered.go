@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/keep"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 )
 
@@ -56,7 +57,7 @@ func (m *metered) look() {
 	case text == string(config.MeteredYes) || text == string(config.MeteredNo):
 		c = uplinkCost{text == string(config.MeteredYes), "the Node's annotation " + keep.MeteredAnnotation}
 	case m.key == config.MeteredAuto:
-		c = costOf(netlinkUplinks(), "/")
+		c = costOf(netlinkUplinks(), "/", resolve.Mounted)
 	default:
 		c.paid = m.key == config.MeteredYes
 	}
@@ -88,15 +89,16 @@ func netlinkUplinks() (out []uplinkLink) {
 	return out
 }
 
-// costOf judges interfaces: those of modems, and those that NetworkManager calls metered. root is of the host's files.
-func costOf(links []uplinkLink, root string) uplinkCost {
+// costOf judges interfaces: those of modems, and those that NetworkManager calls metered. In a container, what is
+// mounted of its files is below another one of the roots.
+func costOf(links []uplinkLink, roots ...string) uplinkCost {
 	for _, l := range links {
-		uevent, _ := os.ReadFile(filepath.Join(root, "sys/class/net", l.name, "uevent"))
+		uevent, _ := os.ReadFile(filepath.Join(roots[0], "sys/class/net", l.name, "uevent"))
 		switch {
 		case slices.ContainsFunc([]string{"wwan", "ppp", "rmnet"}, func(p string) bool { return strings.HasPrefix(l.name, p) }),
 			l.kind == "ppp", strings.Contains(string(uevent), "DEVTYPE=wwan"):
 			return uplinkCost{true, "the interface " + l.name + ", a modem's"}
-		case managedMetered(l.index, root):
+		case slices.ContainsFunc(roots, func(root string) bool { return managedMetered(l.index, root) }):
 			return uplinkCost{true, "NetworkManager's connection of " + l.name}
 		}
 	}
@@ -104,7 +106,7 @@ func costOf(links []uplinkLink, root string) uplinkCost {
 }
 
 // managedMetered reports whether the connection that NetworkManager uses on an interface is marked as metered (nm-settings-nmcli(5),
-// connection.metered: 1 is yes).
+// connection.metered: 1 is yes). Profiles in /etc have the secrets of Wi-Fi: manifests do not mount them, and pods see those in /run alone.
 func managedMetered(index int, root string) bool {
 	device, _ := os.ReadFile(filepath.Join(root, "run/NetworkManager/devices", fmt.Sprint(index)))
 	uuid := value(string(device), "connection-uuid")

@@ -11,12 +11,14 @@ import (
 )
 
 func TestMeteredByInterface(t *testing.T) {
-	root := t.TempDir()
+	root, host := t.TempDir(), t.TempDir()
 	for file, text := range map[string]string{
 		"sys/class/net/enx1/uevent":                                    "DEVTYPE=wwan\nINTERFACE=enx1\n",
 		"run/NetworkManager/devices/7":                                 "[device]\nmanaged=true\nconnection-uuid=u-7\n",
 		"run/NetworkManager/devices/8":                                 "[device]\nconnection-uuid=u-8\n",
 		"etc/NetworkManager/system-connections/a.nmconnection":         "[connection]\nid=a\nuuid=u-7\nmetered=1\n",
+		"mounted/NetworkManager/devices/9":                             "[device]\nconnection-uuid=u-9\n",
+		"mounted/NetworkManager/system-connections/lte":                "[connection]\nuuid=u-9\nmetered=1\n",
 		"run/NetworkManager/system-connections/netplan-b.nmconnection": "[connection]\nuuid=u-8\nmetered=2\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, file)), 0o755); err != nil {
@@ -25,6 +27,9 @@ func TestMeteredByInterface(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(root, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Rename(filepath.Join(root, "mounted"), filepath.Join(host, "run")); err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		links []uplinkLink
@@ -38,8 +43,9 @@ func TestMeteredByInterface(t *testing.T) {
 		{[]uplinkLink{{"enx1", "ether", 4}}, true, "enx1"},
 		{[]uplinkLink{{"eth1", "ether", 7}}, true, "NetworkManager"},
 		{[]uplinkLink{{"eth2", "ether", 8}}, false, "default route"},
+		{[]uplinkLink{{"eth3", "ether", 9}}, true, "NetworkManager"},
 	} {
-		if got := costOf(c.links, root); got.paid != c.paid || !strings.Contains(got.from, c.from) {
+		if got := costOf(c.links, root, host); got.paid != c.paid || !strings.Contains(got.from, c.from) {
 			t.Errorf("%v: %+v", c.links, got)
 		}
 	}

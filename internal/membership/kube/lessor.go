@@ -16,9 +16,10 @@ import (
 
 const (
 	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Each time that it
-	// says nothing new it is read half as often, down to selfRarely. A change of its NodeRecord has it read immediately.
+	// says nothing new it is read half as often, down to selfRarely: for so long an annotation may have no effect. A change of its
+	// NodeRecord, which has no annotations, has it read immediately.
 	selfEvery  = time.Minute
-	selfRarely = 6 * time.Hour
+	selfRarely = 30 * time.Minute
 	// selfKey requests it earlier, among the kinds that can be listed again.
 	selfKey = "self"
 )

@@ -97,10 +97,11 @@ func (l *loop) take(m any) bool {
 	case listed:
 		return l.known.takeList(m)
 	case event:
-		if !isNodes(m.kind) {
+		news := l.known.takeEvent(m)
+		if l.depends(m) {
 			l.source.depends.Wake()
 		}
-		return l.known.takeEvent(m)
+		return news
 	case trouble:
 		if isNodes(m.kind) && m.kind.Name != l.known.feed.kind().Name {
 			l.known.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
@@ -124,6 +125,15 @@ func (l *loop) take(m any) bool {
 		l.source.kept = bool(m)
 	}
 	return false
+}
+
+// depends reports whether an event raises the question if a controller lives: something came or went whose NodeRecord should follow.
+// What a known member reports of itself does not.
+func (l *loop) depends(e event) bool {
+	if e.kind.Name == "meshnodes" && e.what != deleted {
+		return l.known.node(e.obj.Metadata().Name) == nil
+	}
+	return !isNodes(e.kind) && e.what != modified
 }
 
 // steer follows NodeRecords while a controller keeps them, otherwise Nodes; both until the one may take over from the other.

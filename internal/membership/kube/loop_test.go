@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/kube/kubetest"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 )
 
 // world is an API and what a loop makes of it.
@@ -437,4 +438,26 @@ func TestHoarderIsNamed(t *testing.T) {
 			t.Errorf("a minute later: %d more states, hoarders %v", len(w.states)-states, w.loop.hoards)
 		}
 	})
+}
+
+// Members that report something of themselves are no reason to look whether a controller lives.
+func TestDepends(t *testing.T) {
+	w := newWorld(t)
+	w.list(true, w.lists)
+	stranger := kubetest.MeshNode("d", kubetest.PeerIDs(t, 4)[3])
+	for _, c := range []struct {
+		what string
+		o    api.Object
+		want bool
+	}{
+		{modified, w.lists["meshnodes"][1], false}, {added, w.lists["meshnodes"][1], false},
+		{added, stranger, true}, {modified, stranger, true}, {deleted, stranger, true},
+	} {
+		again := wake.NewOne()
+		w.loop.source.depends = again
+		w.watch(api.MeshNodes(), c.what, c.o)
+		if got := len(again) > 0; got != c.want {
+			t.Errorf("%s %s: %v", c.what, c.o.Metadata().Name, got)
+		}
+	}
 }

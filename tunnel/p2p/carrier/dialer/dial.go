@@ -245,7 +245,7 @@ func Simultaneous(ctx context.Context, client bool) context.Context {
 // size at most, is known to its library.
 func (d *Dialer) Follow(c network.Conn, b *upkeep.Budget, p upkeep.Purpose, carried func() uint64) {
 	if s := d.sockets.find(c); s != nil {
-		d.sockets.flows.Store(s, b.Follow(p, upkeep.TCP(s.Conn), carried))
+		d.sockets.follow(socketKey(c), s, b.Follow(p, upkeep.TCP(s.Conn), carried))
 		return
 	}
 	var q *quic.Conn

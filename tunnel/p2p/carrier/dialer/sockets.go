@@ -37,14 +37,26 @@ func (s *Sockets) buffered(c manet.Conn) *socket.Conn {
 	key := socketKey(c)
 	var b *socket.Conn
 	b = socket.Buffered(c, func() {
-		if f, ok := s.flows.LoadAndDelete(b); ok {
-			f.(*upkeep.Flow).End() //nolint:forcetypeassert // as Follow stored it
-		}
 		s.m.CompareAndDelete(key, b)
+		s.unfollow(b)
 	})
 	socket.KeepAlive(c, 0) // paths are probed; for relays, KeepAlive says when
 	s.m.Store(key, b)
 	return b
+}
+
+// follow counts a connection until it is closed.
+func (s *Sockets) follow(key string, b *socket.Conn, f *upkeep.Flow) {
+	s.flows.Store(b, f)
+	if v, _ := s.m.Load(key); v != b { // it was closed meanwhile
+		s.unfollow(b)
+	}
+}
+
+func (s *Sockets) unfollow(b *socket.Conn) {
+	if f, ok := s.flows.LoadAndDelete(b); ok {
+		f.(*upkeep.Flow).End() //nolint:forcetypeassert // as follow stored it
+	}
 }
 
 // find returns nil for a connection that is not TCP.
