@@ -182,7 +182,7 @@ func (w *World) connect(from, to *Node, local, remote ma.Multiaddr, relay peer.I
 // serve negotiates a stream and serves it at a node.
 func (w *World) serve(n *Node, s *stream) {
 	mux := mss.NewMultistreamMuxer[protocol.ID]()
-	for _, p := range []protocol.ID{identity.PathProtocol, identity.PunchProtocol, Echo} {
+	for _, p := range []protocol.ID{identity.PathProtocol, identity.PunchProtocol, Echo, Sink} {
 		mux.AddHandler(p, nil)
 	}
 	proto, _, err := mux.Negotiate(s)
@@ -201,11 +201,17 @@ func (w *World) serve(n *Node, s *stream) {
 		answers := c.Wrap(s)
 		_, _ = io.Copy(answers, answers)
 		answers.Reset()
+	case Sink:
+		_, _ = io.Copy(io.Discard, c.Wrap(s))
+		_ = s.Reset()
 	}
 }
 
-// Echo is the protocol of streams on which nodes send back what they get.
-const Echo = identity.StreamProtocol
+// Echo is the protocol of streams on which nodes send back what they get, Sink that of streams on which they do not.
+const (
+	Echo = identity.StreamProtocol
+	Sink = identity.DatagramProtocol
+)
 
 // at returns the node with an address.
 func (w *World) at(e endpoint.Endpoint) *Node {
