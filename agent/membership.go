@@ -47,6 +47,7 @@ PodNetwork's spec.signed for instance. Members pass on newer ones to each other.
 // signing is what the commands that sign have in common.
 type signing struct {
 	keyFile, membership string
+	force               bool
 	key                 crypto.PrivKey
 	old                 []signed.Signed // in the file beside membership
 }
@@ -54,6 +55,7 @@ type signing struct {
 func (s *signing) flags(c *cobra.Command) {
 	c.Flags().StringVar(&s.keyFile, "key", "", "the file with the signing key, made by: edgemesh-agent membership key FILE")
 	c.Flags().StringVar(&s.membership, "membership", "", "cluster.yaml; what is signed is kept beside it, in FILE"+source.SignedSuffix)
+	c.Flags().BoolVar(&s.force, "force", false, "sign although that lets other statements expire, or bans a name that nothing has")
 }
 
 // load reads the key and the statements that there are.
@@ -103,6 +105,43 @@ func (s *signing) epoch() uint64 {
 	return signed.Now(last)
 }
 
+// banned reports whether a ban that holds names a node or its key, also by the name of a node that had this key.
+func (s *signing) banned(name string, id peer.ID) bool {
+	had := func(name string) bool {
+		return slices.ContainsFunc(s.old, func(x signed.Signed) bool { return x.Kind == signed.Member && x.Name == name && x.ID == id })
+	}
+	return slices.ContainsFunc(s.old, func(ban signed.Signed) bool {
+		return ban.Kind == signed.Ban && !s.lifted(ban) && (ban.ID == id && id != "" || ban.Name != "" && (ban.Name == name || had(ban.Name)))
+	})
+}
+
+// lifted reports whether something newer that is signed lifts a ban.
+func (s *signing) lifted(ban signed.Signed) bool {
+	return slices.ContainsFunc(s.old, func(x signed.Signed) bool {
+		return x.Epoch > ban.Epoch && (x.Kind == signed.Member && x.Name == ban.Name && ban.Name != "" || x.Kind != signed.Ban && x.ID == ban.ID)
+	})
+}
+
+// expiring are whom news end, which prove that their last day is over.
+func (s *signing) expiring(news []signed.Signed) (who []string) {
+	before, now := uint64(0), uint64(0)
+	for _, x := range s.old {
+		before = max(before, x.Epoch)
+	}
+	for _, x := range news {
+		now = max(now, x.Epoch)
+	}
+	for _, old := range s.old {
+		replaced := slices.ContainsFunc(news, func(x signed.Signed) bool {
+			return x.Replaces(old) || x.Kind == signed.Ban && x.Who() == old.Who()
+		})
+		if before < old.Expires && old.Expires <= now && !replaced && !s.banned(old.Name, old.ID) {
+			who = append(who, old.Who())
+		}
+	}
+	return who
+}
+
 // put signs all, and keeps or prints what it signed.
 func (s *signing) put(out io.Writer, all ...signed.Statement) error {
 	var news []signed.Signed
@@ -112,6 +151,10 @@ func (s *signing) put(out io.Writer, all ...signed.Statement) error {
 			return cli.Usage(fmt.Errorf("%s: %w", x.Who(), err))
 		}
 		news = append(news, done)
+	}
+	if who := s.expiring(news); len(who) > 0 && !s.force {
+		return cli.Usage(fmt.Errorf("this would end %d statements on all nodes, whose day (--expires, --until) is over: %s; renew them first by "+
+			"`edgemesh-agent membership sign --renew --expires DAY`, or give --force", len(who), list(who)))
 	}
 	if s.membership == "" {
 		_, err := out.Write(signed.Lines(news))
@@ -172,9 +215,11 @@ func newMembershipSign() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sign",
 		Short: "Sign who is a member",
-		Long: `Sign the nodes of cluster.yaml whose statement is missing or says something else, or one
-node with --name, --peer-id and --pod-cidr. A statement with --expires ends once a node has
-one that was signed later than that: no clock counts, and no offline site is cut off.`,
+		Long: `Sign the nodes of cluster.yaml whose statement is missing, has expired or says something
+else, or one node with --name, --peer-id and --pod-cidr, which lifts its ban: banned nodes are
+left out otherwise. With --renew all are signed, bans and delegations, too, as a new key
+needs it; the delegations end with --expires where that is later. A statement with --expires ends once a node has one that was signed later than
+that: no clock counts, and no offline site is cut off.`,
 		Example: `  edgemesh-agent membership sign --key signer.key --membership cluster.yaml
   edgemesh-agent membership sign --key signer.key --name edge-1 --peer-id 12D3KooW… \
     --pod-cidr 10.244.1.0/24`,
@@ -186,6 +231,9 @@ one that was signed later than that: no clock counts, and no offline site is cut
 			end, err := until("--expires", expires)
 			if err != nil {
 				return err
+			}
+			if end != 0 && end <= s.epoch() {
+				return cli.Usage(fmt.Errorf("--expires %q is over: the statements would not count; give a later day", expires))
 			}
 			if name != "" || id != "" || len(cidrs) > 0 {
 				x := signed.Statement{Kind: signed.Member, Name: name, Epoch: s.epoch(), Expires: end}
@@ -204,20 +252,33 @@ one that was signed later than that: no clock counts, and no offline site is cut
 			if err != nil {
 				return cli.Usage(err)
 			}
-			return s.put(c.OutOrStdout(), s.unsigned(state.Nodes, end, renew)...)
+			all, banned := s.unsigned(state.Nodes, end, renew)
+			if len(banned) > 0 {
+				fmt.Fprintf(c.ErrOrStderr(), "left out, because a signed statement bans them: %s; to lift that, sign one with --name, --peer-id and --pod-cidr\n", list(banned))
+			}
+			if renew {
+				again, ended := s.again(end)
+				if all = append(all, again...); len(ended) > 0 {
+					fmt.Fprintf(c.ErrOrStderr(), "delegations left out, because they have ended: %s; renew them by: edgemesh-agent membership delegate\n", list(ended))
+				}
+				if err := s.dropOthers(); err != nil {
+					return err
+				}
+			}
+			return s.put(c.OutOrStdout(), all...)
 		},
 	}
 	s.flags(c)
 	c.Flags().StringVar(&expires, "expires", "", "the day on which they end, like 2027-12-31 (default never)")
-	c.Flags().BoolVar(&renew, "renew", false, "sign all nodes, also those whose statement says the same")
+	c.Flags().BoolVar(&renew, "renew", false, "sign all nodes, bans and delegations, also where a statement says the same")
 	c.Flags().StringVar(&name, "name", "", "a node's name")
 	c.Flags().StringVar(&id, "peer-id", "", "that node's peer ID, as edgemesh-agent id prints it")
 	c.Flags().StringSliceVar(&cidrs, "pod-cidr", nil, "that node's blocks")
 	return c
 }
 
-// unsigned are statements about the nodes that have none which says the same.
-func (s *signing) unsigned(nodes []mesh.Node, end uint64, renew bool) (out []signed.Statement) {
+// unsigned are statements about the nodes that have none which counts and says the same, and which nodes are banned.
+func (s *signing) unsigned(nodes []mesh.Node, end uint64, renew bool) (out []signed.Statement, banned []string) {
 	have := map[string]signed.Signed{}
 	for _, x := range s.old {
 		if x.Kind == signed.Member {
@@ -227,12 +288,54 @@ func (s *signing) unsigned(nodes []mesh.Node, end uint64, renew bool) (out []sig
 	epoch := s.epoch()
 	for _, n := range nodes {
 		x := have[n.Name]
-		if id, err := peer.Decode(string(n.PeerID)); err == nil && (renew || x.ID != id || !slices.Equal(x.Blocks, n.PodCIDRs)) {
+		switch id, err := peer.Decode(string(n.PeerID)); {
+		case err != nil:
+		case s.banned(n.Name, id):
+			banned = append(banned, n.Name)
+		case renew || x.ID != id || !slices.Equal(x.Blocks, n.PodCIDRs) || x.Expires != 0 && x.Expires <= epoch:
 			out = append(out, signed.Statement{Kind: signed.Member, Name: n.Name, ID: id, Blocks: n.PodCIDRs, Epoch: epoch, Expires: end})
 		}
 	}
-	return out
+	return out, banned
 }
+
+// again are the bans that hold and the delegations, until end if that is later, to be signed anew; and which delegations have ended.
+func (s *signing) again(end uint64) (out []signed.Statement, ended []string) {
+	epoch := s.epoch()
+	for _, x := range s.old {
+		next := x.Statement
+		next.Epoch = epoch
+		switch {
+		case x.Kind == signed.Ban && !s.lifted(x):
+			out = append(out, next)
+		case x.Kind == signed.Delegation && !s.banned("", x.ID):
+			if next.Expires = max(next.Expires, end); next.Expires > epoch {
+				out = append(out, next)
+			} else {
+				ended = append(ended, x.Who())
+			}
+		}
+	}
+	return out, ended
+}
+
+// dropOthers drops what another key has signed: where all is signed anew, what is left of it is about nobody.
+func (s *signing) dropOthers() error {
+	self, err := peer.IDFromPrivateKey(s.key)
+	s.old = slices.DeleteFunc(s.old, func(x signed.Signed) bool { return x.Signer != self })
+	return err
+}
+
+// list names some, and how many more there are.
+func list(names []string) string {
+	if more := len(names) - mostNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNames], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// mostNames is how many names one message has.
+const mostNames = 10
 
 func newMembershipBan() *cobra.Command {
 	var s signing
@@ -251,12 +354,29 @@ that name makes. A newer statement about the node, of this key, lifts it.`,
 			x := signed.Statement{Kind: signed.Ban, Name: args[0], Epoch: s.epoch()}
 			if id, err := peer.Decode(args[0]); err == nil {
 				x.Name, x.ID = "", id
+			} else if err := s.knows(args[0]); err != nil {
+				return err
 			}
 			return s.put(c.OutOrStdout(), x)
 		},
 	}
 	s.flags(c)
 	return c
+}
+
+// knows is nil unless the files have nothing of that name.
+func (s *signing) knows(name string) error {
+	if s.membership == "" || s.force || slices.ContainsFunc(s.old, func(x signed.Signed) bool { return x.Name == name }) {
+		return nil
+	}
+	state, err := file.Load(s.membership)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	if _, ok := state.Node(name); !ok && mesh.CheckNodeName(name) == nil {
+		return cli.Usage(fmt.Errorf("%s has no node %q, nor is there a statement about it: check the name, or give --force", s.membership, name))
+	}
+	return nil
 }
 
 func newMembershipDelegate() *cobra.Command {

@@ -37,7 +37,7 @@ func TestMembership(t *testing.T) {
 	run("1 signed", "sign", "--key", key, "--membership", cluster)
 	run("0 signed", "sign", "--key", key, "--membership", cluster)
 	run("until 2030-01-01", "sign", "--key", key, "--membership", cluster, "--renew", "--expires", "2029-12-31")
-	run("ban b", "ban", "b", "--key", key, "--membership", cluster)
+	run("ban b", "ban", "b", "--force", "--key", key, "--membership", cluster)
 	run("delegation "+node+" 10.244.0.0/17", "delegate", node, "--range", "10.244.0.0/17", "--until", "2030-12-31", "--key", key, "--membership", cluster)
 	run("member a "+node, "show", cluster+".signed")
 	signer, err := signed.ParseSigner(id)

@@ -43,6 +43,8 @@ type State struct {
 	Watched     Watched  `json:"-"` // of now: not in a snapshot
 	// Signed are statements that the source has, which package signed reads: not in a snapshot.
 	Signed []string `json:"-"`
+	// Source is the whole as the source has it, where statements have changed it: that is in a snapshot, and is judged again. nil: this is it.
+	Source *State `json:"-"`
 	// AdmitLabel is the label, KEY or KEY=VALUE, that a node must carry to be admitted; "" admits all that are not banned.
 	AdmitLabel string `json:"admitLabel,omitempty"`
 	Nodes      []Node `json:"nodes,omitempty"`
@@ -74,6 +76,14 @@ func (w Watched) At(now time.Time) []PeerID {
 		return nil
 	}
 	return w.By
+}
+
+// Said is s as its source has it.
+func (s State) Said() State {
+	if s.Source != nil {
+		return *s.Source
+	}
+	return s
 }
 
 // Node returns the node of that name, admitted or not.

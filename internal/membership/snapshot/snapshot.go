@@ -88,8 +88,9 @@ type digest = [sha256.Size]byte
 func (k *Keeper) Save(s mesh.State) error { return k.SaveStep(s, mesh.Plan{}, mesh.Plan{}) }
 
 // SaveStep is Save for a caller that has the plans of the State saved last and of s: what they know of the change is not
-// searched for again.
+// searched for again. What statements let count is not saved, but what the source says.
 func (k *Keeper) SaveStep(s mesh.State, was, now mesh.Plan) error {
+	s = s.Said()
 	err := k.save(s, was, now)
 	k.known, k.unsaved, k.state = err == nil, err != nil, s
 	if err != nil {

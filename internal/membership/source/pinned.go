@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
@@ -40,6 +42,9 @@ func Pin(src Source, book *signed.Book, m config.Membership, key crypto.PrivKey,
 		log.Warn("some of the signed statements that were kept do not count, after signers was changed for instance", "file", filepath.Join(stateDir, StatementsFile), "err", err)
 	}
 	p := &pinned{Source: src, book: book, self: self, log: log}
+	if id, failed := peer.IDFromPrivateKey(key); failed == nil {
+		p.id = mesh.PeerID(id.String())
+	}
 	if m.File != "" {
 		p.beside = m.File + SignedSuffix
 	}
@@ -52,6 +57,7 @@ type pinned struct {
 	book   *signed.Book
 	beside string // the file beside cluster.yaml, "": there is none
 	self   string
+	id     mesh.PeerID // this program's
 	log    *slog.Logger
 	said   seldom.Log
 
@@ -70,7 +76,25 @@ func (p *pinned) Start(ctx context.Context) (s mesh.State, warning, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.read()
-	return p.count(s), warning, nil
+	return p.starting(s, p.count(s)), warning, nil
+}
+
+// starting is out, whatever statements say against this node where the source has it: that may have been lifted, or its new key
+// signed, and only a running node learns of it. Until then the others refuse it.
+func (p *pinned) starting(s, out mesh.State) mesh.State {
+	n, ok := s.Node(p.self)
+	if !ok {
+		return out
+	}
+	for i := range out.Nodes {
+		if x := &out.Nodes[i]; x.Name == p.self && n.PeerID == p.id && x.PeerID != p.id {
+			x.PeerID = p.id
+		}
+	}
+	out.Banned = slices.DeleteFunc(out.Banned, func(who string) bool {
+		return (who == p.self || who == string(p.id)) && !slices.Contains(s.Banned, who)
+	})
+	return out
 }
 
 // Watch hands out what counts, also when only statements have changed.
@@ -161,6 +185,8 @@ func (p *pinned) count(s mesh.State) mesh.State {
 	p.add(p.String(), s.Signed)
 	p.next = p.book.Changed().Next()
 	out, problems := p.book.Apply(s, p.self)
+	said := s
+	said.Signed, out.Source = nil, &said
 	for i, bad := range problems {
 		if i == mostLines {
 			p.log.Warn("more nodes are not members as the source has them", "count", len(problems)-i)

@@ -24,7 +24,7 @@ type Reporter struct {
 // Restarted logs what became of the members while this program was off: s is in force, dir has the snapshot of before.
 func (r *Reporter) Restarted(dir string, s mesh.State) {
 	if was, err := snapshot.Load(dir); err == nil {
-		r.Report(mesh.Diff(was.Admitted().Nodes, s.Admitted().Nodes), s)
+		r.Report(mesh.Diff(was.Admitted().Nodes, s.Said().Admitted().Nodes), s)
 	}
 }
 
