@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/seldom"
 	"edgemesh/internal/watchdog"
 )
@@ -317,10 +318,28 @@ func (r *records) agree(ctx context.Context, name string, node *api.Node, made *
 // spec is what the record of a Node should be.
 func (r *records) spec(node *api.Node, made *api.NodeRecord) api.NodeRecordSpec {
 	out := node.RecordSpec()
-	if out.Signed = r.statement[node.Meta.Name]; r.statement == nil && made != nil {
+	out.Signed = r.statement[node.Meta.Name]
+	if made == nil || made.Spec.NodeUID != node.Meta.UID || made.Spec.Signed == out.Signed {
+		return out
+	}
+	if r.statement == nil || out.Signed == "" {
 		out.Signed = made.Spec.Signed
+	} else if otherKey(made.Spec.Signed, out.Signed) {
+		out.Signed = made.Spec.Signed
+		if r.reported.Due(node.Meta.Name + " has another key") {
+			r.log.Warn("a node's peer ID was changed in the API, and its statement keeps the old one: sign the node by `edgemesh-agent membership sign --name NODE --peer-id ID "+
+				"--pod-cidr BLOCK` for the PodNetwork's spec.signed, or delete its Node and let it join again; if nobody installed it again, find out who changed it", "node", node.Meta.Name)
+		}
 	}
 	return out
+}
+
+// otherKey reports whether the same signer says another peer ID: of one Node only the operator's key may say that, or whoever
+// writes MeshNodes would replace members.
+func otherKey(before, now string) bool {
+	x, failed := signed.Read(before)
+	y, err := signed.Read(now)
+	return failed == nil && err == nil && x.Signer == y.Signer && x.ID != y.ID
 }
 
 // change is a merge patch from was to is: labels that are gone are null.

@@ -73,20 +73,48 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// A record keeps its statement until the signer has spoken, and has what it says then.
+// A record keeps its statement until the signer has spoken, and the peer ID in it as long as it is of that Node: whoever writes
+// MeshNodes replaces no member. Another Node of that name gets another statement, and other blocks do.
 func TestRecordsKeepStatements(t *testing.T) {
+	key, _ := keyOf(t)
+	next, _ := keyOf(t)
+	_, a := keyOf(t)
+	_, b := keyOf(t)
+	sign := func(id peer.ID, block string, key crypto.PrivKey) string {
+		t.Helper()
+		x, err := signed.Sign(signed.Statement{Kind: signed.Member, Name: "a", ID: id, Epoch: 5, Blocks: []netip.Prefix{netip.MustParsePrefix(block)}}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x.String()
+	}
+	old := sign(a, "10.244.1.0/24", key)
 	node := &api.Node{Meta: api.Meta{Name: "a", UID: "1"}}
-	made := &api.NodeRecord{Spec: api.NodeRecordSpec{NodeUID: "1", Signed: "old"}}
-	r := &records{}
-	if got := r.spec(node, made).Signed; got != "old" {
+	made := &api.NodeRecord{Spec: api.NodeRecordSpec{NodeUID: "1", Signed: old}}
+	r := &records{log: slog.New(slog.DiscardHandler)}
+	if got := r.spec(node, made).Signed; got != old {
 		t.Errorf("%q before the signer has spoken", got)
 	}
-	r.statement = map[string]string{"a": "new"}
-	if got := r.spec(node, made); got.Signed != "new" || change(made.Spec, got)["signed"] != "new" {
-		t.Errorf("%+v", got)
-	}
-	r.statement = map[string]string{}
-	if got := r.spec(node, made); got.Signed != "" || change(made.Spec, got)["signed"] != "" {
-		t.Errorf("%+v", got)
+	for what, c := range map[string]struct {
+		says, uid string
+		keeps     bool
+	}{
+		"another block":                  {sign(a, "10.244.2.0/24", key), "1", false},
+		"another key":                    {sign(b, "10.244.1.0/24", key), "1", true},
+		"another key and block":          {sign(b, "10.244.2.0/24", key), "1", true},
+		"no MeshNode":                    {"", "1", true},
+		"another key, of another Node":   {sign(b, "10.244.1.0/24", key), "2", false},
+		"no MeshNode, of another Node":   {"", "2", false},
+		"another key, by another signer": {sign(b, "10.244.1.0/24", next), "1", false},
+	} {
+		r.statement, node.Meta.UID = map[string]string{"a": c.says}, c.uid
+		want := c.says
+		if c.keeps {
+			want = old
+		}
+		got := r.spec(node, made)
+		if got.Signed != want || !c.keeps && change(made.Spec, got)["signed"] != want {
+			t.Errorf("%s: %+v", what, got)
+		}
 	}
 }
