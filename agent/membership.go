@@ -299,7 +299,7 @@ func (s *signing) unsigned(nodes []mesh.Node, end uint64, renew bool) (out []sig
 	return out, banned
 }
 
-// again are the bans that hold and the delegations, until end if that is later, to be signed anew; and which delegations have ended.
+// again are the bans that hold and the delegations, until end if that is later, to be signed; and which delegations have ended.
 func (s *signing) again(end uint64) (out []signed.Statement, ended []string) {
 	epoch := s.epoch()
 	for _, x := range s.old {
@@ -319,7 +319,7 @@ func (s *signing) again(end uint64) (out []signed.Statement, ended []string) {
 	return out, ended
 }
 
-// dropOthers drops what another key has signed: where all is signed anew, what is left of it is about nobody.
+// dropOthers drops what another key has signed: where all is signed again, what is left of it is about nobody.
 func (s *signing) dropOthers() error {
 	self, err := peer.IDFromPrivateKey(s.key)
 	s.old = slices.DeleteFunc(s.old, func(x signed.Signed) bool { return x.Signer != self })

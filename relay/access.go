@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -38,7 +39,8 @@ var (
 )
 
 // newAccess returns what the configuration says. The error names its key.
-func newAccess(c config, log *slog.Logger) (access, error) {
+// book has the signed statements, nil: no key is pinned.
+func newAccess(c config, book *signed.Book, log *slog.Logger) (access, error) {
 	if c.joinSecretFile == "" {
 		return byController{}, nil
 	}
@@ -46,7 +48,7 @@ func newAccess(c config, log *slog.Logger) (access, error) {
 	if err != nil {
 		return nil, fmt.Errorf("joinSecretFile: %w", err)
 	}
-	return &bySecret{conf: c, secrets: secrets, log: log}, nil
+	return &bySecret{conf: c, secrets: secrets, book: book, log: log}, nil
 }
 
 // byController lets nodes reach one of the membership's controllers before they are members. The membership bans them.
@@ -69,21 +71,46 @@ func (byController) follow(context.Context, *gate.Gate) {}
 
 func (byController) needsListing(mesh.State) bool { return true }
 
-// bySecret admits whoever proves the join secret.
+// bySecret admits whoever proves the join secret and, where keys are pinned, has a signed statement as a member.
 type bySecret struct {
 	conf    config
 	secrets []join.Secret // at the start
+	book    *signed.Book  // nil: no key is pinned
 	log     *slog.Logger
 	banned  atomic.Pointer[map[peer.ID]bool]
+	vouched atomic.Pointer[map[peer.ID]bool] // nil: no key is pinned
 }
 
 func (a *bySecret) policy(func() *members.View) *gate.Policy {
-	return gate.Secret(a.secrets, func(p peer.ID) gate.Ruling {
-		if (*a.banned.Load())[p] {
-			return gate.Banned
+	return gate.Secret(a.secrets, a.judge)
+}
+
+func (a *bySecret) judge(p peer.ID) gate.Ruling {
+	if (*a.banned.Load())[p] {
+		return gate.Banned
+	}
+	if vouched := a.vouched.Load(); vouched != nil && !(*vouched)[p] {
+		return gate.LeftToGater
+	}
+	return gate.MayWait
+}
+
+// vouch lets those prove the secret whose statement counts, whatever the membership lists.
+func (a *bySecret) vouch() {
+	var all mesh.State
+	for _, x := range a.book.Statements() {
+		if x.Kind == signed.Member {
+			all.Nodes = append(all.Nodes, mesh.Node{Name: x.Name, PeerID: mesh.PeerID(x.ID.String()), PodCIDRs: x.Blocks})
 		}
-		return gate.MayWait
-	})
+	}
+	counts, _ := a.book.Apply(all, "")
+	vouched := make(map[peer.ID]bool)
+	for _, n := range counts.Admitted().Nodes {
+		if id, err := peer.Decode(string(n.PeerID)); err == nil {
+			vouched[id] = true
+		}
+	}
+	a.vouched.Store(&vouched)
 }
 
 // apply bans the peers that s refuses, or lists and does not admit. A name that it does not list says nothing about peer IDs.
@@ -106,6 +133,9 @@ func (a *bySecret) apply(s mesh.State) {
 		}
 	}
 	a.banned.Store(&banned)
+	if a.book != nil {
+		a.vouch()
+	}
 }
 
 func (a *bySecret) serve(handle func(protocol.ID, network.StreamHandler), g *gate.Gate) {

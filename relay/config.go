@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/logs"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -109,6 +110,8 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		bad.Addf("joinSecretFile", "is for a relay without access to the API; remove it, or membership.kubernetes")
 	case d.JoinSecretFile == "" || !d.Membership.None():
 		d.Membership.Check(bad)
+	case len(d.Signers) > 0:
+		bad.Addf("signers", "with joinSecretFile alone no statement reaches this relay; set membership.file to a cluster.yaml (podCIDRs is enough) with its %s beside it", "cluster.yaml"+source.SignedSuffix)
 	}
 	if len(d.Listen) == 0 {
 		c.listen = agent.AllAddresses(agent.RelayPort)

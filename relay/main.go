@@ -68,7 +68,8 @@ The configuration is YAML; only membership, or joinSecretFile, is required:
                   it are served, so the relay needs no access to the API. A cluster.yaml
                   beside it need not list nodes; its podCIDRs and banned are obeyed
   signers         keys whose signed membership alone is believed, as edgemesh-agent
-                  membership key prints them (default none)
+                  membership key prints them (default none); the join secret is then for
+                  those who have a statement in cluster.yaml.signed
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off; mesh:PORT =
                   127.0.0.1 and the mesh addresses of this host's agent)
   log             {format: text, level: info}: text or json; debug, info, warn, error

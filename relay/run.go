@@ -64,7 +64,11 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	others, err := newAccess(c, logger)
+	var book *signed.Book
+	if len(c.signers) > 0 {
+		book = signed.NewBook(c.signers)
+	}
+	others, err := newAccess(c, book, logger)
 	if err != nil {
 		return cli.Usage(withFile(c, err))
 	}
@@ -74,8 +78,8 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
 	}
-	if len(c.signers) > 0 {
-		members = source.Pin(members, signed.NewBook(c.signers), c.membership, key, c.stateDir, "", logger)
+	if book != nil {
+		members = source.Pin(members, book, c.membership, key, c.stateDir, "", logger)
 	}
 	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
 		if err := client.CheckPrivate(k.Kubeconfig); errors.Is(err, secretfile.ErrPermissions) {

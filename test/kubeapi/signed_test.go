@@ -76,7 +76,7 @@ func TestSignedMembers(t *testing.T) {
 	want := fmt.Sprintf("a=%s %s, b=10.244.2.0/24 %s[]", "10.244.0.0/24", a.cfg.PeerID, b)
 	fair.Eventually(t, patience, "both are members by their statements", fair.True(func() bool { return counts() == want }))
 
-	// The API says that another key is b: the controller that runs does not sign that, nor once it runs anew.
+	// The API says that another key is b: the controller that runs does not sign that, nor once it has restarted.
 	must(t, c.Delete(kubeapi.Group+"meshnodes/b"), c.CreateMeshNode("b", newPeerID(t)))
 	fair.Eventually(t, patience, "the agent hears of the other key", fair.True(func() bool {
 		a.mu.Lock()
