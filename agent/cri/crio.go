@@ -13,6 +13,9 @@ const (
 	crioDropIns = "/etc/crio/crio.conf.d"
 )
 
+// CRIO is CRI-O's CNI.Runtime.
+const CRIO = "CRI-O"
+
 // crioFile is what one file of CRI-O's configuration says.
 type crioFile struct {
 	CRIO struct {
@@ -25,7 +28,7 @@ type crioFile struct {
 
 // crio reads CRI-O's configuration.
 func (h host) crio() (CNI, error) {
-	out := CNI{host: h, Runtime: "CRI-O", ConfDir: defaultConfDir, BinDirs: []string{defaultBinDir}}
+	out := CNI{host: h, Runtime: CRIO, ConfDir: defaultConfDir, BinDirs: []string{defaultBinDir}}
 	var files []string
 	if h.exists(crioConf) {
 		files = append(files, crioConf)

@@ -21,6 +21,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/netcheck"
+	"edgemesh/agent/plugins"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
@@ -274,11 +275,28 @@ func (d *doctor) checkCNI() findings.Finding {
 		}
 		present = append(present, filepath.Join(f.dir, f.name))
 	}
+	if f := checkFolder("/", d.cfg.CNIConfDir); f != nil {
+		return *f
+	}
 	if d.kernel.cni.Stale() {
 		return findings.Warningf("cni", "restart this agent's pod: its init container installs the plugin; where the agent installs it, wait 30 s",
 			"%s is not of the agent's release", filepath.Join(d.cfg.CNIBinDir, cniconf.PluginName))
 	}
 	return findings.Okayf("cni", "present: %s", strings.Join(present, ", "))
+}
+
+// checkFolder finds a file before ours that the runtime cannot read. Which runtime that is an agent in a pod does not see.
+func checkFolder(root, confDir string) *findings.Finding {
+	file, err := plugins.Broken(confDir)
+	if err == nil || confDir == "" {
+		return nil
+	}
+	remedy := fmt.Sprintf("delete %s, or have the program that it belongs to write it again", file)
+	f := findings.Brokenf("cni", remedy, "%s cannot be read: containerd stops there, has no network for any pod and keeps the node NotReady (CRI-O takes the next file): %v", file, err)
+	if c, err := cri.Find(root); err == nil && c.Runtime == cri.CRIO {
+		f.Severity = findings.Warning
+	}
+	return &f
 }
 
 // checkRuntime compares the agent's CNI directories with those in which the host's container runtime

@@ -3,6 +3,7 @@
 package plugins
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -42,6 +44,40 @@ func Rival(confDir string) (detect.Found, bool) {
 		}
 	}
 	return detect.Found{}, false
+}
+
+// Broken is the file of confDir that the runtime cannot read and that comes before every good one, and why; "" for none. containerd
+// gives no pod a network then (go-cni, loadFromConfDir); CRI-O takes the next one (ocicni, loadNetworks).
+func Broken(confDir string) (file string, err error) {
+	all, err := libcni.ConfFiles(confDir, []string{".conf", ".conflist", ".json"})
+	if err != nil || len(all) == 0 {
+		return "", nil //nolint:nilerr // a missing directory is another check's
+	}
+	slices.Sort(all)
+	if err := load(all[0]); err != nil {
+		return all[0], err
+	}
+	return "", nil
+}
+
+// load reads a file as runtimes do.
+func load(file string) error {
+	if filepath.Ext(file) == ".conflist" {
+		l, err := libcni.ConfListFromFile(file)
+		if err == nil && len(l.Plugins) == 0 {
+			err = errors.New("it has no plugins")
+		}
+		return err
+	}
+	c, err := libcni.ConfFromFile(file)
+	if err != nil {
+		return err
+	}
+	if c.Network.Type == "" {
+		return errors.New("it names no plugin (type)")
+	}
+	_, err = libcni.ConfListFromConf(c)
+	return err
 }
 
 // files are those of a directory by name; it skips what it cannot read.
@@ -82,7 +118,7 @@ func look(confDir string) detect.Node {
 // them, with the blocks that the membership has for this node.
 func Check(found []detect.Found, keep bool, blocks []netip.Prefix) findings.Finding {
 	const check = "cniMode"
-	others := slices.DeleteFunc(slices.Clone(found), func(f detect.Found) bool { return f.Name == detect.Ours })
+	others := slices.DeleteFunc(slices.Clone(found), func(f detect.Found) bool { return f.Name == detect.Ours || !keep && loses(f) })
 	if len(others) == 0 {
 		if keep {
 			return findings.Warningf(check, "install the network plugin that the pods are to have, or set cniMode: own",
@@ -112,6 +148,15 @@ func Check(found []detect.Found, keep bool, blocks []netip.Prefix) findings.Find
 			"keep: the pods stay with %s, which may bypass the host's routes that cniMode: keep needs", text)
 	}
 	return findings.Okayf(check, "keep: the pods stay with %s", text)
+}
+
+// loses reports whether f is nothing but files of reference plugins that come after ours, as packages bring them (87-podman,
+// 200-loopback): no runtime takes them.
+func loses(f detect.Found) bool {
+	return !f.Active && (f.Name == detect.Bridge || f.Name == detect.Unknown) && !slices.ContainsFunc(f.Evidence, func(e string) bool {
+		name, conf := strings.CutPrefix(e, "configuration ")
+		return !conf || name < cniconf.ConflistName
+	})
 }
 
 // foreign lists the prefixes that are not within any of blocks.

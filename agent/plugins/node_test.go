@@ -32,6 +32,9 @@ func TestCheck(t *testing.T) {
 		{"own, alone", []detect.Found{ours}, false, findings.OK, "own"},
 		{"own, shadowed", []detect.Found{bridge(true), ours}, false, findings.Broken, "05-bridge.conflist"},
 		{"own, left-over", []detect.Found{ours, bridge(false)}, false, findings.Warning, "bridge"},
+		{"own, packages' files after ours", []detect.Found{ours, {Name: detect.Bridge, Evidence: []string{"configuration 87-podman.conflist"}},
+			{Name: detect.Unknown, Evidence: []string{"configuration 200-loopback.conf"}}}, false, findings.OK, "own"},
+		{"own, and a bridge's interface", []detect.Found{ours, {Name: detect.Bridge, Evidence: []string{"configuration 87-podman.conflist", "interface cni0"}}}, false, findings.Warning, "cni0"},
 		{"keep, none", nil, true, findings.Warning, "no other"},
 		{"keep", []detect.Found{bridge(true, "10.244.1.0/24")}, true, findings.OK, "05-bridge.conflist"},
 		{"keep, part of the block", []detect.Found{bridge(true, "10.244.1.64/26")}, true, findings.OK, "bridge"},
@@ -50,6 +53,38 @@ func TestAnnotationsTellOfOtherPlugins(t *testing.T) {
 	found := Plugins("", map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan"})
 	if f := Check(found, false, nil); !strings.Contains(f.Text, "annotation flannel.alpha.coreos.com/backend-type") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// The runtime stops at a file that it cannot read where that comes before ours, and reads none that comes after.
+func TestBroken(t *testing.T) {
+	const good = `{"cniVersion": "1.0.0", "name": "edgemesh", "plugins": [{"type": "edgemesh-cni"}]}`
+	for _, x := range []struct {
+		name, text string
+		broken     bool
+	}{
+		{"00-multus.conf", "", true},
+		{"00-multus.conf", "\x00\x00\x00", true},
+		{"00-multus.conf", good, true}, // a list in a file for one plugin
+		{"00-multus.conflist", `{"cniVersion": "1.0.0", "name": "x", "plugins": []}`, true},
+		{"00-x.json", `{"cniVersion": "1.0.0", "name": "x"}`, true},
+		{"00-x.conf", `{"cniVersion": "1.0.0", "name": "x", "type": "bridge"}`, false}, // wins: another finding
+		{"00-x.conf.bak", "", false},
+		{"99-loopback.conf", "", false},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"10-edgemesh.conflist": good, x.name: x.text} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file, err := Broken(dir)
+		if (err != nil) != x.broken || x.broken && filepath.Base(file) != x.name || !x.broken && file != "" {
+			t.Errorf("%s %q: %q, %v", x.name, x.text, file, err)
+		}
+	}
+	if file, err := Broken("/nonexistent"); file != "" || err != nil {
+		t.Errorf("no directory: %q, %v", file, err)
 	}
 }
 
