@@ -234,3 +234,74 @@ func names(t *testing.T, dir string) (out []string) {
 	}
 	return out
 }
+
+// What a service mesh adds behind our entry stays where it is when the list is written again; what cni.chained no longer
+// has goes. An entry whose plugin is missing or too old is named.
+func TestForeignEntriesStay(t *testing.T) {
+	c := testConfig(t)
+	file := filepath.Join(c.ConfDir, ConflistName)
+	write := func(want string) string {
+		t.Helper()
+		i := New(c)
+		if err := i.Write(subnet("10.244.1.0/24")); err != nil {
+			t.Fatal(err)
+		}
+		if l := installed(t, c); types(l) != want {
+			t.Errorf("the list has %s, want %s", types(l), want)
+		}
+		return strings.Join(i.Unfit(), "; ")
+	}
+	add := func(at int, entry string) {
+		t.Helper()
+		var l map[string]any
+		b, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(b, &l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		l["plugins"] = slices.Insert(l["plugins"].([]any), at, any(json.RawMessage(entry)))
+		if b, err = json.Marshal(l); err == nil {
+			err = os.WriteFile(file, b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fakePlugin(t, c.BinDir, "portmap", "1.0.0", "1.1.0")
+	fakePlugin(t, c.BinDir, "istio-cni", "1.0.0", "1.1.0")
+	fakePlugin(t, c.BinDir, "bandwidth", "1.0.0", "1.1.0")
+	write("edgemesh-cni portmap")
+	add(2, `{"type":"istio-cni","name":"istio-cni","log_level":"info","big":12345678901234567890}`)
+	if unfit := write("edgemesh-cni portmap istio-cni"); unfit != "" || installed(t, c).CNIVersion != "1.1.0" {
+		t.Errorf("unfit: %s; version %s", unfit, installed(t, c).CNIVersion)
+	}
+	if b := string(installed(t, c).Plugins[2].Bytes); !strings.Contains(b, "12345678901234567890") && !strings.Contains(string(installed(t, c).Bytes), "12345678901234567890") {
+		t.Errorf("the entry was changed: %s", b)
+	}
+	first, _ := os.ReadFile(file)
+	write("edgemesh-cni portmap istio-cni")
+	if again, _ := os.ReadFile(file); string(again) != string(first) {
+		t.Errorf("written twice: %s, then %s", first, again)
+	}
+	add(1, `{"type":"linkerd-cni"}`)
+	if unfit := write("edgemesh-cni linkerd-cni portmap istio-cni"); !strings.Contains(unfit, "linkerd-cni is not in "+c.BinDir) || installed(t, c).CNIVersion != "1.0.0" {
+		t.Errorf("unfit: %q; version %s", unfit, installed(t, c).CNIVersion)
+	}
+	fakePlugin(t, c.BinDir, "linkerd-cni", "0.3.1")
+	if unfit := write("edgemesh-cni linkerd-cni portmap istio-cni"); !strings.Contains(unfit, "linkerd-cni in "+c.BinDir+" does not know version 1.0.0") {
+		t.Errorf("unfit: %q", unfit)
+	}
+	fakePlugin(t, c.BinDir, "linkerd-cni", "1.0.0")
+	c.CNI.Chained = []map[string]any{{"type": "portmap"}, {"type": "bandwidth"}}
+	write("edgemesh-cni linkerd-cni portmap istio-cni bandwidth")
+	c.CNI.Chained = nil
+	if unfit := write("edgemesh-cni linkerd-cni portmap istio-cni"); unfit != "" {
+		t.Errorf("unfit: %q", unfit)
+	}
+	c.CNI.Chained = []map[string]any{}
+	write("edgemesh-cni linkerd-cni istio-cni")
+	add(0, `{"type":"before"}`) // no pod network of ours in front: not kept
+	write("edgemesh-cni linkerd-cni istio-cni")
+}

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,7 @@ type Installer struct {
 	usual    string // where plugins are that the operator installs
 	reported bool   // that another release's plugin stays
 	answers  map[string]answer
+	unfit    atomic.Pointer[[]string]
 }
 
 // New returns an Installer; it changes nothing.

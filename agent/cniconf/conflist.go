@@ -22,6 +22,8 @@ type conflist struct {
 	CNIVersions []string `json:"cniVersions,omitempty"` // runtimes that know this field use the newest version they know
 	Name        string   `json:"name"`
 	Plugins     []any    `json:"plugins"`
+	// Chained are the types of cni.chained, where that is set: entries of others stay, those of a former configuration do not.
+	Chained []string `json:"edgemeshChained,omitempty"`
 }
 
 // plugin is our entry; it leaves out defaults.
@@ -97,14 +99,92 @@ func (i *Installer) conflist() (conflist, error) {
 	}
 	l := conflist{CNIVersion: CNIVersion, Name: NetworkName, Plugins: []any{i.own()}}
 	newest := true // all plugins of a list are called with the same version
-	for _, p := range chain {
-		l.Plugins = append(l.Plugins, p)
-		newest = newest && slices.Contains(i.versions(typeOf(p)), newestCNIVersion)
+	add := func(name string, entry any) {
+		l.Plugins = append(l.Plugins, entry)
+		newest = newest && slices.Contains(i.versions(name), newestCNIVersion)
 	}
+	if i.c.CNI.Chained != nil {
+		for _, p := range chain {
+			l.Chained = append(l.Chained, typeOf(p))
+		}
+	}
+	var unfit []string
+	theirs := i.foreign(chain)
+	for n := range len(chain) + 1 {
+		if n > 0 {
+			add(typeOf(chain[n-1]), chain[n-1])
+		}
+		for _, f := range theirs {
+			if f.behind != n && (n < len(chain) || f.behind < n) {
+				continue
+			}
+			add(f.name, f.raw)
+			if u := i.breaks(f.name); u != "" {
+				unfit = append(unfit, u)
+			}
+		}
+	}
+	i.unfit.Store(&unfit)
 	if newest {
 		l.CNIVersions = []string{CNIVersion, newestCNIVersion}
 	}
 	return l, nil
+}
+
+// foreign is an entry that another program, such as a service mesh, has added behind ours.
+type foreign struct {
+	name   string
+	raw    json.RawMessage
+	behind int // how many chained entries of ours come before it
+}
+
+// foreign reads the entries of others from the conflist that is there.
+func (i *Installer) foreign(chain []map[string]any) (out []foreign) {
+	var l struct {
+		Plugins []json.RawMessage `json:"plugins"`
+		Chained []string          `json:"edgemeshChained"`
+	}
+	b, err := os.ReadFile(filepath.Join(i.c.ConfDir, ConflistName))
+	if err != nil || json.Unmarshal(b, &l) != nil {
+		return nil
+	}
+	ours := append([]string{PluginName, portmapName}, l.Chained...)
+	for _, p := range chain {
+		ours = append(ours, typeOf(p))
+	}
+	behind := -1
+	for _, raw := range l.Plugins {
+		var p struct {
+			Type string `json:"type"`
+		}
+		switch err := json.Unmarshal(raw, &p); {
+		case err != nil, p.Type == "":
+		case slices.Contains(ours, p.Type):
+			behind++
+		case behind >= 0:
+			out = append(out, foreign{p.Type, raw, behind})
+		}
+	}
+	return out
+}
+
+// breaks says why no pod can be made with an entry of another program in the list, "" where nothing is known.
+func (i *Installer) breaks(name string) string {
+	switch {
+	case i.c.BinDir != "" && !i.installed(name):
+		return fmt.Sprintf("%s is not in %s", name, i.c.BinDir)
+	case !i.fits(name):
+		return fmt.Sprintf("%s in %s does not know version %s of the CNI specification", name, i.binDir(), CNIVersion)
+	}
+	return ""
+}
+
+// Unfit are the entries of other programs in the conflist that no pod can be made with. It may be called at any time.
+func (i *Installer) Unfit() []string {
+	if u := i.unfit.Load(); u != nil {
+		return *u
+	}
+	return nil
 }
 
 func (i *Installer) own() plugin {

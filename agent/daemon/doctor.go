@@ -275,6 +275,10 @@ func (d *doctor) checkCNI() findings.Finding {
 		}
 		present = append(present, filepath.Join(f.dir, f.name))
 	}
+	if unfit := d.kernel.cni.Unfit(); len(unfit) > 0 {
+		return findings.Brokenf("cni", fmt.Sprintf("install it again, or remove its entry from %s", filepath.Join(d.cfg.CNIConfDir, cniconf.ConflistName)),
+			"no pod can be made with the entries that another program has added behind ours: %s", strings.Join(unfit, "; "))
+	}
 	if f := checkFolder("/", d.cfg.CNIConfDir); f != nil {
 		return *f
 	}
