@@ -279,7 +279,7 @@ func (d *doctor) checkCNI() findings.Finding {
 		return findings.Brokenf("cni", fmt.Sprintf("install it again, or remove its entry from %s", filepath.Join(d.cfg.CNIConfDir, cniconf.ConflistName)),
 			"no pod can be made with the entries that another program has added behind ours: %s", strings.Join(unfit, "; "))
 	}
-	if f := checkFolder("/", d.cfg.CNIConfDir); f != nil {
+	if f := checkDirectory("/", d.cfg.CNIConfDir); f != nil {
 		return *f
 	}
 	if d.kernel.cni.Stale() {
@@ -289,8 +289,8 @@ func (d *doctor) checkCNI() findings.Finding {
 	return findings.Okayf("cni", "present: %s", strings.Join(present, ", "))
 }
 
-// checkFolder finds a file before ours that the runtime cannot read. Which runtime that is an agent in a pod does not see.
-func checkFolder(root, confDir string) *findings.Finding {
+// checkDirectory finds a file before ours that the runtime cannot read. Which runtime that is an agent in a pod does not see.
+func checkDirectory(root, confDir string) *findings.Finding {
 	file, err := plugins.Broken(confDir)
 	if err == nil || confDir == "" {
 		return nil

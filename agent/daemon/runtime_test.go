@@ -53,14 +53,14 @@ func TestRuntimeFinding(t *testing.T) {
 // A torn file before ours is named by the finding that status shows: containerd stops there, CRI-O does not.
 func TestBrokenFileBeforeOurs(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
-	if f := checkFolder(root, dir); f != nil {
-		t.Errorf("an empty folder: %+v", f)
+	if f := checkDirectory(root, dir); f != nil {
+		t.Errorf("an empty directory: %+v", f)
 	}
 	file := filepath.Join(dir, "00-multus.conf")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f := checkFolder(root, dir); f == nil || f.ID != "cni" || f.Severity != findings.Broken || !strings.Contains(f.Text, file) || !strings.Contains(f.Remedy, file) {
+	if f := checkDirectory(root, dir); f == nil || f.ID != "cni" || f.Severity != findings.Broken || !strings.Contains(f.Text, file) || !strings.Contains(f.Remedy, file) {
 		t.Errorf("a torn file: %+v", f)
 	}
 	if err := os.MkdirAll(filepath.Join(root, "etc/crio"), 0o755); err != nil {
@@ -69,7 +69,7 @@ func TestBrokenFileBeforeOurs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "etc/crio/crio.conf"), []byte("[crio.network]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f := checkFolder(root, dir); f == nil || f.Severity != findings.Warning {
+	if f := checkDirectory(root, dir); f == nil || f.Severity != findings.Warning {
 		t.Errorf("CRI-O: %+v", f)
 	}
 }
