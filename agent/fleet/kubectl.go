@@ -131,9 +131,9 @@ type running struct {
 			}
 		}
 		Status struct {
-			Phase             string
+			Phase                              string
 			AvailableReplicas, UpdatedReplicas int
-			Conditions        []struct{ Type, Status, Message string }
+			Conditions                         []struct{ Type, Status, Message string }
 		}
 	}
 }
