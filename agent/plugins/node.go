@@ -69,6 +69,7 @@ func load(file string) error {
 		}
 		return err
 	}
+	//lint:ignore SA1019 runtimes still read such files
 	c, err := libcni.ConfFromFile(file)
 	if err != nil {
 		return err
@@ -76,6 +77,7 @@ func load(file string) error {
 	if c.Network.Type == "" {
 		return errors.New("it names no plugin (type)")
 	}
+	//lint:ignore SA1019 as above
 	_, err = libcni.ConfListFromConf(c)
 	return err
 }

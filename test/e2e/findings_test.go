@@ -271,7 +271,12 @@ var elsewhere = map[string]string{
 	"policy":          "TestFarSide",    // a membership that denies pods' own addresses is refused: an older agent may have one
 	"input":           "TestCheckInput", // only where kubelet reports the mesh address
 	"lan-trusted":     "TestRoutedSites",
-	"agent":           "TestFindings", // and path, which follows from it
+	"lan-global":      "TestGlobalUnderlay",
+	"resolver":        "TestServersOfNow", // it needs a container
+	"controller":      "TestLeaderless",
+	"upkeep":          "TestCost",       // after an hour
+	"ip-version":      "TestBrokenIPv6", // it needs a relay with both versions
+	"agent":           "TestFindings",   // and path, which follows from it
 	"path":            "TestFindings",
 }
 

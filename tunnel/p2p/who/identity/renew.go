@@ -73,14 +73,14 @@ const (
 // waits. Another connection in place of the session would be another path: it needs ports that a NAT lets through, and a
 // relay has no other one to its members.
 type tlsConn struct {
-	t             *TLS
-	*records      // the socket
-	local, remote peer.ID
-	key           crypto.PubKey
-	state         network.ConnectionState
-	first         tls.ConnectionState
-	client        bool
-	renews        bool // the far end can
+	t        *TLS
+	*records // the socket
+	remote   peer.ID
+	key      crypto.PubKey
+	state    network.ConnectionState
+	first    tls.ConnectionState
+	client   bool
+	renews   bool // the far end can
 
 	session atomic.Pointer[tls.Conn]
 
