@@ -72,7 +72,8 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []findings.
 	reached = e.reach(ctx)
 	wg.Wait()
 	there = blamed(there, reached)
-	return append(append(out, there...), consequences(there, reached)...)
+	rest := consequences(there, reached) // before there is copied: it names the victims
+	return slices.Concat(out, there, rest)
 }
 
 // gatewayOf is a node's own address among its pods.
