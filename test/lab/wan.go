@@ -21,7 +21,7 @@ func (l *Lab) makeWAN() error {
 	l.WAN = wan
 	return wan.Script(
 		"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 || true",
-		"ip link add "+wanBridge+" type bridge",
+		"ip link add "+wanBridge+" type bridge mcast_snooping 0",
 		"ip addr add "+InternetAddr+"/16 dev "+wanBridge,
 		"ip addr add 2a05:5::1/32 dev "+wanBridge+" nodad",
 		"ip link set "+wanBridge+" up",
