@@ -109,7 +109,7 @@ func TestSignedMembership(t *testing.T) {
 	// A member forges a ban, and a statement, and passes them on.
 	forger.signs(t, three.Membership, "ban", two.Name)
 	curlPods(t, pods[three], pods[one], 10*time.Second) // edge-3 believes itself, and drops edge-2
-	logsLine(t, one, three.PeerID, forger.id, "a member passes on statements that do not count")
+	logsLine(t, one, three.PeerID, forger.id, "a member passes on statements of keys that do not count here")
 	curlPods(t, pods[one], pods[two], 2*time.Second)
 
 	// The site of edge-2 is offline, except for edge-1, where the operator bans edge-3.
