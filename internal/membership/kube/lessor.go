@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Each time that it
-	// says nothing new it is read half as often, down to selfRarely: for so long an annotation may have no effect. A change of its
+	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Where it says
+	// nothing new more than selfCalm times in a row, it is read half as often each time, down to selfRarely: for so long an annotation may have no effect. A change of its
 	// NodeRecord, which has no annotations, has it read immediately.
 	selfEvery  = time.Minute
 	selfRarely = 30 * time.Minute
+	selfCalm   = 3 // what kubelet reports follows the blocks
 	// selfKey requests it earlier, among the kinds that can be listed again.
 	selfKey = "self"
 )
@@ -118,7 +119,7 @@ func (l *lessor) look(ctx context.Context, name, last string) (version string, k
 
 // readSelf reads this node's own Node now and then, until ctx ends.
 func (r *reflector) readSelf(ctx context.Context, again wake.One) {
-	wait, last := selfEvery, (*api.Node)(nil)
+	wait, calm, last := selfEvery, 0, (*api.Node)(nil)
 	for ctx.Err() == nil {
 		rctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		var n api.Node
@@ -127,7 +128,10 @@ func (r *reflector) readSelf(ctx context.Context, again wake.One) {
 		switch {
 		case err == nil:
 			trim(&n)
-			if wait = min(2*wait, selfRarely); last == nil || !sameContent(last, &n) {
+			if calm++; last == nil || !sameContent(last, &n) {
+				calm = 0
+			}
+			if wait = min(2*wait, selfRarely); calm <= selfCalm {
 				wait = selfEvery
 			}
 			last = &n
@@ -141,7 +145,7 @@ func (r *reflector) readSelf(ctx context.Context, again wake.One) {
 		select {
 		case <-ctx.Done():
 		case <-again:
-			wait = selfEvery
+			wait, calm = selfEvery, 0
 		case <-t.C:
 		}
 		t.Stop()
