@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -10,32 +9,20 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
 )
 
-func keyOf(t *testing.T) (crypto.PrivKey, peer.ID) {
-	t.Helper()
-	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := peer.IDFromPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key, id
-}
-
 // A controller signs each admitted member once, again when it changes, and later than before; agents that pin the key which has
 // delegated to it believe that, from the record and beside the PodNetwork's own statements, and nothing that another one has signed.
 func TestSigner(t *testing.T) {
-	operator, pinned := keyOf(t)
-	key, self := keyOf(t)
-	forger, _ := keyOf(t)
-	_, a := keyOf(t)
-	_, b := keyOf(t)
+	operator, pinned := keytest.New(t)
+	key, self := keytest.New(t)
+	forger, _ := keytest.New(t)
+	_, a := keytest.New(t)
+	_, b := keytest.New(t)
 	block := netip.MustParsePrefix("10.244.1.0/24")
 	m := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto, Banned: []string{"b"},
 		Nodes: []mesh.Node{{Name: "a", PeerID: mesh.PeerID(a.String()), PodCIDRs: []netip.Prefix{block}},
@@ -76,10 +63,10 @@ func TestSigner(t *testing.T) {
 // A record keeps its statement until the signer has spoken, and the peer ID in it as long as it is of that Node: whoever writes
 // MeshNodes replaces no member. Another Node of that name gets another statement, and other blocks do.
 func TestRecordsKeepStatements(t *testing.T) {
-	key, _ := keyOf(t)
-	next, _ := keyOf(t)
-	_, a := keyOf(t)
-	_, b := keyOf(t)
+	key, _ := keytest.New(t)
+	next, _ := keytest.New(t)
+	_, a := keytest.New(t)
+	_, b := keytest.New(t)
 	sign := func(id peer.ID, block string, key crypto.PrivKey) string {
 		t.Helper()
 		x, err := signed.Sign(signed.Statement{Kind: signed.Member, Name: "a", ID: id, Epoch: 5, Blocks: []netip.Prefix{netip.MustParsePrefix(block)}}, key)

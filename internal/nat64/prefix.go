@@ -15,8 +15,7 @@ var (
 	lengths = [...]int{96, 64, 56, 48, 40, 32} //nolint:gochecknoglobals // a constant
 
 	// known are the prefixes of networks that this host is in, as far as they are dialed through or have worked, the last one
-	// first. Like its routes they are the process's:
-	// whoever judges an address has to see through them.
+	// first. Like its routes they are the process's: whoever judges an address has to see through them.
 	known atomic.Pointer[[]netip.Prefix] //nolint:gochecknoglobals // see above
 )
 

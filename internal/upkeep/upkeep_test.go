@@ -2,26 +2,14 @@ package upkeep
 
 import (
 	"io"
-	"net"
 	"testing"
+
+	"edgemesh/internal/tcptest"
 )
 
 // A connection is counted by what the kernel sent: every segment with its headers, and not while it carries pods' bytes.
 func TestTCP(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	c, s := tcptest.Pair(t)
 	b, pods := New(), uint64(0)
 	f := b.Follow(Relay, TCP(c), func() uint64 { return pods })
 	send := func(n int) {

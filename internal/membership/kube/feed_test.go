@@ -16,6 +16,22 @@ func recordsOf(rv string, nodes []api.Object) (out []api.Object) {
 	return out
 }
 
+// newRecordsWorld is a world in which the NodeRecords of those Nodes are in force.
+func newRecordsWorld(t *testing.T) (w *world, nodes []api.Object) {
+	t.Helper()
+	w = newWorld(t)
+	w.loop.steer()
+	w.list(true, w.lists)
+	w.hears(kept(true))
+	nodes = slices.Clone(w.lists["nodes"])
+	w.rv = 200
+	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
+	if !w.loop.known.feed.records {
+		t.Fatal("NodeRecords are not in force")
+	}
+	return w, nodes
+}
+
 // hears gives the loop a message as a reflector or the lessor sends it.
 func (w *world) hears(m any) {
 	w.loop.take(m)
@@ -107,16 +123,7 @@ func TestChangeOver(t *testing.T) {
 
 // Another history, seen in NodeRecords, begins with Nodes, and nobody leaves.
 func TestChangeOverHistory(t *testing.T) {
-	w := newWorld(t)
-	w.loop.steer()
-	w.list(true, w.lists)
-	w.hears(kept(true))
-	nodes := slices.Clone(w.lists["nodes"])
-	w.rv = 200
-	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
-	if !w.loop.known.feed.records {
-		t.Fatal("NodeRecords are not in force")
-	}
+	w, nodes := newRecordsWorld(t)
 	states := len(w.states)
 	w.uid = "cluster-2"
 	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes[:1])))

@@ -22,16 +22,7 @@ import (
 // A NodeRecord that moves a member's block, to another one that the attacker chose, to a node that was no member, or after the
 // record of its owner was deleted, counts for nothing until the Node says the same; what the Node says counts then.
 func TestForgedRecords(t *testing.T) {
-	w := newWorld(t)
-	w.loop.steer()
-	w.list(true, w.lists)
-	w.hears(kept(true))
-	nodes := slices.Clone(w.lists["nodes"])
-	w.rv = 200
-	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
-	if !w.loop.known.feed.records {
-		t.Fatal("NodeRecords are not in force")
-	}
+	w, nodes := newRecordsWorld(t)
 	var log bytes.Buffer
 	var read []string
 	w.loop.known.disputes.log = slog.New(slog.NewTextHandler(&log, nil))
@@ -102,13 +93,7 @@ func TestForgedRecords(t *testing.T) {
 // A NodeRecord that is deleted and made again is no other thing than one that changes: it counts if it says what the member had
 // last, and otherwise once the Node says it. One that covers the member's own block and a neighbour's takes neither.
 func TestForgedRecordsMadeAgain(t *testing.T) {
-	w := newWorld(t)
-	w.loop.steer()
-	w.list(true, w.lists)
-	w.hears(kept(true))
-	nodes := slices.Clone(w.lists["nodes"])
-	w.rv = 200
-	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes)))
+	w, nodes := newRecordsWorld(t)
 	var read []string
 	w.loop.known.disputes.read = func(open map[string]int) { read = slices.Sorted(maps.Keys(open)) }
 	rv := 200

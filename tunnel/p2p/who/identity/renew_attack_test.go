@@ -147,11 +147,11 @@ func begun(t *testing.T, client, server end, within time.Duration) (c, s *tlsCon
 	return c, s
 }
 
-// A connection that is new for its client cannot follow an old one.
-func TestNewConnectionFollowsNone(t *testing.T) {
-	client, server := newEnd(t, false), newEnd(t, false)
+// betweenSessions is a client's end whose first session has ended at both ends, and how the server's reading ends.
+func betweenSessions(t *testing.T, client, server end) (c *tlsConn, ended chan error) {
+	t.Helper()
 	c, s := begun(t, client, server, 5*time.Second)
-	ended := make(chan error, 1)
+	ended = make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, s)
 		ended <- err
@@ -164,6 +164,13 @@ func TestNewConnectionFollowsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Conn.SetWriteDeadline(time.Time{}) // crypto/tls's, after a close_notify
+	return c, ended
+}
+
+// A connection that is new for its client cannot follow an old one.
+func TestNewConnectionFollowsNone(t *testing.T) {
+	client, server := newEnd(t, false), newEnd(t, false)
+	c, ended := betweenSessions(t, client, server)
 	if again, err := client.t.SecureOutbound(t.Context(), c.Conn, server.id); err == nil {
 		_, err = again.Write([]byte("x"))
 		t.Fatal("a new handshake in place of the renewal:", err)
@@ -176,20 +183,7 @@ func TestNewConnectionFollowsNone(t *testing.T) {
 // Nor can one without ALPN, which crypto/tls accepts at both ends.
 func TestRenewalNeedsTheBinding(t *testing.T) {
 	client, server := newEnd(t, false), newEnd(t, false)
-	c, s := begun(t, client, server, 5*time.Second)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(io.Discard, s)
-		ended <- err
-	}()
-	session := c.session.Load()
-	if err := session.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := session.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
-	_ = c.Conn.SetWriteDeadline(time.Time{}) // crypto/tls's, after a close_notify
+	c, ended := betweenSessions(t, client, server)
 	cfg, _ := client.t.(*TLS).identity.ConfigForPeer(server.id)
 	cfg.NextProtos = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
