@@ -17,8 +17,8 @@ import (
 	"edgemesh/test/lab"
 )
 
-// idleRange holds the blocks of all members, block i being its ith /24.
-const idleRange = "10.192.0.0/10"
+// idleRange holds the blocks of all members, block i being its ith /24. The lab's name server stands outside it.
+const idleRange = "10.192.0.0/11"
 
 func idleBlock(i int) string { return fmt.Sprintf("10.%d.%d.0/24", 192+i/256, i%256) }
 

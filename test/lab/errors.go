@@ -13,6 +13,8 @@ var (
 	ErrMissingTool = errors.New("missing program")
 	// ErrTimeout means that a condition did not come true before its deadline.
 	ErrTimeout = errors.New("timed out")
+	// ErrEnded means that a program ended which a condition needs.
+	ErrEnded = errors.New("the agent ended")
 )
 
 // ExitError is a program that ended with a code other than 0.

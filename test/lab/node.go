@@ -210,7 +210,7 @@ func (n *Node) WaitPods(ctx context.Context) error {
 	file := filepath.Join(n.Config.RuntimeDir, "subnet.json")
 	return Until(ctx, 20*time.Millisecond, func() error {
 		if n.Agent != nil && !n.Agent.Running() {
-			return fmt.Errorf("node %s: the agent ended: %s\n%s", n.Name, n.Agent.state(), n.Agent.Tail(10))
+			return fmt.Errorf("node %s: %w: %s\n%s", n.Name, ErrEnded, n.Agent.state(), n.Agent.Tail(10))
 		}
 		if !fileExists(file) {
 			return fmt.Errorf("node %s: no subnet.json yet", n.Name)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -150,14 +151,14 @@ func (p *Process) state() string {
 }
 
 // Until calls f every interval until it returns nil; when ctx ends first the
-// error is ErrTimeout with f's last error.
+// error is ErrTimeout with f's last error. ErrEnded is returned at once.
 func Until(ctx context.Context, interval time.Duration, f func() error) error {
 	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
 		err := f()
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, ErrEnded) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
