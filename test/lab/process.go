@@ -151,7 +151,7 @@ func (p *Process) state() string {
 }
 
 // Until calls f every interval until it returns nil; when ctx ends first the
-// error is ErrTimeout with f's last error. ErrEnded is returned at once.
+// error is ErrTimeout with f's last error. ErrEnded is returned immediately.
 func Until(ctx context.Context, interval time.Duration, f func() error) error {
 	t := time.NewTicker(interval)
 	defer t.Stop()
