@@ -94,6 +94,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 			removeFile(cfg.StateDir, kube.MemoryFile),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, addressFile),
+			removeFile(cfg.StateDir, routersFile),
 			removeFile(cfg.StateDir, namesFile),
 			removeFile(cfg.StateDir, version.StateFile),
 			removeFile(cfg.StateDir, lockFile))

@@ -23,8 +23,12 @@ import (
 	"edgemesh/tunnel/tun"
 )
 
-// addressFile, in the state directory, is where p2p remembers members' addresses.
-const addressFile = "addresses.json"
+// addressFile and routersFile, in the state directory, are where p2p remembers members' addresses, and how long routers of this
+// node's sites remember silent connections.
+const (
+	addressFile = "addresses.json"
+	routersFile = "routers.json"
+)
 
 // namesFile, likewise, has the addresses of relays, the API and the proxy that are given by name.
 const namesFile = "names.json"
@@ -72,7 +76,8 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 		Key: n.key, Listen: cfg.Listen, Announced: cfg.Relay.Announce, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
 		PortGuessing: cfg.Punch.Guess == config.GuessAuto, Metered: n.metered, Upkeep: n.upkeep, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,
-		SocketMark: host.Mark, AddressFile: filepath.Join(cfg.StateDir, addressFile), Log: n.log.With("part", "p2p"),
+		SocketMark: host.Mark, AddressFile: filepath.Join(cfg.StateDir, addressFile),
+		RoutersFile: filepath.Join(cfg.StateDir, routersFile), Log: n.log.With("part", "p2p"),
 	})
 	switch {
 	case err == nil:

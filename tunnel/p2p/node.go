@@ -82,6 +82,8 @@ type Config struct {
 	SocketMark uint32
 	// AddressFile remembers across restarts where members were; "" remembers nothing.
 	AddressFile string
+	// RoutersFile remembers likewise how long the routers of this node's sites remember silent connections.
+	RoutersFile string
 	// MDNS finds members on the same LAN without any relay.
 	MDNS bool
 	// PortMapping requests ports from routers.
@@ -212,7 +214,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	n.relays = relays.New(relays.Config{
 		Self: self, Members: n.gater, Dialer: n.dialer, Names: cfg.Names, Heard: n.dialer.Sockets().Heard, KeepAlive: n.dialer.Sockets().KeepAlive,
 		Spawn: spawn, Now: cfg.now, Log: n.log,
-		Targets: n.targets,
+		Targets: n.targets, RoutersFile: cfg.RoutersFile,
 		SeenElsewhere: func(first bool) {
 			n.sense.Again()
 			if !first {

@@ -80,7 +80,7 @@ const closeGrace = 200 * time.Millisecond
 
 // Buffered puts buffers in front of c. closed, which may be nil, is called once, when c is about to be closed.
 func Buffered(c manet.Conn, closed func()) *Conn {
-	b := &Conn{Conn: c, onClose: closed, unacked: unacked{every: unackedEvery}, input: input{readSize: minReadBuffer},
+	b := &Conn{Conn: c, onClose: closed, unacked: unacked{every: unackedEvery, silence: MemberSilence}, input: input{readSize: minReadBuffer},
 		output: output{flushed: make(chan struct{}), tuner: newTuner(c), drain: drain.New(startWritten, minWritten, writeBuffer)}}
 	b.changed.L = &b.mu
 	b.io = c

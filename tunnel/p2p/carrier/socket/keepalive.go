@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// MemberSilence is how long a member may be silent until its relay's kernel probes whether it is there. What keeps the way to it
-	// open are the member's own probes, which no router lets rest as long.
-	MemberSilence = 5 * time.Minute
+	// MemberSilence is how long nothing may arrive from a member, its own keep-alives included, until its relay's kernel probes
+	// whether it is there. A member sends one every relays.MostSilence and 9 s at least, so that a living one is not probed.
+	MemberSilence = 130 * time.Second
 	// A probe that is not answered is repeated after keepAliveAgain seconds, keepAliveTries in all. Then the connection ends.
 	keepAliveAgain, keepAliveTries = 3, 3
 )
@@ -19,6 +19,14 @@ const (
 // counts as well.
 func (b *Conn) KeepAlive(silence time.Duration) {
 	KeepAlive(b.Conn, silence)
+	b.unacked.want(b.tuner.raw, func() { _ = b.Close() })
+}
+
+// Supervise is KeepAlive for a connection whose other end keeps it alive: it is probed only if nothing has arrived for MemberSilence.
+// What arrived is seen by the kernel's count of segments. A keep-alive, which is outside the window, leaves no other trace.
+func (b *Conn) Supervise() {
+	b.unacked.probe = func(after time.Duration) { KeepAlive(b.Conn, after) }
+	KeepAlive(b.Conn, 0)
 	b.unacked.want(b.tuner.raw, func() { _ = b.Close() })
 }
 

@@ -22,6 +22,12 @@ type unacked struct {
 	runs  bool
 	stuck time.Time     // bytes were unacknowledged then, and nothing was heard since
 	quiet time.Duration // since something was heard, when it was stopped with nothing on its way
+
+	probe   func(after time.Duration) // has the kernel probe the other end, 0: never; nil: nothing is probed. Set before want
+	silence time.Duration             // after which it does
+	arrived uint32                    // segments, at the last look at which there were more
+	since   time.Time                 // that look
+	probing bool
 }
 
 // want has end called, in a goroutine of its own, once nothing was heard for 30 to 40 s with bytes on their way.
@@ -73,11 +79,12 @@ func (u *unacked) look(now time.Time) (gone bool) {
 		return false
 	}
 	i := u.info()
+	u.supervise(i.Segs_in, now)
 	heard := now.Add(-time.Duration(i.Last_ack_recv) * time.Millisecond)
 	switch {
 	case i.Unacked == 0: // or the other end does not read, and says so
 		u.stuck = time.Time{}
-		if i.Notsent_bytes == 0 {
+		if i.Notsent_bytes == 0 && u.probe == nil {
 			u.runs = false
 			return false
 		}
@@ -88,6 +95,25 @@ func (u *unacked) look(now time.Time) (gone bool) {
 	}
 	u.timer.Reset(u.every)
 	return false
+}
+
+// supervise has the other end probed from which no segment has arrived for too long, until one does. The kernel ends the connection
+// if none does.
+func (u *unacked) supervise(arrived uint32, now time.Time) {
+	if u.probe == nil {
+		return
+	}
+	if arrived != u.arrived || u.since.IsZero() {
+		u.arrived, u.since = arrived, now
+	}
+	silent := now.Sub(u.since) >= u.silence
+	switch {
+	case silent && !u.probing:
+		u.probe(u.silence) // has passed: at once, and not again after an answer
+	case !silent && u.probing:
+		u.probe(0)
+	}
+	u.probing = silent
 }
 
 // info is what the kernel says; zeros where it says nothing.

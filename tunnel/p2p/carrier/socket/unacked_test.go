@@ -1,7 +1,9 @@
 package socket
 
 import (
+	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -101,5 +103,47 @@ func TestUnackedEnds(t *testing.T) {
 		if ne, ok := err.(net.Error); deaf == (ok && ne.Timeout()) {
 			t.Errorf("deaf %v: %v", deaf, err)
 		}
+	}
+}
+
+// A relay sends nothing to a member that keeps its connection alive, and probes one from which nothing comes any longer. The
+// connection ends if that is gone, and stays, probed once a silence, if it is there.
+func TestSupervise(t *testing.T) {
+	for name, end := range map[string]func(far net.Conn){
+		"gone":   func(far net.Conn) { KeepAlive(far, 0); deafen(t, far) },
+		"silent": func(far net.Conn) { KeepAlive(far, 0) },
+		"alive":  func(net.Conn) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			near, far := pair(t)
+			wrapped, err := manet.WrapNetConn(near)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := Buffered(wrapped, nil)
+			defer b.Close()
+			b.unacked.every, b.unacked.silence = 200*time.Millisecond, 4*time.Second
+			KeepAlive(far, time.Second)
+			b.Supervise()
+			time.Sleep(4 * time.Second)
+			before := b.unacked.info()
+			if before.Segs_in < 2 || before.Segs_out > before.Segs_in+1 {
+				t.Errorf("%d segments for the %d of a member that is there", before.Segs_out, before.Segs_in)
+			}
+			end(far)
+			wait := 9 * time.Second
+			if name == "gone" {
+				wait *= 2
+			}
+			_ = b.SetReadDeadline(time.Now().Add(wait))
+			_, err = b.Read(make([]byte, 1))
+			if errors.Is(err, os.ErrDeadlineExceeded) == (name == "gone") {
+				t.Errorf("after %v: %v", wait, err)
+			}
+			if after := b.unacked.info(); name == "silent" && after.Segs_out-before.Segs_out > 4 {
+				t.Errorf("probed %d times in %v", after.Segs_out-before.Segs_out, wait)
+			}
+		})
 	}
 }

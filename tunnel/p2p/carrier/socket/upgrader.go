@@ -12,7 +12,7 @@ import (
 // ofMember puts buffers in front of a relay's connection, and has the kernel notice when its other end is gone.
 func ofMember(c manet.Conn) manet.Conn {
 	b := Buffered(c, nil)
-	b.KeepAlive(MemberSilence)
+	b.Supervise()
 	return b
 }
 

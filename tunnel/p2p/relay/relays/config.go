@@ -39,6 +39,8 @@ type Config struct {
 	Log       *slog.Logger
 	// Targets bounds the dials of relays that are members: they say themselves where they are.
 	Targets *targets.Guard
+	// RoutersFile remembers across restarts how long routers on the way remember connections; "": nothing does.
+	RoutersFile string
 	// SeenElsewhere is called when a relay sees this node where none has seen it before; first: no relay has seen it at
 	// all until now, or its UDP socket was not looked at. NewAddress is called when the IPv4 address is another one.
 	SeenElsewhere func(first bool)

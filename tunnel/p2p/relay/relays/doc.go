@@ -16,6 +16,7 @@
 //	dial.go      one round of dials over all transports
 //	lead.go      where members are many: TCP first
 //	keepalive.go  how long idle TCP connections may be silent
+//	remember.go  what was learned of that, by place, across restarts
 //	beside.go    and QUIC as long as something needs it
 //	ports.go     from which ports: the listening ones, or others
 //	client.go    one relay: its connections, and the outcome of the last attempt

@@ -17,10 +17,12 @@ const (
 	keepFirst   = time.Minute
 	MostSilence = 110 * time.Second
 	keepLeast   = 10 * time.Second
-	// keepAgain is when what was too long is tried again, keepBlame how soon a relay has to be back for the silence to have been
+	// keepAgain is when what was too long is tried again, twice as late each time that it fails then, up to keepAgainMost: a router
+	// may forget at night what it kept by day. keepBlame how soon a relay has to be back for the silence to have been
 	// what ended its connection.
-	keepAgain = 24 * time.Hour
-	keepBlame = 30 * time.Second
+	keepAgain     = 24 * time.Hour
+	keepAgainMost = 16 * keepAgain
+	keepBlame     = 30 * time.Second
 	// keepLook is how often connections are looked at. That sends nothing.
 	keepLook = 10 * time.Second
 	// keepExact is how exactly the kernel keeps its timer.
@@ -32,6 +34,7 @@ type silence struct {
 	held   time.Duration // the longest that a connection survived
 	failed time.Duration // what one did not survive; 0: nothing
 	again  time.Duration // when as much is tried again
+	pause  time.Duration // until then, when it failed last
 }
 
 // cut is what is safe after failed.
@@ -63,7 +66,10 @@ func (s *silence) longer(now time.Duration) time.Duration {
 func (s *silence) survived(d time.Duration) { s.held = max(s.held, d) }
 
 func (s *silence) ended(now, d time.Duration) {
-	s.failed, s.again, s.held = d, now+keepAgain, 0
+	if s.pause == 0 || now >= s.again { // else it is the same failure, or that of a shorter one
+		s.pause = max(keepAgain, min(2*s.pause, keepAgainMost))
+	}
+	s.failed, s.again, s.held = d, now+s.pause, 0
 }
 
 // keepAlives has the kernel keep connections to relays alive over TCP. It belongs to the watch, except for what was learned.
@@ -74,8 +80,11 @@ type keepAlives struct {
 	looked  time.Duration
 	lost    map[peer.ID]keptLoss
 
-	mu sync.Mutex // a leaf: guards silence, kept and lost
+	remembered remembered
+
+	mu sync.Mutex // taken before remembered's: guards silence, place, kept and lost
 	silence
+	place string // where relays see the site; "" until one has said so
 }
 
 // keptAlive is one connection as it was at the last look.
@@ -92,11 +101,20 @@ type keptLoss struct {
 	silence, at time.Duration
 }
 
-// forget forgets what was learned: the site has another address, and maybe another router.
-func (k *keepAlives) forget() {
+// enter puts what was learned at a place in force, which is nothing at a new one: the router is another. moved: the site was
+// elsewhere until now.
+func (k *keepAlives) enter(place string, moved bool, date time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.silence = silence{}
+	if place != k.place {
+		if known, ok := k.remembered.at(place, date, k.Now()); ok || moved {
+			k.silence = known
+		}
+		k.place = place
+	}
+	if !moved {
+		return
+	}
 	clear(k.lost)
 	for _, was := range k.kept {
 		was.moved = true
@@ -135,6 +153,13 @@ func (k *keepAlives) look(at time.Time, now time.Duration) {
 	}
 	k.kept = seen
 	k.set(order, at, now)
+	if k.place != "" && k.silence != (silence{}) && k.remembered.note(k.place, k.silence, at, now) {
+		k.Spawn(func() {
+			if err := k.remembered.save(); err != nil {
+				k.Log.Warn("how long routers remember connections is not written: it is learned again after a restart", "err", err)
+			}
+		})
+	}
 }
 
 // live returns the connections over TCP to relays that are wanted. A member's are its paths, which are probed.

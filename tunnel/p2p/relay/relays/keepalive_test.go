@@ -1,7 +1,10 @@
 package relays
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -73,6 +76,7 @@ func newRouter(t *testing.T, relays int, forgets time.Duration, resets bool) *ro
 		r.conns[id] = &keptConn{remote: id}
 	}
 	r.keep = &s.keep
+	r.keep.Now, r.keep.Spawn = func() time.Duration { return r.now }, func(f func()) bool { f(); return true }
 	return r
 }
 
@@ -200,7 +204,7 @@ func TestKeepAliveMove(t *testing.T) {
 	r.run(time.Hour)
 	for id, c := range r.conns { // the second one notices later
 		r.again(id, c.probe+9*time.Second)
-		r.keep.forget()
+		r.keep.enter("192.0.2.7", true, start)
 		r.run(45 * time.Second)
 	}
 	if got := r.keep.failed; got != 0 {
@@ -215,6 +219,85 @@ func TestKeepAliveMove(t *testing.T) {
 	r.run(time.Hour)
 	if got := r.keep.safe(r.now); got >= r.forgets {
 		t.Errorf("%v behind a new router that forgets after %v", got, r.forgets)
+	}
+}
+
+// A NAT that keeps connections by day and forgets them at night costs one night in two, in four, in eight.
+func TestKeepAliveNights(t *testing.T) {
+	r := newRouter(t, 2, time.Hour, false)
+	r.lies = true
+	lost := 0
+	for range 32 {
+		before := r.ended
+		r.forgets = time.Hour
+		r.run(18 * time.Hour)
+		if r.ended != before {
+			t.Errorf("lost by day, at %v", r.now)
+		}
+		r.forgets = 50 * time.Second
+		if r.run(6 * time.Hour); r.ended != before {
+			lost++
+		}
+	}
+	if lost < 1 || lost > 7 {
+		t.Errorf("connections were lost in %d of 32 nights", lost)
+	}
+}
+
+// What a place has taught is in force again after a restart and after a visit elsewhere, however the date has jumped meanwhile, and
+// not at another place: the uplink that a site changes to has a NAT of its own.
+func TestKeepAliveRemembers(t *testing.T) {
+	const home, lte = "192.0.2.7", "203.0.113.9"
+	file := filepath.Join(t.TempDir(), "routers.json")
+	world := func() *router {
+		r := newRouter(t, 2, 50*time.Second, false)
+		r.keep.remembered.path = file
+		r.lies = true // both relays are lost once, as long as nothing is known
+		if err := r.keep.remembered.open(); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := world()
+	r.keep.enter(home, false, start.Add(r.now))
+	r.run(time.Hour)
+	if r.ended == 0 || r.keep.safe(r.now) >= 50*time.Second {
+		t.Fatalf("%d connections lost, %v afterwards", r.ended, r.keep.safe(r.now))
+	}
+	r = world()
+	r.keep.enter(home, false, start.Add(r.now))
+	if r.run(5 * time.Hour); r.ended != 0 {
+		t.Errorf("%d connections lost after a restart", r.ended)
+	}
+	r.keep.enter(lte, true, start.Add(r.now))
+	if got := r.keep.safe(r.now); got != keepFirst {
+		t.Errorf("%v elsewhere", got)
+	}
+	r.forgets = time.Hour
+	if r.run(time.Hour); r.keep.safe(r.now) != MostSilence {
+		t.Errorf("%v elsewhere, after an hour", r.keep.safe(r.now))
+	}
+	r.keep.enter(home, true, start.Add(r.now))
+	if got := r.keep.safe(r.now); got >= 50*time.Second {
+		t.Errorf("%v back at home", got)
+	}
+	for _, jump := range []time.Duration{-10 * 365 * keepAgain, 10 * 365 * keepAgain} {
+		s, ok := r.keep.remembered.at(home, start.Add(jump), r.now)
+		if !ok || s.again < r.now || s.again > r.now+keepAgain {
+			t.Errorf("a date that jumps by %v: tried again after %v", jump, s.again-r.now)
+		}
+	}
+	if err := os.WriteFile(file, []byte("[{]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.keep.remembered.open(); err == nil || len(r.keep.remembered.places) != 0 {
+		t.Errorf("a torn file: %v, %d places", err, len(r.keep.remembered.places))
+	}
+	for i := range 3 * maxPlaces {
+		r.keep.remembered.note(fmt.Sprint(i), silence{held: MostSilence}, time.Now(), r.now)
+	}
+	if got := len(r.keep.remembered.places); got != maxPlaces {
+		t.Errorf("%d places", got)
 	}
 }
 

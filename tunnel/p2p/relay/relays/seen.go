@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/network"
@@ -17,7 +18,7 @@ import (
 type Seen struct {
 	*common
 	clients func() []*client
-	moved   func() // the router has another address
+	entered func(place string, moved bool, date time.Time) // what site.place is; moved: the router has another address
 
 	mu   sync.Mutex          // a leaf
 	last []endpoint.Endpoint // as of the last call of SeenElsewhere
@@ -87,9 +88,7 @@ func (s *Seen) run(ctx context.Context, sub event.Subscription) {
 			}
 			if ip, ok := endpoint.IP(ev.ObservedAddr); ok {
 				moved, another := at.see(ip)
-				if moved {
-					s.moved()
-				}
+				s.entered(at.place(), moved, time.Now())
 				if another {
 					s.NewAddress() // the router has another address, or was restarted
 				}
@@ -113,6 +112,14 @@ func (s *site) see(ip netip.Addr) (moved, another bool) {
 	p, _ := ip.Prefix(64)
 	moved, s.v6 = s.v6.IsValid() && p != s.v6, p
 	return moved, false
+}
+
+// place names the site, by its IPv4 address where it has one: there are routers that forget.
+func (s *site) place() string {
+	if s.v4.IsValid() {
+		return s.v4.String()
+	}
+	return s.v6.String()
 }
 
 // observe notes that c's relay sees conn coming from a. Connections that were not dialed from a listening port say

@@ -33,9 +33,12 @@ func New(c Config) *Set {
 	s := &Set{common: common{Config: c, choose: wake.NewOne(), changed: &wake.All{}, surveys: make(chan struct{}, maxSurveys)}}
 	s.alone = s.isAlone
 	s.many = func() bool { return len(s.all()) >= choice.ManyRelays }
-	s.Seen = Seen{common: &s.common, clients: s.all, moved: s.keep.forget}
+	s.Seen = Seen{common: &s.common, clients: s.all, entered: s.keep.enter}
 	s.Witness = Witness{common: &s.common, clients: s.all}
-	s.keep = keepAlives{common: &s.common, clients: s.all, lost: make(map[peer.ID]keptLoss)}
+	s.keep = keepAlives{common: &s.common, clients: s.all, lost: make(map[peer.ID]keptLoss), remembered: remembered{path: c.RoutersFile}}
+	if err := s.keep.remembered.open(); err != nil {
+		c.Log.Warn("how long routers remember connections is learned again", "err", err)
+	}
 	s.Reports = Reports{common: &s.common, clients: s.all, of: make(map[peer.ID]*report), next: make(map[peer.ID]network.Conn)}
 	return s
 }
