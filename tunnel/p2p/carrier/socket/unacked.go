@@ -109,7 +109,7 @@ func (u *unacked) supervise(arrived uint32, now time.Time) {
 	silent := now.Sub(u.since) >= u.silence
 	switch {
 	case silent && !u.probing:
-		u.probe(u.silence) // has passed: at once, and not again after an answer
+		u.probe(u.silence) // has passed already: it probes now, and not again after an answer
 	case !silent && u.probing:
 		u.probe(0)
 	}
