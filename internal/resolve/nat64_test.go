@@ -21,7 +21,7 @@ func TestLiteralThroughNAT64(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	n := names(t, "", "127.0.0.1:1")
 	for host, reached := range map[string]bool{"5.5.5.5": true, "10.96.0.1": false} {
-		c, err := n.Dialer((&net.Dialer{Timeout: time.Second}).DialContext)(t.Context(), "tcp4", net.JoinHostPort(host, port))
+		c, err := n.Dialer((&net.Dialer{Timeout: 10 * time.Second}).DialContext)(t.Context(), "tcp4", net.JoinHostPort(host, port))
 		if (err == nil) != reached {
 			t.Errorf("%s: %v", host, err)
 		}
