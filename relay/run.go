@@ -237,8 +237,8 @@ type membership struct {
 
 // set applies a membership that was read without errors.
 func (m *membership) set(s mesh.State) {
-	m.loop.Begin()
-	defer m.loop.End()
+	_, end := m.loop.Begin(context.Background())
+	defer end()
 	m.server.metrics.memberships.WithLabelValues("good").Inc()
 	if err := m.server.setMembership(s); err != nil {
 		m.refuse(err)

@@ -101,11 +101,11 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	dog.Ready("taking part in the election of a leader")
-	loops := loops{surplus: dog.Loop("surplus PodBlocks"), records: dog.Loop("NodeRecords"), rollouts: dog.Loop("rollouts"), sight: dog.Loop("sight of nodes"), journal: dog.Loop("Events about members")}
+	shared, seen := watched{c}, dog.Loop("sight of nodes")
 	e.run(ctx, func(ctx context.Context) {
-		s := &surplus{api: watched{c, loops.surplus}, loop: loops.surplus, log: cfg.Log, metrics: m}
-		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: loops.sight, metrics: m, log: cfg.Log}
-		n := &records{api: watched{c, loops.records}, loop: loops.records, lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying()}
+		s := &surplus{api: shared, loop: dog.Loop("surplus PodBlocks"), log: cfg.Log, metrics: m}
+		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: seen, metrics: m, log: cfg.Log}
+		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying()}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		if cfg.Sign {
@@ -118,14 +118,14 @@ func Run(ctx context.Context, cfg Config) error {
 			all.Go(func() { x.run(ctx) })
 		}
 		all.Go(func() { n.run(ctx) })
-		p := &rollouts{api: watched{c, loops.rollouts}, loop: loops.rollouts, namespace: cfg.Namespace, log: cfg.Log, metrics: m}
+		p := &rollouts{api: shared, loop: dog.Loop("rollouts"), namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
-		all.Go(func() { newJournal(watched{c, loops.journal}, loops.journal, cfg.Log).run(ctx) })
+		all.Go(func() { newJournal(shared, dog.Loop("Events about members"), cfg.Log).run(ctx) })
 		if cfg.Enroll || cfg.Map != "" {
 			all.Go(func() { g.run(ctx) })
 		}
 		if !cfg.Enroll { // these nodes have kubelets that are heard
-			kubelets := &sight{Sight: g.sight, api: watched{c, loops.sight}, loop: loops.sight, log: cfg.Log, pace: writing()}
+			kubelets := &sight{Sight: g.sight, api: shared, loop: seen, log: cfg.Log, pace: writing()}
 			all.Go(func() { kubelets.run(ctx) })
 		}
 		all.Wait()

@@ -102,7 +102,7 @@ func (g *registry) serve(ctx context.Context) error {
 		c.Run(ctx, func() []peer.AddrInfo { return *g.relays.Load() }, func(n int) { g.metrics.relays.Set(float64(n)) })
 	})
 	if g.answers {
-		nodes := &sight{Sight: g.sight, api: watched{g.api, g.loop}, loop: g.loop, log: g.log, pace: writing(), sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
+		nodes := &sight{Sight: g.sight, api: watched{g.api}, loop: g.loop, log: g.log, pace: writing(), sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
 		stay.Go(func() { nodes.run(ctx) })
 	}
 	if g.mapAt != "" {

@@ -76,8 +76,8 @@ func trimBinding(o api.Object) {
 
 // hear takes what the API says of MeshNodes.
 func (j *journal) hear(ctx context.Context, n news) {
-	j.loop.Begin()
-	defer j.loop.End()
+	ctx, end := j.loop.Begin(ctx)
+	defer end()
 	switch {
 	case n.err != nil:
 		if j.reported.Due("follow") {
@@ -147,8 +147,8 @@ func (j *journal) take(ctx context.Context, e client.Event) {
 
 // readBans reads whom the PodNetwork bans.
 func (j *journal) readBans(ctx context.Context) {
-	j.loop.Begin()
-	defer j.loop.End()
+	ctx, end := j.loop.Begin(ctx)
+	defer end()
 	var n api.PodNetwork
 	err := j.api.Get(ctx, api.PodNetworks().Path(api.NetworkName), &n)
 	if err != nil || j.members == nil {

@@ -66,11 +66,11 @@ type election struct {
 // run calls lead whenever this process is the leader, until ctx ends. lead returns when
 // its context ends, which is when the Lease is lost.
 func (e *election) run(ctx context.Context, lead func(context.Context)) {
-	e.loop.Begin() // it always has work: the Lease
-	defer e.loop.End()
+	work, end := e.loop.Begin(ctx) // it always has work: the Lease
+	defer end()
 	for ctx.Err() == nil {
-		if held, err := e.step(ctx, renewTime); held {
-			e.reign(ctx, lead)
+		if held, err := e.step(work, renewTime); held {
+			e.reign(ctx, work, lead)
 		} else if err != nil {
 			e.logOnce(slog.LevelWarn, "unreachable", "cannot take part in the election of a leader: nothing is done if no other controller leads; retrying", "err", err)
 		} else if e.seen.holder != "" {
@@ -80,8 +80,8 @@ func (e *election) run(ctx context.Context, lead func(context.Context)) {
 	}
 }
 
-// reign runs lead for as long as the Lease is held, and gives it back when ctx ends.
-func (e *election) reign(ctx context.Context, lead func(context.Context)) {
+// reign runs lead for as long as the Lease is held, and gives it back when ctx ends. What lead does is not this loop's work.
+func (e *election) reign(ctx, work context.Context, lead func(context.Context)) {
 	reign, end := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -90,7 +90,7 @@ func (e *election) reign(ctx context.Context, lead func(context.Context)) {
 	}()
 	e.logOnce(slog.LevelInfo, e.identity, "leading", "identity", e.identity)
 	e.leads(true)
-	why := e.keep(ctx)
+	why := e.keep(work)
 	end()
 	<-done
 	e.leads(false)
@@ -124,7 +124,7 @@ func (e *election) keep(ctx context.Context) (why string) {
 // step gets the Lease, or renews it, if nobody else holds it. Without an error it reports
 // whether this process leads now.
 func (e *election) step(ctx context.Context, limit time.Duration) (bool, error) {
-	e.loop.Step()
+	watchdog.Step(ctx)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()

@@ -72,7 +72,7 @@ func (r *records) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case n := <-in:
-			r.hear(n)
+			r.hear(ctx, n)
 		case r.statement = <-r.signed:
 			r.markAll()
 		case <-again.C:
@@ -144,9 +144,9 @@ func trimNode(o api.Object) {
 }
 
 // hear takes what the API says of Nodes and NodeRecords.
-func (r *records) hear(n news) {
-	r.loop.Begin()
-	defer r.loop.End()
+func (r *records) hear(ctx context.Context, n news) {
+	_, end := r.loop.Begin(ctx)
+	defer end()
 	if r.note("follow "+n.kind.Name, n.err); n.err != nil {
 		return
 	}
@@ -206,8 +206,8 @@ func (r *records) take(e client.Event) {
 // round makes the records of the names that changed agree with the Nodes, those of removed Nodes first. What fails stays
 // dirty.
 func (r *records) round(ctx context.Context) error {
-	r.loop.Begin()
-	defer r.loop.End()
+	ctx, end := r.loop.Begin(ctx)
+	defer end()
 	if len(r.dirty) == 0 {
 		return nil
 	}

@@ -67,7 +67,7 @@ func (r *rollouts) run(ctx context.Context) {
 			return
 		case n := <-in:
 			err = n.err
-			r.hear(n, time.Now())
+			r.hear(ctx, n, time.Now())
 		case <-next.C:
 		}
 		wait := calm
@@ -97,9 +97,9 @@ func trimPod(o api.Object) {
 }
 
 // hear takes what the API says of the agents' pods.
-func (r *rollouts) hear(n news, now time.Time) {
-	r.loop.Begin()
-	defer r.loop.End()
+func (r *rollouts) hear(ctx context.Context, n news, now time.Time) {
+	_, end := r.loop.Begin(ctx)
+	defer end()
 	switch {
 	case n.err != nil:
 		return
@@ -244,8 +244,8 @@ func lastWords(t *api.Terminated) string {
 
 // round writes into the PodNetwork's status which revisions fail.
 func (r *rollouts) round(ctx context.Context, now time.Time) (time.Duration, error) {
-	r.loop.Begin()
-	defer r.loop.End()
+	ctx, end := r.loop.Begin(ctx)
+	defer end()
 	path := api.PodNetworks().Path(api.NetworkName)
 	var n api.PodNetwork
 	if !r.read {

@@ -65,7 +65,7 @@ func TestRollouts(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	see := func(what string, p *api.Pod) {
 		trimPod(p)
-		r.hear(news{event: client.Event{What: what, Object: p}}, now)
+		r.hear(t.Context(), news{event: client.Event{What: what, Object: p}}, now)
 	}
 	want := func(why string, revisions ...string) {
 		t.Helper()
@@ -81,7 +81,7 @@ func TestRollouts(t *testing.T) {
 		}
 	}
 	ok := running(0, 0)
-	r.hear(news{all: true, list: []api.Object{agentPod("a", "1", true, ok), agentPod("b", "1", true, ok), agentPod("c", "1", true, ok),
+	r.hear(t.Context(), news{all: true, list: []api.Object{agentPod("a", "1", true, ok), agentPod("b", "1", true, ok), agentPod("c", "1", true, ok),
 		agentPod("dark", "1", false, ok), agentPod("bad", "1", false, running(9, 1))}}, now)
 	want("one node does not work, as before")
 
@@ -120,7 +120,7 @@ func TestRollouts(t *testing.T) {
 
 	// Another one leads: it knows by the status.
 	r = &rollouts{api: f, log: r.log, metrics: r.metrics}
-	r.hear(news{all: true, list: []api.Object{agentPod("b", "2", false, ended(2)), agentPod("c", "1", true, ok)}}, now)
+	r.hear(t.Context(), news{all: true, list: []api.Object{agentPod("b", "2", false, ended(2)), agentPod("c", "1", true, ok)}}, now)
 	want("after the leader has changed", "2 b")
 	see(client.Modified, agentPod("b", "2", true, running(3, 2)))
 	now = now.Add(calm)

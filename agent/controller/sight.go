@@ -148,7 +148,7 @@ func (s *sight) run(ctx context.Context) {
 			return
 		case n := <-in:
 			err = n.err
-			s.hear(n)
+			s.hear(ctx, n)
 		case <-next.C:
 			err = s.round(ctx)
 		}
@@ -159,9 +159,9 @@ func (s *sight) run(ctx context.Context) {
 }
 
 // hear takes what the API says of MeshNodes and Nodes.
-func (s *sight) hear(n news) {
-	s.loop.Begin()
-	defer s.loop.End()
+func (s *sight) hear(ctx context.Context, n news) {
+	_, end := s.loop.Begin(ctx)
+	defer end()
 	if n.err != nil {
 		return
 	}
@@ -220,8 +220,8 @@ func (s *sight) take(what string, o api.Object) {
 
 // round queries every MeshNode once.
 func (s *sight) round(ctx context.Context) error {
-	s.loop.Begin()
-	defer s.loop.End()
+	ctx, end := s.loop.Begin(ctx)
+	defer end()
 	var says map[string]map[peer.ID]answer
 	if s.relays == nil {
 		says = s.queryPlatform()
@@ -290,7 +290,7 @@ func (s *sight) query(ctx context.Context, relays []peer.AddrInfo) map[string]ma
 				mu.Lock()
 				defer mu.Unlock()
 				answers[r.ID] = says
-				s.loop.Step()
+				watchdog.Step(ctx)
 			})
 		}
 	}

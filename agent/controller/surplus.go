@@ -44,7 +44,7 @@ func (s *surplus) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case n := <-in:
-			s.hear(n)
+			s.hear(ctx, n)
 			if len(s.dirty) > 0 && !waiting {
 				next.Reset(gather)
 				waiting = true
@@ -64,9 +64,9 @@ func (s *surplus) run(ctx context.Context) {
 }
 
 // hear takes what the API says of PodBlocks.
-func (s *surplus) hear(n news) {
-	s.loop.Begin()
-	defer s.loop.End()
+func (s *surplus) hear(ctx context.Context, n news) {
+	_, end := s.loop.Begin(ctx)
+	defer end()
 	switch {
 	case n.err != nil:
 		s.metrics.failures.Inc()
@@ -110,8 +110,8 @@ func (s *surplus) take(e client.Event) {
 // sweep deletes what the nodes have in surplus that changed. Nodes where that fails stay
 // dirty.
 func (s *surplus) sweep(ctx context.Context) error {
-	s.loop.Begin()
-	defer s.loop.End()
+	ctx, end := s.loop.Begin(ctx)
+	defer end()
 	if len(s.dirty) == 0 {
 		return nil
 	}

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"context"
+	"net/url"
 	"runtime"
 	"slices"
 	"testing"
@@ -14,13 +16,13 @@ import (
 func TestWatchedCalls(t *testing.T) {
 	for name, call := range map[string]func(*watchdog.Loop){
 		"election":          func(l *watchdog.Loop) { (&election{loop: l}).run(t.Context(), nil) },
-		"surplus: news":     func(l *watchdog.Loop) { (&surplus{loop: l}).hear(news{}) },
+		"surplus: news":     func(l *watchdog.Loop) { (&surplus{loop: l}).hear(t.Context(), news{}) },
 		"surplus: deletion": func(l *watchdog.Loop) { _ = (&surplus{loop: l}).sweep(t.Context()) },
-		"records: news":     func(l *watchdog.Loop) { (&records{loop: l}).hear(news{}) },
+		"records: news":     func(l *watchdog.Loop) { (&records{loop: l}).hear(t.Context(), news{}) },
 		"records: round":    func(l *watchdog.Loop) { _ = (&records{loop: l}).round(t.Context()) },
-		"rollouts: news":    func(l *watchdog.Loop) { (&rollouts{loop: l}).hear(news{}, time.Now()) },
+		"rollouts: news":    func(l *watchdog.Loop) { (&rollouts{loop: l}).hear(t.Context(), news{}, time.Now()) },
 		"rollouts: round":   func(l *watchdog.Loop) { _, _ = (&rollouts{loop: l}).round(t.Context(), time.Now()) },
-		"sight: news":       func(l *watchdog.Loop) { (&sight{loop: l}).hear(news{}) },
+		"sight: news":       func(l *watchdog.Loop) { (&sight{loop: l}).hear(t.Context(), news{}) },
 		"sight: round":      func(l *watchdog.Loop) { _ = (&sight{loop: l}).round(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -30,19 +32,54 @@ func TestWatchedCalls(t *testing.T) {
 				loop := dog.Loop(name)
 				go call(loop)
 				synctest.Wait()
-				busy := func() bool {
-					return slices.ContainsFunc(dog.Works(), func(w watchdog.Work) bool { return w.Name == name && w.Busy })
-				}
-				if !busy() {
+				if !slices.ContainsFunc(dog.Works(), func(w watchdog.Work) bool { return w.Name == name && w.Busy }) {
 					t.Errorf("%+v: it has work", dog.Works())
 				}
-				request := loop.Outside()
-				if busy() {
-					t.Error("it waits for another machine")
-				}
-				request()
 				close(back)
 			})
 		})
 	}
+}
+
+// A request is no work of the loop that waits for it, and ends with it.
+func TestRequestsAreOutside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dog := watchdog.New(watchdog.Config{})
+		busy := func() bool { return dog.Works()[0].Busy }
+		work, end := dog.Loop("loop").Begin(t.Context())
+		defer end()
+		back := make(chan struct{})
+		api := watched{silentAPI{back: back}}
+		for name, request := range map[string]func() error{
+			"get":    func() error { return api.Get(work, "", nil) },
+			"create": func() error { return api.Create(work, "", nil, nil) },
+			"patch":  func() error { return api.Patch(work, "", "", nil, nil, nil) },
+			"remove": func() error { return api.Remove(work, "", "") },
+		} {
+			go func() { _ = request() }()
+			synctest.Wait()
+			if busy() {
+				t.Errorf("%s: it waits for another machine", name)
+			}
+			back <- struct{}{}
+			synctest.Wait()
+			if !busy() {
+				t.Errorf("%s: the request is over", name)
+			}
+		}
+	})
+}
+
+// silentAPI answers when it is allowed to.
+type silentAPI struct {
+	cluster
+	back chan struct{}
+}
+
+func (a silentAPI) Get(context.Context, string, any) error         { <-a.back; return nil }
+func (a silentAPI) Create(context.Context, string, any, any) error { <-a.back; return nil }
+func (a silentAPI) Remove(context.Context, string, string) error   { <-a.back; return nil }
+func (a silentAPI) Patch(context.Context, string, string, url.Values, any, any) error {
+	<-a.back
+	return nil
 }

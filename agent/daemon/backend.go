@@ -23,13 +23,13 @@ type backend struct {
 	doctor        *doctor
 	pinger        pinger
 	explainer     explainer
-	calls         *watchdog.Calls
+	calls         *watchdog.Loop
 	observer      observe.Node // shows other members which paths this node uses, and queries them
 }
 
 // Status implements control.Backend.
 func (b *backend) Status(all bool) control.Status {
-	defer b.calls.Begin("status")()
+	defer b.calls.Call("status")()
 	s, d := b.paths(all), b.doctor
 	s.Node, s.PeerID, s.Site, s.Fallbacks = b.name, d.id.String(), d.force.current().Self.Site, b.degraded
 	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), d.now()
@@ -47,7 +47,7 @@ func (b *backend) paths(all bool) control.Status {
 
 // observed is what a map shows, each second while one is open: only the members in use.
 func (b *backend) observed() control.Status {
-	defer b.calls.Begin("map")()
+	defer b.calls.Call("map")()
 	s := b.paths(false)
 	s.Findings = b.doctor.now()
 	return s
@@ -55,21 +55,21 @@ func (b *backend) observed() control.Status {
 
 // Doctor implements control.Backend.
 func (b *backend) Doctor(ctx context.Context) []findings.Finding {
-	defer b.calls.Begin("doctor")()
+	defer b.calls.Call("doctor")()
 	return b.doctor.Doctor(ctx)
 }
 
 // Ping implements control.Backend. One without end is not watched: it may wait for long between two probes.
 func (b *backend) Ping(ctx context.Context, r control.PingRequest, each func(control.PingResult)) (control.PingReply, error) {
 	if r.Count > 0 { // it ends by itself, as all others do
-		defer b.calls.Begin("ping")()
+		defer b.calls.Call("ping")()
 	}
 	return b.pinger.Ping(ctx, r, each)
 }
 
 // Explain implements control.Backend.
 func (b *backend) Explain(ctx context.Context, to string) ([]findings.Finding, error) {
-	defer b.calls.Begin("doctor NODE")()
+	defer b.calls.Call("doctor NODE")()
 	return b.explainer.Explain(ctx, to)
 }
 

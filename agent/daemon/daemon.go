@@ -419,7 +419,7 @@ func (d *daemon) serve(ctx context.Context) error {
 func (d *daemon) backend(ctx context.Context) *backend {
 	r := reach{plan: d.force.current, node: d.node, tunnel: d.tunnel, lan: d.lan}
 	b := &backend{
-		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), calls: d.dog.Calls("control socket"),
+		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), calls: d.dog.Loop("control socket"),
 		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, names: d.names, upkeep: d.upkeep, metered: d.metered, node: d.node, device: d.device,
 			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, log: d.log},
 		pinger:    pinger{r},

@@ -43,7 +43,7 @@ func TestWatchedCalls(t *testing.T) {
 				back := make(chan struct{})
 				dog := watchdog.New(watchdog.Config{Block: func(string) { <-back; runtime.Goexit() }})
 				loop := dog.Loop(x.loop)
-				calls := dog.Calls("control socket")
+				calls := dog.Loop("control socket")
 				go x.call(&membership{loop: loop}, &backend{calls: calls})
 				synctest.Wait()
 				if all := dog.Works(); !slices.ContainsFunc(all, func(w watchdog.Work) bool { return w.Name == x.loop && w.Busy }) {

@@ -245,14 +245,14 @@ func (r repairer) run(ctx context.Context) {
 	rested := time.Now() // no repair before
 	look := nextLook{last: time.Now()}
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
-	r.loop.Begin()
+	work, end := r.loop.Begin(ctx)
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := r.kernel.addresses()
 		own.report(append([]string{r.node.Status().Kind.String()}, describe.Texts(addrs)...))
 		r.followMesh(addrs)
 		relay.report(r.relay.Enabled, r.node.RelayAddrs(r.relay.Announce))
-		r.loop.End()
+		end()
 		select {
 		case <-ctx.Done():
 			return
@@ -262,9 +262,9 @@ func (r repairer) run(ctx context.Context) {
 				return
 			}
 		}
-		r.loop.Begin()
-		err := r.kernel.apply(ctx)
-		r.loop.Step()
+		work, end = r.loop.Begin(ctx)
+		err := r.kernel.apply(work)
+		watchdog.Step(work)
 		if err != nil && ctx.Err() == nil {
 			r.log.Error("could not set kernel state; retrying", "every", retryEvery, "err", err)
 		}
@@ -273,8 +273,8 @@ func (r repairer) run(ctx context.Context) {
 		}
 		r.kernel.repaired(err)
 		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
-		r.kernel.look(ctx, untilLook == 0)
-		r.loop.Step()
+		r.kernel.look(work, untilLook == 0)
+		watchdog.Step(work)
 		if untilLook == 0 {
 			look = nextLook{last: time.Now()}
 			untilLook = probeEvery

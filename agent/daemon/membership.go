@@ -50,8 +50,6 @@ type membership struct {
 // onState brings a changed membership into force. It refuses a state without this node,
 // which does not say what this node should do; the others cut it off themselves.
 func (m *membership) onState(ctx context.Context, s mesh.State) {
-	m.loop.Begin()
-	defer m.loop.End()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bring(ctx, s)
@@ -62,16 +60,16 @@ func (m *membership) retryRefused(ctx context.Context) {
 	for wake.Sleep(ctx, repairEvery) {
 		m.mu.Lock()
 		if m.force.whyRefused() != "" {
-			m.loop.Begin()
 			m.bring(ctx, m.ranges.given)
-			m.loop.End()
 		}
 		m.mu.Unlock()
 	}
 }
 
-// bring brings s into force.
+// bring brings s into force. The caller holds mu.
 func (m *membership) bring(ctx context.Context, s mesh.State) {
+	ctx, end := m.loop.Begin(ctx) // not before the lock is taken: whoever has it may work for long
+	defer end()
 	began := time.Now()
 	was, _ := m.force.plan()
 	s, err := m.ranges.admit(s, was)
@@ -110,9 +108,9 @@ func (m *membership) bring(ctx context.Context, s mesh.State) {
 		return
 	}
 	m.who.Report(p.Since(was.Plan), s)
-	m.loop.Step()
+	watchdog.Step(ctx)
 	m.distribute(news)
-	m.loop.Step()
+	watchdog.Step(ctx)
 	defer m.trim(news)
 	m.verify(p)
 	if err := m.apply(ctx, p); err != nil {
@@ -157,10 +155,10 @@ func (m *membership) onConfirmed(ctx context.Context) {
 // replan brings this node's changed part in native and VXLAN paths into force; the
 // membership is the same.
 func (m *membership) replan(ctx context.Context) {
-	m.loop.Begin()
-	defer m.loop.End()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	ctx, end := m.loop.Begin(ctx)
+	defer end()
 	p, _ := m.force.plan()
 	p.Plan = m.lan.complete(p.Plan)
 	m.force.setPlan(p)

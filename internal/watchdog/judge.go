@@ -1,6 +1,9 @@
 package watchdog
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Work is where a loop stands.
 type Work struct {
@@ -8,7 +11,17 @@ type Work struct {
 	Busy  bool   // it has work
 	Steps uint64 // changes whenever it gets something done, or waits for work
 	Free  func() // nil, or what may free it: called once, after half of Patience
+
+	task *task // nil: a source shows it, under a name of its own
 }
+
+// id is what distinguishes one work from others.
+type id struct {
+	name string
+	task *task
+}
+
+func (w Work) id() id { return id{w.Name, w.task} }
 
 // Hung is a loop that hangs.
 type Hung struct {
@@ -21,7 +34,7 @@ type Hung struct {
 // process that was stopped and one that got no processor accuse nobody.
 type judge struct {
 	last  time.Duration // of the last look, since the boot
-	loops map[string]*stalled
+	loops map[id]*stalled
 }
 
 // stalled is a loop that has had work since it made progress.
@@ -40,12 +53,12 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 	passed := now - j.last
 	j.last = now
 	onTime := passed <= j.next()+late
-	loops := make(map[string]*stalled)
+	loops := make(map[id]*stalled)
 	for _, x := range all {
 		if !x.Busy {
 			continue
 		}
-		s := j.loops[x.Name]
+		s := j.loops[x.id()]
 		if s == nil || s.steps != x.Steps {
 			s = &stalled{steps: x.Steps, since: time.Now()}
 		} else if !onTime {
@@ -53,7 +66,7 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 		} else {
 			s.time += passed
 		}
-		loops[x.Name] = s
+		loops[x.id()] = s
 	}
 	if onTime && anyStalled(loops) && waits() {
 		for _, s := range loops {
@@ -62,7 +75,7 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 		}
 	}
 	for _, x := range all {
-		s := loops[x.Name]
+		s := loops[x.id()]
 		if s == nil {
 			continue
 		}
@@ -71,13 +84,21 @@ func (j *judge) look(now time.Duration, all []Work, waits func() bool) (hung []H
 			free = append(free, x.Free)
 		}
 		if s.hung = s.hung || s.time > Patience-closer/2; s.hung { // looks do not come to the microsecond
-			hung = append(hung, Hung{Name: x.Name, Since: s.since})
+			hung = add(hung, Hung{Name: x.Name, Since: s.since})
 		} else if s.waits >= waitsLong {
-			hung = append(hung, Hung{x.Name, s.since, "a thread waits for a disk, for another program's lock of a file or for a child, which a restart does not end"})
+			hung = add(hung, Hung{x.Name, s.since, "a thread waits for a disk, for another program's lock of a file or for a child, which a restart does not end"})
 		}
 	}
 	j.loops = loops
 	return hung, free
+}
+
+// add adds a loop, once for all of its work that hangs for the same reason.
+func add(all []Hung, h Hung) []Hung {
+	if slices.ContainsFunc(all, func(o Hung) bool { return o.Name == h.Name && o.Why == h.Why }) {
+		return all
+	}
+	return append(all, h)
 }
 
 // next is when to look again: soon, where it is about to matter.
@@ -88,7 +109,7 @@ func (j *judge) next() time.Duration {
 	return every
 }
 
-func anyStalled(loops map[string]*stalled) bool {
+func anyStalled(loops map[id]*stalled) bool {
 	for _, s := range loops {
 		if s.time > 0 {
 			return true

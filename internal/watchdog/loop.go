@@ -1,99 +1,76 @@
 package watchdog
 
 import (
+	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 )
 
-// Loop is what a loop marks: it works between Begin and End, and otherwise waits for work. Several goroutines may share one; then
-// the work of any of them is progress. A nil one is watched by nobody.
+// Loop is a part of the program that has work from time to time. Each piece of it is watched by itself: those that come and go
+// hide none that hangs. A nil Loop is watched by nobody.
 type Loop struct {
-	name         string
-	begun, ended atomic.Uint64
-	steps        atomic.Uint64
-	outside      atomic.Int64      // requests under way to other machines
-	block        func(loop string) // of tests
+	name string
+	dog  *Watchdog
 }
 
-// Begin marks that there is work.
-func (l *Loop) Begin() {
+// task is one piece of work.
+type task struct {
+	name    string
+	steps   atomic.Uint64
+	outside atomic.Int64 // requests under way to other machines
+}
+
+// taskKey is the key of a task in the context of its work.
+type taskKey struct{}
+
+// Begin marks that there is work until end is called. Step and Outside find it by the context.
+func (l *Loop) Begin(ctx context.Context) (work context.Context, end func()) {
 	if l == nil {
-		return
+		return ctx, func() {}
 	}
-	l.begun.Add(1)
-	if l.block != nil {
-		l.block(l.name)
-	}
+	t := l.dog.begin(l.name)
+	return context.WithValue(ctx, taskKey{}, t), func() { l.dog.end(t) }
 }
 
-// Step marks that some of it is done.
-func (l *Loop) Step() {
-	if l != nil {
-		l.steps.Add(1)
-	}
-}
-
-// End marks that it is done.
-func (l *Loop) End() {
-	if l != nil {
-		l.ended.Add(1)
-	}
-}
-
-// Outside marks that the work waits for another machine until the function that it returns is called: that is no hang.
-func (l *Loop) Outside() (back func()) {
+// Call is Begin for work that has a name of its own, and neither steps nor requests.
+func (l *Loop) Call(kind string) (end func()) {
 	if l == nil {
 		return func() {}
 	}
-	l.outside.Add(1)
-	return func() { l.Step(); l.outside.Add(-1) }
+	t := l.dog.begin(l.name + ": " + kind)
+	return func() { l.dog.end(t) }
 }
 
-func (l *Loop) work() Work {
-	ended := l.ended.Load() // first: work that begins meanwhile is still work
-	return Work{Name: l.name, Busy: l.begun.Load() != ended && l.outside.Load() == 0, Steps: ended + l.steps.Load()}
+// Step marks that a part of the work of ctx is done.
+func Step(ctx context.Context) {
+	if t, ok := ctx.Value(taskKey{}).(*task); ok {
+		t.steps.Add(1)
+	}
 }
 
-// Calls are what others want of a part of the program, at the same time. Of each kind the oldest one has to end: those that come
-// and go hide none that hangs. Nil ones are watched by nobody.
-type Calls struct {
-	name  string
-	block func(loop string) // of tests
-
-	mu    sync.Mutex // a leaf
-	last  uint64
-	under map[string][]uint64 // those under way, by kind and in order
-}
-
-// Begin marks that there is a call, until the function that it returns is called.
-func (c *Calls) Begin(kind string) (end func()) {
-	if c == nil {
+// Outside marks that the work of ctx waits for another machine until back is called: that is no hang.
+func Outside(ctx context.Context) (back func()) {
+	t, ok := ctx.Value(taskKey{}).(*task)
+	if !ok {
 		return func() {}
 	}
-	c.mu.Lock()
-	c.last++
-	n := c.last
-	c.under[kind] = append(c.under[kind], n)
-	c.mu.Unlock()
-	if c.block != nil {
-		c.block(c.loop(kind))
-	}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.under[kind] = slices.DeleteFunc(c.under[kind], func(x uint64) bool { return x == n })
-	}
+	t.outside.Add(1)
+	return func() { t.steps.Add(1); t.outside.Add(-1) }
 }
 
-func (c *Calls) loop(kind string) string { return c.name + ": " + kind }
-
-func (c *Calls) watch(show func(Work)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for kind, all := range c.under {
-		if len(all) > 0 {
-			show(Work{Name: c.loop(kind), Busy: true, Steps: all[0]})
-		}
+func (w *Watchdog) begin(name string) *task {
+	t := &task{name: name}
+	w.mu.Lock()
+	w.tasks = append(w.tasks, t)
+	w.mu.Unlock()
+	if w.cfg.Block != nil {
+		w.cfg.Block(name)
 	}
+	return t
+}
+
+func (w *Watchdog) end(t *task) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tasks = slices.DeleteFunc(w.tasks, func(o *task) bool { return o == t })
 }

@@ -89,12 +89,12 @@ type Watchdog struct {
 	started time.Duration
 
 	mu       sync.Mutex // a leaf
-	sources  []*watched
-	loops    []*Loop
-	memory   *ends  // nil: there is none
-	spared   bool   // report only: the process has ended too often, or is too young for one without memory
-	disabled bool   // it has ended too often, so the service manager's watchdog is off
-	status   string // of Ready, "": not yet
+	sources  []*source
+	tasks    []*task // in the order in which they began
+	memory   *ends   // nil: there is none
+	spared   bool    // report only: the process has ended too often, or is too young for one without memory
+	disabled bool    // it has ended too often, so the service manager's watchdog is off
+	status   string  // of Ready, "": not yet
 	hung     []Hung
 	crashed  []Hung    // looking at these crashed
 	ending   bool      // the process is about to end
@@ -142,33 +142,13 @@ func sinceBoot() time.Duration {
 
 // Watch has a source looked at from now on. The name is the finding's where the source itself hangs.
 func (w *Watchdog) Watch(name string, f Source) {
-	if look := f; w.cfg.Block != nil {
-		f = func(show func(Work)) { w.cfg.Block(name); look(show) }
-	}
-	w.watch(name, f)
-}
-
-func (w *Watchdog) watch(name string, f Source) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sources = append(w.sources, &watched{name: name, look: f, free: true})
+	w.sources = append(w.sources, &source{name: name, look: f})
 }
 
-// Loop returns a new loop that is watched from now on.
-func (w *Watchdog) Loop(name string) *Loop {
-	l := &Loop{name: name, block: w.cfg.Block}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.loops = append(w.loops, l)
-	return l
-}
-
-// Calls returns new calls that are watched from now on.
-func (w *Watchdog) Calls(name string) *Calls {
-	c := &Calls{name: name, block: w.cfg.Block, under: make(map[string][]uint64)}
-	w.watch(name, c.watch)
-	return c
-}
+// Loop returns a loop whose work is watched.
+func (w *Watchdog) Loop(name string) *Loop { return &Loop{name, w} }
 
 // Remember keeps in dir how often the process ended out of order. Call it once no other process uses dir, and the function that
 // it returns when this one ends in order.
@@ -318,23 +298,6 @@ func (w *Watchdog) run(ctx context.Context) {
 	}
 }
 
-// Works is where all loops stand.
-func (w *Watchdog) Works() []Work {
-	all, _ := w.works()
-	return all
-}
-
-func (w *Watchdog) works() (all []Work, sources []*watched) {
-	w.mu.Lock()
-	sources, loops := w.sources, w.loops // only appended to
-	w.mu.Unlock()
-	all = lookAt(sources)
-	for _, l := range loops {
-		all = append(all, l.work())
-	}
-	return all, sources
-}
-
 func (w *Watchdog) isEnding() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -343,15 +306,7 @@ func (w *Watchdog) isEnding() bool {
 
 // look looks at all loops once, and acts on what it sees.
 func (w *Watchdog) look(ctx context.Context, j *judge) {
-	all, sources := w.works()
-	for _, s := range sources {
-		if why := s.panicked(); why != "" {
-			w.cfg.Log.Error("a loop is not watched any longer: looking at it crashed", "loop", s.name, "err", why)
-			w.mu.Lock()
-			w.crashed = append(w.crashed, Hung{s.name, time.Now(), "looking at it crashed, so it is not watched any longer"})
-			w.mu.Unlock()
-		}
-	}
+	all := w.Works()
 	now := w.cfg.now()
 	hung, free := j.look(now, all, w.cfg.waits)
 	for _, f := range free {
@@ -418,81 +373,61 @@ func (w *Watchdog) act(ctx context.Context, now time.Duration, hung []Hung, news
 	w.cfg.Log.Error("this restart cannot be remembered, so it waits until the process has run for 20 minutes", "err", err)
 }
 
-// watched is a source, and the look at it.
-type watched struct {
+// source is a part of the program that shows its loops. It belongs to Watchdog.mu.
+type source struct {
 	name string
 	look Source
-
-	mu    sync.Mutex // a leaf
-	free  bool       // no look is under way
-	last  []Work     // what the last look saw
-	crash string     // why looking crashed, until it is reported
+	busy bool   // a look is under way; a task stands for it
+	last []Work // what the last look saw
 }
 
-// begin looks, unless a look is under way; done is called when it has ended.
-func (s *watched) begin(done func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.free {
-		done()
-		return
-	}
-	s.free = false
-	go func() {
-		defer done()
-		var all []Work
-		crash := ""
-		func() {
-			defer func() {
-				if r := recover(); r != nil {
-					crash = fmt.Sprintf("%v\n%s", r, debug.Stack())
-				}
-			}()
-			s.look(func(x Work) { all = append(all, x) })
-		}()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.last, s.free, s.crash = all, true, crash; crash != "" {
-			s.look = func(func(Work)) {}
+// Works is where all loops stand. It looks at all sources at the same time, for lookTime at most.
+func (w *Watchdog) Works() (all []Work) {
+	var looks sync.WaitGroup
+	w.mu.Lock()
+	for _, s := range w.sources {
+		if !s.busy {
+			s.busy = true
+			looks.Go(func() { w.lookAt(s) })
 		}
-	}()
-}
-
-// works is what the look that has ended saw. One that has not is work without progress.
-func (s *watched) works() []Work {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.free {
-		return []Work{{Name: s.name, Busy: true}}
 	}
-	return s.last
-}
-
-func (s *watched) panicked() (why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	why, s.crash = s.crash, ""
-	return why
-}
-
-// lookAt looks at all sources at the same time, for lookTime at most.
-func lookAt(sources []*watched) (all []Work) {
-	done := make(chan struct{}, len(sources))
-	for _, s := range sources {
-		s.begin(func() { done <- struct{}{} })
+	w.mu.Unlock()
+	done := make(chan struct{})
+	go func() { looks.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(lookTime):
 	}
-	timer := time.NewTimer(lookTime)
-	defer timer.Stop()
-	for range sources {
-		select {
-		case <-done:
-			continue
-		case <-timer.C:
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sources {
+		if !s.busy {
+			all = append(all, s.last...)
 		}
-		break
 	}
-	for _, s := range sources {
-		all = append(all, s.works()...)
+	for _, t := range w.tasks {
+		all = append(all, Work{Name: t.name, Busy: t.outside.Load() == 0, Steps: t.steps.Load(), task: t})
 	}
 	return all
+}
+
+// lookAt looks at one source, and never again after it has crashed.
+func (w *Watchdog) lookAt(s *source) {
+	defer w.end(w.begin(s.name))
+	var all []Work
+	crash := func() (crash any) {
+		defer func() { crash = recover() }()
+		s.look(func(x Work) { all = append(all, x) })
+		return nil
+	}()
+	if crash != nil {
+		w.cfg.Log.Error("a loop is not watched any longer: looking at it crashed", "loop", s.name, "err", crash, "stack", string(debug.Stack()))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.busy, s.last = false, all
+	if crash != nil {
+		w.sources = slices.DeleteFunc(w.sources, func(o *source) bool { return o == s })
+		w.crashed = append(w.crashed, Hung{s.name, time.Now(), "looking at it crashed, so it is not watched any longer"})
+	}
 }

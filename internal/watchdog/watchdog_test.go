@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -124,7 +125,7 @@ func TestHungLoopIsNamedAndEndsTheProcess(t *testing.T) {
 				b := newBench(t, t.TempDir())
 				l := b.Loop("kernel repair")
 				after(time.Minute + offset)
-				l.Begin() // and never ends
+				l.Begin(t.Context()) // and never ends
 				hangs := time.Now()
 				for b.names() == "" && time.Since(hangs) < time.Minute {
 					after(10 * time.Millisecond)
@@ -157,38 +158,38 @@ func TestHungLoopIsNamedAndEndsTheProcess(t *testing.T) {
 // What must never count: no work, slow work, a suspended machine, a process that waits for its disk.
 func TestNoHang(t *testing.T) {
 	for name, live := range map[string]func(b *bench, l *Loop){
-		"no work":   func(_ *bench, _ *Loop) { after(time.Hour) },
-		"slow work": func(_ *bench, l *Loop) { l.Begin(); slowly(l.Step); l.End() },
-		"short work": func(_ *bench, l *Loop) {
-			slowly(func() { l.Begin(); l.End() })
+		"no work": func(_ *bench, _ *Loop) { after(time.Hour) },
+		"slow work": func(_ *bench, l *Loop) {
+			work, end := l.Begin(context.Background())
+			slowly(func() { Step(work) })
+			end()
 		},
-		"work of others": func(_ *bench, l *Loop) {
-			l.Begin() // one of several hangs
-			slowly(func() { l.Begin(); l.End() })
+		"short work": func(_ *bench, l *Loop) {
+			slowly(func() { _, end := l.Begin(context.Background()); end() })
 		},
 		"another machine": func(_ *bench, l *Loop) {
-			l.Begin()
-			back := l.Outside()
+			work, end := l.Begin(context.Background())
+			back := Outside(work)
 			after(10 * time.Minute)
 			back()
-			l.End()
+			end()
 		},
 		"suspended": func(b *bench, l *Loop) {
-			l.Begin()
+			_, end := l.Begin(context.Background())
 			after(Patience - 2*every)
 			b.suspended.Add(int64(time.Hour))
 			if err := b.Healthy(); err != nil {
 				panic(err) // before the first look
 			}
 			after(Patience - every)
-			l.End()
+			end()
 			after(time.Minute)
 		},
 		"slow disk": func(b *bench, l *Loop) {
 			b.waits.Store(true)
-			l.Begin()
+			_, end := l.Begin(context.Background())
 			after(waitsLong)
-			l.End()
+			end()
 			b.waits.Store(false)
 			after(time.Minute)
 		},
@@ -217,13 +218,13 @@ func slowly(f func()) {
 	}
 }
 
-// Callers that hang are no progress, however many come.
+// Callers that hang are no progress, however many come, and are named once.
 func TestEachCallerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		l := b.Loop("control socket")
 		for range 3 {
-			l.Begin()
+			l.Begin(t.Context())
 			after(25 * time.Second)
 		}
 		if b.ends() == 0 || b.names() != "control socket" {
@@ -232,12 +233,46 @@ func TestEachCallerHangs(t *testing.T) {
 	})
 }
 
+// Of goroutines that share a loop, the work, steps and requests of one hide no other.
+func TestSharedLoopHidesNone(t *testing.T) {
+	for name, other := range map[string]func(l *Loop){
+		"work": func(l *Loop) {
+			slowly(func() { _, end := l.Begin(context.Background()); end() })
+		},
+		"steps": func(l *Loop) {
+			work, end := l.Begin(context.Background())
+			slowly(func() { Step(work) })
+			end()
+		},
+		"request": func(l *Loop) {
+			work, end := l.Begin(context.Background())
+			back := Outside(work)
+			after(10 * time.Minute)
+			back()
+			end()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, t.TempDir())
+				l := b.Loop("loop")
+				l.Begin(t.Context()) // and never ends
+				go other(l)
+				if after(36 * time.Second); b.names() != "loop" || b.ends() == 0 {
+					t.Errorf("%d ends, hung %q", b.ends(), b.names())
+				}
+				after(10 * time.Minute)
+			})
+		})
+	}
+}
+
 // A disk that is slow ends nothing, is named after five minutes, and saves nobody once it is not.
 func TestHangBehindSlowDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		b.waits.Store(true)
-		b.Loop("loop").Begin()
+		b.Loop("loop").Begin(t.Context())
 		after(10 * time.Minute)
 		if b.names() != "loop" || b.Hung()[0].Why == "" || b.ends() != 0 || b.Healthy() != nil || b.said("loops hang") != 1 {
 			t.Errorf("%d ends, hung %+v, %v", b.ends(), b.Hung(), b.Healthy())
@@ -256,7 +291,7 @@ func TestWatchdogHangs(t *testing.T) {
 			b := newBench(t, t.TempDir())
 			hangs := make(chan struct{})
 			var once atomic.Bool
-			b.Loop("loop").Begin()
+			b.Loop("loop").Begin(t.Context())
 			after(every + every/2)
 			b.cfg.waits = func() bool {
 				if once.CompareAndSwap(false, true) {
@@ -297,7 +332,7 @@ func TestRemembersLate(t *testing.T) {
 		if b.said("three times") != 1 || b.count("WATCHDOG_USEC=0") != 1 {
 			t.Errorf("%s %q", b.log.String(), b.sent)
 		}
-		b.Loop("loop").Begin()
+		b.Loop("loop").Begin(t.Context())
 		if after(time.Minute); b.ends() != 0 || b.names() != "loop" {
 			t.Errorf("%d ends, hung %q", b.ends(), b.names())
 		}
@@ -341,7 +376,7 @@ func TestSourcesThatHangAndCrash(t *testing.T) {
 		if after(Patience/2 + 3*every); freed.Load() != 1 {
 			t.Errorf("freed %d times", freed.Load())
 		}
-		b.Loop("loop").Begin()
+		b.Loop("loop").Begin(t.Context())
 		after(40 * time.Second)
 		if b.names() != "tunnel, loop, crashes" || b.said("crashed") != 1 || b.Hung()[2].Why == "" {
 			t.Errorf("hung: %q; %s", b.names(), b.log.String())
@@ -357,7 +392,7 @@ func TestThreeRestartsAnHour(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBenchAt(t, dir, boot)
 			after(time.Minute)
-			b.Loop("loop").Begin()
+			b.Loop("loop").Begin(t.Context())
 			after(2 * time.Minute)
 			switch wants := n < mostEnds; {
 			case wants != (b.ends() > 0), wants == (b.Healthy() == nil):
@@ -438,7 +473,7 @@ func noDirectory(t *testing.T, dir string) string {
 func TestNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, noDirectory(t, t.TempDir()))
-		b.Loop("loop").Begin()
+		b.Loop("loop").Begin(t.Context())
 		after(19 * time.Minute)
 		if b.ends() != 0 || b.names() != "loop" || b.Healthy() != nil || b.said("cannot be remembered") != 1 {
 			t.Errorf("%d ends, hung %q, %v", b.ends(), b.names(), b.Healthy())
@@ -455,7 +490,7 @@ func TestBlockedReports(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		forever := make(chan struct{})
 		b.cfg.stacks = blocked(forever)
-		b.Loop("loop").Begin()
+		b.Loop("loop").Begin(t.Context())
 		if after(40 * time.Second); b.ends() == 0 {
 			t.Error("not ended: the log blocks")
 		}
@@ -465,7 +500,7 @@ func TestBlockedReports(t *testing.T) {
 		dir := t.TempDir()
 		b := newBench(t, dir)
 		noDirectory(t, dir)
-		b.Loop("loop").Begin()
+		b.Loop("loop").Begin(t.Context())
 		if after(10 * time.Minute); b.ends() != 0 || b.names() != "loop" || b.said("waits until") != 1 {
 			t.Errorf("%d ends: %s", b.ends(), b.log.String())
 		}
@@ -500,10 +535,11 @@ func TestReady(t *testing.T) {
 
 func TestNobodyWatches(t *testing.T) {
 	var l *Loop
-	l.Begin()
-	l.Step()
-	l.Outside()()
-	l.End()
+	work, end := l.Begin(t.Context())
+	Step(work)
+	Outside(work)()
+	end()
+	l.Call("of nobody")()
 }
 
 // A thread that waits for another program's lock of a file.
@@ -543,22 +579,22 @@ func TestCalls(t *testing.T) {
 func TestCallsThatComeAndGoHideNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
-		c := b.Calls("control socket")
+		c := b.Loop("control socket")
 		after(time.Minute)
 		for range 120 { // each is progress, and they overlap
-			end := c.Begin("map")
+			end := c.Call("map")
 			after(20 * time.Second)
-			c.Begin("map")()
+			c.Call("map")()
 			end()
 		}
 		if b.ends() != 0 || b.names() != "" {
 			t.Fatalf("%d ends, hung %q, where each call ended in time", b.ends(), b.names())
 		}
-		c.Begin("doctor") // never ends
+		c.Call("doctor") // never ends
 		hangs := time.Now()
 		for b.names() == "" && time.Since(hangs) < time.Minute {
-			c.Begin("map")()
-			c.Begin("doctor")()
+			c.Call("map")()
+			c.Call("doctor")()
 			after(100 * time.Millisecond)
 		}
 		if named := time.Since(hangs); b.names() != "control socket: doctor" || named > 33*time.Second {
