@@ -1,7 +1,6 @@
 package livemap
 
 import (
-	"bytes"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
@@ -13,12 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
-	"path"
 	"strings"
 	"sync"
 	"time"
@@ -30,8 +28,9 @@ import (
 var files embed.FS
 
 const (
-	// headerTime and writeTime bound a request's header and one message to a page.
+	// headerTime, sendTime and writeTime bound a request's header, its answer, and one message to a page.
 	headerTime = 5 * time.Second
+	sendTime   = time.Minute
 	writeTime  = 10 * time.Second
 	// maxHeader bounds a request's header, in bytes.
 	maxHeader = 16 << 10
@@ -70,7 +69,7 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, ReadTimeout: headerTime,
+		Handler: handler, ReadHeaderTimeout: headerTime, MaxHeaderBytes: maxHeader, ReadTimeout: headerTime, WriteTimeout: sendTime,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients come and go
 	}
 	running.Go(func() { _ = server.Serve(l) })
@@ -84,28 +83,13 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 }
 
 func (p Page) handler(ctx context.Context, h *hub) (http.Handler, error) {
-	mux := http.NewServeMux()
-	entries, err := files.ReadDir("web")
+	web, err := fs.Sub(files, "web")
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries {
-		content, err := files.ReadFile(path.Join("web", e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		name, packed := strings.CutSuffix(e.Name(), ".gz")
-		if !packed {
-			if content, err = pack(content); err != nil {
-				return nil, err
-			}
-		}
-		pattern := "GET /" + name
-		if name == "index.html" {
-			pattern = "GET /{$}"
-		}
-		mux.HandleFunc(pattern, asset(name, content))
-	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /", http.FileServerFS(web))
+	mux.HandleFunc("GET /cytoscape.min.js", library)
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { events(ctx, h, w, r) })
 	mux.HandleFunc("GET /pair", func(w http.ResponseWriter, r *http.Request) {
 		d, ok := h.m.detail(r.FormValue("a"), r.FormValue("b"))
@@ -160,46 +144,25 @@ func (p Page) cookie(r *http.Request) string {
 	return cookie + "-" + port
 }
 
-// pack compresses an asset.
-func pack(content []byte) ([]byte, error) {
-	var out bytes.Buffer
-	z := gzip.NewWriter(&out)
-	_, err := z.Write(content)
-	if err = errors.Join(err, z.Close()); err != nil {
-		return nil, err
+// library serves the file that is embedded compressed. Clients that do not take it so get it unpacked.
+func library(w http.ResponseWriter, r *http.Request) {
+	packed, err := files.Open("web/cytoscape.min.js.gz")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
-	return out.Bytes(), nil
-}
-
-// asset serves a file that is held compressed, since the first paint may wait for a slow link. Clients that do not take
-// it so get it unpacked.
-func asset(name string, packed []byte) http.HandlerFunc {
-	kind := mime.TypeByExtension(path.Ext(name))
-	switch path.Ext(name) { // the system's own table may lack these
-	case ".js":
-		kind = "text/javascript; charset=utf-8"
-	case ".html":
-		kind = "text/html; charset=utf-8"
-	case ".css":
-		kind = "text/css; charset=utf-8"
-	case ".LICENSE":
-		kind = "text/plain; charset=utf-8"
+	w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = io.Copy(w, packed)
+		return
 	}
-	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", kind)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
-		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-			w.Header().Set("Content-Encoding", "gzip")
-			_, _ = w.Write(packed)
-			return
-		}
-		plain, err := gzip.NewReader(bytes.NewReader(packed))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		_, _ = io.Copy(w, plain)
+	plain, err := gzip.NewReader(packed)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
+	_, _ = io.Copy(w, plain)
 }
 
 // events streams the map: everything first, then what changes.
