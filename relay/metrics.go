@@ -6,20 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	web "edgemesh/internal/endpoint"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
-	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
@@ -38,7 +33,7 @@ type metrics struct {
 func newMetrics(limits relayservice.Limits, peers, joined func() int) *metrics {
 	m := &metrics{
 		Metrics:  relayservice.NewMetrics(limits),
-		registry: prometheus.NewRegistry(),
+		registry: web.Registry(version.Number()),
 		peers:    peers, joined: joined,
 		memberships: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgemesh_relay_membership_reads_total", Help: "Memberships read, good and bad."}, []string{"result"}),
@@ -51,9 +46,6 @@ func newMetrics(limits relayservice.Limits, peers, joined func() int) *metrics {
 	}
 	m.registry.MustRegister(m.Collectors()...)
 	m.registry.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
-			ConstLabels: prometheus.Labels{"version": version.Number(), "goversion": runtime.Version()}}, func() float64 { return 1 }),
 		m.memberships,
 		gauge("edgemesh_relay_members", "Members of the membership in force.", func() float64 { return float64(m.members.Load()) }),
 		gauge("edgemesh_relay_joined_peers", "Peers that have proved the join secret, connected now.", func() float64 { return float64(m.joined()) }),
@@ -62,14 +54,12 @@ func newMetrics(limits relayservice.Limits, peers, joined func() int) *metrics {
 	return m
 }
 
-// endpoint serves /metrics, /healthz (no loop hangs) and /readyz (members
-// can use the relay).
+// endpoint serves /metrics, /healthz (no loop hangs) and /readyz (members can use the relay).
 type endpoint struct {
-	server *http.Server
-	mesh   *web.Follower // nil unless it is served on mesh addresses, too
-	addr   net.Addr
-	ready  atomic.Bool
-	done   chan struct{}
+	mesh  *web.Follower // nil unless it is served on mesh addresses, too
+	addr  net.Addr
+	ready atomic.Bool
+	close func()
 }
 
 // serveHTTP starts the endpoint on address (host:port).
@@ -79,29 +69,19 @@ func serveHTTP(address string, reg *prometheus.Registry, healthy func() error, l
 	if err != nil {
 		return nil, fmt.Errorf("metricsAddress: %w: %w", errListen, err)
 	}
-	e := &endpoint{addr: l.Addr(), done: make(chan struct{})}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", watchdog.Handler(healthy))
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	e := &endpoint{addr: l.Addr()}
+	h := web.Handler(reg, healthy, func(context.Context) error {
 		if !e.ready.Load() {
-			http.Error(w, "relay is starting or stopping", http.StatusServiceUnavailable)
-			return
+			return errors.New("the relay is starting or stopping")
 		}
-		fmt.Fprintln(w, "ok")
+		return nil
 	})
 	if mesh {
-		if e.mesh, err = web.NewFollower(l.Addr(), mux, logger); err != nil {
-			return nil, err
+		if e.mesh, err = web.NewFollower(l.Addr(), h, logger); err != nil {
+			return nil, errors.Join(err, l.Close())
 		}
 	}
-	e.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
-	go func() {
-		defer close(e.done)
-		if err := e.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error("metrics endpoint failed: no metrics or health checks until the relay restarts", "err", err)
-		}
-	}()
+	e.close = web.Serve(l, h, logger)
 	return e, nil
 }
 
@@ -128,11 +108,4 @@ func (e *endpoint) followMesh(ctx context.Context, runtimeDir string, logger *sl
 			return
 		}
 	}
-}
-
-func (e *endpoint) close(ctx context.Context) {
-	if err := e.server.Shutdown(ctx); err != nil {
-		_ = e.server.Close()
-	}
-	<-e.done
 }

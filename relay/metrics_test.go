@@ -23,7 +23,7 @@ func TestMetricsInTheMesh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.close(t.Context())
+	defer e.close()
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

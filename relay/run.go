@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -35,9 +34,6 @@ import (
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"
 )
-
-// shutdownTime bounds the end of the metrics endpoint.
-const shutdownTime = 2 * time.Second
 
 // run is the relay from its configuration to SIGTERM (the end of ctx). It writes
 // the relay's addresses to stdout, one per line, once it is ready.
@@ -157,11 +153,7 @@ func serve(ctx context.Context, c config, m *membership, members source.Source, 
 		if web.mesh != nil {
 			wg.Go(func() { web.followMesh(ctx, c.runtimeDir, m.log) })
 		}
-		defer func() {
-			end, cancel := context.WithTimeout(context.Background(), shutdownTime)
-			defer cancel()
-			web.close(end)
-		}()
+		defer web.close()
 	}
 	if err := printAddresses(m.server, m.self, stdout, m.log); err != nil {
 		return err

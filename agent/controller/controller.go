@@ -97,7 +97,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if err != nil {
 			return fmt.Errorf("%w: --metrics-address: %w; free the port, set another one, or \"\" for none", ErrConfig, err)
 		}
-		defer endpoint.Serve(l, m.handler(dog.Healthy), cfg.Log)()
+		defer endpoint.Serve(l, endpoint.Handler(m.registry, dog.Healthy, m.ready), cfg.Log)()
 	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	dog.Ready("taking part in the election of a leader")

@@ -1,19 +1,16 @@
 package controller
 
 import (
-	"fmt"
-	"net/http"
-	"runtime"
+	"context"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"edgemesh/internal/endpoint"
 	"edgemesh/internal/version"
-	"edgemesh/internal/watchdog"
 )
 
 // unheard is how long the API may be silent before the controller is not ready.
@@ -33,7 +30,7 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		registry: endpoint.Registry(version.Number()),
 		leader:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_controller_leader", Help: "1 while this controller leads."}),
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "edgemesh_controller_surplus_blocks_deleted_total", Help: "PodBlocks deleted that nodes had claimed beyond those that count."}),
@@ -46,11 +43,7 @@ func newMetrics() *metrics {
 		records: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "edgemesh_controller_node_records", Help: "NodeRecords, one for each Node, as the leader has seen them."}),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
-		ConstLabels: prometheus.Labels{"version": version.Number(), "goversion": runtime.Version()}})
-	build.Set(1)
-	m.registry.MustRegister(build, m.leader, m.deleted, m.failures, m.requests, m.relays, m.records,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.leader, m.deleted, m.failures, m.requests, m.relays, m.records)
 	return m
 }
 
@@ -71,17 +64,10 @@ func (m *metrics) request(err error) {
 // hear notes that the API has answered.
 func (m *metrics) hear() { m.last.Store(time.Now().UnixNano()) }
 
-// handler serves /metrics, /healthz (no loop hangs) and /readyz (the API answers it).
-func (m *metrics) handler(healthy func() error) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", watchdog.Handler(healthy))
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if time.Since(time.Unix(0, m.last.Load())) > unheard {
-			http.Error(w, "the API does not answer", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	return mux
+// ready says why the controller is not: the API does not answer it.
+func (m *metrics) ready(context.Context) error {
+	if time.Since(time.Unix(0, m.last.Load())) > unheard {
+		return errors.New("the API does not answer")
+	}
+	return nil
 }

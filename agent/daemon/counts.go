@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,7 +21,6 @@ var (
 
 // counts are what happens to paths since the start. Each series exists from then on: one that appears late has no rate.
 type counts struct {
-	build   prometheus.Gauge
 	changes *prometheus.CounterVec // by the path that is used now
 	punches *prometheus.CounterVec
 	probes  *prometheus.HistogramVec
@@ -30,14 +28,12 @@ type counts struct {
 	relay   *relayservice.Metrics // nil: this node is no relay
 }
 
-func newCounts(version string, relay *relayservice.Limits) *counts {
+func newCounts(relay *relayservice.Limits) *counts {
 	histogram := func(name, help, label string, buckets ...float64) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, NativeHistogramBucketFactor: 1.2,
 			NativeHistogramMaxBucketNumber: 60, Buckets: buckets}, []string{label})
 	}
 	c := &counts{
-		build: prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_build_info", Help: "1; the labels say what runs.",
-			ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()}}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "edgemesh_path_changes_total",
 			Help: "Changes of the tunnel's path to a member, by the path used since, and whether the one before was lost."}, []string{"path", "lost"}),
 		punches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "edgemesh_punch_attempts_total",
@@ -50,7 +46,6 @@ func newCounts(version string, relay *relayservice.Limits) *counts {
 	if relay != nil {
 		c.relay = relayservice.NewMetrics(*relay)
 	}
-	c.build.Set(1)
 	for _, k := range tunnelKinds {
 		c.probes.WithLabelValues(string(k))
 		c.queues.WithLabelValues(string(k))
@@ -69,7 +64,7 @@ func newCounts(version string, relay *relayservice.Limits) *counts {
 }
 
 func (c *counts) collectors() []prometheus.Collector {
-	out := []prometheus.Collector{c.build, c.changes, c.punches, c.probes, c.queues}
+	out := []prometheus.Collector{c.changes, c.punches, c.probes, c.queues}
 	if c.relay != nil {
 		out = append(out, c.relay.Collectors()...)
 	}

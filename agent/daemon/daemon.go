@@ -151,7 +151,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return keyError(err)
 	}
 	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, dog: dog, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(o.Version, relayLimits(cfg.Relay)), upkeep: upkeep.New()}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New()}
 	memory.AfterStart()
 	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -445,7 +445,7 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 	if d.cfg.CNIMode == config.CNIOwn {
 		all = append(all, cnicalls.New(d.cfg.RuntimeDir, d.log))
 	}
-	return metricsServer{listener: d.metrics, address: d.cfg.MetricsAddress, collectors: all, healthy: d.dog.Healthy, ready: func() error { return d.kernel.serving(nil) }, log: d.log}
+	return metricsServer{listener: d.metrics, version: d.opts.Version, address: d.cfg.MetricsAddress, collectors: all, healthy: d.dog.Healthy, ready: func() error { return d.kernel.serving(nil) }, log: d.log}
 }
 
 // visits are those to controllers that observe.

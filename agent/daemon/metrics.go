@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
@@ -21,7 +18,6 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/upkeep"
-	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 )
@@ -201,6 +197,7 @@ func listenMetrics(address string) (net.Listener, error) {
 type metricsServer struct {
 	listener   net.Listener // nil: there are no metrics
 	address    string       // metricsAddress
+	version    string
 	collectors []prometheus.Collector
 	healthy    func() error // as the watchdog sees it
 	ready      func() error
@@ -213,12 +210,9 @@ func (m metricsServer) start() (follow func([]netip.Addr), stop func()) {
 	if m.listener == nil {
 		return follow, func() {}
 	}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg := endpoint.Registry(m.version)
 	reg.MustRegister(m.collectors...)
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	handleProbes(mux, m.healthy, func(context.Context) error { return m.ready() })
+	mux := endpoint.Handler(reg, m.healthy, func(context.Context) error { return m.ready() })
 	stop = endpoint.Serve(m.listener, mux, m.log)
 	if _, inMesh := endpoint.Loopback(m.address); !inMesh {
 		return follow, stop
@@ -229,21 +223,4 @@ func (m metricsServer) start() (follow func([]netip.Addr), stop func()) {
 		return follow, stop
 	}
 	return f.Set, func() { f.Close(); stop() }
-}
-
-// handleProbes answers a pod's probes: whether it is to be restarted, and why new pods get no network.
-func handleProbes(mux *http.ServeMux, healthy func() error, why func(context.Context) error) {
-	mux.HandleFunc("GET /healthz", watchdog.Handler(healthy))
-	mux.HandleFunc("GET /readyz", readyz(why))
-}
-
-// readyz answers whether new pods of this node get a network. An agent that is offline is ready: the last membership works.
-func readyz(why func(context.Context) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := why(r.Context()); err != nil {
-			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
 }

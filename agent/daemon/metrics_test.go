@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,7 +20,7 @@ import (
 // What happens to paths is counted; every series is there from the start, with labels that need no quoting, and the linter
 // of promtool is content.
 func TestCounts(t *testing.T) {
-	c := newCounts("v1.2.3", &relayservice.Limits{MaxCircuits: 9})
+	c := newCounts(&relayservice.Limits{MaxCircuits: 9})
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(c.collectors()...)
 	scrape := func() string {
@@ -31,7 +29,7 @@ func TestCounts(t *testing.T) {
 		return r.Body.String()
 	}
 	first := scrape()
-	for _, want := range []string{`edgemesh_build_info{goversion="go1.`, `version="v1.2.3"} 1`, `edgemesh_path_changes_total{lost="true",path="none"} 0`,
+	for _, want := range []string{`edgemesh_path_changes_total{lost="true",path="none"} 0`,
 		`edgemesh_punch_attempts_total{here="random",result="failed",there="stable"} 0`, `edgemesh_probe_rtt_seconds_count{path="punched"} 0`, `edgemesh_queue_delay_seconds_count{path="relayed"} 0`,
 		"edgemesh_relay_circuits 0", `edgemesh_relay_limit{of="circuits"} 9`} {
 		if !strings.Contains(first, want) {
@@ -59,18 +57,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// An agent that is offline is ready; one whose pods get no network is not, and says why.
-func TestReadyz(t *testing.T) {
-	for _, c := range []struct {
-		why  error
-		code int
-	}{{nil, http.StatusOK}, {errors.New("the pool is full"), http.StatusServiceUnavailable}} {
-		w := httptest.NewRecorder()
-		readyz(func(context.Context) error { return c.why })(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-		if w.Code != c.code || c.why != nil && !strings.Contains(w.Body.String(), c.why.Error()) {
-			t.Errorf("%v: %d %s", c.why, w.Code, w.Body)
-		}
-	}
+// Who stands by for nobody is not ready.
+func TestStandingByForNobody(t *testing.T) {
 	if err := answers(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("standing by for nobody: %v", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 	"sync"
 	"time"
@@ -53,11 +52,9 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 	if cfg.MetricsAddress != "" {
 		at, _ := endpoint.Loopback(cfg.MetricsAddress)
 		if l, err := net.Listen("tcp", at); err == nil {
-			mux := http.NewServeMux()
-			handleProbes(mux, healthy, func(ctx context.Context) error {
+			defer endpoint.Serve(l, endpoint.Handler(nil, healthy, func(ctx context.Context) error {
 				return cmp.Or(stopped(ctx), answers(ctx, cfg.RuntimeDir))
-			})
-			defer endpoint.Serve(l, mux, o.Log)()
+			}), o.Log)()
 		}
 	}
 	waiting, stop := context.WithCancelCause(ctx)

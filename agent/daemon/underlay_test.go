@@ -73,7 +73,7 @@ func (e *end) start(t *testing.T, other *end, relay peer.AddrInfo, lim tunnel.Li
 	e.device = tunneltest.NewDevice(func([]byte) error { e.got.Add(1); return nil })
 	e.tunnel = tunnel.New(overNode(e.node, func(peer.ID) {}, tunnel.Config{Device: e.device, Log: log, Limits: lim}))
 	e.tunnel.SetRoutes([]tunnel.Route{{Prefix: e.block, Self: true}, {Prefix: other.block, Peer: tunnel.PeerID(other.id)}})
-	join(e.node, e.tunnel, func(peer.ID) {}, newCounts("", nil), log)
+	join(e.node, e.tunnel, func(peer.ID) {}, newCounts(nil), log)
 	ended := make(chan error, 1)
 	go func() { ended <- e.tunnel.Run(context.Background()) }()
 	t.Cleanup(func() {

@@ -6,7 +6,6 @@
 //	judge.go     which loops hang
 //	loop.go      what loops mark
 //	calls.go     whether the process waits in a call of the kernel that is no fault of its own
-//	handler.go   answers liveness probes
 //	ends.go      how often the process ended out of order within the last hour
 //
 // DESIGN.md says what must not count as a hang, and why.
