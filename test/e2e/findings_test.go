@@ -31,14 +31,15 @@ type shown struct {
 func newShown(t *testing.T, observer *lab.Node, nodes ...*lab.Node) *shown {
 	t.Helper()
 	dir := t.TempDir()
-	var members, pods, cases []string
+	var members, cases []string
+	pods := []string{`{"kind": "DaemonSet", "metadata": {"uid": "ds"}, "spec": {"template": {"spec": {"containers": [{"image": "agent:1"}]}}}}`}
 	for _, n := range nodes {
 		members = append(members, fmt.Sprintf(`{"metadata": {"name": %q}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, n.Name))
-		pods = append(pods, fmt.Sprintf(`{"metadata": {"name": "agent-%s"}, "spec": {"nodeName": %[1]q}, "status": {"phase": "Running"}}`, n.Name))
+		pods = append(pods, fmt.Sprintf(`{"kind": "Pod", "metadata": {"name": "agent-%s", "ownerReferences": [{"uid": "ds", "controller": true}]}, "spec": {"nodeName": %[1]q}, "status": {"phase": "Running"}}`, n.Name))
 		cases = append(cases, fmt.Sprintf("agent-%s) exec ip netns exec %s %s \"$@\" --runtime-dir %s ;;", n.Name, n.Full, n.AgentPath(), n.Config.RuntimeDir))
 	}
 	list := func(of []string) string { return `{"items": [` + strings.Join(of, ",") + "]}" }
-	script := "#!/bin/sh\ncase \"$*\" in\n*\"get meshnodes\"*) echo '" + list(members) + "'; exit ;;\n*\"get pods\"*) echo '" + list(pods) + "'; exit ;;\nesac\n" +
+	script := "#!/bin/sh\ncase \"$*\" in\n*\"get meshnodes\"*) echo '" + list(members) + "'; exit ;;\n*\"get daemonsets.apps,pods\"*) echo '" + list(pods) + "'; exit ;;\n*\" get \"*) echo forbidden >&2; exit 1 ;;\nesac\n" +
 		"while [ \"$1\" != exec ]; do shift; done\npod=\nfor a; do case $a in agent-*) [ -n \"$pod\" ] || pod=$a ;; esac; done\n" +
 		"while [ \"$1\" != edgemesh-agent ]; do shift; done\nshift\ncase $pod in\n" + strings.Join(cases, "\n") + "\nesac\n"
 	s := &shown{plugin: observer, script: filepath.Join(dir, "kubectl")}
