@@ -21,13 +21,15 @@ func Links(named []string, native bool) ([]Link, error) {
 	over := map[int]bool{}
 	if native {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: plan.TableID}, netlink.RT_FILTER_TABLE)
-			if err != nil && !errors.Is(err, unix.ENOENT) { // no such table
-				return nil, fmt.Errorf("list routes of native paths: %w", err)
-			}
-			for _, r := range routes {
-				if r.Priority == plan.PathMetric {
-					over[r.LinkIndex] = true
+			for _, table := range []int{plan.TableID, plan.PathTable} {
+				routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+				if err != nil && !errors.Is(err, unix.ENOENT) { // no such table
+					return nil, fmt.Errorf("list routes of native paths: %w", err)
+				}
+				for _, r := range routes {
+					if r.Priority == plan.PathMetric {
+						over[r.LinkIndex] = true
+					}
 				}
 			}
 		}

@@ -49,10 +49,10 @@ func (e end) kernel(ctx context.Context) []findings.Finding {
 	return []findings.Finding{findings.Okayf("kernel", "all in place: %s", strings.Join(parts, "; "))}
 }
 
-// route looks up where the kernel would send a packet.
+// route looks up where the kernel would send a packet: a pod's, where those of the node itself do not take the LAN path.
 func (e end) route() findings.Finding {
 	const remedy = "run `edgemesh-agent doctor`: its checks of routes and rules name what is missing or blocks packets"
-	want, path := host.TUNName, ""
+	want, path, as := host.TUNName, "", &netlink.RouteGetOptions{}
 	switch {
 	case e.local && e.ip == gatewayOf(e.node):
 		want = "lo"
@@ -64,8 +64,11 @@ func (e end) route() findings.Finding {
 		} else if path == string(mesh.Native) {
 			want = ""
 		}
+		if blocks := mesh.OfVersion(e.plan.Self.PodCIDRs, e.ip.Is6()); want != host.TUNName && e.plan.Host.Access.HostAccess.Closed() && len(blocks) > 0 {
+			as.Iif, as.SrcAddr = host.BridgeName, mesh.LastAddr(blocks[0]).Prev().AsSlice()
+		}
 	}
-	routes, err := netlink.RouteGet(e.ip.AsSlice())
+	routes, err := netlink.RouteGetWithOptions(e.ip.AsSlice(), as)
 	if err != nil {
 		return findings.Brokenf("route", remedy, "the kernel has no route to %s: %v", e.ip, err)
 	}
@@ -78,7 +81,11 @@ func (e end) route() findings.Finding {
 	if want != "" && name != want || want == "" && slices.Contains(ours, name) {
 		return findings.Brokenf("route", remedy, "packets to %s leave over %s instead of %s", e.ip, name, strings.TrimSpace(want+" (path "+path+")"))
 	}
-	return findings.Okayf("route", "packets to %s leave over %s, source %s, MTU %d", e.ip, name, routes[0].Src, mtu(e.ip))
+	source := routes[0].Src
+	if source == nil {
+		source = as.SrcAddr
+	}
+	return findings.Okayf("route", "packets to %s leave over %s, source %s, MTU %d", e.ip, name, source, mtu(e.ip))
 }
 
 // mtu is the largest packet that this host sends there in one piece, 0 if that is unknown.

@@ -204,7 +204,7 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 			return false
 		}
 		table := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_TABLE)
-		return len(table) == 4 && nl.NativeEndian().Uint32(table) == plan.TableID
+		return len(table) == 4 && slices.Contains([]uint32{plan.TableID, plan.PathTable}, nl.NativeEndian().Uint32(table))
 	case unix.RTM_DELRULE:
 		return true
 	case unix.RTM_NEWNETCONF:

@@ -121,6 +121,9 @@ func expand(f plan.Family, lines ...string) []string {
 		add("lan", "")
 		add("probe-port", f.LAN.ProbePort)
 	}
+	if f.LAN.PodsOnly {
+		add("pods-only", "")
+	}
 	if f.LAN.On && f.LAN.VXLAN {
 		add("vxlan", plan.VXLANName)
 	}
@@ -319,6 +322,7 @@ func insideRules(f plan.Family) []string {
 		return keepInsideRules(f)
 	}
 	return expand(f,
+		"{pods-only}-s {block} ! -o {bridge} -j ACCEPT", // as package nft's chain inside, where the kernel cannot hold that
 		"{lan}! -o {bridge} {kube-mark} -j SNAT --to-source {gateway}",
 		"-s {range} -j RETURN",
 		"-o {bridge} -j RETURN",

@@ -47,11 +47,17 @@ import (
 //		}
 //		chain lan4 {
 //			ip daddr 127.0.0.0/8 drop
+//			ip saddr & MASK == GATEWAYS jump nodes4               with hostAccess nodes or none: nodes send through the tunnel
 //			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have
 //			ether saddr . (ip saddr & MASK) @native4-24-probes ip daddr GATEWAY udp dport PROBES accept
 //			drop
 //		}
+//		chain nodes4 {
+//			ip daddr GATEWAY udp dport PROBES return
+//			drop
+//		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
+//			inner saddr & MASK == GATEWAYS jump inner-nodes4      as chain nodes4, for what is ours
 //			inner ip; iif . ether saddr . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24-mac notrack accept
 //			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
 //			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
@@ -96,20 +102,22 @@ import (
 // tracked: the host may have rules by which nothing is tracked, and this table may
 // be deleted.
 const (
-	guardTable   = "edgemesh"
-	chainFirst   = "prerouting"
-	chainPods    = "pods"
-	chainVXLAN   = "vxlan"
-	chainInner   = "unpacked"
-	chainInput   = "input"
-	chainOut     = "output"
-	chainLeave   = "leave"
-	chainForward = "forward"
-	chainBetween = "between"
-	leaveSet     = "vxlan-out"
-	linkSet      = "vxlan-link"
-	bound        = "-mac"    // ends the names of sets of VXLAN with the outer packets' MACs
-	probing      = "-probes" // ends the names of sets of who sends probes alone
+	guardTable      = "edgemesh"
+	chainFirst      = "prerouting"
+	chainPods       = "pods"
+	chainVXLAN      = "vxlan"
+	chainInner      = "unpacked"
+	chainNodes      = "nodes"       // with the IP version's number
+	chainInnerNodes = "inner-nodes" // the same
+	chainInput      = "input"
+	chainOut        = "output"
+	chainLeave      = "leave"
+	chainForward    = "forward"
+	chainBetween    = "between"
+	leaveSet        = "vxlan-out"
+	linkSet         = "vxlan-link"
+	bound           = "-mac"    // ends the names of sets of VXLAN with the outer packets' MACs
+	probing         = "-probes" // ends the names of sets of who sends probes alone
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
@@ -164,7 +172,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(13, g), marks: []string{chainPods, chainVXLAN, chainBetween}}
+	t := table{name: guardTable, print: fingerprint(14, g), marks: []string{chainPods, chainVXLAN, chainBetween}}
 	if g.sources() {
 		t.sets, t.vmap, t.chains = g.sets(), g.inputs(), g.chains()
 	}
@@ -284,6 +292,7 @@ func (g guard) chains() []chain {
 	out := []chain{g.pods()}
 	for _, f := range g.families {
 		c := g.lan(f)
+		out = append(out, g.nodes(f)...)
 		for _, r := range f.Ranges {
 			first.add(isVersion(f.V6), ip(f.V6).saddr().in(r), goTo(c.name))
 		}
@@ -336,8 +345,11 @@ func (g guard) lan(f plan.Family) chain {
 	if !f.V6 {
 		c.add(toLoopback...)
 	}
+	saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
+	for _, n := range f.LAN.Nodes {
+		c.add(saddr.and(n.Mask.AsSlice()).is(n.Addr), jump(chainNodes+suffix(f.V6)))
+	}
 	if g.native {
-		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
 		for _, bits := range f.LAN.Bits {
 			c.add(inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
 		}
@@ -348,6 +360,23 @@ func (g guard) lan(f plan.Family) chain {
 	}
 	c.add(drop)
 	return c
+}
+
+// nodes let through nothing but probes of what has the address of a node: the tunnel carries the rest.
+func (g guard) nodes(f plan.Family) (out []chain) {
+	if len(f.LAN.Nodes) == 0 {
+		return nil
+	}
+	c := chain{name: chainNodes + suffix(f.V6)}
+	c.add(ip(f.V6).daddr().is(f.Gateway), isUDP, dport.is(g.probePort), ret)
+	c.add(drop)
+	if out = append(out, c); g.port != 0 {
+		c := chain{name: chainInnerNodes + suffix(f.V6)}
+		c.add(g.innerProbe(f), ret)
+		c.add(forUs, drop)
+		out = append(out, c)
+	}
+	return out
 }
 
 // Offsets in an encapsulated packet, from its UDP header (RFC 7348, section 5).
@@ -369,11 +398,31 @@ var (
 	innerEtherType = payload(expr.PayloadBaseTransportHeader, innerEther+12, 2)
 )
 
+// innerProbe matches a probe inside VXLAN. Its header has no options: they would stand where the port is looked for.
+func (g guard) innerProbe(f plan.Family) words {
+	h := inner(f.V6)
+	out := rule(h.protocol().is(byte(unix.IPPROTO_UDP)), h.daddr().is(f.Gateway), h.dport().is(g.probePort))
+	if !f.V6 {
+		out = append(h.first().is(byte(0x45)), out...)
+	}
+	return out
+}
+
+// forUs matches VXLAN that our device would take.
+var forUs = rule(isUDP, vxlanFlags.and([]byte{hasVNI}).is(byte(hasVNI)), vxlanVNI.is(bytesOf(uint64(mesh.VXLANID))[5:]), daddrType.isNot(host(unix.RTN_UNICAST)))
+
 // hasVNI is the flag of VXLAN's header that says that there is a VNI.
 const hasVNI = 8
 
 // toVXLAN matches VXLAN's destination port, of any protocol: what follows decides.
 func (g guard) toVXLAN() words { return rule(dport.is(g.port), isVersion(g.outer6)) }
+
+func etherType(v6 bool) uint16 {
+	if v6 {
+		return unix.ETH_P_IPV6
+	}
+	return unix.ETH_P_IP
+}
 
 // vxlan accepts VXLAN from the members that own its inner sources. It drops everything else that our
 // VXLAN device would take: packets to an address of this host with our VNI. Foreign VXLAN may
@@ -382,15 +431,16 @@ func (g guard) toVXLAN() words { return rule(dport.is(g.port), isVersion(g.outer
 func (g guard) vxlan() chain {
 	c := chain{name: chainVXLAN}
 	from := func(f plan.Family, bits int, set string) words {
-		etherType := uint16(unix.ETH_P_IP)
-		if f.V6 {
-			etherType = unix.ETH_P_IPV6
-		}
 		key := []field{iif, ip(g.outer6).addrs(), inner(f.V6).saddr().bits(bits)}
 		if strings.Contains(set, bound) {
 			key = slices.Insert(key, 1, etherSaddr)
 		}
-		return rule(innerEtherType.is(etherType), inSet(set, key...))
+		return rule(innerEtherType.is(etherType(f.V6)), inSet(set, key...))
+	}
+	for _, f := range g.families {
+		for _, n := range f.LAN.Nodes {
+			c.add(innerEtherType.is(etherType(f.V6)), inner(f.V6).saddr().and(n.Mask.AsSlice()).is(n.Addr), jump(chainInnerNodes+suffix(f.V6)))
+		}
 	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
@@ -399,13 +449,13 @@ func (g guard) vxlan() chain {
 		}
 	}
 	for _, f := range g.families {
-		probe := rule(inner(f.V6).protocol().is(byte(unix.IPPROTO_UDP)), inner(f.V6).daddr().is(f.Gateway), inner(f.V6).dport().is(g.probePort))
+		probe := g.innerProbe(f)
 		for _, bits := range f.LAN.Bits {
 			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound+probing), probe, notrack, accept)
 			c.add(from(f, bits, vxlanSet(f.V6, bits)+probing), probe, notrack, accept)
 		}
 	}
-	c.add(isUDP, vxlanFlags.and([]byte{hasVNI}).is(byte(hasVNI)), vxlanVNI.is(bytesOf(uint64(mesh.VXLANID))[5:]), daddrType.isNot(host(unix.RTN_UNICAST)), drop)
+	c.add(forUs, drop)
 	return c
 }
 

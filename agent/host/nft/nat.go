@@ -4,6 +4,7 @@ import (
 	"github.com/google/nftables"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/internal/membership/mesh"
 )
 
 // kube-proxy's nftables mode masquerades in a table of its own, at the priority of iptables'
@@ -16,6 +17,7 @@ import (
 //	table inet edgemesh-nat {
 //		chain inside { type nat hook postrouting priority srcnat - 1
 //			oifname { edgemesh-br, lo } return
+//			ip saddr BLOCK, not its GATEWAY, ip daddr RANGE snat to ip saddr   where nodes' packets take the tunnel: no pod may become one
 //			ip daddr RANGE meta mark & 0x4000 == 0x4000 snat to GATEWAY
 //			ip saddr RANGE return
 //			ip daddr RANGE snat to GATEWAY
@@ -47,6 +49,13 @@ func natOf(s plan.State) table {
 	c.add(oifname.is("lo"), ret)
 	for _, f := range natFamilies(s) {
 		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
+		for _, b := range f.Blocks {
+			for _, r := range f.Ranges {
+				if f.LAN.PodsOnly { // answers come back here anyway, to the pod's own address
+					c.add(isVersion(f.V6), saddr.inBut(b, mesh.Gateway(b)), daddr.in(r), snatToItself(f.V6))
+				}
+			}
+		}
 		for _, r := range f.Ranges {
 			c.add(isVersion(f.V6), daddr.in(r), mark.and(bytesOf(host(plan.KubeMark))).is(host(plan.KubeMark)), snatTo(f.Gateway))
 		}
@@ -57,5 +66,5 @@ func natOf(s plan.State) table {
 			c.add(isVersion(f.V6), daddr.in(r), snatTo(f.Gateway))
 		}
 	}
-	return table{name: natTable, chains: []chain{c}, print: fingerprint(2, natFamilies(s)), marks: []string{natChain}}
+	return table{name: natTable, chains: []chain{c}, print: fingerprint(3, natFamilies(s)), marks: []string{natChain}}
 }

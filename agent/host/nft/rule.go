@@ -52,6 +52,11 @@ func snatTo(a netip.Addr) words {
 	}
 }
 
+// snatToItself keeps a packet's source, whatever chains behind this one would give it.
+func snatToItself(v6 bool) words {
+	return append(ip(v6).saddr().into(1), &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(version(v6)), RegAddrMin: 1})
+}
+
 // field is a part of a packet, or of what the kernel knows of it, that a rule looks at.
 type field struct {
 	size uint32 // bytes
@@ -118,6 +123,7 @@ func addrSize(v6 bool) uint32 {
 func (h header) saddr() field    { return h.at(12, 8, addrSize(h.v6)) }
 func (h header) daddr() field    { return h.at(16, 24, addrSize(h.v6)) }
 func (h header) addrs() field    { return h.at(12, 8, 2*addrSize(h.v6)) } // saddr . daddr
+func (h header) first() field    { return h.at(0, 0, 1) }                 // version and, in IPv4, length
 func (h header) protocol() field { return h.at(9, 6, 1) }
 func (h header) dport() field    { return h.at(20+2, 40+2, 2) } // without options and extension headers
 

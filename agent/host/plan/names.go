@@ -22,6 +22,8 @@ const (
 // Numbers of routing. Operators and other programs may rely on them.
 const (
 	TableID       = 5210     // our routing table
+	PathTable     = 5211     // LAN paths of pods alone, where nodes' own packets take the tunnel
+	RulePrefPaths = 5198     // iif BridgeName lookup PathTable
 	RulePrefSkip  = 5199     // not fwmark OwnMarks/OwnMarkMask goto RulePref, where there are LAN paths
 	RulePrefMark  = 5200     // fwmark Mark/MarkMask lookup main: the agent's own sockets
 	RulePrefKeep  = 5205     // to the pod ranges: lookup main where it knows better, in keep mode
@@ -58,7 +60,7 @@ func SlotMark(slot int) int { return ProbeMark + slot<<16 }
 
 // OurTable reports whether a routing table is ours.
 func OurTable(id int) bool {
-	return id == TableID || id >= ProbeTable && id < ProbeTable+mesh.ProbeSlots
+	return id == TableID || id == PathTable || id >= ProbeTable && id < ProbeTable+mesh.ProbeSlots
 }
 
 // OurLink reports whether an interface has one of our names.

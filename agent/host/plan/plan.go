@@ -69,6 +69,10 @@ type LAN struct {
 	VXLANPort     uint16 // 0: no VXLAN, or its outer packets are of the other family
 	Native, VXLAN bool
 	Bits          []int // lengths that members' blocks have
+	// PodsOnly: what nodes send themselves takes the tunnel, where the sender is proved, and what comes in past it with the
+	// address of a node, one of Nodes, is dropped, except for probes.
+	PodsOnly bool
+	Nodes    []Match
 }
 
 // New splits w by IP version and leaves out what the host cannot hold. addrs are the
@@ -107,13 +111,14 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 		return State{}, fmt.Errorf("%w: only IPv6 blocks, and this host has no usable IPv6", ErrNoBlock)
 	}
 	if !w.Keep {
-		out.addLAN(w.LAN, can)
+		out.addLAN(w, can)
 	}
 	return out, nil
 }
 
 // addLAN adds the host's part in native and VXLAN paths.
-func (s *State) addLAN(w mesh.LAN, can Capabilities) {
+func (s *State) addLAN(h mesh.Host, can Capabilities) {
+	w := h.LAN
 	s.LAN = w
 	s.LAN.Native = w.Native && can.NoNative == ""
 	s.LAN.VXLAN = w.VXLAN && can.NoVXLAN == ""
@@ -122,6 +127,9 @@ func (s *State) addLAN(w mesh.LAN, can Capabilities) {
 		f.LAN = LAN{
 			On:        f.Wanted && f.Gateway.IsValid() && s.Paths(),
 			ProbePort: w.ProbePort, Native: s.LAN.Native, VXLAN: s.LAN.VXLAN, Bits: w.Bits[i],
+		}
+		if f.LAN.On && h.Access.HostAccess.Closed() {
+			f.LAN.PodsOnly, f.LAN.Nodes = true, gatewaysOf(ofVersion(h.Nodes, f.V6), f.Ranges)
 		}
 		if s.LAN.VXLAN && f.V6 == w.IPv6Underlay {
 			f.LAN.VXLANPort = w.VXLANPort

@@ -38,7 +38,11 @@ func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 		}] = true
 	}
 	for _, r := range w.Routes {
-		add(plan.TableID, r.Block, r.Hop, r.MTU)
+		table := plan.TableID
+		if s.Of(r.Block.Addr()).LAN.PodsOnly {
+			table = plan.PathTable
+		}
+		add(table, r.Block, r.Hop, r.MTU)
 	}
 	for _, p := range w.Probes {
 		add(plan.ProbeTable+p.Slot, plan.Single(p.Target), p.Hop, 0)

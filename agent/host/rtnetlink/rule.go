@@ -17,6 +17,7 @@ type rule struct {
 	not        bool // inverts the match of mark
 	mark, mask uint32
 	to         netip.Prefix // invalid: anywhere
+	iif        string       // the interface that a packet came in on
 	table      int
 	goTo       int  // priority, in place of table
 	atLeast    int  // the shortest prefix length that counts: suppress_prefixlength + 1
@@ -35,6 +36,9 @@ func rules(f plan.Family) []rule {
 	}
 	if f.LAN.On { // packets without our marks skip the rules for them: the kernel evaluates each rule twice per packet
 		out = append(out, rule{priority: plan.RulePrefSkip, not: true, mark: plan.OwnMarks, mask: plan.OwnMarkMask, goTo: plan.RulePref})
+	}
+	if f.LAN.PodsOnly { // by the interface, for Services' translation gives packets of pods and nodes other addresses later
+		out = append(out, rule{priority: plan.RulePrefPaths, iif: plan.BridgeName, table: plan.PathTable})
 	}
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table
 		out = append(out, rule{priority: plan.RulePrefProbe + slot, mark: uint32(plan.SlotMark(slot)), mask: plan.MarkMask, table: plan.ProbeTable + slot})
@@ -113,6 +117,9 @@ func (r rule) String() string {
 	if r.mask != 0 {
 		s += fmt.Sprintf(" fwmark %#x/%#x", r.mark, r.mask)
 	}
+	if r.iif != "" {
+		s += " iif " + r.iif
+	}
 	if r.to.IsValid() {
 		s += fmt.Sprintf(" to %s", r.to)
 	}
@@ -128,7 +135,7 @@ func (r rule) String() string {
 func (r rule) netlink(familyID int) *netlink.Rule {
 	n := netlink.NewRule()
 	n.Family, n.Protocol, n.Priority, n.Table, n.Invert = familyID, plan.RouteProtocol, r.priority, r.table, r.not
-	n.SuppressPrefixlen = r.atLeast - 1
+	n.SuppressPrefixlen, n.IifName = r.atLeast-1, r.iif
 	if r.mask != 0 {
 		n.Mark, n.Mask = r.mark, &r.mask
 	}
@@ -144,8 +151,8 @@ func (r rule) netlink(familyID int) *netlink.Rule {
 // ruleOf is the reverse of netlink.
 func ruleOf(n netlink.Rule) rule {
 	r := rule{
-		priority: n.Priority, not: n.Invert, mark: n.Mark, to: prefixOf(n.Dst), table: n.Table, goTo: max(n.Goto, 0),
-		atLeast: int(int32(n.SuppressPrefixlen)) + 1, foreign: n.Src != nil || n.IifName != "" || n.OifName != "",
+		priority: n.Priority, not: n.Invert, mark: n.Mark, to: prefixOf(n.Dst), iif: n.IifName, table: n.Table, goTo: max(n.Goto, 0),
+		atLeast: int(int32(n.SuppressPrefixlen)) + 1, foreign: n.Src != nil || n.OifName != "",
 	}
 	if n.Mask != nil {
 		r.mask = *n.Mask

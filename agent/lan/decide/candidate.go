@@ -70,8 +70,11 @@ type pair struct{ us, them Address }
 // of our addresses, v4 and v6 say which pods both nodes have. round is that of the
 // initiator's offer.
 func candidates(us, them Offer, uplinks []mesh.Uplink, low bool, round int, v4, v6 bool) []candidate {
-	pairs := pairsOf(us, them, low)
 	var out []candidate
+	if us.PodsOnly != them.PodsOnly { // one end would drop what the other one sends
+		return out
+	}
+	pairs := pairsOf(us, them, low)
 	for _, pods := range []struct{ v6, there bool }{{false, v4}, {true, v6}} {
 		if !pods.there {
 			continue

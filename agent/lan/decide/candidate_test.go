@@ -74,6 +74,8 @@ func TestCandidates(t *testing.T) {
 		{"no pods in common", lan1, lan2, false, false, nil},
 		{"native is off there", lan1, change(lan2, func(o *Offer) { o.NoNative = "off" }), true, false, []string{"4 3 vxlan to 192.168.1.12 1450"}},
 		{"VXLAN is off here", change(lan1, func(o *Offer) { o.NoVXLAN = "off" }), lan2, true, false, []string{"4 0 192.168.1.12 on eth0 1500"}},
+		{"nodes' packets in the tunnel here alone", change(lan1, func(o *Offer) { o.PodsOnly = true }), lan2, true, false, nil},
+		{"nodes' packets in the tunnel there alone", lan1, change(lan2, func(o *Offer) { o.PodsOnly = true }), true, false, nil},
 		{"other VXLAN port", change(lan1, func(o *Offer) { o.VXLANPort = 4789 }), lan2, true, false, []string{"4 0 192.168.1.12 on eth0 1500"}},
 		{"jumbo frames", change(lan1, func(o *Offer) { o.Addrs[0].MTU = 9000 }), change(lan2, func(o *Offer) { o.Addrs[0].MTU = 9000 }), true, false, []string{
 			"4 0 192.168.1.12 on eth0 1500", "4 3 vxlan to 192.168.1.12 1500"}},

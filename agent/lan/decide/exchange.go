@@ -65,7 +65,7 @@ func (m *Machine) Take(now time.Time, x *Exchange, them Offer) bool {
 	sess := newSession(first, second, a, b, x.initiator)
 	p.install(sess, x.Us, them, first.Round, all, now)
 	m.sessions[sess.id] = p
-	if now := m.ownOffer(); !slices.Equal(x.Us.Addrs, now.Addrs) || !slices.Equal(x.Us.Global, now.Global) { // they changed meanwhile
+	if now := m.ownOffer(); !slices.Equal(x.Us.Addrs, now.Addrs) || !slices.Equal(x.Us.Global, now.Global) || x.Us.PodsOnly != now.PodsOnly { // they changed meanwhile
 		p.stale = true
 	}
 	m.choose(p, now)
@@ -100,6 +100,7 @@ func (m *Machine) ownOffer() Offer {
 		Version: offerVersion, Secret: m.cfg.Secret(), ProbePort: m.cfg.ProbePort, Addrs: offered(m.plan, m.uplinks, mesh.PrivateUnderlay),
 		Global:    offered(m.plan, m.uplinks, mesh.GlobalUnderlay),
 		VXLANPort: lan.VXLANPort, VXLANIPv6: lan.IPv6Underlay, NoNative: m.off.Native, NoVXLAN: m.off.VXLAN, trust: m.plan.Trust,
+		PodsOnly: m.plan.Host.Access.HostAccess.Closed(),
 	}
 }
 

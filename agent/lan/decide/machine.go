@@ -71,7 +71,8 @@ func New(cfg Config) *Machine {
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherTrust := !slices.Equal(m.plan.Trust.Trusted, plan.Trust.Trusted)
-	otherOffer := otherVXLAN || otherTrust || m.off != off
+	otherAccess := m.plan.Host.Access.HostAccess.Closed() != plan.Host.Access.HostAccess.Closed()
+	otherOffer := otherVXLAN || otherTrust || otherAccess || m.off != off
 	m.follow(plan)
 	m.plan, m.off, m.unapplied = plan, off, true
 	for id, p := range m.peers {

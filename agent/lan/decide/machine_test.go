@@ -3,6 +3,7 @@ package decide
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,18 +44,57 @@ func newTwo(t *testing.T) *two {
 	w.a, w.b, w.c = start(0), start(1), start(2)
 	w.aGateway, w.bGateway = mesh.Gateway(members[0].PodCIDRs[0]), mesh.Gateway(members[1].PodCIDRs[0])
 	for id, m := range map[mesh.PeerID]*Machine{"B": w.b, "C": w.c} {
-		x, err := m.Answer("A")
-		if err != nil {
-			t.Fatal(err)
-		}
-		y := w.a.offer(w.a.peer(id), w.now, w.connected)
-		if y == nil || !w.a.Take(w.now, y, x.Us) || !m.Take(w.now, x, y.Us) {
-			t.Fatal("no exchange")
-		}
-		w.a.Ended(w.now, y, nil)
-		m.Ended(w.now, x, nil)
+		w.exchange(id, m)
 	}
 	return w
+}
+
+// exchange is one of offers that a begins, when it wants to.
+func (w *two) exchange(id mesh.PeerID, m *Machine) {
+	w.t.Helper()
+	x, err := m.Answer("A")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	y := w.a.offer(w.a.peer(id), w.now, w.connected)
+	if y == nil || !w.a.Take(w.now, y, x.Us) || !m.Take(w.now, x, y.Us) {
+		w.t.Fatal("no exchange")
+	}
+	w.a.Ended(w.now, y, nil)
+	m.Ended(w.now, x, nil)
+}
+
+// Where one end drops what nodes send past the tunnel, and the other one sends it there, there is no LAN path; once both have the
+// same membership there is one again. A release that does not know it offers as one whose hostAccess is all.
+func TestHostAccessIsTheSameAtBothEnds(t *testing.T) {
+	w := newTwo(t)
+	set := func(m *Machine, access mesh.HostAccess) {
+		plan := m.plan
+		plan.Host.Access.HostAccess = access
+		m.SetPlan(w.now, plan, m.off)
+	}
+	check := func(what string, paths bool, says string) {
+		t.Helper()
+		for id, m := range map[mesh.PeerID]*Machine{"B": w.a, "A": w.b} {
+			st, _ := m.Status(id)
+			if got := len(m.Candidates(id)) > 0; got != paths || says != "" && !strings.Contains(st.Reason, says) {
+				t.Errorf("%s: candidates to %s: %v, %q", what, id, m.Candidates(id), st.Reason)
+			}
+		}
+	}
+	check("all at both ends", true, "")
+	set(w.a, mesh.HostNodes)
+	w.exchange("B", w.b)
+	check("nodes at one end", false, "hostAccess")
+	set(w.b, mesh.HostNone)
+	set(w.a, mesh.HostNone) // no other offer
+	w.now = w.now.Add(offerMax)
+	w.exchange("B", w.b)
+	check("closed at both ends", true, "")
+	set(w.b, mesh.HostAll)
+	if !w.b.peers["A"].stale || w.a.peers["B"].stale {
+		t.Error("only whose mode changes offers again")
+	}
 }
 
 // packet is s as a hears it from b.

@@ -38,6 +38,8 @@ type Offer struct {
 	// NoNative and NoVXLAN say why the member takes no part; "" when it does.
 	NoNative string `json:"noNative,omitempty"`
 	NoVXLAN  string `json:"noVXLAN,omitempty"`
+	// PodsOnly: nodes' own packets take the tunnel and are dropped on LAN paths. Both ends must say the same.
+	PodsOnly bool `json:"podsOnly,omitempty"`
 
 	trust mesh.Trust // of an own offer: what the membership says of the networks; not sent
 }

@@ -117,6 +117,12 @@ func (p *peer) reason(v6 bool, off Off) string {
 		}
 		return ""
 	}
+	switch {
+	case p.us.PodsOnly && !p.them.PodsOnly:
+		return "no LAN path: hostAccess is nodes or none here, so that nodes' own packets take the tunnel; the peer's release does not know that (0.3 does), or its hostAccess is all"
+	case p.them.PodsOnly && !p.us.PodsOnly:
+		return "no LAN path: hostAccess is all here, and nodes or none at the peer; give both the same membership"
+	}
 	out := "native: " + p.kindReason(mesh.Native, v6, off.Native, p.them.NoNative)
 	if p.using[v] == nil {
 		if vx := p.kindReason(mesh.VXLAN, v6, off.VXLAN, p.them.NoVXLAN); vx != "" {

@@ -34,6 +34,9 @@ const (
 	HostNone  HostAccess = "none"  // nobody
 )
 
+// Closed reports whether pods are kept from the ports of nodes.
+func (a HostAccess) Closed() bool { return a == HostNodes || a == HostNone }
+
 // HostPort is a port of nodes. Its text form is the one of cluster.yaml, like 53/udp.
 type HostPort struct {
 	Port  uint16

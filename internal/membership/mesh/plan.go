@@ -84,7 +84,7 @@ type Host struct {
 	LAN     LAN // native and VXLAN paths; their routes are Paths'
 	Access  Access
 	Forward Forward
-	// Nodes are the blocks of all other members, if Access lets nodes in and no pods: a block's gateway is its node.
+	// Nodes are the blocks of all other members, if Access keeps pods out: a block's gateway is its node.
 	Nodes []netip.Prefix
 	// Former are addresses that kubelet reports and that are no gateway: a kubelet whose --node-ip the host lacks reports
 	// no address at all. Those in the ranges are kept up, others are left where they are.
@@ -127,7 +127,7 @@ func (p Plan) Next(s State, self string) (Plan, error) {
 			next.Subnet.Reserved = append(next.Subnet.Reserved, a)
 		}
 	}
-	if s.HostAccess == HostNodes {
+	if s.HostAccess.Closed() {
 		next.Host.Nodes = next.blocks()
 	}
 	return next, nil
