@@ -79,7 +79,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
 		if err := client.CheckPrivate(k.Kubeconfig); errors.Is(err, secretfile.ErrPermissions) {
-			logger.Warn("the kubeconfig's secret is open to other users of this host: the next release does not start with it", "err", err)
+			return cli.Usage(source.Explain(c.file, c.membership, err))
 		}
 	}
 	state, warning, err := members.Start(ctx)

@@ -379,6 +379,10 @@ func refused(t *testing.T, ns *lab.NS, codes []int, args ...string) string {
 	return exit.Stderr
 }
 
+// openKubeconfig has its user's token in itself.
+const openKubeconfig = `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}],
+users: [{name: u, user: {token: secret}}], contexts: [{name: x, context: {cluster: c, user: u}}]}`
+
 // TestBadInputOfRelay does the same for the relay.
 func TestBadInputOfRelay(t *testing.T) {
 	beside(t)
@@ -414,6 +418,16 @@ func TestBadInputOfRelay(t *testing.T) {
 			config: strings.Replace(good, "file: "+r.Membership, "kubernetes: {kubeconfig: /none/relay.kubeconfig}", 1),
 			codes:  []int{2},
 			wants:  []string{"CONFIG: membership.kubernetes: ", "/none/relay.kubeconfig"},
+		},
+		{
+			name:   "OpenKubeconfig",
+			config: strings.Replace(good, "file: "+r.Membership, "kubernetes: {kubeconfig: "+dir+"/open.kubeconfig}", 1),
+			prepare: func(t *testing.T) {
+				ok(t, os.WriteFile(filepath.Join(dir, "open.kubeconfig"), []byte(openKubeconfig), 0o644))
+				ok(t, os.Chmod(filepath.Join(dir, "open.kubeconfig"), 0o644))
+			},
+			codes: []int{2},
+			wants: []string{"CONFIG: membership.kubernetes: ", "chmod 600 ", "/open.kubeconfig"},
 		},
 		{name: "PortInUse", config: good + "listen: [/ip4/0.0.0.0/tcp/4001]\n", prepare: func(t *testing.T) {
 			p, err := r.StartTool("squatter", "serve", "--name", "squatter", "--port", "4001")

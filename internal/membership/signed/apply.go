@@ -15,7 +15,6 @@ import (
 var (
 	errUnsigned = errors.New("no signed statement: run `edgemesh-agent membership sign` for it; where a controller signs, check its delegation")
 	errExpired  = errors.New("its signed statement has expired: run `edgemesh-agent membership sign` for it")
-	errBanned   = errors.New("banned by a signed statement")
 )
 
 // Problem is why a node of a membership does not count, or not as the source has it.
@@ -189,22 +188,4 @@ func contradictions(all []found) map[int]int {
 		}
 	}
 	return out
-}
-
-// Vouched is nil if a statement that counts names a peer: to a relay that knows no membership that is enough.
-func (b *Book) Vouched(id peer.ID) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	bans := b.bans()
-	for _, x := range b.held {
-		if x.Kind != Member || x.ID != id {
-			continue
-		}
-		if slices.Contains(bans, x.Name) || slices.Contains(bans, id.String()) {
-			return errBanned
-		}
-		_, err := b.member(mesh.Node{Name: x.Name})
-		return err
-	}
-	return errUnsigned
 }
