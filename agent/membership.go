@@ -46,14 +46,15 @@ PodNetwork's spec.signed for instance. Members pass on newer ones to each other.
 
 // signing is what the commands that sign have in common.
 type signing struct {
-	keyFile, membership string
-	force               bool
-	key                 crypto.PrivKey
-	old                 []signed.Signed // in the file beside membership
+	keyFile, cluster, membership string
+	force                        bool
+	key                          crypto.PrivKey
+	old                          []signed.Signed // in the file beside membership
 }
 
 func (s *signing) flags(c *cobra.Command) {
 	c.Flags().StringVar(&s.keyFile, "key", "", "the file with the signing key, made by: edgemesh-agent membership key FILE")
+	c.Flags().StringVar(&s.cluster, "cluster", "", "sign with the key that --key has for this cluster")
 	c.Flags().StringVar(&s.membership, "membership", "", "cluster.yaml; what is signed is kept beside it, in FILE"+source.SignedSuffix)
 	c.Flags().BoolVar(&s.force, "force", false, "sign although that lets other statements expire, or bans a name that nothing has")
 }
@@ -65,6 +66,9 @@ func (s *signing) load() (err error) {
 	}
 	if s.key, err = signed.LoadKey(s.keyFile); err != nil {
 		return cli.Usage(fmt.Errorf("--key: %w", err))
+	}
+	if s.key, err = signed.ForCluster(s.key, s.cluster); err != nil {
+		return cli.Usage(fmt.Errorf("--cluster: %w", err))
 	}
 	if now := time.Now(); now.Year() < 2026 {
 		return cli.Usage(fmt.Errorf("this machine's clock says %s, and a statement that was signed then would replace none: set the clock", now.Format(time.DateOnly)))
@@ -177,14 +181,17 @@ func (s *signing) put(out io.Writer, all ...signed.Statement) error {
 }
 
 func newMembershipKey() *cobra.Command {
-	return &cobra.Command{
+	var cluster string
+	c := &cobra.Command{
 		Use:   "key FILE",
 		Short: "Print the public form of a signing key, which signers takes; create it if there is none",
 		Long: `Print the public form of the signing key in FILE, and nothing else: what signers in
 agent.yaml and relay.yaml takes. A key is created if there is no FILE (mode 0600). Keep it
-offline, with a copy: who has it decides who is a member. One key is for one cluster.`,
-		Example: "  edgemesh-agent membership key /media/usb/signer.key",
-		Args:    cli.Args("FILE"),
+offline, with a copy: who has it decides who is a member. For several clusters, --cluster has a key
+of its own for each, derived from FILE: what is signed for one does not count in another.`,
+		Example: `  edgemesh-agent membership key /media/usb/signer.key
+  edgemesh-agent membership key /media/usb/signer.key --cluster shops`,
+		Args: cli.Args("FILE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			key, err := signed.NewKey(args[0])
 			switch {
@@ -197,6 +204,9 @@ offline, with a copy: who has it decides who is a member. One key is for one clu
 			default:
 				fmt.Fprintf(c.ErrOrStderr(), "created the signing key %s; keep it offline, with a copy\n", args[0])
 			}
+			if key, err = signed.ForCluster(key, cluster); err != nil {
+				return cli.Usage(err)
+			}
 			id, err := peer.IDFromPrivateKey(key)
 			if err != nil {
 				return err
@@ -205,6 +215,8 @@ offline, with a copy: who has it decides who is a member. One key is for one clu
 			return err
 		},
 	}
+	c.Flags().StringVar(&cluster, "cluster", "", "the key for this cluster")
+	return c
 }
 
 func newMembershipSign() *cobra.Command {

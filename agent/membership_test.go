@@ -56,6 +56,14 @@ func TestMembership(t *testing.T) {
 		t.Errorf("%v, %v", s.Nodes, bad) // outside of the ranges, of which there are none here
 	}
 
+	shops, err := signed.ParseSigner(run("12D3KooW", "key", key, "--cluster", "shops"))
+	if err != nil || shops == signer {
+		t.Errorf("the key for a cluster: %s, %v", shops, err)
+	}
+	if x, err := signed.Read(run("", "ban", "a", "--key", key, "--cluster", "shops")); err != nil || x.Signer != shops {
+		t.Errorf("signed for a cluster by %s: %v", x.Signer, err)
+	}
+
 	for _, mistake := range []struct {
 		want string
 		args []string

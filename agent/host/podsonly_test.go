@@ -106,7 +106,9 @@ func withOption(p []byte, port int) []byte {
 func TestNodesSendThroughTheTunnel(t *testing.T) {
 	for _, backend := range []string{"nft", "legacy"} {
 		for name, v := range versions(backend) {
-			t.Run(backend+"/"+name, func(t *testing.T) { newLabOf(t, fmt.Sprintf(hardened, backend), limited(dual(), mesh.HostAll, true)).nodesSend(v) })
+			t.Run(backend+"/"+name, func(t *testing.T) {
+				newLabOf(t, fmt.Sprintf(hardened, backend), limited(dual(), mesh.HostAll, true)).nodesSend(v)
+			})
 		}
 	}
 }

@@ -2,6 +2,7 @@ package signed
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -608,5 +609,42 @@ func BenchmarkMembers(b *testing.B) {
 			b.ReportMetric(float64(len(Lines(book.Statements())))/float64(n), "fileB/member")
 			runtime.KeepAlive(book)
 		})
+	}
+}
+
+// One key file serves several clusters: each has a key of its own, always the same, and nothing signed for one counts in another.
+func TestForCluster(t *testing.T) {
+	seed := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	file, err := crypto.UnmarshalEd25519PrivateKey(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(cluster string) signer {
+		key, err := ForCluster(file, cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := peer.IDFromPrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return signer{key, id}
+	}
+	shops, plants := of("shops"), of("plants")
+	// Pinned keys must not change with a release.
+	if want := "12D3KooWLRfMAoprkP7EsZRaRrqmW46aJhK8TTg7KDEHMFy8nR9S"; shops.id.String() != want || !of("").key.Equals(file) || shops.id == plants.id {
+		t.Errorf("keys %s and %s, want %s first", shops.id, plants.id, want)
+	}
+	a := newSigner(t).id
+	text := shops.sign(t, member("a", a, 5, "10.244.1.0/24"))
+	for _, c := range []struct {
+		pinned signer
+		want   string
+	}{{shops, "a=10.244.1.0/24"}, {plants, ""}, {of(""), ""}} {
+		b := NewBook([]peer.ID{c.pinned.id})
+		if _, err := b.Add(text); (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrSigner) {
+			t.Errorf("pinned %s: %v", c.pinned.id, err)
+		}
+		wantAdmitted(t, b, state(node("a", a, "10.244.1.0/24")), c.want)
 	}
 }

@@ -1,7 +1,10 @@
 package signed
 
 import (
+	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -48,6 +51,22 @@ func LoadKey(path string) (crypto.PrivKey, error) {
 		return nil, fmt.Errorf("%s: %w (%w); make one by: edgemesh-agent membership key FILE", path, ErrKey, err)
 	}
 	return key, nil
+}
+
+// ForCluster is the key that key has for a cluster of that name, so that nothing signed for one cluster counts in another; "" is key
+// itself. The error wraps ErrKey.
+func ForCluster(key crypto.PrivKey, name string) (crypto.PrivKey, error) {
+	if name == "" {
+		return key, nil
+	}
+	raw, err := key.Raw() // RFC 8032's seed is its first half
+	if err == nil {
+		raw, err = hkdf.Key(sha256.New, raw[:ed25519.SeedSize], nil, domain+"/"+name, ed25519.SeedSize)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrKey, err)
+	}
+	return crypto.UnmarshalEd25519PrivateKey(ed25519.NewKeyFromSeed(raw))
 }
 
 // ParseSigner reads the public form of a key, 12D3KooW….
