@@ -7,7 +7,7 @@ import (
 )
 
 // TestRenewalIsNoSilence: while a TCP path's TLS session is followed by the next one, nothing arrives from the peer for two round
-// trips (identity's tlsConn: close_notify there and back, hello there and back), and the kernel hears the next hop once a round trip. No
+// trips (close_notify and hello of identity's tlsConn), and the kernel hears the next hop once a round trip. No
 // path is given up for that which is not for its first data anyway: those are answered after deadAfter there.
 func TestRenewalIsNoSilence(t *testing.T) {
 	for _, relayed := range []bool{false, true} {
