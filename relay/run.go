@@ -79,7 +79,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
 		if err := client.CheckPrivate(k.Kubeconfig); errors.Is(err, secretfile.ErrPermissions) {
-			return cli.Usage(source.Explain(c.file, c.membership, err))
+			return cli.Usage(fmt.Errorf("%s: membership.kubernetes.kubeconfig: %w", c.file, err))
 		}
 	}
 	state, warning, err := members.Start(ctx)

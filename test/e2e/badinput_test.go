@@ -427,7 +427,7 @@ func TestBadInputOfRelay(t *testing.T) {
 				ok(t, os.Chmod(filepath.Join(dir, "open.kubeconfig"), 0o644))
 			},
 			codes: []int{2},
-			wants: []string{"CONFIG: membership.kubernetes: ", "chmod 600 ", "/open.kubeconfig"},
+			wants: []string{"CONFIG: membership.kubernetes.kubeconfig: ", "chmod 600 ", "/open.kubeconfig"},
 		},
 		{name: "PortInUse", config: good + "listen: [/ip4/0.0.0.0/tcp/4001]\n", prepare: func(t *testing.T) {
 			p, err := r.StartTool("squatter", "serve", "--name", "squatter", "--port", "4001")
