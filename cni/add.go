@@ -122,7 +122,7 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 		}
 		return antispoof.Attach(l, pod.MAC(), pod.IPs())
 	}
-	host, err := podlink.Create(pod, br, netns, !c.PromiscMode, filter)
+	host, defaults, err := podlink.Create(pod, br, netns, !c.PromiscMode, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 	if err := podlink.Start(host); err != nil {
 		return nil, err
 	}
-	return c.result(pod, br, host, netns), nil
+	return c.result(pod, br, host, netns, defaults), nil
 }
 
 // stillValid checks that the agent has not replaced a block in the meantime. The error
@@ -154,7 +154,7 @@ func (c *call) stillValid(pod podlink.Pod, recs []ipam.Record) error {
 	return err
 }
 
-func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS) *current.Result {
+func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS, defaults []netip.Addr) *current.Result {
 	const podIndex = 2
 	r := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
@@ -170,7 +170,9 @@ func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS) *c
 		r.IPs = append(r.IPs, &current.IPConfig{
 			Interface: current.Int(podIndex), Address: *podlink.IPNet(a.Prefix), Gateway: gw,
 		})
-		r.Routes = append(r.Routes, &types.Route{Dst: *podlink.DefaultRoute(a.Gateway), GW: gw})
+		if slices.Contains(defaults, a.Gateway) {
+			r.Routes = append(r.Routes, &types.Route{Dst: *podlink.DefaultRoute(a.Gateway), GW: gw})
+		}
 	}
 	return r
 }

@@ -349,3 +349,49 @@ func TestGC(t *testing.T) {
 	}
 	wantEqual(t, "kept for its name", n.add("web-1").addrs(), pods[1].addrs())
 }
+
+// A pod may have two interfaces in this network, as Multus attaches it: both addresses answer, and the first keeps the default route.
+func TestSecondInterface(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+	web, other := n.add("web"), n.add("other")
+	n.env = append(n.env, "CNI_IFNAME=net1")
+	out, err := n.call("ADD", web.id, web.netns.Path(), args("web", "uid-web"), n.netconf(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := *web
+	if second.result, err = parseResult(out); err != nil || len(second.result.Routes) != 0 || len(second.addrs()) != 2 {
+		t.Fatalf("%+v, %v", second.result, err)
+	}
+	if err := second.check(); err != nil {
+		t.Errorf("CHECK of the second: %v", err)
+	}
+	for _, a := range append(web.addrs(), second.addrs()...) {
+		for _, from := range []ns.NetNS{n.netns, other.netns} {
+			if err := answers(from, a); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	err = web.netns.Do(func(ns.NetNS) error {
+		// Answers to other nodes leave where the address is.
+		for addr, dev := range map[string]string{second.addrs()[0]: "net1", web.addrs()[0]: "eth0"} {
+			out, err := exec.Command("ip", "route", "get", "10.244.7.7", "from", addr).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "dev "+dev) {
+				t.Errorf("from %s: %s, %v", addr, out, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.del()
+	n.env = n.env[:len(n.env)-1]
+	if err := web.check(); err != nil {
+		t.Errorf("CHECK of the first after the second's DEL: %v", err)
+	}
+	if used := n.used(); len(used) != 4 {
+		t.Errorf("addresses in use: %v", used)
+	}
+}

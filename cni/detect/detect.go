@@ -103,12 +103,12 @@ func (f *finder) configuration(files map[string][]byte) {
 	}
 	slices.Sort(names)
 	active := true
-	for _, name := range names {
+	for i, name := range names {
 		plugins, ok := parse(files[name])
 		if !ok {
 			continue
 		}
-		kind, cidrs := classify(plugins)
+		kind, cidrs := classify(behind(plugins, names[i+1:], files))
 		x := f.saw(kind, "configuration "+name, cidrs...)
 		x.Active = x.Active || active
 		active = false
@@ -124,6 +124,9 @@ type plugin struct {
 			Subnet string `json:"subnet"`
 		} `json:"ranges"`
 	} `json:"ipam"`
+	// Multus': the pods' first network, as a configuration, or where that is.
+	Delegates      []plugin `json:"delegates"`
+	ClusterNetwork string   `json:"clusterNetwork"`
 	// The list's own fields, when the file is one.
 	Name    string   `json:"name"`
 	Plugins []plugin `json:"plugins"`
@@ -141,6 +144,40 @@ func parse(b []byte) ([]plugin, bool) {
 		return p.Plugins, true
 	}
 	return []plugin{p}, p.Type != ""
+}
+
+// behind is the network that Multus in front of it gives to pods (its documentation, "configuration"): the first delegate, the
+// clusterNetwork by name or file, or the file that comes next. Without Multus it is list.
+func behind(list []plugin, next []string, files map[string][]byte) []plugin {
+	m := list[0]
+	if m.Type != "multus" && m.Type != "multus-shim" {
+		return list
+	}
+	if len(m.Delegates) > 0 {
+		if d := m.Delegates[0]; len(d.Plugins) > 0 {
+			d.Plugins[0].Name = d.Name
+			return d.Plugins
+		}
+		return m.Delegates[:1]
+	}
+	wanted := filepath.Base(m.ClusterNetwork)
+	var first []plugin
+	for _, name := range next {
+		l, ok := parse(files[name])
+		if ok && m.ClusterNetwork != "" && (wanted == name || wanted == l[0].Name) {
+			return l
+		}
+		if ok && first == nil {
+			first = l
+		}
+	}
+	if m.ClusterNetwork == "edgemesh" || wanted == "10-edgemesh.conflist" { // which is not there yet
+		return []plugin{{Type: "edgemesh-cni"}}
+	}
+	if first != nil {
+		return first
+	}
+	return list
 }
 
 // classify identifies a list by its first plugin; kindnet uses the reference ptp plugin

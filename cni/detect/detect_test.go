@@ -18,6 +18,15 @@ func TestFind(t *testing.T) {
 	}{
 		{name: "nothing", node: Node{Links: []string{"lo", "eth0", "docker0"}}},
 		{name: "ours alone", node: Node{Conf: map[string][]byte{"10-edgemesh.conflist": ours}, Links: []string{"edgemesh-br"}}, want: "edgemesh*"},
+		{name: "Multus with ours", node: Node{Conf: map[string][]byte{"00-multus.conf": []byte(`{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus",
+			"delegates":[{"cniVersion":"1.0.0","name":"edgemesh","plugins":[{"type":"edgemesh-cni"},{"type":"portmap"}]}]}`), "10-edgemesh.conflist": ours}}, want: "edgemesh*"},
+		{name: "Multus' shim before ours is there", node: Node{Conf: map[string][]byte{"00-multus.conf": []byte(`{"name":"multus-cni-network","type":"multus-shim",
+			"clusterNetwork":"/host/etc/cni/net.d/10-edgemesh.conflist"}`)}}, want: "edgemesh*"},
+		{name: "Multus with the first other file", node: Node{Conf: map[string][]byte{"00-multus.conflist": []byte(`{"name":"multus-cni-network","plugins":[{"type":"multus"}]}`),
+			"10-edgemesh.conflist": ours}}, want: "edgemesh*"},
+		{name: "Multus with another network", node: Node{Conf: map[string][]byte{"00-multus.conf": []byte(`{"name":"multus-cni-network","type":"multus",
+			"delegates":[{"name":"cbr0","plugins":[{"type":"flannel"}]}]}`), "10-edgemesh.conflist": ours}}, want: "flannel* edgemesh"},
+		{name: "Multus alone", node: Node{Conf: map[string][]byte{"00-multus.conf": []byte(`{"name":"x","type":"multus-shim"}`)}}, want: "unknown*"},
 		{
 			name: "Flannel",
 			node: Node{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"net"
 
@@ -98,7 +99,10 @@ func checkPod(p Pod) error {
 		if a.Gateway.Is6() {
 			family = netlink.FAMILY_V6
 		}
-		routes, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(link, family) })
+		on := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_UNSPEC} // a further interface has a table of its own
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(family, on, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+		})
 		if err != nil {
 			return fmt.Errorf("list routes in the container: %w", err)
 		}

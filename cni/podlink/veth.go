@@ -136,11 +136,12 @@ func Attached(o ipam.Owner) (bool, error) {
 // and sets the pod's end up in netns. No packet passes before Start. It first removes a
 // left-over host end of the same attachment. The error wraps ErrAttached if netns already
 // has an interface of that name. hairpin sets the port's mode; filter attaches the source
-// filter.
-func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (netlink.Link, error) {
+// filter. defaults are the gateways of the pod's default routes; where another interface has that of an IP version, this one's holds for
+// packets from its address alone.
+func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (host netlink.Link, defaults []netip.Addr, err error) {
 	name := HostName(p.Owner)
 	if err := remove(name); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, p.MTU
@@ -151,20 +152,23 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(ne
 		if errors.Is(err, unix.EEXIST) {
 			err = fmt.Errorf("%w: it has an interface of that name", ErrAttached)
 		}
-		return nil, fmt.Errorf("create veth pair %s, %s: %w", name, p.Owner.IfName, err)
+		return nil, nil, fmt.Errorf("create veth pair %s, %s: %w", name, p.Owner.IfName, err)
 	}
 	fault.Point("veth")
-	host, err := netlink.LinkByName(name)
+	host, err = netlink.LinkByName(name)
 	if err == nil {
 		err = configureHost(p, host, br, hairpin, filter)
 	}
 	if err == nil {
-		err = netns.Do(func(ns.NetNS) error { return configurePod(p) })
+		err = netns.Do(func(ns.NetNS) (err error) {
+			defaults, err = configurePod(p)
+			return err
+		})
 	}
 	if err != nil {
-		return nil, errors.Join(err, remove(name))
+		return nil, nil, errors.Join(err, remove(name))
 	}
-	return host, nil
+	return host, defaults, nil
 }
 
 func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netlink.Link) error) error {
@@ -187,10 +191,10 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 }
 
 // configurePod runs inside the pod's namespace.
-func configurePod(p Pod) error {
+func configurePod(p Pod) (defaults []netip.Addr, err error) {
 	link, err := netlink.LinkByName(p.Owner.IfName)
 	if err != nil {
-		return fmt.Errorf("find %s in the container: %w", p.Owner.IfName, err)
+		return nil, fmt.Errorf("find %s in the container: %w", p.Owner.IfName, err)
 	}
 	v6 := "net/ipv6/conf/" + p.Owner.IfName + "/"
 	sysctls := [][2]string{
@@ -205,7 +209,7 @@ func configurePod(p Pod) error {
 	}
 	for _, s := range sysctls {
 		if err := setSysctl(s[0], s[1]); err != nil {
-			return fmt.Errorf("in the container: %w", err)
+			return nil, fmt.Errorf("in the container: %w", err)
 		}
 	}
 	for _, a := range p.Addrs {
@@ -214,22 +218,52 @@ func configurePod(p Pod) error {
 			addr.Flags = unix.IFA_F_NODAD
 		}
 		if err := netlink.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("add %s to %s in the container: %w", a.Prefix, p.Owner.IfName, err)
+			return nil, fmt.Errorf("add %s to %s in the container: %w", a.Prefix, p.Owner.IfName, err)
 		}
 		fault.Point("address")
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set %s up in the container: %w", p.Owner.IfName, err)
+		return nil, fmt.Errorf("set %s up in the container: %w", p.Owner.IfName, err)
 	}
 	fault.Point("pod's end up")
 	for _, a := range p.Addrs {
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: DefaultRoute(a.Gateway), Gw: a.Gateway.AsSlice()}
-		if err := netlink.RouteAdd(route); err != nil {
-			return fmt.Errorf("default route through %s in the container: %w", a.Gateway, err)
+		further, err := route(link, a)
+		if err != nil {
+			return nil, fmt.Errorf("default route through %s in the container: %w", a.Gateway, err)
+		}
+		if !further {
+			defaults = append(defaults, a.Gateway)
 		}
 		fault.Point("route")
 	}
-	return nil
+	return defaults, nil
+}
+
+// furtherTable, plus an interface's index, is the table with the default route of a pod's second interface in this network.
+const furtherTable = 5300
+
+// route adds the default route of one address. In a pod that has one already, the answers of this address alone take it (further).
+func route(link netlink.Link, a Addr) (further bool, err error) {
+	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: DefaultRoute(a.Gateway), Gw: a.Gateway.AsSlice()}
+	if err := netlink.RouteAdd(r); !errors.Is(err, unix.EEXIST) {
+		return false, err
+	}
+	r.Table = furtherTable + link.Attrs().Index
+	rule := netlink.NewRule()
+	rule.Src, rule.Table, rule.Family = IPNet(netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen())), r.Table, netlink.FAMILY_V4
+	if a.Gateway.Is6() {
+		rule.Family = netlink.FAMILY_V6
+	} else if err := setSysctl("net/ipv4/conf/"+link.Attrs().Name+"/rp_filter", "2"); err != nil { // the way back to most sources is the other interface's
+		return true, err
+	}
+	near := &netlink.Route{LinkIndex: r.LinkIndex, Dst: IPNet(a.Prefix.Masked()), Scope: netlink.SCOPE_LINK, Table: r.Table}
+	if err := errors.Join(netlink.RouteReplace(near), netlink.RouteReplace(r)); err != nil {
+		return true, err
+	}
+	if err := netlink.RuleAdd(rule); err != nil && !errors.Is(err, unix.EEXIST) {
+		return true, err
+	}
+	return true, nil
 }
 
 // DefaultRoute is the destination 0.0.0.0/0 or ::/0, by gw's family.

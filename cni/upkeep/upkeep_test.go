@@ -108,7 +108,7 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 	}
 	lives := podlink.Pod{Owner: recs[1].Owner, MTU: 1500, Store: c.DataDir, Addrs: []podlink.Addr{
 		{Prefix: netip.PrefixFrom(recs[1].IP, 24), Gateway: conf.Gateway(pools.Blocks[0])}}}
-	host, err := podlink.Create(lives, br, netns, true, func(netlink.Link) error { return nil })
+	host, _, err := podlink.Create(lives, br, netns, true, func(netlink.Link) error { return nil })
 	if err != nil {
 		return err
 	}
