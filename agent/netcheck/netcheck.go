@@ -5,6 +5,7 @@
 //	target.go    where a relay's multiaddrs lead
 //	relay.go     round trips to one relay: TCP, UDP (STUN), WebSocket; its clock
 //	family.go    IPv4 and IPv6 apart, and why there is no answer
+//	portal.go    a captive portal that answers in the relays' place
 //	host.go      NAT, port mapping, MTU
 package netcheck
 
@@ -62,7 +63,8 @@ type Relay struct {
 	TCP    *Answer `json:"tcp"`
 	UDP    *Answer `json:"udp"`
 	WS     *Answer `json:"websocket"`
-	Probes []Probe `json:"probes"` // each address, a name's over each IP version
+	Probes []Probe `json:"probes"`           // each address, a name's over each IP version
+	Portal string  `json:"portal,omitempty"` // the host of the page that this network shows in its place
 }
 
 // Answer is the best outcome of one transport.
@@ -160,6 +162,8 @@ func problems(r Report) []findings.Finding {
 	switch {
 	case len(r.Relays) == 0:
 		out = append(out, findings.Warningf("no-relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
+	case !r.Reached() && len(Portal(r.Relays)) > 0:
+		out = append(out, Portal(r.Relays)...)
 	case !r.Reached():
 		out = append(out, findings.Brokenf("relay-unreachable", r.Relays[0].Remedy(),
 			"no relay answers: this node reaches only nodes that it can dial directly"))

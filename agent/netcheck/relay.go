@@ -121,6 +121,9 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 	out.Probes = slices.DeleteFunc(out.Probes, func(p Probe) bool { // the name has no such address, which is no fault where it has the other
 		return p.Cause == NoName && slices.ContainsFunc(all, func(o Probe) bool { return o.Addr == p.Addr && o.Cause != NoName })
 	})
+	if !slices.ContainsFunc(out.Probes, func(p Probe) bool { return p.Answered() }) {
+		out.Portal = k.portal(ctx, r)
+	}
 	for _, p := range out.Probes {
 		best := map[kind]**Answer{tcp: &out.TCP, udp: &out.UDP, webSocket: &out.WS}[kind(p.Transport)]
 		if *best == nil || p.better(**best) {

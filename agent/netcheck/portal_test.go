@@ -1,0 +1,74 @@
+package netcheck
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/findings"
+	"edgemesh/internal/membership/mesh"
+)
+
+// A network whose portal answers for every host's port 80 is named with the page's host; a relay's own web server is none.
+func TestPortal(t *testing.T) {
+	for name, x := range map[string]struct {
+		answer func(http.ResponseWriter)
+		want   string
+	}{
+		"a redirect": {func(w http.ResponseWriter) {
+			w.Header().Set("Location", "https://login.hotel.example/?next=x")
+			w.WriteHeader(http.StatusFound)
+		}, "login.hotel.example"},
+		"511": {func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusNetworkAuthenticationRequired)
+			_, _ = io.WriteString(w, `<meta http-equiv="refresh" content="0; url=https://login.example.net/">`)
+		}, "login.example.net"},
+		"a page that leads on": {func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `<html><META HTTP-EQUIV='Refresh' CONTENT="1; URL=http://10.1.0.1:8002/index.html"></html>`)
+		}, "10.1.0.1:8002"},
+		"WISPr": {func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `<!-- <Redirect><LoginURL>https://wifi.example.org/in</LoginURL></Redirect> -->`)
+		}, "wifi.example.org"},
+		"https of the relay itself": {func(w http.ResponseWriter) {
+			w.Header().Set("Location", "https://127.0.0.1/")
+			w.WriteHeader(http.StatusMovedPermanently)
+		}, ""},
+		"a page": {func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `Welcome to <a href="http://nginx.org/">nginx</a>`)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { x.answer(w) }))
+			defer web.Close()
+			k, end := newChecker(Config{})
+			defer end()
+			port, _ := closed(t)
+			k.connect = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if strings.HasSuffix(address, ":80") {
+					address = web.Listener.Addr().String()
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+			r, _ := k.relay(t.Context(), mesh.Relay{PeerID: "12D3KooWCHicWtBzdrK1QoJGgR8RJTkn5HYdQghawBrdfZ4D8mSf", Addrs: []string{fmt.Sprintf("/ip4/127.0.0.1/tcp/%s", port)}})
+			found := Portal([]Relay{r})
+			if r.Portal != x.want || (len(found) > 0) != (x.want != "") {
+				t.Fatalf("%q, %+v; want %q", r.Portal, found, x.want)
+			}
+			if x.want == "" {
+				return
+			}
+			all := findings.Causes(append(found, findings.Brokenf("relay-unreachable", "check", "no answer").About(r.PeerID)))
+			if len(all) != 1 || !strings.Contains(all[0].Text+all[0].Remedy, x.want) {
+				t.Errorf("%+v", all)
+			}
+			if p := problems(Report{Relays: []Relay{r}}); p[0].ID != "captive-portal" {
+				t.Errorf("netcheck: %+v", p)
+			}
+		})
+	}
+}
