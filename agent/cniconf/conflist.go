@@ -174,7 +174,7 @@ func (i *Installer) breaks(name string) string {
 	case i.c.BinDir != "" && !i.installed(name):
 		return fmt.Sprintf("%s is not in %s", name, i.c.BinDir)
 	case !i.fits(name):
-		return fmt.Sprintf("%s in %s does not know version %s of the CNI specification", name, i.binDir(), CNIVersion)
+		return fmt.Sprintf("%s in %s does not know version %s of the CNI specification", name, i.PluginDir(), CNIVersion)
 	}
 	return ""
 }
@@ -233,7 +233,7 @@ func (i *Installer) chain() ([]map[string]any, error) {
 			return nil, fmt.Errorf("cni.chained[%d]: %s is not in %s: install it there (containernetworking's plugins), or remove the entry", n, name, i.c.BinDir)
 		}
 		if !i.fits(name) {
-			return nil, fmt.Errorf("cni.chained[%d]: %s in %s does not know version %s of the CNI specification: install a newer one, or remove the entry", n, name, i.binDir(), CNIVersion)
+			return nil, fmt.Errorf("cni.chained[%d]: %s in %s does not know version %s of the CNI specification: install a newer one, or remove the entry", n, name, i.PluginDir(), CNIVersion)
 		}
 		p = maps.Clone(p)
 		if c := capabilities(name); c != nil && p["capabilities"] == nil {
@@ -250,14 +250,14 @@ func typeOf(p map[string]any) string {
 	return name
 }
 
-// binDir is where the runtime looks for plugins: the usual directory, if the operator
-// installs them.
-func (i *Installer) binDir() string {
+// PluginDir is where the runtime looks for plugins: the usual directory, if the operator
+// installs them. It may be called at any time.
+func (i *Installer) PluginDir() string {
 	return cmp.Or(i.c.BinDir, i.usual)
 }
 
 func (i *Installer) installed(plugin string) bool {
-	info, err := os.Stat(filepath.Join(i.binDir(), plugin))
+	info, err := os.Stat(filepath.Join(i.PluginDir(), plugin))
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
@@ -280,7 +280,7 @@ func (i *Installer) fits(plugin string) bool {
 
 // versions queries a plugin, once per file, for the versions it supports.
 func (i *Installer) versions(plugin string) []string {
-	path := filepath.Join(i.binDir(), plugin)
+	path := filepath.Join(i.PluginDir(), plugin)
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil

@@ -13,6 +13,7 @@
 //	ranges.go      ranges that the host itself needs stay out of force
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
 //	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself
+//	known.go       who this node is by its key, and its own pods while that does not let it join; ports that are taken
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
 //	cleanup.go     removes everything; errors.go: what callers can expect
 //
@@ -48,6 +49,7 @@ import (
 	"edgemesh/agent/cnicalls"
 	"edgemesh/agent/control"
 	"edgemesh/agent/deputy"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/config"
@@ -104,6 +106,7 @@ type daemon struct {
 	deputy     *deputy.Deputy // nil: the membership is a file
 	metrics    net.Listener   // nil when metricsAddress is ""
 	membership *membership
+	noted      []findings.Finding // what the start found, and did without
 }
 
 // Run runs an agent: it returns nil once ctx has ended and everything of this process has
@@ -146,30 +149,61 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if err := version.MarkState(cfg.StateDir); err != nil {
 		o.Log.Warn("could not note this release in the state directory: an older one would not refuse to start with newer state", "err", err)
 	}
+	identity.LogLibrary(o.Log)
+	for _, f := range checkSecrets(cfg) {
+		o.Log.Warn(f.Text, "remedy", f.Remedy)
+	}
+	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, log: o.Log}
+	local := &localPods{cfg: cfg, log: o.Log, waiting: w, ready: dog.Ready}
+	defer func() {
+		local.end()
+		if err := w.end(); err != nil {
+			o.Log.Warn("the control socket of the first start did not close", "err", err)
+		}
+	}()
+	for {
+		err := attempt(ctx, cfg, o, dog, w, local)
+		if err == nil || ctx.Err() != nil || !local.keep(ctx, err) {
+			return err
+		}
+		if !wake.Sleep(ctx, retryEvery) {
+			return nil
+		}
+	}
+}
+
+// attempt runs an agent that has the state directory. The error is a badKeyError or an otherKeyError, wrapped, where it is for want of
+// this node's key.
+func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Watchdog, w *firstStart, local *localPods) error {
 	key, err := identity.LoadOrCreate(cfg.StateDir)
 	if err != nil {
-		return keyError(err)
+		return badKeyError{keyError(err)}
 	}
-	identity.LogLibrary(o.Log)
-	d := &daemon{cfg: cfg, opts: o, dog: dog, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New()}
-	memory.AfterStart()
-	if d.id, err = peer.IDFromPrivateKey(key); err != nil {
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
+	cfg, noted, err := byKey(cfg, mesh.PeerID(id.String()))
+	if err != nil {
+		return configError(err)
+	}
+	for _, f := range noted {
+		o.Log.Warn(f.Text, "remedy", f.Remedy)
+	}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New()}
+	memory.AfterStart()
 	via, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
 		return configError(err)
 	}
-	for _, f := range checkSecrets(cfg) {
-		o.Log.Warn(f.Text, "remedy", f.Remedy)
-	}
 	d.names = resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(cfg.StateDir, namesFile), Log: o.Log})
 	defer d.names.Close()
 	d.deputy = deputyOf(cfg, key, via, d.names, o.Log)
-	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, peerID: d.id.String(), log: o.Log}
+	local.cfg = cfg
 	waits := func(err error) {
 		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
 		w.because(err)
+		local.begin(ctx, "") // a new key
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
 		Access:   client.Access{Names: d.names, Upkeep: d.upkeep},
@@ -183,16 +217,17 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		d.book = signed.NewBook(cfg.Signers)
 		d.source = source.Pin(d.source, d.book, cfg.Membership, key, cfg.StateDir, cfg.NodeName, o.Log.With("part", "signed"))
 	}
-	w.source = d.source.String()
+	w.is(cfg.NodeName, d.id.String(), d.source.String())
 	state, err := d.loadMembership(ctx)
-	if err := w.end(); err != nil {
-		d.log.Warn("the control socket of the first start did not close", "err", err)
-	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped while the API had no answer yet
 		}
 		return err
+	}
+	local.end()
+	if err := w.end(); err != nil {
+		d.log.Warn("the control socket of the first start did not close", "err", err)
 	}
 	if err := d.start(ctx, key, state); err != nil {
 		return err
@@ -265,9 +300,6 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if err := refuseLAN(p.Host); err != nil {
 		return err
 	}
-	if err := d.cfg.ResolveListen(); err != nil {
-		return err
-	}
 	if ignored := endpoint.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)
 	}
@@ -276,24 +308,22 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		return configError(err)
 	}
 	d.metered = newMetered(d.cfg.Uplink.Metered, d.source.Annotations)
-	if d.node, err = openNode(nodeConfig{
+	defer func() {
+		if err == nil {
+			return
+		}
+		if d.node != nil {
+			d.node.Close()
+		}
+		if d.metrics != nil {
+			d.metrics.Close()
+		}
+	}()
+	if err := d.openPorts(nodeConfig{
 		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, log: d.log,
 	}); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			d.node.Close()
-		}
-	}()
-	if d.metrics, err = listenMetrics(d.cfg.MetricsAddress); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil && d.metrics != nil {
-			d.metrics.Close()
-		}
-	}()
 	if d.device, err = openDevice(d.cfg, d.opts.PortableTUN, p.Host.MTU, d.log); err != nil {
 		return err
 	}
@@ -421,7 +451,7 @@ func (d *daemon) backend(ctx context.Context) *backend {
 	b := &backend{
 		version: d.opts.Version, name: d.cfg.NodeName, started: time.Now(), level: d.opts.level(), degraded: degradations(d.device, socket.Fallbacks()), calls: d.dog.Loop("control socket"),
 		doctor: &doctor{cfg: d.cfg, id: d.id, force: d.force, source: d.source, names: d.names, upkeep: d.upkeep, metered: d.metered, node: d.node, device: d.device,
-			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, log: d.log},
+			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, noted: d.noted, log: d.log},
 		pinger:    pinger{r},
 		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},
 	}

@@ -57,6 +57,7 @@ type doctor struct {
 	lan     *lanPaths
 	reach   reach
 	dog     *watchdog.Watchdog
+	noted   []findings.Finding // what the start found, and did without
 	log     *slog.Logger
 
 	common, known, probes *findings.Judge // what both judge, the running agent, and doctor
@@ -95,6 +96,7 @@ func (d *doctor) judges() {
 	}
 	d.common = findings.NewJudge(d.log,
 		check("loops", 0, func(plan) []findings.Finding { return hungLoops(d.dog) }),
+		check("start", 0, func(plan) []findings.Finding { return d.noted }),
 		check("key", hostEvery, func(plan) []findings.Finding { return []findings.Finding{d.checkKey()} }),
 		check("secrets", hostEvery, func(plan) []findings.Finding { return checkSecrets(d.cfg) }),
 		check("resolver", hostEvery, func(plan) []findings.Finding { return checkResolver(d.names) }),
@@ -114,6 +116,7 @@ func (d *doctor) judges() {
 			return append(checkRefused(d.force.whyRefused()), overlaps(d.kernel.pods, p.Host))
 		}),
 		check("cni", hostEvery, own(func(plan) []findings.Finding { return []findings.Finding{d.checkCNI()} })),
+		check("host-ports", 0, func(plan) []findings.Finding { return d.kernel.hostPorts() }),
 		check("pods", hostEvery, own(func(p plan) []findings.Finding { return []findings.Finding{strays(d.kernel.pods, p.Host)} })),
 		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),
 		check("lan", hostEvery, func(plan) []findings.Finding { return slices.Concat(d.lan.check(), d.lan.notes()) }),
@@ -228,6 +231,7 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Fi
 	wg.Go(func() { answers, clock = netcheck.Relays(ctx, c) })
 	relays := diagnose.Relays(d.node.CheckRelays(ctx), d.served(plan))
 	wg.Wait()
+	out = append(out, netcheck.Portal(answers)...)
 	out = append(out, diagnose.Clock(clock, findings.Has(relays, findings.Broken))...)
 	return append(append(append(out, diagnose.UDP(answers)...), netcheck.Versions(answers)...), diagnose.Remedies(relays, answers)...)
 }

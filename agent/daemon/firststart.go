@@ -11,27 +11,43 @@ import (
 )
 
 // firstStart answers the operator while the agent has no membership to start with: a first
-// start for which the API has no complete answer. It serves from the first problem on.
+// start for which the API has no complete answer, or a key that cannot be read. It serves from the first problem on.
 type firstStart struct {
-	dir    string // the runtime directory
-	node   string
-	peerID string
-	source string
-	log    *slog.Logger
-	level  *slog.LevelVar
+	dir   string // the runtime directory
+	log   *slog.Logger
+	level *slog.LevelVar
 
 	mu      sync.Mutex // nothing else is locked while it is held
+	node    string
+	peerID  string
+	source  string
 	server  *control.Server
-	problem error
+	finding findings.Finding
 }
 
 var _ control.Backend = (*firstStart)(nil)
 
-// because notes why the agent waits.
-func (w *firstStart) because(err error) {
+// is notes which node this is, and where its membership comes from.
+func (w *firstStart) is(node, peerID, source string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.problem = err
+	w.node, w.peerID, w.source = node, peerID, source
+}
+
+// because notes why the agent waits for its first membership.
+func (w *firstStart) because(err error) {
+	w.mu.Lock()
+	source := w.source
+	w.mu.Unlock()
+	w.says(findings.Brokenf("membership", membershipRemedy(source),
+		"the agent waits for its first membership, and pods of this node have no network until then: %s", wording.OneLine(err.Error())))
+}
+
+// says notes what keeps the agent from its work.
+func (w *firstStart) says(f findings.Finding) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.finding = f
 	if w.server != nil {
 		return
 	}
@@ -55,8 +71,11 @@ func (w *firstStart) end() error {
 
 // Status implements control.Backend.
 func (w *firstStart) Status(bool) control.Status {
+	found := w.findings()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return control.Status{Node: w.node, PeerID: w.peerID, Addresses: []string{}, Relays: []control.RelayStatus{}, Peers: []control.PeerStatus{},
-		Findings: w.findings(), Problems: w.findings()}
+		Findings: found, Problems: found}
 }
 
 // Ping implements control.Backend.
@@ -81,6 +100,5 @@ func (w *firstStart) Doctor(context.Context) []findings.Finding { return w.findi
 func (w *firstStart) findings() []findings.Finding {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return []findings.Finding{findings.Brokenf("membership", membershipRemedy(w.source),
-		"the agent waits for its first membership, and pods of this node have no network until then: %s", wording.OneLine(w.problem.Error()))}
+	return []findings.Finding{w.finding}
 }

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/agent/chained"
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
@@ -49,6 +53,7 @@ type kernel struct {
 	waits   error              // why the conflist is not in place, nil when it is
 	inWay   []findings.Finding // what on the host blocks the pod network, as of the last repair
 	probed  []findings.Finding // what its firewall does, as of the last probes
+	lost    []string           // pods whose hostPorts lead nowhere, as of the last repair
 }
 
 // apply sets kernel state and the plugin's files; the repair calls it, too. The plan is
@@ -68,13 +73,51 @@ func (k *kernel) apply(ctx context.Context) error {
 	if err != nil || p.Host.Keep || !k.isConfirmed() {
 		return err // an existing subnet.json stays
 	}
-	err = k.cni.Write(p.Subnet)
+	subnet := p.Subnet
+	if v4 := mesh.OfVersion(subnet.PodCIDRs, false); can.NoIPv6 != "" && len(v4) > 0 {
+		subnet.PodCIDRs = v4 // the plugin would give pods addresses that lead nowhere
+	}
+	err = k.cni.Write(subnet)
 	if errors.Is(err, cniconf.ErrWaits) || errors.Is(err, cniconf.ErrFormer) {
 		k.setWaits(err)
 		return nil
 	}
 	k.setWaits(nil)
 	return err
+}
+
+// restore has the plugins behind ours make their rules again that another program has removed from the firewall.
+func (k *kernel) restore(ctx context.Context) {
+	if p, _ := k.force.plan(); p.Host.Keep {
+		return
+	}
+	cache := libcni.CacheDir
+	if dir := filepath.Dir(k.pods.DataDir); filepath.Base(dir) == "networks" { // the runtime's cache is beside it
+		cache = filepath.Dir(dir)
+	}
+	made, failed, err := chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), DataDir: k.pods.DataDir, CacheDir: cache}.Restore(ctx)
+	if err != nil && ctx.Err() == nil {
+		k.log.Error("could not look for hostPorts whose firewall rules are gone; trying again at the next look", "err", err)
+	}
+	if len(made) > len(failed) {
+		k.log.Info("rules for hostPorts were gone from the host's firewall, and are back", "pods", made)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lost = failed
+}
+
+// hostPorts are those that restore could not bring back.
+func (k *kernel) hostPorts() []findings.Finding {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []findings.Finding
+	for _, text := range k.lost {
+		pod, why, _ := strings.Cut(text, ": ")
+		out = append(out, findings.Brokenf("host-ports", "fix the cause; the agent tries again every 30 s; or delete the pod",
+			"the firewall rules for this pod's hostPorts are gone, and its CNI plugin does not make them again: %s", why).About(pod))
+	}
+	return out
 }
 
 // addresses are this node's mesh addresses. Where another plugin has the pods, or the host has no IPv6, it may lack them.
@@ -244,8 +287,10 @@ func (r repairer) run(ctx context.Context) {
 	wait := repairEvery
 	rested := time.Now() // no repair before
 	look := nextLook{last: time.Now()}
+	flushed := uint64(0)
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
 	work, end := r.loop.Begin(ctx)
+	r.kernel.restore(work) // what was flushed while no agent ran
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := r.kernel.addresses()
@@ -273,6 +318,10 @@ func (r repairer) run(ctx context.Context) {
 		}
 		r.kernel.repaired(err)
 		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
+		if n := r.kernel.host.Flushed(); n != flushed || untilLook == 0 || len(r.kernel.hostPorts()) > 0 {
+			flushed = n
+			r.kernel.restore(work)
+		}
 		r.kernel.look(work, untilLook == 0)
 		watchdog.Step(work)
 		if untilLook == 0 {

@@ -48,6 +48,10 @@ func (p plan) next(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 		return plan{}, fmt.Errorf("admitLabel: %w: it lacks the label %s, so all others refuse it; only an administrator can give it: kubectl label node %s %s, "+
 			"or nodes[].labels in a membership file", err, s.AdmitLabel, self, mesh.LabelArgument(s.AdmitLabel))
 	}
+	if i := slices.IndexFunc(s.Nodes, func(n mesh.Node) bool { return n.PeerID == mesh.PeerID(id.String()) }); errors.Is(err, mesh.ErrNotMember) && i >= 0 {
+		return plan{}, fmt.Errorf("nodes: %w, and this node's key is that of %s; set nodeName: %[2]s, or, if this machine is %[3]s, remove its identity.key and list %[3]s with the peer ID of the new one",
+			err, s.Nodes[i].Name, self)
+	}
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan{}, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)
 	}
@@ -56,8 +60,8 @@ func (p plan) next(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 	}
 	m.Host.Keep, m.Host.Promisc, m.Host.Forward = cfg.CNIMode == config.CNIKeep, cfg.CNI.PromiscMode, cfg.Forward
 	if m.Self.PeerID != mesh.PeerID(id.String()) {
-		return plan{}, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
-			self, m.Self.PeerID, id)
+		return plan{}, otherKeyError{m.Self.PeerID, fmt.Errorf("nodes: %s has peerID %s, but this node's key is %s; correct the membership, or restore the node's identity.key",
+			self, m.Self.PeerID, id)}
 	}
 	relays, err := admit.Membership(nil, m.Relays, nil, admit.Decode)
 	return plan{Plan: m, relays: relays.Relays}, err

@@ -147,6 +147,9 @@ func preflight(ctx context.Context, cfg config.Config) error {
 		if id, err = peer.IDFromPrivateKey(key); err != nil {
 			return fmt.Errorf("derive peer ID: %w", err)
 		}
+		if cfg, _, err = byKey(cfg, mesh.PeerID(id.String())); err != nil {
+			return configError(err)
+		}
 	}
 	if _, err := joinSecrets(cfg); err != nil {
 		return configError(err)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +63,9 @@ func strays(pods *conf.NetConf, w mesh.Host) findings.Finding {
 		return findings.Okayf("pods", "another plugin has the pods")
 	}
 	found, err := upkeep.Strays(pods)
+	found = slices.DeleteFunc(found, func(r ipam.Record) bool { // the host has no IPv6 at the moment
+		return mesh.Inside(w.Blocks, netip.PrefixFrom(r.IP, r.IP.BitLen()))
+	})
 	if err != nil && !errors.Is(err, conf.ErrNoSubnet) { // a missing subnet file is for cni to say
 		return findings.Warningf("pods", "fix the cause: `edgemesh-cni ipam fsck` looks at the records", "the addresses of pods cannot be read: %v", err)
 	}

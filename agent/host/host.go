@@ -23,6 +23,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -66,7 +67,8 @@ type Host struct {
 	find  iptables.Find
 	toTUN func([]byte) error
 	keepers
-	undone undone
+	undone  undone
+	flushed atomic.Uint64 // repairs of the host's firewall
 
 	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
 	// that of the memory of sysctls.
@@ -95,6 +97,9 @@ func New(c Config) *Host {
 		Paths: &Paths{log: c.Log, memory: memory}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
 	}}
 }
+
+// Flushed counts repairs of the host's firewall: where rules of ours are removed, those of others may be.
+func (h *Host) Flushed() uint64 { return h.flushed.Load() }
 
 // Usable fails with iptables.ErrNoIPTables (wrapped) if this host has no iptables that works. It
 // changes nothing.
@@ -152,6 +157,9 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 			if h.applied {
 				h.log.Info("kernel state repaired", "part", p.name, "change", c.What)
 				h.undone.add(time.Now(), p.name, c.What)
+				if slices.Contains([]string{"guard", "snat", "firewall"}, p.name) {
+					h.flushed.Add(1)
+				}
 			} else {
 				h.log.Debug("kernel state set", "part", p.name, "change", c.What)
 			}

@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/screen"
 	"edgemesh/internal/secretfile"
 	"edgemesh/manifests"
@@ -215,8 +216,12 @@ func (i *installer) configuration() (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("# Made by `edgemesh-agent install`; an upgrade keeps it.\n")
-	if i.o.NodeName != "" {
-		fmt.Fprintf(&b, "nodeName: %s\n", i.o.NodeName)
+	name := i.o.NodeName
+	if found := hostname(); name == "" && i.o.Form == Systemd && found != "localhost" && mesh.CheckNodeName(found) == nil {
+		name = found // the host may have none at a boot without DHCP; a pod has $NODE_NAME
+	}
+	if name != "" {
+		fmt.Fprintf(&b, "nodeName: %q\n", name)
 	}
 	b.WriteString(i.directories())
 	missing := kubeconfig

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"edgemesh/internal/config"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"
 )
 
@@ -260,7 +262,7 @@ func TestStaticPod(t *testing.T) {
 	if !strings.Contains(pod, "\n      image: registry.example.org/edgemesh-agent:7\n") || strings.Contains(pod, "localhost/") {
 		t.Errorf("the pod:\n%s", pod)
 	}
-	if c := now[config.DefaultPath]; !strings.Contains(c, "kubeconfig: /etc/kubernetes/kubelet.conf") || !strings.Contains(c, "nodeName: edge-7") {
+	if c := now[config.DefaultPath]; !strings.Contains(c, "kubeconfig: /etc/kubernetes/kubelet.conf") || !strings.Contains(c, `nodeName: "edge-7"`) {
 		t.Errorf("the configuration: %q", c)
 	}
 	if now["/usr/local/bin/edgemesh-agent"] != "" {
@@ -382,5 +384,18 @@ func TestMembershipIsSaidTwice(t *testing.T) {
 				t.Errorf("something was written: %v", b.tree())
 			}
 		})
+	}
+}
+
+// The name that the host has now is written down: after a boot without DHCP it may be called localhost.
+func TestNodeNameIsWritten(t *testing.T) {
+	name := hostname()
+	if name == "localhost" || mesh.CheckNodeName(name) != nil {
+		t.Skip("this host has no name that a node can have: ", name)
+	}
+	b := newBox(t, Systemd)
+	b.install()
+	if c := b.tree()[config.DefaultPath]; !strings.Contains(c, fmt.Sprintf("nodeName: %q\n", name)) {
+		t.Errorf("the configuration: %q", c)
 	}
 }

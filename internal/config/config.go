@@ -83,8 +83,13 @@ type Config struct {
 	Log            logs.Config    `json:"log"`       // format and first level
 	TUNQueues      int            `json:"tunQueues"` // accepted without effect: the TUN has one queue
 
+	// HostNamed: nothing but the host's name says NodeName, which is "" where that is not a node's name. See As.
+	HostNamed bool `json:"-"`
+
 	own  map[string]any // what `nodes` sets for this node
 	host map[string]any // what HostFile sets
+	path string         // of the file, where HostNamed
+	data []byte         // its content, likewise
 }
 
 // document is the file as written, over the defaults.
@@ -164,6 +169,19 @@ func load(path, nodeName string, hostname func() (string, error)) (Config, error
 	return c.withHost(data)
 }
 
+// As is c, which Load returned, for a node of another name than the host's.
+func (c Config) As(name string) (Config, error) {
+	if c.path == "" {
+		c.NodeName = name
+		return c, nil
+	}
+	out, err := parse(c.path, c.data, name, nil)
+	if err != nil {
+		return c, err
+	}
+	return out.withHost(c.data)
+}
+
 // Parse reads the content of a configuration file for the named node. The error is a
 // *mesh.Invalid that names path.
 func Parse(path string, data []byte, nodeName string) (Config, error) {
@@ -177,9 +195,16 @@ func parse(path string, data []byte, nodeName string, hostname func() (string, e
 	if err := bad.Err(); err != nil {
 		return Config{}, err
 	}
-	name := checkNodeName(&bad, doc.NodeName, nodeName, hostname)
+	name := checkNodeName(&bad, cmp.Or(doc.NodeName, nodeName), doc.NodeName == "")
+	hostNamed := name == "" && hostname != nil
+	if hostNamed {
+		name = nameOf(hostname)
+	}
 	c := doc.checkFor(&bad, data, name)
-	c.NodeName = name
+	c.NodeName, c.HostNamed = name, hostNamed
+	if hostNamed {
+		c.path, c.data = path, data
+	}
 	return c, bad.Err()
 }
 
@@ -236,24 +261,27 @@ func ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-func checkNodeName(bad *mesh.Invalid, written, env string, hostname func() (string, error)) string {
-	name, from := written, ""
+func checkNodeName(bad *mesh.Invalid, name string, env bool) string {
 	if name == "" {
-		name, from = env, " (from $NODE_NAME)"
+		return ""
 	}
-	if name == "" {
-		host, err := hostname()
-		if err != nil {
-			bad.Addf("nodeName", "not set, and the host name is unknown (%v); set it", err)
-			return ""
-		}
-		// Kubernetes names a node after its host name, in lower case.
-		name, from = strings.ToLower(host), " (from the host name)"
+	from := ""
+	if env {
+		from = " (from $NODE_NAME)"
 	}
 	if err := mesh.CheckNodeName(name); err != nil {
 		bad.Addf("nodeName", "%v%s", err, from)
 	}
 	return name
+}
+
+// nameOf is the name that Kubernetes gives a node after its host's, in lower case; "" if that is none.
+func nameOf(hostname func() (string, error)) string {
+	host, err := hostname()
+	if name := strings.ToLower(host); err == nil && mesh.CheckNodeName(name) == nil {
+		return name
+	}
+	return ""
 }
 
 // Help describes every key of the agent's configuration.

@@ -68,6 +68,10 @@ func TestLoadDefaults(t *testing.T) {
 		MetricsAddress: "127.0.0.1:9469",
 	}
 	got, err := load(path, "", hostNamed("Edge-7.example.org"))
+	if !got.HostNamed {
+		t.Error("not said to be the host's name")
+	}
+	got.HostNamed, got.path, got.data = false, "", nil
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
 	}
@@ -228,11 +232,16 @@ func TestLoadKubernetes(t *testing.T) {
 
 func TestLoadWithoutHostName(t *testing.T) {
 	path := write(t, "membership: {file: /m.yaml}\n")
-	_, err := load(path, "", func() (string, error) { return "", errors.New("no name") })
-	if err == nil || !strings.Contains(err.Error(), path+": nodeName: not set") {
-		t.Errorf("error %v", err)
+	for _, host := range []func() (string, error){func() (string, error) { return "", errors.New("no name") }, hostNamed("My_Host")} {
+		got, err := load(path, "", host)
+		if err != nil || got.NodeName != "" || !got.HostNamed {
+			t.Errorf("%q, %v: a node may be known by its key", got.NodeName, err)
+		}
+		if got, err = got.As("edge-1"); err != nil || got.NodeName != "edge-1" || got.HostNamed || got.Membership.File != "/m.yaml" {
+			t.Errorf("%+v, %v", got, err)
+		}
 	}
-	_, err = load(path, "My_Host", nil)
+	_, err := load(path, "My_Host", nil)
 	if err == nil || !strings.Contains(err.Error(), "(from $NODE_NAME)") {
 		t.Errorf("error %v does not say where the name is from", err)
 	}

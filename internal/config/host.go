@@ -39,6 +39,6 @@ func (c Config) withHost(data []byte) (Config, error) {
 		return c, bad.Err()
 	}
 	out := merged.check(&bad)
-	out.NodeName, out.own, out.host = c.NodeName, c.own, host
+	out.NodeName, out.HostNamed, out.own, out.host, out.path, out.data = c.NodeName, c.HostNamed, c.own, host, c.path, c.data
 	return out, bad.Err()
 }

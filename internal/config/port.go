@@ -51,6 +51,12 @@ func (c *Config) ResolveListen() error {
 	return nil
 }
 
+// AnyListen is what ResolveListen fills in, on a port that is free now and not stored.
+func AnyListen() ([]ma.Multiaddr, error) {
+	port, err := freePort()
+	return AllAddresses(port), err
+}
+
 // AllAddresses are the addresses for TCP and QUIC on port, on all interfaces; IPv6 only
 // if the host has it.
 func AllAddresses(port int) []ma.Multiaddr {
@@ -87,14 +93,20 @@ func stablePort(path string) (int, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("%w: %w", ErrPort, err)
 	}
+	port, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	if err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
+		return 0, fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
+	}
+	return port, nil
+}
+
+func freePort() (int, error) {
 	for range portTries {
-		port := minPort + rand.IntN(maxPort-minPort+1)
-		if port != edgeMeshPort && free(port) {
-			err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600)
-			if err != nil {
-				err = fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
-			}
-			return port, err
+		if port := minPort + rand.IntN(maxPort-minPort+1); port != edgeMeshPort && free(port) {
+			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("%w: %d random ports between %d and %d were all in use; set listen", ErrPort, portTries, minPort, maxPort)

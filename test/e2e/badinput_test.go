@@ -198,7 +198,7 @@ func badStarts() []badStart {
 		{name: "MetricsPortInUse", prepare: func(t *testing.T, n *lab.Node, _ *lab.Cluster) {
 			squat(t, n, 4002)
 			n.Config.MetricsAddress = "127.0.0.1:4002"
-		}, codes: system, wants: []string{"CONFIG: metricsAddress: ", "4002", "in use", "free the port"}, clean: true},
+		}, codes: usage, wants: []string{"CONFIG: metricsAddress: ", "4002", "in use", "free the port"}, clean: true},
 		{
 			name: "ListenInsideRange",
 			prepare: func(_ *testing.T, n *lab.Node, _ *lab.Cluster) {

@@ -31,7 +31,11 @@ func newCaller(t *testing.T, n *lab.Node, opts map[string]any) *caller {
 	t.Helper()
 	list, err := libcni.ConfListFromFile(filepath.Join(n.Config.CNIConfDir, "10-edgemesh.conflist"))
 	ok(t, err)
-	return &caller{n, libcni.NewCNIConfigWithCacheDir([]string{n.Config.CNIBinDir}, t.TempDir(), nil), list, opts}
+	cache := filepath.Dir(filepath.Dir(n.Config.CNIDataDir)) // as a runtime's, where dataDir ends with networks/edgemesh
+	if filepath.Base(filepath.Dir(n.Config.CNIDataDir)) != "networks" {
+		cache = t.TempDir()
+	}
+	return &caller{n, libcni.NewCNIConfigWithCacheDir([]string{n.Config.CNIBinDir}, cache, nil), list, opts}
 }
 
 // call runs f, which calls plugins for the pod in netns, inside the node.
@@ -106,6 +110,8 @@ func TestConflist(t *testing.T) {
 	a := site(t, l, "site-a", lab.EIM)
 	n := node(t, a, "edge-1", lab.NodeOptions{})
 	n.Config.CNIConfDir, n.Config.CNIBinDir = filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "cnibin")
+	n.DataDir = filepath.Join(n.Dir, "cni", "networks", "edgemesh")
+	n.Config.CNIDataDir = n.DataDir
 	ok(t, os.MkdirAll(n.Config.CNIBinDir, 0o755))
 	block := netip.MustParsePrefix(n.PodCIDRs[0])
 	at := func(last byte) netip.Addr {
@@ -204,6 +210,34 @@ func TestConflist(t *testing.T) {
 			ok(t, err)
 			contains(t, out, c.want)
 		}
+	})
+	t.Run("FlushedFirewall", func(t *testing.T) {
+		h, _, err := a.AddHost("after")
+		ok(t, err)
+		for _, flush := range []string{"nft flush ruleset", "iptables -w -t nat -F"} {
+			ok(t, n.Script(flush))
+			start := time.Now()
+			ok(t, lab.Until(within(t, 30*time.Second), 100*time.Millisecond, func() error {
+				return h.Tool(t.Context(), nil, "get", "--timeout", "1s", fmt.Sprintf("http://%s:8080/", n.Addr))
+			}))
+			t.Logf("%s: the hostPort is back after %d ms", flush, time.Since(start).Milliseconds())
+		}
+		out, err := n.Run(t.Context(), "iptables", "-w", "-S", "CNI-FORWARD")
+		ok(t, err)
+		contains(t, out, at(10).String()+"/32")
+		contains(t, n.Agent.Tail(1000), "rules for hostPorts were gone", "default/web-0")
+		// What cannot be made again is named by pod.
+		portmap := filepath.Join(n.Config.CNIBinDir, "portmap")
+		ok(t, os.Rename(portmap, portmap+".away"))
+		ok(t, n.Script("nft flush ruleset"))
+		ok(t, lab.Until(within(t, 10*time.Second), 100*time.Millisecond, func() error {
+			status, _, err := n.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
+			if err == nil && !(strings.Contains(status, "host-ports") && strings.Contains(status, "default/web-0")) {
+				err = fmt.Errorf("status: %s", status)
+			}
+			return err
+		}))
+		ok(t, os.Rename(portmap+".away", portmap))
 	})
 	t.Run("KeepOnly", func(t *testing.T) {
 		api, err := n.NewNS("api")

@@ -273,6 +273,9 @@ var elsewhere = map[string]string{
 	"input":           "TestCheckInput", // only where kubelet reports the mesh address
 	"lan-trusted":     "TestRoutedSites",
 	"lan-global":      "TestGlobalUnderlay",
+	"ports":           "TestStartDegraded",
+	"host-ports":      "TestConflist",
+	"captive-portal":  "TestPortal",
 	"resolver":        "TestServersOfNow", // it needs a container
 	"controller":      "TestLeaderless",
 	"upkeep":          "TestCost",       // after an hour

@@ -79,6 +79,9 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 		s.known.begin(snap, loadMemory(s.cfg.StateDir))
 		return snap, nil, nil
 	}
+	if errors.Is(err, ErrConfig) {
+		return mesh.State{}, nil, err
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		warning = fmt.Errorf("%w\nthe API is read instead", err)
 	}
@@ -133,9 +136,13 @@ func (s *Source) logWaiting(ctx context.Context, causes <-chan error) {
 // usable checks that a snapshot belongs to this node.
 func (s *Source) usable(snap mesh.State) error {
 	n, ok := nodesByName(snap.Nodes)[s.cfg.NodeName]
+	key := slices.IndexFunc(snap.Nodes, func(n mesh.Node) bool { return n.PeerID == s.cfg.PeerID })
 	switch {
 	case s.cfg.ReadOnly:
 		return nil
+	case !ok && key >= 0:
+		return fmt.Errorf("%w: nodeName (or $NODE_NAME) is %s, but this node's key is that of the member %s: correct it; if this machine is %[2]s from now on, remove %[4]s/%s",
+			ErrConfig, s.cfg.NodeName, snap.Nodes[key].Name, s.cfg.StateDir, snapshot.File)
 	case !ok:
 		return fmt.Errorf("the snapshot is not of node %s", s.cfg.NodeName)
 	case n.PeerID != s.cfg.PeerID:

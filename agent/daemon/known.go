@@ -1,0 +1,213 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/findings"
+	"edgemesh/agent/host"
+	"edgemesh/internal/config"
+	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
+)
+
+// byKey is cfg for the member whose key is id's. Where only the host's name says who this node is, as after a boot without DHCP, the
+// key goes before it, and the finding says so.
+func byKey(cfg config.Config, id mesh.PeerID) (config.Config, []findings.Finding, error) {
+	if !cfg.HostNamed {
+		return cfg, nil, nil
+	}
+	named := calledBy(cfg.NodeName)
+	m, ok := memberOf(cfg, id)
+	switch {
+	case ok && m.Name != cfg.NodeName:
+		cfg, err := cfg.As(m.Name)
+		return cfg, []findings.Finding{findings.Warningf("key", fmt.Sprintf("set nodeName: %s, or the host's name; if this machine is to be another node, remove identity.key and membership.json from %s", m.Name, cfg.StateDir),
+			"%s, but its key is that of the member %s, which it is", named, m.Name).About("nodeName")}, err
+	case !ok && cfg.NodeName == "":
+		return cfg, nil, &config.KeyError{Key: "nodeName", Err: fmt.Errorf("not set, no member has this node's key (%s), and %s; set it", id, named)}
+	}
+	return cfg, nil, nil
+}
+
+func calledBy(name string) string {
+	if name == "" {
+		return "the host has no name that a node can have"
+	}
+	return "the host is called " + name
+}
+
+// memberOf is the member that has a key, as the file says or, where that is unusable or an API is the source, the snapshot.
+func memberOf(cfg config.Config, id mesh.PeerID) (mesh.Node, bool) {
+	var s mesh.State
+	err := errors.New("no file")
+	if cfg.Membership.File != "" {
+		s, err = file.Load(cfg.Membership.File)
+	}
+	if err != nil {
+		s, err = snapshot.Load(cfg.StateDir)
+	}
+	i := slices.IndexFunc(s.Nodes, func(n mesh.Node) bool { return n.PeerID == id })
+	if err != nil || i < 0 {
+		return mesh.Node{}, false
+	}
+	return s.Nodes[i], true
+}
+
+// otherKeyError says that the membership has another key for this node.
+type otherKeyError struct {
+	listed mesh.PeerID
+	error
+}
+
+// badKeyError is a key that cannot be read.
+type badKeyError struct{ error }
+
+func (e badKeyError) Unwrap() error { return e.error }
+
+// localPods keeps this node's own pods connected, as the snapshot has its blocks, while its key does not let it join the others.
+type localPods struct {
+	cfg     config.Config
+	log     *slog.Logger
+	waiting *firstStart
+	ready   func(string)
+
+	stop func()
+}
+
+// keep reports whether an attempt to start that failed with err is worth another one: it is for want of the key, and this node's own
+// pods have their network meanwhile.
+func (l *localPods) keep(ctx context.Context, err error) bool {
+	var other otherKeyError
+	if !errors.As(err, &other) && !errors.As(err, new(badKeyError)) || !l.begin(ctx, other.listed) {
+		return false
+	}
+	l.ready("this node's own pods are connected; waiting for its key: " + wording.OneLine(err.Error()))
+	l.waiting.says(findings.Brokenf("key", "restore identity.key from a backup; or remove it and give the membership the peer ID that `edgemesh-agent id` prints then; the agent tries again every 2 s",
+		"this node reaches no other: %s; its own pods have their network", wording.OneLine(err.Error())))
+	return true
+}
+
+// begin connects this node's pods, if the snapshot has this node, with that key if one is given.
+func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
+	if l.stop != nil {
+		return true
+	}
+	s, err := snapshot.Load(l.cfg.StateDir)
+	if err != nil {
+		return false
+	}
+	p, err := mesh.NewPlan(s, l.cfg.NodeName)
+	if err != nil || listed != "" && listed != p.Self.PeerID {
+		return false
+	}
+	p.Host.Keep, p.Host.Promisc, p.Host.Forward = l.cfg.CNIMode == config.CNIKeep, l.cfg.CNI.PromiscMode, l.cfg.Forward
+	k, device, err := l.kernel(plan{Plan: p})
+	if err == nil {
+		err = k.apply(ctx)
+	}
+	if err != nil {
+		l.log.Error("this node's own pods have no network: the snapshot could not be applied", "err", err)
+		if device != nil {
+			_ = device.Close()
+		}
+		return false
+	}
+	l.log.Warn("this node's own pods are connected as the last membership says; nothing else works yet", "blocks", p.Self.PodCIDRs)
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for wake.Sleep(ctx, repairEvery) {
+			if err := k.apply(ctx); err != nil && ctx.Err() == nil {
+				l.log.Error("could not set kernel state; retrying", "every", repairEvery, "err", err)
+			}
+		}
+	})
+	l.stop = func() {
+		cancel()
+		wg.Wait()
+		_ = device.Close() // the TUN stays
+	}
+	return true
+}
+
+func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
+	known := make(chan struct{})
+	close(known)
+	k := &kernel{cni: installer(l.cfg, l.log), log: l.log, force: &inForce{now: p}, canHold: func(host.Capabilities) {}, changed: wake.NewOne(), confirmed: known}
+	pods, err := prepareCNI(k.cni, l.cfg.CNIMode)
+	if err != nil {
+		return k, nil, err
+	}
+	k.pods = pods
+	device, err := openDevice(l.cfg, false, p.Host.MTU, l.log)
+	if err != nil {
+		return k, nil, err
+	}
+	k.host = host.New(host.Config{StateDir: l.cfg.StateDir, ToTUN: device.toKernel, Log: l.log.With("part", "host")})
+	return k, device, nil
+}
+
+// end leaves the kernel's state as it is.
+func (l *localPods) end() {
+	if l.stop != nil {
+		l.stop()
+		l.stop = nil
+	}
+}
+
+// openPorts opens the ports to the other members and that of the metrics. Where another program has one that nobody has configured,
+// another is used until the next start, and a finding says so.
+func (d *daemon) openPorts(n nodeConfig) error {
+	chosen := len(n.cfg.Listen) == 0
+	if err := n.cfg.ResolveListen(); err != nil {
+		return err
+	}
+	var err error
+	d.node, err = openNode(n)
+	if chosen && errors.Is(err, unix.EADDRINUSE) {
+		taken := n.cfg.Listen
+		if n.cfg.Listen, err = config.AnyListen(); err != nil {
+			return err
+		}
+		if d.node, err = openNode(n); err == nil {
+			d.degraded("listen", fmt.Sprintf("stop the other program and restart the agent, or set listen, or remove %s/%s to have another port chosen", n.cfg.StateDir, config.PortFile),
+				"another program has %s; until the next start the agent listens on %v", taken[0], n.cfg.Listen[0])
+		}
+	}
+	if err != nil {
+		if errors.Is(err, unix.EADDRINUSE) {
+			err = configError(err)
+		}
+		return err
+	}
+	d.cfg.Listen = n.cfg.Listen
+	d.metrics, err = listenMetrics(n.cfg.MetricsAddress)
+	if n.cfg.MetricsAddress == config.DefaultMetricsAddress && errors.Is(err, unix.EADDRINUSE) {
+		if d.metrics, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
+			d.degraded("metricsAddress", "stop the other program and restart the agent, or set metricsAddress",
+				"another program has %s; until the next start metrics and probes are at %s", config.DefaultMetricsAddress, d.metrics.Addr())
+		}
+	}
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = configError(err)
+	}
+	return err
+}
+
+// degraded notes what the agent does without until the next start.
+func (d *daemon) degraded(key, remedy, format string, args ...any) {
+	f := findings.Warningf("ports", remedy, format, args...).About(key)
+	d.log.Warn("running degraded: "+f.Text, "key", key, "remedy", remedy)
+	d.noted = append(d.noted, f)
+}

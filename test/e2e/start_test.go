@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/test/fair"
+	"edgemesh/test/lab"
+)
+
+// TestStartDegraded: what is missing at a boot does not take the network from the node's own pods, is named by a finding, and is used
+// once it is there: a torn or missing key beside the snapshot, a host name that no member has, default ports that others have.
+func TestStartDegraded(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{})
+	startRelays(t, l)
+	ok(t, n.Start())
+	ready(t, n)
+	key := filepath.Join(n.Config.StateDir, "identity.key")
+	good, err := os.ReadFile(key)
+	ok(t, err)
+	reboot := func(change func()) {
+		t.Helper()
+		ok(t, n.Agent.Stop())
+		ok(t, n.Script("ip link del edgemesh-br", "ip link del edgemesh-tun"))
+		ok(t, os.RemoveAll(n.Config.RuntimeDir))
+		change()
+		ok(t, n.Start())
+		ok(t, n.WaitPods(within(t, 5*time.Second)))
+	}
+	says := func(wants ...string) {
+		t.Helper()
+		fair.Eventually(t, 10*time.Second, "status says why", func() error {
+			status, _, err := n.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
+			for _, want := range wants {
+				if err == nil && !strings.Contains(status, want) {
+					err = fmt.Errorf("no %q in: %s", want, status)
+				}
+			}
+			return err
+		})
+	}
+	full := os.Getenv("EDGEMESH_E2E") == "full"
+	for i, x := range []struct {
+		name  string
+		spoil func() error
+		says  string
+	}{
+		{"torn", func() error { return os.WriteFile(key, good[:20], 0o600) }, key},
+		{"missing", func() error { return os.Remove(key) }, "but this node's key is"},
+	} {
+		if i > 0 && !full {
+			break
+		}
+		reboot(func() { ok(t, x.spoil()) })
+		says(`"id": "key"`, `"broken"`, x.says)
+		p := pod(t, n, x.name)
+		ok(t, n.NS.Ping(t.Context(), p.IP4().String(), 2*time.Second))
+		ok(t, os.WriteFile(key, good, 0o600))
+		ready(t, n)
+		ok(t, p.Delete(t.Context()))
+	}
+
+	n.Config.NodeName, n.Config.MetricsAddress = "", "127.0.0.1:9469"
+	reboot(func() {
+		squat(t, n, 9469)
+		port, err := os.ReadFile(filepath.Join(n.Config.StateDir, "port"))
+		ok(t, err)
+		var number int
+		_, err = fmt.Sscan(string(port), &number)
+		ok(t, err)
+		squat(t, n, number)
+	})
+	ready(t, n)
+	says(`"id": "ports"`, "metricsAddress", "listen", `"subject": "nodeName"`, "set nodeName: edge-1", `"node": "edge-1"`)
+
+	if !full {
+		return
+	}
+	// No membership says who this is: exit code 2, as for a port that is configured.
+	for want, spoil := range map[string]func() error{
+		"metricsAddress": func() error { n.Config.MetricsAddress = "127.0.0.1:4002"; squat(t, n, 4002); return n.WriteConfig() },
+		"cluster.yaml": func() error {
+			return errors.Join(os.Remove(filepath.Join(n.Config.StateDir, snapshot.File)), os.Remove(n.Membership))
+		},
+	} {
+		if n.Agent.Running() {
+			ok(t, n.Agent.Stop())
+		}
+		ok(t, spoil())
+		_, stderr, err := n.AgentCommand(within(t, 5*time.Second), "run", "--config", n.ConfigFile())
+		var exit *lab.ExitError
+		if !errors.As(err, &exit) || exit.Code != 2 {
+			t.Errorf("%s: %v, want exit code 2", want, err)
+		}
+		contains(t, stderr, want)
+	}
+}
