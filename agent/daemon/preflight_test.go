@@ -36,7 +36,7 @@ func TestPreflight(t *testing.T) {
 	}{
 		"a file":                                {file, "a", "", false},
 		"an API":                                {api, "a", "", false},
-		"another node":                          {file, "b", "add {name: a", true},
+		"another node":                          {file, "b", "key is that of b; set nodeName: b", true},
 		"no such file":                          {func(c *config.Config) { c.Membership.File = "/nonexistent" }, "a", "/nonexistent", true},
 		"no such access":                        {func(c *config.Config) { c.Membership.Kubernetes = &config.Kubernetes{Kubeconfig: "/nonexistent"} }, "a", "/nonexistent", true},
 		"no plugin":                             {func(c *config.Config) { file(c); c.CNIBinDir = "/opt/cni/bin" }, "a", cniconf.ErrNoPlugin.Error(), false},
