@@ -49,6 +49,11 @@ var rules = []rule{
 		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
 		why:  "the plan is made purely",
 	}, {
+		path: "edgemesh/agent/policy",
+		not:  []string{"edgemesh", "github.com/vishvananda", "github.com/google/nftables"},
+		self: []string{"os", "net", "context", "log/slog"},
+		why:  "policies are compiled purely",
+	}, {
 		path: "edgemesh/agent/host/probe",
 		not:  []string{"edgemesh/agent/host/rtnetlink", "edgemesh/agent/host/iptables", "edgemesh/agent/control"},
 		why:  "packets are made and sent, others say what became of them",

@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Pod is what policies need of one.
+type Pod struct {
+	Namespace, Name string
+	Labels          map[string]string
+	Addrs           []netip.Addr
+	Ports           []ContainerPort
+	HostNetwork     bool // it has the node's addresses: it is the node, and no policy applies to it
+	Ended           bool // succeeded or failed: its address may be another's
+}
+
+// ContainerPort is a port that a container names.
+type ContainerPort struct {
+	NamedPort
+	Number uint16
+}
+
+// NamedPort is a port by name.
+type NamedPort struct {
+	Name     string
+	Protocol byte // of IP
+}
+
+// counts reports whether policies know the pod.
+func (p Pod) counts() bool { return !p.HostNetwork && !p.Ended }
+
+// Group selects pods as peers.
+type Group struct {
+	Namespace  string          // "": by namespaces
+	namespaces labels.Selector // nil: Namespace
+	pods       labels.Selector
+	port       NamedPort // with a name: the addresses and ports of containers that have it
+}
+
+// everyPod is the group of all pods in all namespaces.
+func everyPod() Group { return Group{namespaces: labels.Everything(), pods: labels.Everything()} }
+
+// ID names the group by what it selects, so that policies with the same peers share it.
+func (g Group) ID() string {
+	namespaces := "\x00" + g.Namespace
+	if g.namespaces != nil {
+		namespaces = g.namespaces.String()
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{namespaces, g.pods.String(), g.port.Name, string(rune(g.port.Protocol))}, "\x01")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Member is an address of a pod in a group; in a group of a named port with that port.
+type Member struct {
+	Addr     netip.Addr `json:"addr"`
+	Protocol byte       `json:"protocol,omitempty"`
+	Port     uint16     `json:"port,omitempty"`
+}
+
+// Members lists who is in the group, each once, in order. namespaces are the labels of those that exist: a pod of another one is in
+// no group.
+func (g Group) Members(namespaces map[string]map[string]string, pods []Pod) []Member {
+	in := map[string]bool{}
+	for name, l := range namespaces {
+		in[name] = name == g.Namespace || g.namespaces != nil && g.namespaces.Matches(labels.Set(l))
+	}
+	var out []Member
+	for _, p := range pods {
+		if !p.counts() || !in[p.Namespace] || !g.pods.Matches(labels.Set(p.Labels)) {
+			continue
+		}
+		for _, a := range p.Addrs {
+			if g.port.Name == "" {
+				out = append(out, Member{Addr: a})
+			}
+			for _, c := range p.Ports {
+				if g.port.Name != "" && c.NamedPort == g.port {
+					out = append(out, Member{a, c.Protocol, c.Number})
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, Member.compare)
+	return slices.Compact(out)
+}
+
+func (m Member) compare(o Member) int {
+	if c := m.Addr.Compare(o.Addr); c != 0 {
+		return c
+	}
+	return int(m.Protocol)<<16 + int(m.Port) - int(o.Protocol)<<16 - int(o.Port)
+}
