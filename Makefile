@@ -27,7 +27,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edg
 e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
 	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
+
+conformance: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
+conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud
+	@EDGEMESH_E2E=full EDGEMESH_CONFORMANCE=$(if $(FULL),full,1) $(GO) test -count=1 -timeout 90m -v -run 'TestConformance$$' ./test/kube
 
 map-browser: EXTRA_DEPS = $(if $(shell command -v chromium),,chromium-headless-shell:chromium-headless-shell) npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory

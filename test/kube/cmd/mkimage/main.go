@@ -1,7 +1,7 @@
 // Command mkimage writes an OCI archive of one layer, as `ctr images import` reads
 // it: for the static programs of the test cluster.
 //
-//	mkimage -out FILE.tar -name NAME:TAG -entrypoint /PROGRAM FILE:/PATH…
+//	mkimage -out FILE.tar -name NAME:TAG -entrypoint /PROGRAM [-cmd ARGUMENTS] FILE:/PATH… '->TARGET:/LINK'…
 package main
 
 import (
@@ -35,6 +35,7 @@ func run(args []string) error {
 	out := fs.String("out", "", "archive to write")
 	name := fs.String("name", "", "the image's full name")
 	entrypoint := fs.String("entrypoint", "", "its program")
+	command := fs.String("cmd", "", "its arguments, or its program")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -42,9 +43,13 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	config := v1.Config{Cmd: strings.Fields(*command), Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
+	if *entrypoint != "" {
+		config.Entrypoint = []string{*entrypoint}
+	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
-		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"}, Config: v1.Config{Entrypoint: []string{*entrypoint}},
+		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"}, Config: config,
 	})
 	if err != nil {
 		return err
@@ -59,7 +64,7 @@ func run(args []string) error {
 	return os.WriteFile(*out, archive, 0o644)
 }
 
-// rootFS returns the layer with the given FILE:/PATH pairs and the directories they need.
+// rootFS returns the layer with the given FILE:/PATH pairs and the directories they need; FILE may be ->TARGET, a symbolic link.
 func rootFS(pairs []string) ([]byte, error) {
 	files := []oci.File{{Name: "etc/", Mode: 0o755}, {Name: "tmp/", Mode: 0o777 | os.ModeSticky}}
 	for _, p := range pairs {
@@ -67,14 +72,20 @@ func rootFS(pairs []string) ([]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("%q is not FILE:/PATH", p)
 		}
-		data, err := os.ReadFile(src)
-		if err != nil {
-			return nil, err
+		file := oci.File{Name: dst, Mode: 0o755}
+		if target, link := strings.CutPrefix(src, "->"); link {
+			file.Link = target
+		} else {
+			data, err := os.ReadFile(src)
+			if err != nil {
+				return nil, err
+			}
+			file.Data = data
 		}
 		for dir := path.Dir(dst); dir != "."; dir = path.Dir(dir) {
 			files = append(files, oci.File{Name: dir + "/", Mode: 0o755})
 		}
-		files = append(files, oci.File{Name: dst, Mode: 0o755, Data: data})
+		files = append(files, file)
 	}
 	slices.SortFunc(files, func(a, b oci.File) int { return strings.Compare(a.Name, b.Name) })
 	return oci.Tar(slices.CompactFunc(files, func(a, b oci.File) bool { return a.Name == b.Name }), time.Unix(0, 0))

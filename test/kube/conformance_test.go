@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/kube/cluster"
+	"edgemesh/test/kube/conformance"
+)
+
+// suiteImages are the names by which the suite of Kubernetes v1.35 knows its images (test/utils/image/manifest.go), by the kinds that
+// conformance/build.sh makes.
+var suiteImages = map[string][]string{
+	"agnhost":    {"agnhost:2.59", "agnhost:2.56", "agnhost:2.55", "agnhost:2.53", "nonroot:1.4"},
+	"shell":      {"busybox:1.37.0-1", "busybox:1.36.1-1", "jessie-dnsutils:1.7", "../build-image/distroless-iptables:v0.8.9"},
+	"web":        {"nginx:1.14-4", "nginx:1.15-4", "httpd:2.4.38-4"},
+	"pause":      {"../pause:3.10.1", "../pause:3.10"},
+	"regression": {"regression-issue-74839:1.4"},
+}
+
+// TestConformance runs Kubernetes' own tests of the pod network, those that every conformant cluster passes; with
+// EDGEMESH_CONFORMANCE=full all that need no cloud, no other kernel and no policies. `make conformance` runs it.
+func TestConformance(t *testing.T) {
+	which := os.Getenv("EDGEMESH_CONFORMANCE")
+	if which == "" {
+		t.Skip("run by make conformance")
+	}
+	c, _ := installed(t)
+	build := exec.CommandContext(t.Context(), filepath.Join(root, "test/kube/conformance/build.sh"), filepath.Join(c.Dir, "later"))
+	build.Stderr = os.Stderr
+	out, err := build.Output()
+	ok(t, err)
+	bin := strings.TrimSpace(string(out))
+	for _, n := range cluster.FirstNodes() {
+		prepareSuite(t, c, n)
+	}
+	proxyMode(t, c, "iptables")
+
+	focus, skip := `\[sig-network\].*\[Conformance\]`, `\[Serial\]|\[Disruptive\]`
+	if which == "full" {
+		focus, skip = `\[sig-network\]`, skip+`|\[Slow\]|\[Feature:|Netpol|NetworkPolicy|LoadBalancer`
+	}
+	dir := filepath.Join(root, "dist/conformance")
+	ok(t, os.MkdirAll(dir, 0o755))
+	dir, err = filepath.Abs(dir)
+	ok(t, err)
+	log, err := os.Create(filepath.Join(dir, "log"))
+	ok(t, err)
+	defer log.Close()
+	_ = os.Remove(filepath.Join(dir, "report.json")) // an earlier run's
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	start := time.Now()
+	suite := c.AdminCommand(ctx, filepath.Join(bin, "ginkgo"), "--procs=4", "--timeout=55m", "--no-color", "-v", "--silence-skips", "--grace-period=15s",
+		"--focus="+focus, "--skip="+skip, "--json-report=report.json", "--output-dir="+dir, filepath.Join(bin, "e2e.test"), "--",
+		"--kubeconfig="+c.Kubeconfig, "--provider=skeleton", "--kubectl-path="+c.Program("kubectl"), "--node-os-distro=custom",
+		"--master-os-distro=custom", "--report-dir="+dir, "--disable-log-dump", "--allowed-not-ready-nodes=0", "--num-nodes=4")
+	suite.Stdout, suite.Stderr, suite.Dir = log, log, dir
+	suiteErr := suite.Run() // it fails also where a spec fails as expected: the report decides
+	judge(t, dir, time.Since(start), suiteErr)
+}
+
+// prepareSuite gives a node the suite's images, and what its kube-proxy's test wants.
+func prepareSuite(t *testing.T, c *cluster.Cluster, node string) {
+	t.Helper()
+	for kind, names := range suiteImages {
+		ok(t, c.Import(t.Context(), node, "suite-"+kind))
+		for _, name := range names {
+			full := filepath.Join("registry.k8s.io/e2e-test-images", name)
+			_, err := c.On(t.Context(), node, "ctr", "-n", "k8s.io", "images", "tag", "--force", "e2e.test/suite-"+kind+":1", full)
+			ok(t, err)
+		}
+	}
+	_, err := c.On(t.Context(), node, "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_close_wait=3600")
+	ok(t, err)
+}
+
+// judge compares the report with what is listed beside the suite's judge.
+func judge(t *testing.T, dir string, took time.Duration, suiteErr error) {
+	t.Helper()
+	list := func(name string) string {
+		b, err := os.ReadFile(filepath.Join("conformance", name))
+		ok(t, err)
+		return string(b)
+	}
+	report, err := os.Open(filepath.Join(dir, "report.json"))
+	if err != nil {
+		t.Fatalf("the suite ended with %v and left no report; see %s/log", suiteErr, dir)
+	}
+	defer report.Close()
+	ran, err := conformance.Read(report)
+	ok(t, err)
+	expected, err := conformance.Expected(list("expected.txt"))
+	ok(t, err)
+	for _, wrong := range conformance.Judge(ran, conformance.Lines(list("conformance.txt")), expected) {
+		t.Error(wrong)
+	}
+	count := map[string]int{}
+	for _, s := range ran {
+		count[s.State]++
+	}
+	figure(t, "Kubernetes' own tests: %d passed, %d failed, %d skipped themselves, in %s; %s/report.json",
+		count["passed"], count["failed"], count["skipped"], seconds(took), dir)
+}
