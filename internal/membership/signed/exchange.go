@@ -66,7 +66,14 @@ func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 		return n, err
 	}
 	b.mu.Lock()
-	all := b.sorted(func(subject string) bool { part := part(subject); return mine[part] != other[part] })
+	differs := func(subject string) bool { part := part(subject); return mine[part] != other[part] }
+	var all []Signed
+	for name, former := range b.former { // before what replaced them: who lacks both has to know them for a ban by name
+		if differs("m" + name) {
+			all = append(all, former...)
+		}
+	}
+	all = append(all, b.sorted(differs)...)
 	b.mu.Unlock()
 	slices.SortStableFunc(all, func(x, y Signed) int {
 		return cmp.Or(cmp.Compare(order(x.Kind), order(y.Kind)), cmp.Compare(part(x.subject()), part(y.subject())))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -189,6 +190,12 @@ func TestBanByNameBansTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAdmitted(t, again, s, "edge-1=10.244.9.0/24")
+	// So has a member that joined later.
+	later := NewBook([]peer.ID{op.id})
+	if _, _, errA, errB := exchange(t, b, later); errA != nil || errB != nil {
+		t.Fatal(errA, errB)
+	}
+	wantAdmitted(t, later, s, "edge-1=10.244.9.0/24")
 	// With another key the node comes back, and the stolen ones do not.
 	if _, err := b.Add(op.sign(t, member("edge-7", newSigner(t).id, 6, "10.244.1.0/24"))); err != nil {
 		t.Fatal(err)
@@ -248,7 +255,7 @@ type cut struct {
 
 func (c *cut) Write(b []byte) (int, error) {
 	if c.left -= len(b); c.left < 0 {
-		c.Close()
+		_ = c.ReadWriteCloser.(*net.TCPConn).CloseWrite() // what was written before arrives: a reset would take that back
 		return 0, io.ErrClosedPipe
 	}
 	return c.ReadWriteCloser.Write(b)
