@@ -104,3 +104,24 @@ func TestStartDegraded(t *testing.T) {
 		contains(t, stderr, want)
 	}
 }
+
+// TestNoIPv6OnHost: of a dual-stack node whose host has no IPv6 the plugin knows the IPv4 block alone, and the bridge's IPv6 stays off.
+func TestNoIPv6OnHost(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{})
+	ok(t, n.Script("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"))
+	startRelays(t, l)
+	ok(t, n.Start())
+	ready(t, n)
+	subnet, err := os.ReadFile(filepath.Join(n.Config.RuntimeDir, "subnet.json"))
+	ok(t, err)
+	contains(t, string(subnet), n.PodCIDRs[0])
+	p := pod(t, n, "one")
+	off, err := n.Run(t.Context(), "sysctl", "-n", "net.ipv6.conf.edgemesh-br.disable_ipv6")
+	ok(t, err)
+	if strings.Contains(string(subnet), n.PodCIDRs[1]) || p.IP6().IsValid() || strings.TrimSpace(off) != "1" {
+		t.Errorf("subnet.json %s, the pod has %v, disable_ipv6 of the bridge is %s", subnet, p.Addrs, off)
+	}
+}
