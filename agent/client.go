@@ -1,9 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"io"
-
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/control"
@@ -26,9 +23,3 @@ func (f *clientFlags) addDir(c *cobra.Command) {
 }
 
 func (f *clientFlags) client() *control.Client { return control.NewClient(f.runtimeDir) }
-
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}

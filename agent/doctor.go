@@ -86,7 +86,7 @@ func (d *doctorCommand) run(ctx context.Context, out, stderr io.Writer) error {
 		return err
 	}
 	if d.json {
-		err = printJSON(w, found)
+		err = cli.JSON(w, found)
 	} else {
 		view.Doctor(w, screen.Of(w), found, d.verbose || d.to != "")
 	}

@@ -57,7 +57,7 @@ with 1 if no relay answers.`,
 			}
 			r := netcheck.Run(c.Context(), cfg)
 			if n.json {
-				err = printJSON(c.OutOrStdout(), r)
+				err = cli.JSON(c.OutOrStdout(), r)
 			} else {
 				view.Netcheck(c.OutOrStdout(), screen.Of(c.OutOrStdout()), r)
 			}

@@ -136,7 +136,7 @@ func (p *pingCommand) sum(w io.Writer, r control.PingReply, endless bool) error 
 	case p.json && endless && !p.untilDirect:
 		return nil
 	case p.json:
-		return printJSON(w, r)
+		return cli.JSON(w, r)
 	}
 	view.Pinged(w, screen.Of(w), r)
 	return nil

@@ -142,7 +142,7 @@ func (s *statusCommand) show(ctx context.Context, w io.Writer, on view.Screen, o
 	}
 	if s.json {
 		st.Peers = s.filter.Peers(st.Peers)
-		err = printJSON(w, st)
+		err = cli.JSON(w, st)
 	} else {
 		view.Status(w, on, st, filter, now)
 	}

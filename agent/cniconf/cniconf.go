@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/durable"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -109,7 +109,7 @@ func (i *Installer) former(err error) error {
 
 // WriteSubnet writes RUNTIMEDIR/subnet.json alone.
 func (i *Installer) WriteSubnet(s mesh.Subnet) error {
-	file := conf.Subnet{PodCIDRs: texts(s.PodCIDRs), ClusterCIDRs: texts(s.ClusterCIDRs), MTU: s.MTU}
+	file := conf.Subnet{PodCIDRs: wording.Texts(s.PodCIDRs), ClusterCIDRs: wording.Texts(s.ClusterCIDRs), MTU: s.MTU}
 	for _, a := range s.Reserved {
 		file.Reserved = append(file.Reserved, a.String())
 	}
@@ -121,15 +121,6 @@ func (i *Installer) WriteSubnet(s mesh.Subnet) error {
 		return fmt.Errorf("write subnet: %w", err)
 	}
 	return nil
-}
-
-// texts is never nil: the file has lists, not null.
-func texts(prefixes []netip.Prefix) []string {
-	out := make([]string, 0, len(prefixes))
-	for _, p := range prefixes {
-		out = append(out, p.String())
-	}
-	return out
 }
 
 // put writes dir/name if its content or mode differs. For a directory that cannot be

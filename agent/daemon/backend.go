@@ -10,6 +10,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/watchdog"
+	"edgemesh/internal/wording"
 )
 
 var _ control.Backend = (*backend)(nil)
@@ -32,7 +33,7 @@ func (b *backend) Status(all bool) control.Status {
 	defer b.calls.Call("status")()
 	s, d := b.paths(all), b.doctor
 	s.Node, s.PeerID, s.Site, s.Fallbacks = b.name, d.id.String(), d.force.current().Self.Site, b.degraded
-	s.Addresses, s.Pools, s.Findings = describe.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), d.now()
+	s.Addresses, s.Pools, s.Findings = wording.Texts(d.kernel.addresses()), pools(d.kernel.pods, d.log), d.now()
 	s.Upkeep = upkeepOf(d.upkeep, d.metered, time.Now())
 	s.Problems = findings.Only(s.Findings, findings.Broken, findings.Warning)
 	return s

@@ -18,7 +18,6 @@ import (
 	"edgemesh/agent/chained"
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
-	"edgemesh/agent/describe"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
@@ -294,7 +293,7 @@ func (r repairer) run(ctx context.Context) {
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := r.kernel.addresses()
-		own.report(append([]string{r.node.Status().Kind.String()}, describe.Texts(addrs)...))
+		own.report(append([]string{r.node.Status().Kind.String()}, wording.Texts(addrs)...))
 		r.followMesh(addrs)
 		relay.report(r.relay.Enabled, r.node.RelayAddrs(r.relay.Announce))
 		end()
@@ -365,14 +364,10 @@ type relayReporter struct{ reporter }
 // report reports addrs when they have changed. A relay without any address only has no
 // uplink now; it stays a relay.
 func (r *relayReporter) report(enabled bool, addrs []ma.Multiaddr) {
-	var now []string
-	if enabled {
-		for _, a := range addrs {
-			now = append(now, a.String())
-		}
+	switch {
+	case !enabled:
+		r.reporter.report(nil)
+	case len(addrs) > 0:
+		r.reporter.report(wording.Texts(addrs))
 	}
-	if enabled && len(now) == 0 {
-		return
-	}
-	r.reporter.report(now)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/describe"
 	"edgemesh/agent/findings"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
@@ -102,7 +101,7 @@ func pools(c *conf.NetConf, log *slog.Logger) []control.Pool {
 func poolStatus(usage []ipam.Usage) []control.Pool {
 	out := []control.Pool{}
 	for _, u := range usage {
-		p := control.Pool{Blocks: describe.Texts(u.Blocks), Size: u.Size, Used: u.Used, Kept: u.Kept}
+		p := control.Pool{Blocks: wording.Texts(u.Blocks), Size: u.Size, Used: u.Used, Kept: u.Kept}
 		if !u.Oldest.IsZero() {
 			p.Oldest = &u.Oldest
 		}

@@ -2,7 +2,6 @@
 package describe
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
@@ -43,7 +43,7 @@ func Relays(all []relays.Status) []control.RelayStatus {
 // Peer is how the tunnel reaches a member.
 func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	s := control.PeerStatus{
-		Node: m.Name, Site: m.Site, PeerID: string(m.PeerID), PodCIDRs: Texts(m.PodCIDRs),
+		Node: m.Name, Site: m.Site, PeerID: string(m.PeerID), PodCIDRs: wording.Texts(m.PodCIDRs),
 		Path: Idle, TxBytes: t.TxBytes, RxBytes: t.RxBytes, Drops: t.Drops.Total(),
 	}
 	for _, r := range tunnel.Reasons() {
@@ -126,15 +126,6 @@ func joinReasons(a, b string) string {
 		return b
 	}
 	return a + "; " + b
-}
-
-// Texts is never nil: JSON has lists, not null.
-func Texts[T fmt.Stringer](all []T) []string {
-	out := make([]string, 0, len(all))
-	for _, p := range all {
-		out = append(out, p.String())
-	}
-	return out
 }
 
 // waiting reports whether packets wait for a path.

@@ -1,14 +1,13 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
+	"edgemesh/internal/wording"
 )
 
 // nodeIP is the name of the findings.
@@ -45,14 +44,14 @@ func NodeIPMissing(p mesh.Plan) []findings.Finding {
 
 // nodeIPRemedy gives the Node its mesh addresses.
 func nodeIPRemedy(p mesh.Plan) string {
-	return fmt.Sprintf("run `edgemesh-agent install --node-ip` on this node (and `--form daemonset`, if the cluster runs the agent), or set kubelet's --node-ip (edgecore: nodeIP) to %s and restart it",
-		joined(mesh.Addresses(p.Self.PodCIDRs)))
+	return wording.Sprintf("run `edgemesh-agent install --node-ip` on this node (and `--form daemonset`, if the cluster runs the agent), or set kubelet's --node-ip (edgecore: nodeIP) to %s and restart it",
+		mesh.Addresses(p.Self.PodCIDRs))
 }
 
 // judgeNodeIP is NodeIP. here are those of all these addresses that the host has.
 func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []findings.Finding {
 	wanted := mesh.Addresses(p.Self.PodCIDRs)
-	mine, set := joined(wanted), nodeIPRemedy(p)
+	set := nodeIPRemedy(p)
 	if missing := NodeIPMissing(p); missing != nil {
 		return missing
 	}
@@ -67,7 +66,7 @@ func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []findings.Finding 
 				"kubelet reports %s, which this host does not have", a))
 		case slices.Contains(wanted, a):
 		case owned && owner.Name == p.Self.Name:
-			warn("kubelet reports %s, which is not the first address of this node's first block: the mesh address is %s", a, mine)
+			warn("kubelet reports %s, which is not the first address of this node's first block: the mesh address is %s", a, wanted)
 		case owned:
 			out = append(out, findings.Brokenf(nodeIP, set, "kubelet reports %s, which belongs to node %s: logs, exec and Services of this node go there", a, owner.Name))
 		case !slices.Contains(here, a):
@@ -75,7 +74,7 @@ func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []findings.Finding 
 		case mesh.Inside(p.Host.ClusterCIDRs, netip.PrefixFrom(a, a.BitLen())):
 			warn("kubelet reports %s, of a block that this node no longer has; it stays on the bridge until kubelet's setting follows, but no other node reaches it", a)
 		case slices.Contains(configured, a):
-			warn("kubelet reports %s, as configured, which is no longer this node's mesh address: that is %s", a, mine)
+			warn("kubelet reports %s, as configured, which is no longer this node's mesh address: that is %s", a, wanted)
 		default:
 			other++
 		}
@@ -86,13 +85,13 @@ func judgeNodeIP(p mesh.Plan, configured, here []netip.Addr) []findings.Finding 
 	switch {
 	case len(out) > 0:
 	case other == len(p.Self.NodeIPs) && !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return slices.Contains(here, a) }): // cniMode keep, for instance
-		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; this host has no mesh address that it could report", joined(p.Self.NodeIPs)))
+		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; this host has no mesh address that it could report", p.Self.NodeIPs))
 	case other > 0 && other < len(p.Self.NodeIPs) && !slices.Contains(wanted, p.Self.NodeIPs[0]):
-		warn("kubelet reports %s: the first is the Node's address for most programs, and other sites cannot reach it", joined(p.Self.NodeIPs))
+		warn("kubelet reports %s: the first is the Node's address for most programs, and other sites cannot reach it", p.Self.NodeIPs)
 	case other == len(p.Self.NodeIPs):
-		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; `edgemesh-agent install --node-ip` makes it %s", joined(p.Self.NodeIPs), mine))
+		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, which other sites cannot reach; `edgemesh-agent install --node-ip` makes it %s", p.Self.NodeIPs, wanted))
 	default:
-		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, reached by its mesh address from everywhere", joined(p.Self.NodeIPs)))
+		out = append(out, findings.Okayf(nodeIP, "kubelet reports %s, reached by its mesh address from everywhere", p.Self.NodeIPs))
 	}
 	return out
 }
@@ -109,21 +108,13 @@ func notFollowed(p mesh.Plan, configured, here []netip.Addr) []findings.Finding 
 		case slices.Contains(here, a):
 		case slices.Contains(wanted, a):
 			return []findings.Finding{findings.Warningf(nodeIP, "see the other findings about the bridge or IPv6; where the host has no IPv6, run `edgemesh-agent install --node-ip` again",
-				"kubelet is configured to report %s, which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
+				"kubelet is configured to report %s, which this host does not have: it refuses that, and the Node keeps %s", a, p.Self.NodeIPs)}
 		default:
 			return []findings.Finding{findings.Warningf(nodeIP, "run `edgemesh-agent install --node-ip` again, or with =off",
-				"kubelet is configured to report %s, which is no longer this node's and which this host does not have: it refuses that, and the Node keeps %s", a, joined(p.Self.NodeIPs))}
+				"kubelet is configured to report %s, which is no longer this node's and which this host does not have: it refuses that, and the Node keeps %s", a, p.Self.NodeIPs)}
 		}
 	}
 	return []findings.Finding{findings.Warningf(nodeIP, "wait a minute; then restart kubelet (k3s, edgecore), and look for another --node-ip on its command line, which overrules ours; "+
 		"`edgemesh-agent install --node-ip=off` gives up the mesh address",
-		"kubelet is configured to report %s, and the Node has %s", joined(configured), joined(p.Self.NodeIPs))}
-}
-
-func joined(addrs []netip.Addr) string {
-	var out []string
-	for _, a := range addrs {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, ", ")
+		"kubelet is configured to report %s, and the Node has %s", configured, p.Self.NodeIPs)}
 }

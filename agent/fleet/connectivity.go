@@ -220,9 +220,7 @@ func (t *test) sum(out *tested, clients map[string]testPod) {
 // print shows who does not reach whom, and fails if anybody does not.
 func (o tested) print(w io.Writer, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		if err := e.Encode(o); err != nil {
+		if err := cli.JSON(w, o); err != nil {
 			return err
 		}
 	} else {

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -58,13 +57,10 @@ options behind it are those of edgemesh-agent doctor; the file of --bundle is ma
 				}
 			})
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				if err := e.Encode(report[examined]{all, cluster}); err != nil {
+				if err := cli.JSON(c.OutOrStdout(), report[examined]{all, cluster}); err != nil {
 					return err
 				}
-			}
-			if !asJSON {
+			} else {
 				printFindings(c.OutOrStdout(), "cluster", cluster)
 			}
 			return judge(c, all, asJSON)

@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,9 +53,7 @@ options behind NODE are those of edgemesh-agent status.`,
 				return err
 			}
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				if err := e.Encode(report[state]{states, cluster}); err != nil {
+				if err := cli.JSON(c.OutOrStdout(), report[state]{states, cluster}); err != nil {
 					return err
 				}
 			}

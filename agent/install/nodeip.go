@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/internal/config"
 	"edgemesh/internal/nodeip"
+	"edgemesh/internal/wording"
 )
 
 // NodeIP says what becomes of kubelet's --node-ip.
@@ -287,13 +288,7 @@ func (i *installer) execStart(unit string) (string, error) {
 }
 
 // join is how kubelet and k3s take addresses.
-func join(addrs []netip.Addr) string {
-	var text []string
-	for _, a := range addrs {
-		text = append(text, a.String())
-	}
-	return strings.Join(text, ",")
-}
+func join(addrs []netip.Addr) string { return strings.Join(wording.Texts(addrs), ",") }
 
 // hostname is the node's name where nothing says another one.
 func hostname() string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/agent/netcheck"
+	"edgemesh/internal/wording"
 )
 
 // Netcheck prints what the network lets through.
@@ -30,11 +31,7 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 	t.Add(plain, "port mapping", cmp.Or(r.PortMapping, "not requested"))
 	t.Add(plain, "proxy", cmp.Or(r.Proxy, "none"))
 	for _, u := range r.Uplinks {
-		var addrs []string
-		for _, a := range u.Addrs {
-			addrs = append(addrs, a.String())
-		}
-		t.Add(plain, "MTU", fmt.Sprintf("%d bytes on %s (%s)", u.MTU, u.Name, strings.Join(addrs, ", ")))
+		t.Add(plain, "MTU", fmt.Sprintf("%d bytes on %s (%s)", u.MTU, u.Name, strings.Join(wording.Texts(u.Addrs), ", ")))
 	}
 	t.Add(plain, "clock", clockText(r.Clock))
 	t.Print(w, on)

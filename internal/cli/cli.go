@@ -8,6 +8,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -172,6 +173,13 @@ func Done(c *cobra.Command, err error, format string, args ...any) error {
 		_, err = fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
 	}
 	return err
+}
+
+// JSON prints v for programs.
+func JSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // Optional accepts at most the named arguments.

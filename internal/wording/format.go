@@ -47,6 +47,15 @@ func Bytes[N Integer](n N) string {
 	return humanize.Bytes(uint64(max(n, 0)))
 }
 
+// Texts are the texts of all; a list in JSON, also of none.
+func Texts[T fmt.Stringer](all []T) []string {
+	out := make([]string, len(all))
+	for i, x := range all {
+		out[i] = x.String()
+	}
+	return out
+}
+
 // List is "a, b and c"; "none" where there is nothing.
 func List(all []string) string {
 	return cmp.Or(english.WordSeries(all, "and"), "none")
