@@ -115,7 +115,7 @@ func probes(pod, health string) string {
 	if err != nil {
 		return regexp.MustCompile(`(?m)^      # An agent that waits.*\n|^      \w+Probe:\n(        .*\n)*`).ReplaceAllString(pod, "")
 	}
-	host = endpoint.Asked(host)
+	host = endpoint.Local(host)
 	if strings.Contains(host, ":") {
 		host = `"` + host + `"`
 	}

@@ -74,7 +74,7 @@ func (b *Bundle) Metrics(ctx context.Context, address string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(endpoint.Asked(host), port)+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(endpoint.Local(host), port)+"/metrics", nil)
 	if err != nil {
 		return
 	}

@@ -26,7 +26,7 @@ type Status struct {
 	Idle      int           `json:"idle,omitempty"` // members of which nothing is listed: only those in use were requested
 	Pools     []Pool        `json:"pools"`          // one per IP family; empty before the first start and where another plugin has the pods
 
-	Upkeep *Upkeep `json:"upkeep,omitempty"` // what the node sends and receives without a pod asking for it
+	Upkeep *Upkeep `json:"upkeep,omitempty"` // what the node sends and receives that no pod requested
 
 	Fallbacks []Fallback         `json:"fallbacks,omitempty"` // in what the agent runs degraded
 	Findings  []findings.Finding `json:"findings"`            // what is wrong, causes first; and notes
@@ -41,7 +41,7 @@ func (s Status) Found() []findings.Finding {
 	return s.Findings
 }
 
-// Upkeep is all that no pod asked for, in IP bytes with headers, since the agent started.
+// Upkeep is all that no pod requested, in IP bytes with headers, since the agent started.
 type Upkeep struct {
 	Since       time.Time              `json:"since"`
 	TxBytes     uint64                 `json:"txBytes"`

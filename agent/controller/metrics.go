@@ -39,7 +39,7 @@ func newMetrics() *metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgemesh_controller_requests_total", Help: "Requests of edges, by whether they proved which node they are."}, []string{"proved"}),
 		relays: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "edgemesh_controller_relays", Help: "Relays at which edges can ask this controller."}),
+			Name: "edgemesh_controller_relays", Help: "Relays at which edges reach this controller."}),
 		records: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "edgemesh_controller_node_records", Help: "NodeRecords, one for each Node, as the leader has seen them."}),
 	}

@@ -26,9 +26,9 @@ func Loopback(address string) (string, bool) {
 	return net.JoinHostPort("127.0.0.1", port), true
 }
 
-// Asked is the host at which a program of this host that listens on host is asked: one that listens everywhere, or at mesh
+// Local is the host at which a program of this host that listens on host is reached: one that listens everywhere, or at mesh
 // addresses, also does on 127.0.0.1.
-func Asked(host string) string {
+func Local(host string) string {
 	if host == "" || host == "localhost" || host == Mesh || net.ParseIP(host).IsUnspecified() {
 		return "127.0.0.1"
 	}

@@ -71,7 +71,7 @@ func Controllers(judge func(peer.ID) Ruling) *Policy {
 }
 
 // Enrolling is a controller's own: each connection of a peer that it does not know may request writes, and nothing else. The
-// relays share its slots, which take all that a relay lets ask: a stranger at one leaves those of the others alone.
+// relays share its slots, which take all that a relay admits: a stranger at one leaves those of the others alone.
 func Enrolling() *Policy {
 	return &Policy{judge: func(peer.ID) Ruling { return MayWait }, stay: 20 * time.Second, slots: 2 * ControllerSlots, perPeer: 4,
 		protocol: identity.EnrollProtocol, streams: 4, full: refusals.TooMany}

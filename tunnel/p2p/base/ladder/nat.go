@@ -37,7 +37,7 @@ func ParseNAT(s string) NAT { return NAT(max(0, slices.Index(natNames[:], s))) }
 // PerDestination reports whether every destination sees a port of its own.
 func (n NAT) PerDestination() bool { return n == NATSequential || n == NATRandom }
 
-// Hopeless reports whether two nodes can hardly get a direct path: neither can tell the other where to dial. An address of
+// Hopeless reports whether two nodes can hardly get a direct path: neither can announce to the other where to dial. An address of
 // the same LAN, IPv6 or a forwarded port may help nevertheless, which is why some attempts are made.
 func Hopeless(mine, theirs NAT) bool {
 	return mine.PerDestination() && theirs.PerDestination() ||

@@ -217,14 +217,14 @@ type Sample struct {
 	Heard   Time   // how long ago something last arrived from the peer
 	Sent    Time   // how long ago something was last sent
 	RTT     Time   // 0: unknown
-	Carrier Time   // how long ago the kernel heard the next hop; Never if it cannot tell
+	Carrier Time   // how long ago the kernel heard the next hop; Never if that is unknown
 	Streams int    // open now
 	Lanes   int    // of those, streams of the two lanes, which continue on other paths
 	Order   int    // of a relayed path: which relay to prefer, the lowest
 	Poor    bool   // of a relayed path: the relay could be reached over a better transport
 }
 
-// wait is how long after the last packet an idle path is asked: a little later by who asked last.
+// wait is how long after the last packet an idle path is probed: a little later by who probed last.
 func (p *path) wait(now Time) Time {
 	every := p.rest.every(now)
 	switch {
@@ -235,7 +235,7 @@ func (p *path) wait(now Time) Time {
 	}
 	early := every / 16 * p.early / restEarly
 	switch {
-	case p.heard-p.resting.answered > time.Second: // the peer asked last
+	case p.heard-p.resting.answered > time.Second: // the peer probed last
 		return every - early
 	case p.rest.lead:
 		return every*9/8 - early

@@ -28,7 +28,7 @@ const (
 
 // rest is how long paths of one kind may be silent.
 type rest struct {
-	lead   bool // asks first where both sides have asked
+	lead   bool // probes first where both sides have probed
 	first  Time // the first silence
 	learns Time // silences that began before are those of other NATs
 	held   Time // the longest silence after which a path answered
@@ -40,7 +40,7 @@ type rest struct {
 	doubted, noticed Time
 }
 
-// every is the silence after which a path is asked.
+// every is the silence after which a path is probed.
 func (r *rest) every(now Time) Time {
 	most := restMost
 	if r.failed > 0 && now < r.again {

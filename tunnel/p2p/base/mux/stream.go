@@ -137,7 +137,7 @@ func (e *expiry) wait() chan struct{} {
 	return e.past
 }
 
-// set replaces the deadline; the zero time is none.
+// set replaces the deadline; the zero time removes it.
 func (e *expiry) set(t time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

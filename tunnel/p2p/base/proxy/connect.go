@@ -20,7 +20,7 @@ type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 // maxAnswer bounds the head of a proxy's answer, in bytes.
 const maxAnswer = 16 << 10
 
-// Connect asks the proxy at u, which dial reaches, for a connection to target, HOST:PORT. The error, an *Error, says what
+// Connect requests from the proxy at u, which dial reaches, a connection to target, HOST:PORT. The error, an *Error, says what
 // the proxy answered; where ctx was canceled it is another one.
 func Connect(ctx context.Context, dial Dial, u *url.URL, target string) (net.Conn, error) {
 	canceled := func() error { return fmt.Errorf("proxy %s to %s: %w", u.Host, target, ctx.Err()) }
@@ -32,7 +32,7 @@ func Connect(ctx context.Context, dial Dial, u *url.URL, target string) (net.Con
 		return nil, &Error{Proxy: u.Host, Target: target, Cause: Unreachable, Err: err}
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	through, err := ask(ctx, c, u, target)
+	through, err := request(ctx, c, u, target)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -46,8 +46,8 @@ func Connect(ctx context.Context, dial Dial, u *url.URL, target string) (net.Con
 	return through, nil
 }
 
-// ask speaks with the proxy on c.
-func ask(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, error) {
+// request speaks with the proxy on c.
+func request(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, error) {
 	if u.Scheme == "https" {
 		t := tls.Client(c, &tls.Config{ServerName: u.Hostname(), MinVersion: tls.VersionTLS12})
 		if err := t.HandshakeContext(ctx); err != nil {
@@ -61,7 +61,7 @@ func ask(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, 
 		req.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)))
 	}
 	if err := req.Write(c); err != nil {
-		return nil, fmt.Errorf("ask the proxy: %w", err)
+		return nil, fmt.Errorf("send the request to the proxy: %w", err)
 	}
 	// The other end may speak immediately: nothing may be read but the answer's head.
 	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(slow{c}, maxAnswer)), req)

@@ -19,15 +19,15 @@ const (
 	// Silent: it did not answer in time.
 	Silent Cause = "the proxy does not answer: it is overloaded, or cannot reach the target and does not say so"
 	// Unauthorized: credentials wrong or missing.
-	Unauthorized Cause = "the proxy does not accept user and password, or asks for them (407): write them, as user:password, to the file that proxyCredentials names"
+	Unauthorized Cause = "the proxy does not accept user and password, or requires them (407): write them, as user:password, to the file that proxyCredentials names"
 	// Forbidden: 403, 405.
 	Forbidden Cause = "the proxy forbids this target or port (403): have it allowed, or give the relay port 443, the one that most proxies allow"
 	// Failed: 5xx.
-	Failed Cause = "the proxy cannot reach the target (5xx): check the relay's address, and the proxy's own way out"
+	Failed Cause = "the proxy cannot reach the target (5xx): check the relay's address, and the proxy's own uplink"
 	// Rubbish: what answers is no HTTP proxy.
 	Rubbish Cause = "what answers is not an HTTP proxy: check the URL"
 	// Intercepted: it puts itself in place of the target.
-	Intercepted Cause = "something on the way ends TLS in the target's place (a TLS-intercepting proxy): have the relay's name exempted from inspection"
+	Intercepted Cause = "something on the path ends TLS in the target's place (a TLS-intercepting proxy): have the relay's name exempted from inspection"
 	// Cut: it gave a connection, which ended before the target had said anything.
 	Cut Cause = "the proxy gave a connection that ended before the relay answered: a proxy that inspects TLS drops what it does not know; have the relay's address exempted from inspection, and check that the relay runs"
 	// Unanswered: it gave a connection, on which nothing came.

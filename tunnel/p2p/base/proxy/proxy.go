@@ -42,7 +42,7 @@ type Config struct {
 type Egress struct {
 	credentials string
 	find        func(*url.URL) (*url.URL, error)
-	cluster     string // the API server's Service, which no proxy outside of the cluster reaches; "" is none
+	cluster     string // the API server's Service, which no proxy outside of the cluster reaches; "" without one
 	inside      func(netip.Addr) bool
 }
 
@@ -126,7 +126,7 @@ func (w *Egress) For(target string) (*url.URL, error) {
 }
 
 // near reports whether no proxy outside of the cluster reaches host, so that NO_PROXY need not say it. The range of
-// Services is not known here: the API server's is the only one that is asked without being configured.
+// Services is not known here: the API server's is the only one that is used without being configured.
 func (w *Egress) near(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // connectTime bounds a connection through the proxy, handshakes with the target not included: two retransmissions of a SYN.
 const connectTime = 4 * time.Second
 
-// Through has a dial with the context that it returns ask the proxy at u, which dial reaches. libp2p's transports hand on
+// Through has a dial with the context that it returns connect through the proxy at u, which dial reaches. libp2p's transports hand on
 // nothing but the context: WebSocket's finds it there by itself, TCP's needs a dialer that calls Dialing.
 func Through(ctx context.Context, u *url.URL, dial Dial) context.Context {
 	w := &through{}
@@ -57,7 +57,7 @@ func Dialing(ctx context.Context) func(ctx context.Context, address string) (net
 	return w.connect
 }
 
-// webScheme makes gorilla's dialer, which libp2p's WebSocket transport uses, ask our proxies as TCP does: its own way
+// webScheme makes gorilla's dialer, which libp2p's WebSocket transport uses, use our proxies as TCP does: its own code
 // loses the proxy's answer.
 const webScheme = "edgemesh-connect"
 
@@ -81,7 +81,7 @@ func init() {
 	netproxy.RegisterDialerType(webScheme, func(*url.URL, netproxy.Dialer) (netproxy.Dialer, error) { return webProxy{}, nil })
 	websocket.DefaultDialer.Proxy = func(r *http.Request) (*url.URL, error) {
 		if Dialing(r.Context()) == nil {
-			return nil, nil //nolint:nilnil // no proxy: HTTPS_PROXY is one of the ways, not the only one
+			return nil, nil //nolint:nilnil // no proxy: HTTPS_PROXY is one of several egresses
 		}
 		return &url.URL{Scheme: webScheme}, nil
 	}

@@ -124,7 +124,7 @@ func value(a netip.AddrPort) []byte {
 	return append(binary.BigEndian.AppendUint16([]byte{0, family}, a.Port()), a.Addr().AsSlice()...)
 }
 
-// addrPort reads value's result; an invalid one if it is none, or has no port.
+// addrPort reads value's result; invalid where that is malformed, or has no port.
 func addrPort(v []byte) netip.AddrPort {
 	if len(v) < 4 || len(v) != map[byte]int{family4: 8, family6: 20}[v[1]] {
 		return netip.AddrPort{}

@@ -193,7 +193,7 @@ func facesServer(ctx context.Context, b *socket.Conn) bool {
 		deadline = time.Now().Add(tcpDialTimeout)
 	}
 	if b.Peek(multistreamHeader, deadline) < multistreamHeader {
-		return false // nothing, or something else: the handshake will tell
+		return false // nothing, or something else: the handshake shows which
 	}
 	return b.Peek(multistreamHeader+1, time.Now().Add(proposalWait)) == multistreamHeader
 }

@@ -36,14 +36,14 @@ func (s *sessions) join(p peer.ID, out *sending) (leave func()) {
 	}
 }
 
-// Beside measures the way to a peer by the datagrams beside a connection that leads to the same address.
+// Beside measures the path to a peer by the datagrams beside a connection that leads to the same address.
 type Beside struct {
 	s    *sessions
 	peer peer.ID
 	at   netip.Addr
 }
 
-// Beside measures the way to a peer at an address.
+// Beside measures the path to a peer at an address.
 func (s *sessions) Beside(p peer.ID, at netip.Addr) Beside {
 	return Beside{s, p, nat64.Inside(at).WithZone("")}
 }
@@ -54,7 +54,7 @@ func (b Beside) Ask() {
 	defer b.s.mu.Unlock()
 	for ss := range b.sessions() {
 		if out := ss.now.Load(); out != nil {
-			out.ask.Wake()
+			out.query.Wake()
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (b Beside) Ask() {
 func (b Beside) Waits() (ahead, behind, least time.Duration, at time.Time) {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
-	return told(b.sessions())
+	return newest(b.sessions())
 }
 
 // Sent is how many bytes were ever sent on the sessions there, headers of UDP and IP included.
@@ -78,9 +78,9 @@ func (b Beside) Sent() uint64 {
 	return n
 }
 
-// told is what the session tells that knows the least delays, of those whose answers are as new: one that began while packets
+// newest is what the session measured that knows the least delays, of those whose answers are as new: one that began while packets
 // waited takes that for the least, and one that nothing comes through has old answers.
-func told(sessions iter.Seq[*sending]) (ahead, behind, least time.Duration, at time.Time) {
+func newest(sessions iter.Seq[*sending]) (ahead, behind, least time.Duration, at time.Time) {
 	for ss := range sessions {
 		a, b, l, heard := ss.meter.waits()
 		newer := heard.Sub(at)

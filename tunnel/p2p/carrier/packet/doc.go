@@ -27,8 +27,8 @@
 //
 //	kindProbe, id (4), padding: a probe of how large a packet passes
 //	kindArrived, id (4): that probe arrived
-//	kindAsk, time (4): when it was sent, by the sender's clock, in microseconds
-//	kindAnswer, time (4), time (4): that of the question, and when it arrived, by the clock of who answers
+//	kindQuery, time (4): when it was sent, by the sender's clock, in microseconds
+//	kindAnswer, time (4), time (4): that of the query, and when it arrived, by the clock of who answers
 //
 // The package knows no node. Its owner hands in a Config, and a Path for each connection.
 package packet

@@ -15,7 +15,7 @@ const (
 )
 
 // meter knows how long packets wait in each direction of a path, from those that the peer answers with the time at which they
-// arrived. The two clocks need not agree: a delay is told by how much longer it is than the least one.
+// arrived. The two clocks need not agree: a delay counts as how much longer it is than the least one.
 type meter struct {
 	mu     sync.Mutex // a leaf
 	window time.Time  // its beginning

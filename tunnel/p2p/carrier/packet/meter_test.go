@@ -87,7 +87,7 @@ func TestAnswers(t *testing.T) {
 	if _, _, _, at := r.out.meter.waits(); at.IsZero() {
 		t.Error("an answer does not count")
 	}
-	take([]byte{kindAsk, 0, 0, 0, 1}) // nothing can be sent
+	take([]byte{kindQuery, 0, 0, 0, 1}) // nothing can be sent
 }
 
 // Of several sessions the one tells that knows the least delays, unless nothing has come through it lately.
@@ -113,7 +113,7 @@ func TestSessionThatTells(t *testing.T) {
 		"answers no more, later": {[]*sending{long, dead, none}, 30 * ms},
 		"answered long ago":      {[]*sending{dead}, 10 * ms},
 	} {
-		if _, _, least, at := told(slices.Values(c.sessions)); least != c.want || at.IsZero() != (c.want == 0) {
+		if _, _, least, at := newest(slices.Values(c.sessions)); least != c.want || at.IsZero() != (c.want == 0) {
 			t.Errorf("%s: least %v at %v, want %v", name, least, at, c.want)
 		}
 	}
@@ -123,14 +123,14 @@ func TestSessionThatTells(t *testing.T) {
 func TestQuestionsInARow(t *testing.T) {
 	r := newReceiver(sendingOn(New(Config{}), nil), "")
 	r.answered = time.Now().Add(time.Hour) // a moment ago
-	if r.question(1); len(r.questions) != 0 {
+	if r.queried(1); len(r.pending) != 0 {
 		t.Error("a question soon after another one is answered")
 	}
 	r.answered = time.Time{}
-	r.question(2)
+	r.queried(2)
 	r.answered = time.Time{}
-	r.question(3) // while that waits
-	if q := <-r.questions; q.sent != 2 || len(r.questions) != 0 {
-		t.Errorf("answered: %d, and %d more", q.sent, len(r.questions))
+	r.queried(3) // while that waits
+	if q := <-r.pending; q.sent != 2 || len(r.pending) != 0 {
+		t.Errorf("answered: %d, and %d more", q.sent, len(r.pending))
 	}
 }

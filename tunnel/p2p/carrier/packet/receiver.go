@@ -15,12 +15,12 @@ import (
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
-// answerEvery is how often a session answers what it is asked, at most.
+// answerEvery is how often a session answers a query, at most.
 const answerEvery = 2 * time.Millisecond
 
 // receiver is the receiving direction of a session.
 type receiver struct {
-	asked
+	queries
 	out     *sending // the other direction
 	peer    peer.ID
 	index   uint32
@@ -37,10 +37,10 @@ type receiver struct {
 }
 
 func newReceiver(out *sending, from peer.ID) *receiver {
-	return &receiver{out: out, peer: from, arrived: make(chan uint32, 16), asked: asked{questions: make(chan asking, 1)}, over: wake.NewOne()}
+	return &receiver{out: out, peer: from, arrived: make(chan uint32, 16), queries: queries{pending: make(chan query, 1)}, over: wake.NewOne()}
 }
 
-// serve answers questions and confirms probes until the sender ends the stream.
+// serve answers queries and confirms probes until the sender ends the stream.
 func (r *receiver) serve(s network.Stream) error {
 	ended := make(chan error, 1)
 	r.out.cfg.Spawn(func() {
@@ -62,7 +62,7 @@ func (r *receiver) serve(s network.Stream) error {
 			return nil
 		case <-r.over:
 			return errReplaced
-		case q := <-r.questions:
+		case q := <-r.pending:
 			if out := r.out.now.Load(); out != nil {
 				_ = out.sendOwn(kindAnswer, q.sent, 0, q.here) // it may get lost on its way, too
 			}
@@ -129,14 +129,14 @@ func (r *receiver) own(kind byte, id uint32, payload []byte) {
 		case r.arrived <- id:
 		default: // the sender will probe again
 		}
-	case kindAsk:
-		r.question(id)
+	case kindQuery:
+		r.queried(id)
 	case kindAnswer:
 		r.answer(payload)
 	}
 }
 
-// flush flushes the sink, and tells the path what arrived.
+// flush flushes the sink, and counts for the path what arrived.
 func (r *receiver) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,24 +161,24 @@ func (r *receiver) close() {
 	r.sink.Close()
 }
 
-// asking is a question of the peer: when it was sent by its clock, and when it arrived by this one.
-type asking struct{ sent, here uint32 }
+// query is one of the peer: when it was sent by its clock, and when it arrived by this one.
+type query struct{ sent, here uint32 }
 
-// asked is what a receiver has been asked. It belongs to receiver.mu.
-type asked struct {
-	questions chan asking // to answer
-	answered  time.Time   // when one was taken last
+// queries are those of the peer. It belongs to receiver.mu.
+type queries struct {
+	pending  chan query // to answer
+	answered time.Time  // when one was taken last
 }
 
-// question has what was sent at the peer's time sent answered.
-func (r *receiver) question(sent uint32) {
+// queried has what was sent at the peer's time sent answered.
+func (r *receiver) queried(sent uint32) {
 	now := time.Now()
 	if now.Sub(r.answered) < answerEvery {
 		return
 	}
 	r.answered = now
 	select {
-	case r.questions <- asking{sent, r.out.clock(now)}:
+	case r.pending <- query{sent, r.out.clock(now)}:
 	default: // the one before it waits
 	}
 }

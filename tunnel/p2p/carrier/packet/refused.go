@@ -16,7 +16,7 @@ const (
 	RefusedUnknown Reason = iota
 	// RefusedForged: a packet that the sender of its session did not seal.
 	RefusedForged
-	// RefusedReplayed: a packet that was there before, or is too old to tell.
+	// RefusedReplayed: a packet that was there before, or is older than the window.
 	RefusedReplayed
 	// RefusedOversize: a packet that is longer than was agreed on.
 	RefusedOversize

@@ -80,11 +80,11 @@ type search struct {
 
 // seen is what a search has learnt from its probes.
 type seen struct {
-	rtt   time.Duration
-	id    uint32  // of the last probe; two sessions of one path begin at different ones
-	asked bool    // to confirm the size, whether or not the path is used
-	loss  float64 // share of probes lost although their size passes
-	open  []probe // probes without an answer, the oldest first
+	rtt  time.Duration
+	id   uint32  // of the last probe; two sessions of one path begin at different ones
+	due  bool    // to confirm the size, whether or not the path is used
+	loss float64 // share of probes lost although their size passes
+	open []probe // probes without an answer, the oldest first
 	question
 }
 
@@ -204,11 +204,11 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 			return 0, err
 		}
 		now := s.path.Carried()
-		if now == moved && !s.asked {
+		if now == moved && !s.due {
 			idle++
 			continue
 		}
-		moved, s.asked, idle = now, false, 0
+		moved, s.due, idle = now, false, 0
 		size := int(s.size.Load())
 		vanish, err := s.blackHole(ctx, size)
 		if vanish {
@@ -231,7 +231,7 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 // peer's arrive, these by the route, which a move of the uplink has changed.
 func (s *search) blackHole(ctx context.Context, size int) (bool, error) {
 	failed, loss := 0, s.loss
-	s.ask()
+	s.begin()
 	for !s.isTelling(failed) {
 		ok, err := s.try(ctx, size)
 		if err == nil && !ok {
@@ -272,7 +272,7 @@ func (s *search) note(ok bool) {
 
 // tries reports whether a packet of the size passes, with at most n probes.
 func (s *search) tries(ctx context.Context, size, n int) (bool, error) {
-	s.ask()
+	s.begin()
 	for range n {
 		if ok, err := s.try(ctx, size); ok || err != nil {
 			return ok, err
@@ -281,8 +281,8 @@ func (s *search) tries(ctx context.Context, size, n int) (bool, error) {
 	return false, nil
 }
 
-// ask begins a question, to which answers to earlier probes do not belong: the path may have changed since.
-func (s *search) ask() { s.question = question{first: s.id + 1} }
+// begin begins a question, to which answers to earlier probes do not belong: the path may have changed since.
+func (s *search) begin() { s.question = question{first: s.id + 1} }
 
 // lost is how many probes of the present question and a size have no answer in time.
 func (s *search) lost(size int) (n int) {
@@ -365,7 +365,7 @@ func (s *search) wait(ctx context.Context, d time.Duration) error {
 		case <-s.tooLarge:
 			return errTooLarge
 		case <-s.confirm:
-			s.asked = true
+			s.due = true
 			return nil
 		case err := <-s.ended:
 			return err

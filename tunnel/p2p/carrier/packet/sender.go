@@ -41,7 +41,7 @@ type sender struct {
 	arrived  chan uint32 // probes that the peer confirms
 	tooLarge wake.One    // the interface refused a packet of the size in use
 	confirm  wake.One    // the size in use may be too large
-	ask      wake.One    // how long packets wait
+	query    wake.One    // how long packets wait
 
 	mu     sync.Mutex // guards the rest; no other lock is taken under it
 	sealer *sealed.Sealer
@@ -69,7 +69,7 @@ type sending struct {
 func newSender(l *link, sock *socket, src netip.Addr, sealer *sealed.Sealer) *sender {
 	base := sourceControl(nil, src)
 	return &sender{link: l, sock: sock, base: base, sealer: sealer, train: train{oob: base},
-		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ask: wake.NewOne()}
+		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), query: wake.NewOne()}
 }
 
 // run serves the direction until its stream ends, or ctx does. It closes works when the size is found.
@@ -90,8 +90,8 @@ func (o *sender) run(ctx context.Context, s network.Stream, largest int, works c
 			select {
 			case <-ctx.Done():
 				return
-			case <-o.ask:
-				_ = o.sendOwn(kindAsk, o.link.clock(time.Now()), 0) // it may get lost on its way, too
+			case <-o.query:
+				_ = o.sendOwn(kindQuery, o.link.clock(time.Now()), 0) // it may get lost on its way, too
 			}
 		}
 	})

@@ -12,7 +12,7 @@ const (
 	ownKinds    = 0x80
 	kindProbe   = 0x80
 	kindArrived = 0x81
-	kindAsk     = 0x82
+	kindQuery   = 0x82
 	kindAnswer  = 0x83
 
 	// maxPacket is the longest sealed packet that is taken, bytes.

@@ -21,5 +21,5 @@
 // top bits of the first byte are zero, which no QUIC packet has (RFC 9443), so that
 // both share a port. Counters start at 0 and never repeat. Every 2^22 packets have
 // a key of their own, half of what QUIC allows to AES-GCM (RFC 9001 section 6.6);
-// the counter tells which.
+// the counter says which.
 package sealed
