@@ -160,7 +160,7 @@ rules: ## test the chart's alert rules and scrape configuration with promtool, a
 	@$(GO) test -count=1 -v -run 'TestRules|TestPrometheus' ./test/manifests
 
 attack: deps tools ## run every test that docs/security.md names for what an attacker cannot do
-	@$(GO) run ./test/cmd/attack
+	@EDGEMESH_E2E=full $(GO) run ./test/cmd/attack
 
 fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)
