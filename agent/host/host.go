@@ -94,7 +94,7 @@ func New(c Config) *Host {
 	}
 	memory := sysctl.NewMemory(c.StateDir)
 	return &Host{log: c.Log, find: c.Find, toTUN: c.ToTUN, keepers: keepers{
-		Paths: &Paths{log: c.Log, memory: memory}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
+		Paths: &Paths{log: c.Log, memory: memory}, policy: &rtnetlink.Rules{}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
 	}}
 }
 
@@ -155,8 +155,7 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 			}
 			done = append(done, c.What)
 			if h.applied {
-				h.log.Info("kernel state repaired", "part", p.name, "change", c.What)
-				h.undone.add(time.Now(), p.name, c.What)
+				h.repaired(p.name, c.What)
 				if slices.Contains([]string{"guard", "snat", "firewall"}, p.name) {
 					h.flushed.Add(1)
 				}
@@ -167,6 +166,12 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 		return nil
 	})
 	return done, err
+}
+
+// repaired notes what was changed back after the first Set.
+func (h *Host) repaired(part, what string) {
+	h.log.Info("kernel state repaired", "part", part, "change", what)
+	h.undone.add(time.Now(), part, what)
 }
 
 // errLAN is a failure that a rule for native and VXLAN paths may have caused.
@@ -307,6 +312,7 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.applied = false
+	h.policy.Forget()
 	var errs []error
 	for _, step := range []struct {
 		name string

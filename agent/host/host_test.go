@@ -21,11 +21,9 @@ func TestSet(t *testing.T) {
 	h := New(Config{StateDir: state, Log: newHost(t).log})
 	mustSet(t, h, dual())
 	wantContains(t, "ip rule", run(t, "ip rule"),
-		"5200:	from all fwmark 0xed0000/0xff0000 lookup main proto 210",
-		"5210:	from all lookup 5210 proto 210")
+		"32765:	not from all fwmark 0xe80000/0xf80000 iif lo lookup 5210 proto 210", "32765:	from all fwmark 0xeb0000/0xff0000 lookup 5223 proto 210")
 	wantContains(t, "ip -6 rule", run(t, "ip -6 rule"),
-		"5200:	from all fwmark 0xed0000/0xff0000 lookup main proto 210",
-		"5210:	from all lookup 5210 proto 210")
+		"32765:	not from all fwmark 0xe80000/0xf80000 iif lo lookup 5210 proto 210", "32765:	from all fwmark 0xeb0000/0xff0000 lookup 5223 proto 210")
 	wantContains(t, "table", run(t, "ip route show table 5210"),
 		"10.244.1.0/24 dev edgemesh-br proto 210 scope link src 10.244.1.1 metric 1024",
 		"10.244.0.0/16 dev edgemesh-tun proto 210 scope link src 10.244.1.1 metric 1024",
@@ -103,7 +101,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		"ip addr del 10.244.1.1/24 dev edgemesh-br",
 		"ip addr add 10.244.9.1/24 dev edgemesh-br",
 		"ip -6 addr del fd00:1::1/128 dev edgemesh-tun",
-		"ip rule del pref 5210",
+		"ip rule del lookup 5210",
 		"ip -6 rule del pref 5200",
 		"ip rule add pref 5209 lookup 5210",
 		"ip route flush table 5210",
@@ -114,7 +112,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		"nft flush chain inet edgemesh pods",
 		"nft flush map inet edgemesh inputs",
 		"nft delete element inet edgemesh inputs { lo }",
-		"ip rule del pref 5199",
+		"ip rule del lookup 5222",
 		"ip6tables -D FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD",
 		"iptables -I FORWARD -j DROP",
 		"iptables -A FORWARD -j EDGEMESH-FORWARD",

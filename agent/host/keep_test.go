@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"edgemesh/agent/findings"
-	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
@@ -206,7 +205,7 @@ func TestKeepNeedsNoBridge(t *testing.T) {
 	}
 	mustSet(t, h, dual())
 	wantUnchanged(t, h, dual())
-	if out := run(t, "ip rule"); strings.Contains(out, fmt.Sprint(plan.RulePrefKeep)) {
+	if out := run(t, "ip rule"); strings.Contains(out, "suppress_prefixlength") {
 		t.Errorf("rules of keep mode are left:\n%s", out)
 	}
 	mustSet(t, h, kept())

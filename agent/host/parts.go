@@ -16,6 +16,7 @@ import (
 // of their own.
 type keepers struct {
 	*Paths // native and VXLAN paths
+	policy *rtnetlink.Rules
 	memory *sysctl.Memory
 	fw     *iptables.Firewall
 	tables *nft.Tables
@@ -54,7 +55,7 @@ func (k keepers) parts(s plan.State, applied bool) []part {
 	return []part{
 		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no foreign program uses our names, tables or ports" }),
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, rtnetlink.CountRoutes),
-		of("rules", remedyAgain, rtnetlink.DiffRules, rtnetlink.CountRules),
+		of("rules", remedyAgain, k.policy.Diff, rtnetlink.CountRules),
 		of("vxlan", remedyAgain, rtnetlink.DiffStaleVXLAN, presentVXLAN),
 		ofLAN(of("guard", remedyAgain, k.tables.DiffGuard, presentGuard)),
 		of("snat", remedyAgain, k.tables.DiffNAT, presentNAT),

@@ -121,7 +121,7 @@ func TestCheckSeesOthersInTheWay(t *testing.T) {
 		"-4 rule %s pref 50 from 10.244.7.0/24 lookup 100":                "from 10.244.7.255",
 		"-4 rule %s pref 50 to 10.244.1.0/24 lookup 100":                  "pod range 10.244.1.0/24",
 		"-6 rule %s pref 50 to fd00:2::/64 lookup 100":                    "pod range fd00:2::/64",
-		"-4 rule %s pref 5300 to 10.244.2.0/24 lookup 100":                "", // behind ours
+		"-4 rule %s pref 32767 to 10.244.2.0/24 lookup 100":               "", // behind ours
 		"-4 rule %s pref 50 to 10.9.0.0/16 lookup 100":                    "",
 		"-4 rule %s pref 50 iif vpn0 lookup 100":                          "",
 	} {

@@ -47,8 +47,10 @@ const (
 type Watcher struct {
 	host       *Host
 	route, nft *nl.NetlinkSocket // nft nil where the kernel has no nftables
-	ours       map[int32]bool    // indices of bridge and TUN
-	outer      map[int]bool      // indices of links that lead to other networks
+	rules      *nl.NetlinkSocket
+	kernel     *netlink.Handle // lists and changes rules
+	ours       map[int32]bool  // indices of bridge and TUN
+	outer      map[int]bool    // indices of links that lead to other networks
 	seen       map[int]seen
 }
 
@@ -62,13 +64,19 @@ type seen struct {
 // must be called, closes the Watcher.
 func (h *Host) NewWatcher() (*Watcher, error) {
 	route, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
-		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
-		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE,
 		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return nil, fmt.Errorf("host: watch: %w", err)
 	}
 	w := &Watcher{host: h, route: route, ours: map[int32]bool{}, outer: map[int]bool{}, seen: map[int]seen{}}
+	if w.rules, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE); err == nil {
+		w.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+	}
+	if err != nil {
+		w.close()
+		return nil, fmt.Errorf("host: watch rules: %w", err)
+	}
 	if w.nft, err = nl.Subscribe(unix.NETLINK_NETFILTER, nftGroup); err != nil {
 		w.nft = nil
 	}
@@ -90,10 +98,27 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 }
 
 func (w *Watcher) close() {
-	w.route.Close()
-	if w.nft != nil {
-		w.nft.Close()
+	for _, s := range []*nl.NetlinkSocket{w.route, w.rules, w.nft} {
+		if s != nil {
+			s.Close()
+		}
 	}
+}
+
+// betweenRules is the time between two looks at the rules: others may come and go by the hundred.
+const betweenRules = 50 * time.Millisecond
+
+// repairRules puts our rules back, and before those of other programs. It calls changed if it did, or could not.
+func (w *Watcher) repairRules(ctx context.Context, changed func()) {
+	switch what, err := w.host.policy.Repair(w.kernel); {
+	case err != nil:
+		w.host.log.Debug("rules not repaired yet", "err", err)
+		changed()
+	case what != "":
+		w.host.repaired("rules", what)
+		changed()
+	}
+	wake.Sleep(ctx, betweenRules)
 }
 
 // newUplink reports whether a link is, or may be, an uplink that Set does not know, or not by this name.
@@ -122,6 +147,11 @@ func (w *Watcher) Run(ctx context.Context, changed func()) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { listen(ctx, w.route, w.ofOurs, call) })
+	wg.Go(func() {
+		defer w.kernel.Close()
+		all := func(syscall.NetlinkMessage) bool { return true }
+		listen(ctx, w.rules, all, func() { w.repairRules(ctx, call) })
+	})
 	if w.nft != nil {
 		wg.Go(func() {
 			listen(ctx, w.nft, func(m syscall.NetlinkMessage) bool { return m.Header.Type == newGeneration }, call)
@@ -169,7 +199,7 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 }
 
 // ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
-// deleted from them, uplinks that are new or have another name, routes deleted from our table, deleted rules, and sysctls of all or of our
+// deleted from them, uplinks that are new or have another name, routes deleted from our table, and sysctls of all or of our
 // interfaces that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
 // programs add.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
@@ -205,8 +235,6 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		}
 		table := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_TABLE)
 		return len(table) == 4 && slices.Contains([]uint32{plan.TableID, plan.PathTable}, nl.NativeEndian().Uint32(table))
-	case unix.RTM_DELRULE:
-		return true
 	case unix.RTM_NEWNETCONF:
 		if len(m.Data) < sizeofNetconf {
 			return false

@@ -23,7 +23,7 @@ func TestWatcherHearsOfDamage(t *testing.T) {
 		"ip link set " + BridgeName + " down",
 		"ip addr del 10.244.1.1/24 dev " + BridgeName,
 		"ip route flush table 5210",
-		"ip -6 rule del pref 5210",
+		"ip -6 rule del lookup 5210",
 		"sysctl -qw net.ipv4.ip_forward=0",
 		"sysctl -qw net.ipv6.conf.all.forwarding=0",
 		"sysctl -qw net.ipv4.conf." + TUNName + ".rp_filter=1",

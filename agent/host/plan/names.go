@@ -23,11 +23,8 @@ const (
 const (
 	TableID       = 5210     // our routing table
 	PathTable     = 5211     // LAN paths of pods alone, where nodes' own packets take the tunnel
-	RulePrefPaths = 5198     // iif BridgeName lookup PathTable
-	RulePrefSkip  = 5199     // not fwmark OwnMarks/OwnMarkMask goto RulePref, where there are LAN paths
-	RulePrefMark  = 5200     // fwmark Mark/MarkMask lookup main: the agent's own sockets
-	RulePrefKeep  = 5205     // to the pod ranges: lookup main where it knows better, in keep mode
-	RulePref      = 5210     // lookup TableID
+	MainRule      = 32766    // the priority of the kernel's rule for table main: ours come before it
+	KeepRule      = 5200     // the priority of ours in keep mode
 	Mark          = 0xed0000 // SO_MARK of the agent's own sockets
 	MarkMask      = 0xff0000 //
 	RouteProtocol = 210      // rtm_protocol of our routes and rules
@@ -38,12 +35,10 @@ const (
 	// dropped here and never reaches the host's default route.
 	BlackholeMetric = 4278198272
 
-	// ProbeTable is the first of mesh.ProbeSlots tables for probes alone, ProbeMark
-	// the mark that leads to it, and RulePrefProbe the first rule's priority. Slot n
-	// has table and priority + n and mark + n<<16, under MarkMask.
-	ProbeTable    = 5220
-	ProbeMark     = 0xe80000
-	RulePrefProbe = 5201
+	// ProbeTable is the first of mesh.ProbeSlots tables for probes alone, and ProbeMark
+	// the mark that leads to it. Slot n has table + n and mark + n<<16, under MarkMask.
+	ProbeTable = 5220
+	ProbeMark  = 0xe80000
 	// OwnMarks under OwnMarkMask covers Mark and all marks of probes.
 	OwnMarks    = 0xe80000
 	OwnMarkMask = 0xf80000

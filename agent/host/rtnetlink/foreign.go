@@ -1,6 +1,7 @@
 package rtnetlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -106,7 +107,7 @@ func CheckRoutes(s plan.State) (detail, remedy string) {
 		if !f.Gateway.IsValid() {
 			continue
 		}
-		named, err := earlier(f)
+		before, named, err := earlier(f)
 		if err != nil {
 			continue
 		}
@@ -115,34 +116,37 @@ func CheckRoutes(s plan.State) (detail, remedy string) {
 			if err != nil || len(r) == 0 || plan.OurTable(r[0].Table) {
 				continue // a blackhole is reported as a missing route
 			}
-			detail = fmt.Sprintf("%s miss the pod network: another rule sends them to routing table %d", w, r[0].Table)
+			detail = fmt.Sprintf("%s miss the pod network: %s sends them to routing table %d", w, w.sender(before, r[0].Table), r[0].Table)
 			if link, err := netlink.LinkByIndex(r[0].LinkIndex); err == nil {
 				detail += ", interface " + link.Attrs().Name
 			}
-			return detail, fmt.Sprintf("see `ip%s rule` and `%s`: give that rule a priority above %d, or exclude the range from it", w.version(), w.command(), plan.RulePref)
+			return detail, fmt.Sprintf("see `ip%s rule` and `%s`: find what adds that rule, and delete it or exclude the range from it. The agent moves its own rules before it at most three times an hour", w.version(), w.command())
 		}
 	}
 	return "", ""
 }
 
-// earlier are the prefixes that foreign rules before ours name, as destination or source.
-func earlier(f plan.Family) ([]netip.Prefix, error) {
-	all, err := dump("rules", func() ([]netlink.Rule, error) { return netlink.RuleList(f.ID()) })
-	if err != nil {
-		return nil, err
+// earlier are the foreign rules before ours, and the prefixes that they name, as destination or source.
+func earlier(f plan.Family) (before []netlink.Rule, named []netip.Prefix, err error) {
+	ours, others, err := splitRules(&netlink.Handle{}, f.ID())
+	at := plan.MainRule
+	for _, r := range ours {
+		if r.Table == plan.TableID {
+			at = r.Priority
+		}
 	}
-	var out []netip.Prefix
-	for _, r := range all {
-		if r.Protocol == plan.RouteProtocol || r.Priority > plan.RulePref {
+	for _, r := range others {
+		if r.Priority > at {
 			continue
 		}
+		before = append(before, r)
 		for _, p := range []netip.Prefix{prefixOf(r.Dst), prefixOf(r.Src)} {
 			if p.IsValid() {
-				out = append(out, p.Masked())
+				named = append(named, p.Masked())
 			}
 		}
 	}
-	return out, nil
+	return before, named, err
 }
 
 // trip is one that packets make: from where, "" for this node itself, to an address.
@@ -150,6 +154,7 @@ type trip struct {
 	prefix   netip.Prefix
 	to, from netip.Addr
 	over     string
+	mark     uint32
 }
 
 // trips lists a family's: to each range and each part of one that is named, from this node and from an own pod, and back to it.
@@ -175,8 +180,21 @@ func trips(f plan.Family, named []netip.Prefix) (out []trip) {
 	return out
 }
 
+// sender names the rule that leads to a table.
+func (w trip) sender(rules []netlink.Rule, table int) string {
+	for _, n := range rules {
+		r := ruleOf(n)
+		is := (r.iif == "" || r.iif == cmp.Or(w.over, "lo")) && w.mark&r.mask == r.mark &&
+			(!r.to.IsValid() || r.to.Contains(w.to)) && (!r.from.IsValid() || r.from.Contains(w.from))
+		if is != r.not && r.table == table {
+			return "another program's " + r.String()
+		}
+	}
+	return "another program's rule"
+}
+
 func (w trip) options() *netlink.RouteGetOptions {
-	o := &netlink.RouteGetOptions{FIBMatch: true, Iif: w.over}
+	o := &netlink.RouteGetOptions{FIBMatch: true, Iif: w.over, Mark: w.mark}
 	if w.from.IsValid() {
 		o.SrcAddr = w.from.AsSlice()
 	}
@@ -187,6 +205,9 @@ func (w trip) String() string {
 	of := "packets"
 	if w.over != "" {
 		of = fmt.Sprintf("packets that come over %s from %s", w.over, w.from)
+	}
+	if w.mark != 0 {
+		of += fmt.Sprintf(" with mark %#x", w.mark)
 	}
 	return fmt.Sprintf("%s for the pod range %s", of, w.prefix)
 }
@@ -203,6 +224,9 @@ func (w trip) command() string {
 	c := fmt.Sprintf("ip route get %s", w.to)
 	if w.over != "" {
 		c += fmt.Sprintf(" from %s iif %s", w.from, w.over)
+	}
+	if w.mark != 0 {
+		c += fmt.Sprintf(" mark %#x", w.mark)
 	}
 	return c
 }

@@ -7,6 +7,7 @@
 //	bridge.go   the bridge and its ports
 //	vxlan.go    the VXLAN device
 //	rule.go     policy rules
+//	place.go    where our rules stand among those of other programs
 //	table.go    our tables: what a route is; routes of own blocks and ranges, and blackholes
 //	path.go     what native and VXLAN paths need: routes, probe routes, neighbours and forwarding entries
 //	foreign.go  foreign state under our names or ahead of ours; Cleanup

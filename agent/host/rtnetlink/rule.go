@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,49 +17,52 @@ import (
 // rule is the part of a policy rule that we care about; it is comparable.
 type rule struct {
 	priority   int
-	not        bool // inverts the match of mark
+	not        bool   // inverts all that follows, except the table
+	iif        string // what comes in there; "lo": what this host itself sends
 	mark, mask uint32
-	to         netip.Prefix // invalid: anywhere
-	iif        string       // the interface that a packet came in on
+	from, to   netip.Prefix // invalid: anywhere
 	table      int
-	goTo       int  // priority, in place of table
 	atLeast    int  // the shortest prefix length that counts: suppress_prefixlength + 1
 	foreign    bool // it has a selector that our rules never have
 }
 
-// rules returns those of one family: the agent's own sockets bypass our table, everything
-// else uses it before the host's.
-func rules(f plan.Family) []rule {
+// rules returns those of one family, from priority at on: everything except what the agent's own sockets send uses our table
+// before the host's. What these send goes where another program's packets would.
+func rules(f plan.Family, at int) []rule {
 	if !f.Wanted {
 		return nil
 	}
-	out := []rule{
-		{priority: plan.RulePrefMark, mark: plan.Mark, mask: plan.MarkMask, table: unix.RT_TABLE_MAIN},
-		{priority: plan.RulePref, table: plan.TableID},
-	}
-	if f.LAN.On { // packets without our marks skip the rules for them: the kernel evaluates each rule twice per packet
-		out = append(out, rule{priority: plan.RulePrefSkip, not: true, mark: plan.OwnMarks, mask: plan.OwnMarkMask, goTo: plan.RulePref})
-	}
+	out := keepRules(f, at)
+	main := rule{priority: at + width(f) - 1, not: true, iif: "lo", mark: plan.OwnMarks, mask: plan.OwnMarkMask, table: plan.TableID}
+	out = append(out, main)
 	if f.LAN.PodsOnly { // by the interface, for Services' translation gives packets of pods and nodes other addresses later
-		out = append(out, rule{priority: plan.RulePrefPaths, iif: plan.BridgeName, table: plan.PathTable})
+		out = append(out, rule{priority: at, iif: plan.BridgeName, table: plan.PathTable})
 	}
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table
-		out = append(out, rule{priority: plan.RulePrefProbe + slot, mark: uint32(plan.SlotMark(slot)), mask: plan.MarkMask, table: plan.ProbeTable + slot})
+		out = append(out, rule{priority: main.priority, mark: uint32(plan.SlotMark(slot)), mask: plan.MarkMask, table: plan.ProbeTable + slot})
 	}
-	return append(out, keepRules(f)...)
+	return out
+}
+
+// width is how many priorities a family's rules have: of those with one priority at most one matches.
+func width(f plan.Family) int {
+	if f.Keep || f.LAN.PodsOnly {
+		return 2
+	}
+	return 1
 }
 
 // keepRules let main decide where its routes are more specific than ours. Inside own blocks every
 // route as narrow as the cluster's range counts: it leads to the plugin's pods. Elsewhere in
 // the ranges only narrower routes count: they lead to the plugin's other nodes. A
 // default route never counts.
-func keepRules(f plan.Family) []rule {
+func keepRules(f plan.Family, at int) []rule {
 	if !f.Keep {
 		return nil
 	}
 	var out []rule
 	add := func(to netip.Prefix, atLeast int) {
-		out = append(out, rule{priority: plan.RulePrefKeep, to: to, atLeast: atLeast, table: unix.RT_TABLE_MAIN})
+		out = append(out, rule{priority: at, to: to, atLeast: atLeast, table: unix.RT_TABLE_MAIN})
 	}
 	for _, b := range f.Blocks {
 		atLeast := b.Bits()
@@ -75,38 +81,119 @@ func keepRules(f plan.Family) []rule {
 
 // CountRules says how many policy rules s has.
 func CountRules(s plan.State) string {
-	return fmt.Sprintf("%d rules present", len(rules(s.Each[0]))+len(rules(s.Each[1])))
+	return fmt.Sprintf("%d rules present", len(rules(s.Each[0], 1))+len(rules(s.Each[1], 1)))
 }
 
-// DiffRules compares the rules that are ours: those of our protocol number or
-// that lead to our table. Foreign ones at the same priorities are left alone.
-func DiffRules(s plan.State) ([]plan.Change, error) {
-	var out []plan.Change
-	for _, f := range s.Held() {
-		have, err := listRules(f.ID())
-		if err != nil {
-			return nil, err
-		}
-		missing := map[rule]bool{}
-		for _, r := range rules(f) {
-			missing[r] = true
-		}
-		for _, n := range have {
-			if r := ruleOf(n); missing[r] {
-				delete(missing, r)
-			} else {
-				out = append(out, plan.Change{What: "delete " + r.String(), Do: func() error { return deleteRule(n) }})
+// Rules keeps our policy rules before those of other programs. It has a lock of its own: such a rule takes pods' packets
+// immediately, even while a Set waits for iptables.
+type Rules struct {
+	mu     sync.Mutex // taken after Host's
+	state  plan.State // of the last Set
+	set    bool       // state is valid
+	places [2]place
+}
+
+// Diff compares the rules that are ours: those of our protocol number or that lead to our table. Foreign ones stay, whatever
+// their priorities. From now on Repair uses s.
+func (r *Rules) Diff(s plan.State) ([]plan.Change, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.set = s, true
+	k := &netlink.Handle{}
+	moves, err := r.compare(k)
+	if what := describe(moves); err == nil && what != "" {
+		return []plan.Change{{What: what, Do: func() error { _, err := r.Repair(k); return err }}}, nil
+	}
+	return nil, err
+}
+
+// Forget makes Repair do nothing until the next Diff.
+func (r *Rules) Forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.set, r.places = false, [2]place{}
+}
+
+// Repair makes what Diff finds, through k, and returns what it changed: "" for nothing, and before the first Diff.
+func (r *Rules) Repair(k *netlink.Handle) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.set {
+		return "", nil
+	}
+	moves, err := r.compare(k)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range moves {
+		r.places[m.index] = m.place
+		for _, n := range m.missing {
+			if err := ignore(k.RuleAdd(n.netlink(m.family)), unix.EEXIST); err != nil {
+				return "", fmt.Errorf("add %s: %w", n, err)
 			}
 		}
-		for _, r := range rules(f) {
-			if missing[r] {
-				out = append(out, plan.Change{What: "add " + r.String(), Do: func() error {
-					return ignore(netlink.RuleAdd(r.netlink(f.ID())), unix.EEXIST)
-				}})
+		for _, n := range m.surplus {
+			if err := ignore(k.RuleDel(&n), unix.ENOENT); err != nil {
+				return "", fmt.Errorf("delete %s: %w", ruleOf(n), err)
 			}
 		}
 	}
+	return describe(moves), nil
+}
+
+// move is what one family's rules differ in. What is missing is added before anything is deleted.
+type move struct {
+	index, family int
+	place         place
+	missing       []rule
+	surplus       []netlink.Rule
+}
+
+func (r *Rules) compare(k *netlink.Handle) (out []move, _ error) {
+	for i, f := range r.state.Held() {
+		have, others, err := splitRules(k, f.ID())
+		if err != nil {
+			return nil, err
+		}
+		found := 0
+		for _, n := range have {
+			if n.Protocol == plan.RouteProtocol && (found == 0 || n.Priority < found) {
+				found = n.Priority
+			}
+		}
+		var taken []int
+		for _, n := range others {
+			if n.Priority > 0 && n.Table != unix.RT_TABLE_LOCAL {
+				taken = append(taken, n.Priority)
+			}
+		}
+		m := move{index: i, family: f.ID(), place: r.places[i].decide(time.Now(), taken, found, width(f), f.Keep)}
+		want := rules(f, m.place.at)
+		for _, n := range have {
+			if at := slices.Index(want, ruleOf(n)); at >= 0 {
+				want = slices.Delete(want, at, at+1)
+			} else {
+				m.surplus = append(m.surplus, n)
+			}
+		}
+		m.missing = want
+		out = append(out, m)
+	}
 	return out, nil
+}
+
+// describe names the differences, "" for none.
+func describe(moves []move) string {
+	var out []string
+	for _, m := range moves {
+		for _, n := range m.missing {
+			out = append(out, "add "+n.String())
+		}
+		for _, n := range m.surplus {
+			out = append(out, "delete "+ruleOf(n).String())
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 func (r rule) String() string {
@@ -114,17 +201,17 @@ func (r rule) String() string {
 	if r.not {
 		s += " not"
 	}
-	if r.mask != 0 {
-		s += fmt.Sprintf(" fwmark %#x/%#x", r.mark, r.mask)
-	}
 	if r.iif != "" {
 		s += " iif " + r.iif
 	}
+	if r.mask != 0 {
+		s += fmt.Sprintf(" fwmark %#x/%#x", r.mark, r.mask)
+	}
+	if r.from.IsValid() {
+		s += fmt.Sprintf(" from %s", r.from)
+	}
 	if r.to.IsValid() {
 		s += fmt.Sprintf(" to %s", r.to)
-	}
-	if r.goTo != 0 {
-		return s + fmt.Sprintf(" goto %d", r.goTo)
 	}
 	if r.table == unix.RT_TABLE_MAIN {
 		return s + " lookup main"
@@ -139,11 +226,11 @@ func (r rule) netlink(familyID int) *netlink.Rule {
 	if r.mask != 0 {
 		n.Mark, n.Mask = r.mark, &r.mask
 	}
+	if r.from.IsValid() {
+		n.Src = ipNet(r.from)
+	}
 	if r.to.IsValid() {
 		n.Dst = ipNet(r.to)
-	}
-	if r.goTo != 0 {
-		n.Goto = r.goTo
 	}
 	return n
 }
@@ -151,8 +238,8 @@ func (r rule) netlink(familyID int) *netlink.Rule {
 // ruleOf is the reverse of netlink.
 func ruleOf(n netlink.Rule) rule {
 	r := rule{
-		priority: n.Priority, not: n.Invert, mark: n.Mark, to: prefixOf(n.Dst), iif: n.IifName, table: n.Table, goTo: max(n.Goto, 0),
-		atLeast: int(int32(n.SuppressPrefixlen)) + 1, foreign: n.Src != nil || n.OifName != "",
+		priority: n.Priority, not: n.Invert, iif: n.IifName, mark: n.Mark, from: prefixOf(n.Src), to: prefixOf(n.Dst), table: n.Table,
+		atLeast: int(int32(n.SuppressPrefixlen)) + 1, foreign: n.OifName != "" || n.Goto > 0,
 	}
 	if n.Mask != nil {
 		r.mask = *n.Mask
@@ -162,18 +249,22 @@ func ruleOf(n netlink.Rule) rule {
 
 // listRules lists the rules of our protocol number, and those to our tables.
 func listRules(familyID int) ([]netlink.Rule, error) {
-	all, err := dump("rules", func() ([]netlink.Rule, error) { return netlink.RuleList(familyID) })
-	if err != nil {
-		return nil, err
-	}
-	var out []netlink.Rule
+	ours, _, err := splitRules(&netlink.Handle{}, familyID)
+	return ours, err
+}
+
+// splitRules lists the rules that are ours, as listRules does, and those of other programs.
+func splitRules(k *netlink.Handle, familyID int) (ours, others []netlink.Rule, err error) {
+	all, err := dump("rules", func() ([]netlink.Rule, error) { return k.RuleList(familyID) })
 	for _, r := range all {
+		r.Family = familyID
 		if r.Protocol == plan.RouteProtocol || plan.OurTable(r.Table) {
-			r.Family = familyID
-			out = append(out, r)
+			ours = append(ours, r)
+		} else {
+			others = append(others, r)
 		}
 	}
-	return out, nil
+	return ours, others, err
 }
 
 func deleteRule(r netlink.Rule) error { return ignore(netlink.RuleDel(&r), unix.ENOENT) }

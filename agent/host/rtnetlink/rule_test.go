@@ -16,21 +16,21 @@ func TestRules(t *testing.T) {
 	withLAN, kept := f, f
 	withLAN.LAN.On = true
 	kept.Keep = true
-	const base = "rule 5200: fwmark 0xed0000/0xff0000 lookup main\nrule 5210: lookup 5210"
+	const main = ": not iif lo fwmark 0xe80000/0xf80000 lookup 5210"
 	for _, c := range []struct {
 		name string
 		of   plan.Family
 		want string
 	}{
 		{"nothing wanted", plan.Family{}, ""},
-		{"own pods", f, base},
-		{"LAN paths", withLAN, base + "\nrule 5199: not fwmark 0xe80000/0xf80000 goto 5210" +
-			"\nrule 5201: fwmark 0xe80000/0xff0000 lookup 5220\nrule 5202: fwmark 0xe90000/0xff0000 lookup 5221" +
-			"\nrule 5203: fwmark 0xea0000/0xff0000 lookup 5222\nrule 5204: fwmark 0xeb0000/0xff0000 lookup 5223"},
-		{"another plugin's pods", kept, base + "\nrule 5205: to 10.244.1.0/24 lookup main\nrule 5205: to 10.244.0.0/16 lookup main"},
+		{"own pods", f, "rule 5200" + main},
+		{"LAN paths", withLAN, "rule 5200" + main +
+			"\nrule 5200: fwmark 0xe80000/0xff0000 lookup 5220\nrule 5200: fwmark 0xe90000/0xff0000 lookup 5221" +
+			"\nrule 5200: fwmark 0xea0000/0xff0000 lookup 5222\nrule 5200: fwmark 0xeb0000/0xff0000 lookup 5223"},
+		{"another plugin's pods", kept, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5200: to 10.244.0.0/16 lookup main\nrule 5201" + main},
 	} {
 		var got []string
-		for _, r := range rules(c.of) {
+		for _, r := range rules(c.of, plan.KeepRule) {
 			got = append(got, r.String())
 			if back := ruleOf(*r.netlink(c.of.ID())); back != r {
 				t.Errorf("%s: %+v comes back as %+v", c.name, r, back)

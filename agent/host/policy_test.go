@@ -1,0 +1,139 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/findings"
+	"edgemesh/test/fair"
+)
+
+// wgQuickUp is what wg-quick (wireguard-tools 1.0.20210914, function add_default) does for a tunnel that takes all traffic, in
+// that order; its interface is a bridge here, for not every kernel has WireGuard.
+const wgQuickUp = `
+ip -4 rule add not fwmark 51820 table 51820
+ip -4 rule add table main suppress_prefixlength 0`
+
+const wgQuickDown = `
+ip -4 rule delete table 51820
+ip -4 rule delete table main suppress_prefixlength 0`
+
+// vpn prepares the interface and the table of a VPN that takes all traffic.
+const vpn = `
+ip link add wg0 type bridge
+ip addr add 10.9.9.2/32 dev wg0
+ip link set wg0 up
+ip -4 route add 0.0.0.0/0 dev wg0 table 51820`
+
+// routed fails unless the kernel sends a packet to the given interface.
+func routed(query, dev string) error {
+	out, err := exec.Command("ip", strings.Fields("route get "+query)...).CombinedOutput() // in this thread's namespace
+	if err != nil || !strings.Contains(string(out), " dev "+dev+" ") {
+		return fmt.Errorf("%s: %s, want %s (%w)", query, out, dev, err)
+	}
+	return nil
+}
+
+// beside checks a host with a VPN: pods take the tunnel, the LAN is reachable, all else takes the VPN, and so do the agent's
+// own sockets.
+func (l *lab) beside(query map[string]string) {
+	l.t.Helper()
+	began := time.Now()
+	fair.Eventually(l.t, deadline, "packets go where they should", func() error {
+		for q, dev := range query {
+			if err := routed(q, dev); err != nil {
+				return fmt.Errorf("%w\n%s", err, run(l.t, "ip rule"))
+			}
+		}
+		return nil
+	})
+	l.t.Logf("after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// TestBesideVPN: wg-quick before and after the agent, and again and again. Its two rules stay in the order that it needs.
+func TestBesideVPN(t *testing.T) {
+	wanted := map[string]string{
+		far4: TUNName, far4 + " from " + podA4 + " iif " + BridgeName: TUNName, far4 + " mark 0x100": TUNName, podA4: BridgeName,
+		lanHost4: "up0", "198.51.100.9": "wg0", "198.51.100.9 mark 0xed0000": "wg0", lanHost4 + " mark 0xed0000": "up0",
+	}
+	without := map[string]string{far4: TUNName, "198.51.100.9": "up0", "198.51.100.9 mark 0xed0000": "up0"}
+	for _, first := range []bool{true, false} {
+		t.Run(fmt.Sprintf("first=%v", first), func(t *testing.T) {
+			prepare := vpn
+			if first {
+				prepare += wgQuickUp
+			}
+			l := newLab(t, prepare)
+			_, end := listenTo(t, l.host)
+			defer end()
+			for range 3 {
+				if !first {
+					l.beside(without)
+					run(t, wgQuickUp)
+				}
+				l.beside(wanted)
+				rules := run(t, "ip rule")
+				if strings.Index(rules, "suppress_prefixlength 0") > strings.Index(rules, "not from all fwmark 0xca6c") {
+					t.Errorf("wg-quick's rules changed places:\n%s", rules)
+				}
+				run(t, wgQuickDown)
+				l.beside(without)
+				if first = false; t.Failed() {
+					break
+				}
+			}
+			wantUnchanged(t, l.host, dual())
+		})
+	}
+}
+
+// TestTwoProviders: what the agent's own sockets send from the second provider's address leaves there, as every other program's
+// packets do.
+func TestTwoProviders(t *testing.T) {
+	l := newLab(t, "ip link add up1 type bridge\nip addr add 203.0.113.40/24 dev up1\nip link set up1 up\nip route add default via 203.0.113.1 dev up1 table 102")
+	_, end := listenTo(t, l.host)
+	defer end()
+	run(t, "ip rule add pref 32760 from 203.0.113.40 lookup 102")
+	l.beside(map[string]string{
+		"198.51.100.9 from 203.0.113.40 mark 0xed0000": "up1", "198.51.100.9 mark 0xed0000": "up0", "198.51.100.9 from 203.0.113.40": "up1",
+		far4: TUNName, far4 + " from 203.0.113.40": TUNName,
+	})
+}
+
+// TestRuleBeforeOursOnPurpose: a program that chooses priorities before ours is answered three times an hour; then the finding
+// names its rule. Before priority 1 there is no place.
+func TestRuleBeforeOursOnPurpose(t *testing.T) {
+	l := newLab(t, "ip route add default via "+lanHost4+" table 1")
+	_, end := listenTo(t, l.host)
+	defer end()
+	way := func() (text string) {
+		for _, f := range l.host.InTheWay(dual()) {
+			if f.ID == "way" && f.Severity == findings.Broken {
+				text += f.Text
+			}
+		}
+		return text
+	}
+	for _, priority := range []int{2001, 1001, 20} {
+		run(t, fmt.Sprintf("ip rule add pref %d from all lookup 1", priority))
+		l.beside(map[string]string{far4: TUNName, far4 + " from " + podA4 + " iif " + BridgeName: TUNName})
+		if s := way(); s != "" {
+			t.Errorf("before rule %d: %s", priority, s)
+		}
+	}
+	run(t, "ip rule add pref 2 to 10.244.0.0/16 lookup 1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		if err := routed(far4, TUNName); err == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if s := way(); !strings.Contains(s, "rule 2: to 10.244.0.0/16 lookup 1") {
+		t.Errorf("the finding is %q", s)
+	}
+}

@@ -1,0 +1,214 @@
+package rtnetlink
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/host/plan"
+)
+
+// ruleList is a model of the kernel's list (net/core/fib_rules.c): by priority, of equal ones the older first. A rule without
+// a priority gets the one before the second's.
+type ruleList []listed
+
+type listed struct {
+	priority int
+	name     string
+}
+
+func newRuleList() ruleList { return ruleList{{0, "local"}, {32766, "main"}, {32767, "default"}} }
+
+func (l *ruleList) add(priority int, name string) {
+	if priority < 0 {
+		priority = max(0, (*l)[1].priority-1)
+	}
+	at := slices.IndexFunc(*l, func(r listed) bool { return r.priority > priority })
+	if at < 0 {
+		at = len(*l)
+	}
+	*l = slices.Insert(*l, at, listed{priority, name})
+}
+
+func (l *ruleList) remove(name string) {
+	*l = slices.DeleteFunc(*l, func(r listed) bool { return r.name == name })
+}
+
+// names are those of other programs' rules, in order.
+func (l ruleList) names() string {
+	var out []string
+	for _, r := range l {
+		if r.name != "ours" {
+			out = append(out, r.name)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// look makes the kernel hold our rule where p decides.
+func (l *ruleList) look(p *place, now time.Time, keep bool) {
+	var others []int
+	found := 0
+	for _, r := range *l {
+		if r.name == "ours" {
+			found = r.priority
+		} else if r.priority > 0 {
+			others = append(others, r.priority)
+		}
+	}
+	if *p = p.decide(now, others, found, 1, keep); p.at != found {
+		l.add(p.at, "moved")
+		l.remove("ours")
+		(*l)[slices.IndexFunc(*l, func(r listed) bool { return r.name == "moved" })].name = "ours"
+	}
+}
+
+func (l ruleList) first(t *testing.T) {
+	t.Helper()
+	if l[1].name != "ours" {
+		t.Fatalf("ours are not the first: %v", l)
+	}
+}
+
+// TestPlaceKeepsTheOrderOfOthers: whatever other programs add and delete, their rules are in the order that they have without
+// us, and ours come first.
+func TestPlaceKeepsTheOrderOfOthers(t *testing.T) {
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 55))
+		here, without, now := newRuleList(), newRuleList(), time.Unix(0, 0)
+		var p place
+		var added []string
+		if seed%3 > 0 {
+			here.look(&p, now, false)
+		}
+		add := func(priority int, name string) {
+			here.add(priority, name)
+			without.add(priority, name)
+			added = append(added, name)
+		}
+		numbered := rnd.Perm(30)
+		for step := range 40 {
+			switch name := fmt.Sprint("r", step); rnd.IntN(8) {
+			case 0, 1, 2:
+				for i := range min(len(added), 1+rnd.IntN(3)) {
+					i = rnd.IntN(len(added))
+					here.remove(added[i])
+					without.remove(added[i])
+					added = slices.Delete(added, i, i+1)
+				}
+			case 3:
+				add(1000*(1+numbered[step%len(numbered)]), name)
+				here.look(&p, now, false)
+				now = now.Add(time.Hour) // the place that an answer left free is used again
+			default:
+				for i := range 1 + rnd.IntN(3) {
+					add(-1, fmt.Sprint(name, "-", i))
+				}
+			}
+			here.look(&p, now, false)
+			here.first(t)
+			if here.names() != without.names() {
+				t.Fatalf("seed %d, step %d: order is\n%s\nand without us\n%s", seed, step, here.names(), without.names())
+			}
+		}
+		for _, name := range added {
+			here.remove(name)
+		}
+		if here.look(&p, now.Add(time.Hour), false); here[1] != (listed{plan.MainRule - 1, "ours"}) {
+			t.Fatalf("seed %d: alone, ours are not before main: %v", seed, here)
+		}
+	}
+}
+
+// TestPlaceOfVPN: wg-quick's pair, before us, after us, and again and again.
+func TestPlaceOfVPN(t *testing.T) {
+	up := func(l *ruleList) { l.add(-1, "not-fwmark"); l.add(-1, "suppress") }
+	var before place
+	l := newRuleList()
+	up(&l)
+	l.look(&before, time.Now(), false)
+	l.first(t)
+	if l.names() != "local suppress not-fwmark main default" {
+		t.Errorf("wg-quick first: %v", l)
+	}
+	var after place
+	l = newRuleList()
+	l.look(&after, time.Now(), false)
+	for range 2 * plan.MainRule {
+		up(&l)
+		l.look(&after, time.Now(), false)
+		l.first(t)
+		if l.names() != "local suppress not-fwmark main default" || len(after.answers) > 0 {
+			t.Fatalf("wg-quick second: %v, answers %v", l, after.answers)
+		}
+		l.remove("suppress")
+		l.remove("not-fwmark")
+		l.look(&after, time.Now(), false)
+	}
+}
+
+// TestPlaceBeforeChosenPriorities: rules with a priority are answered three times an hour, and not in keep mode.
+func TestPlaceBeforeChosenPriorities(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	l := newRuleList()
+	l.add(1001, "mwan3") // before the agent's start: no answer
+	var p place
+	l.look(&p, now, false)
+	l.first(t)
+	if len(p.answers) != 0 || p.at != 1000 {
+		t.Errorf("at the start: at %d, answers %v", p.at, p.answers)
+	}
+	for range 5 { // within the hour: a program that starts again and again has the same priorities
+		l.remove("mwan3")
+		l.look(&p, now, false)
+		l.add(1001, "mwan3")
+		l.look(&p, now, false)
+		l.first(t)
+	}
+	if len(p.answers) != 1 {
+		t.Errorf("one program's priority was answered %d times", len(p.answers))
+	}
+	chase := func() { l.add(p.at-1-1, fmt.Sprint("chaser", p.at)); l.look(&p, now, false) }
+	chase()
+	chase()
+	l.first(t)
+	chase()
+	if l[1].name == "ours" || len(p.answers) != 3 {
+		t.Errorf("a fourth answer within the hour: %v, answers %v", l, p.answers)
+	}
+	now = now.Add(59 * time.Minute)
+	l.look(&p, now, false)
+	if l[1].name == "ours" {
+		t.Errorf("answered within the hour: %v", l)
+	}
+	now = now.Add(2 * time.Minute)
+	l.look(&p, now, false)
+	l.first(t)
+
+	l, p = newRuleList(), place{}
+	l.add(1, "first")
+	l.look(&p, now, false) // no room before it
+	if p.at != plan.MainRule-1 {
+		t.Errorf("ours are at %d", p.at)
+	}
+
+	l, p = newRuleList(), place{}
+	l.add(100, "plugin")
+	l.look(&p, now, true)
+	l.add(2000, "plugin")
+	l.look(&p, now, true)
+	l.add(-1, "newcomer") // 99: as the plugin's would be
+	l.look(&p, now, true)
+	if p.at != plan.KeepRule || len(p.answers) > 0 {
+		t.Errorf("keep mode: ours are at %d, answers %v", p.at, p.answers)
+	}
+	l, p = newRuleList(), place{}
+	l.look(&p, now, true)
+	l.add(-1, "not-fwmark")
+	l.add(-1, "suppress")
+	l.look(&p, now, true)
+	l.first(t)
+}
