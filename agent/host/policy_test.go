@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -86,6 +87,12 @@ func TestBesideVPN(t *testing.T) {
 					break
 				}
 			}
+			fair.Eventually(t, deadline, "ours are before main again", func() error {
+				if rules := run(t, "ip rule"); !strings.Contains(rules, "32765:	not") {
+					return errors.New(rules)
+				}
+				return nil
+			})
 			wantUnchanged(t, l.host, dual())
 		})
 	}

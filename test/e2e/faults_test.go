@@ -359,8 +359,8 @@ func seeded(t *testing.T, p *pair, r *lab.Relay, full *lab.Node, clock lab.Clock
 		{"a route is gone", p.n1, "routes", "broken", routes.harm, routes.stop},
 		{"the TUN is down", p.n1, "tun", "broken", down.harm, down.stop},
 		{"another rule takes the pod range", p.n1, "way", "broken",
-			script(p.n1.NS, "ip route add default dev lo table 99", "ip rule add pref 100 to 10.244.0.0/16 lookup 99"),
-			script(p.n1.NS, "ip rule del pref 100", "ip route flush table 99")},
+			script(p.n1.NS, "ip route add default dev lo table 99", "ip rule add pref 1 to 10.244.0.0/16 lookup 99"), // ours cannot come before it
+			script(p.n1.NS, "ip rule del pref 1", "ip route flush table 99")},
 		{"docker has a pod range", p.n1, "addresses", "broken",
 			script(p.n1.NS, "ip link add docker0 type bridge", "ip addr add "+inside.String()+"/24 dev docker0", "ip link set docker0 up"),
 			script(p.n1.NS, "ip link del docker0")},

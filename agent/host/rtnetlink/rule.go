@@ -186,6 +186,10 @@ func (r *Rules) compare(k *netlink.Handle) (out []move, _ error) {
 func describe(moves []move) string {
 	var out []string
 	for _, m := range moves {
+		if n := len(m.missing); n > 0 && n == len(m.surplus) && m.missing[0].priority != m.surplus[0].Priority {
+			out = append(out, fmt.Sprintf("move our rules from priority %d to %d", m.surplus[0].Priority, m.missing[0].priority))
+			continue
+		}
 		for _, n := range m.missing {
 			out = append(out, "add "+n.String())
 		}
