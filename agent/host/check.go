@@ -48,7 +48,8 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []findings.Finding {
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
-	out = append(append(out, h.inTheWay(w, s)...), h.probe(ctx, s)...)
+	probed := h.probe(ctx, s) // first: it shows what marks do to packets
+	out = append(append(out, h.inTheWay(w, s)...), probed...)
 	if why := nft.Missing(); why != "" {
 		out = append(out, finding(byNFT, findings.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
 	}
@@ -141,7 +142,11 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		out = append(out, finding("ipv6", findings.Warning, "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
 	}
-	if detail, remedy := rtnetlink.CheckRoutes(s); detail != "" {
+	detail, remedy := rtnetlink.CheckRoutes(s)
+	if strays, err := nft.Strays(s); err == nil && detail == "" {
+		detail, remedy = rtnetlink.CheckStrays(s, strays)
+	}
+	if detail != "" {
 		out = append(out, finding("way", findings.Broken, detail, remedy))
 	}
 	if why := reasons(h.can); why != "" {

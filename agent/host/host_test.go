@@ -102,7 +102,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		"ip addr add 10.244.9.1/24 dev edgemesh-br",
 		"ip -6 addr del fd00:1::1/128 dev edgemesh-tun",
 		"ip rule del lookup 5210",
-		"ip -6 rule del pref 5200",
+		"ip -6 rule del lookup 5220",
 		"ip rule add pref 5209 lookup 5210",
 		"ip route flush table 5210",
 		"ip -6 route flush table 5210",

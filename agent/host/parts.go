@@ -51,7 +51,7 @@ func (k keepers) parts(s plan.State, applied bool) []part {
 		return p
 	}
 	uplinks := of("guard", remedyAgain, nft.DiffUplinks, presentGuard)
-	uplinks.ofLAN = s.Between() && !s.NoTables // iptables may hold it
+	uplinks.ofLAN = !s.NoTables // iptables may hold it
 	return []part{
 		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no foreign program uses our names, tables or ports" }),
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, rtnetlink.CountRoutes),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"edgemesh/agent/host/nft"
@@ -104,11 +105,12 @@ func (p *Paths) diff(look bool) ([]plan.Change, error) {
 			return nil, err
 		}
 	}
-	want := &kernelPaths{nft.WantSenders(p.state, p.wanted, links, onLink), rtnetlink.WantPaths(p.state, p.wanted, links)}
+	routes := rtnetlink.WantPaths(p.state, p.wanted, links)
+	want := &kernelPaths{nft.WantSenders(p.state, p.wanted, links, routes.Hops(links), onLink), routes}
 	p.known, p.links = want, links
 	out, err := sysctl.DiffUplinks(p.state, p.wanted, p.memory, look)
-	out = append(out, want.senders.Diff(have.senders)...)
-	return append(out, want.routes.Diff(have.routes, links)...), err
+	before, after := want.senders.Diff(have.senders)
+	return slices.Concat(out, before, want.routes.Diff(have.routes, links), after), err
 }
 
 func readPaths(s plan.State, links map[string]int) (*kernelPaths, error) {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"edgemesh/agent/findings"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 )
 
@@ -143,4 +145,88 @@ func TestRuleBeforeOursOnPurpose(t *testing.T) {
 	if s := way(); !strings.Contains(s, "rule 2: to 10.244.0.0/16 lookup 1") {
 		t.Errorf("the finding is %q", s)
 	}
+}
+
+// marks is what mwan3 does with packets of its first provider, in place of its rule 2001 before every place of ours.
+const marks = `
+%[1]s -t mangle -%[2]s PREROUTING -j MARK --set-xmark 0x100/0x3f00
+%[1]s -t mangle -%[2]s OUTPUT -m mark --mark 0x0/0x3f00 -j MARK --set-xmark 0x100/0x3f00
+ip %[3]s rule %[4]s pref 1 fwmark 0x100/0x3f00 lookup 1`
+
+// TestMarksOfOthers: a program that marks all packets, and routes by its mark. Where its rule comes after our start, ours are
+// put before it. Where they cannot, nothing leaves in clear: not to a router of the same link on which a peer is reached
+// natively, either. The finding names mark and rule, without any traffic of pods, too.
+func TestMarksOfOthers(t *testing.T) {
+	l := newLab(t, "ip route add default via "+lanHost4+" table 1\nip -6 route add default via "+lanHost6+" table 1")
+	l.in(l.lan, func() { run(t, "ip addr add 192.168.1.51/24 dev lan0\nip addr add 2001:db8:1::51/64 dev lan0 nodad") })
+	_, end := listenTo(t, l.host)
+	defer end()
+	for name, v := range versions("nft") {
+		t.Logf("%s", name)
+		version, via, block, chain := "-4", "192.168.1.51", "10.244.2.0/24", "outside4"
+		if name == "IPv6" {
+			version, via, block, chain = "-6", "2001:db8:1::51", "fd00:2::/64", "outside6"
+		}
+		on, off := fmt.Sprintf(marks, v.iptables, "A", version, "add"), fmt.Sprintf(marks, v.iptables, "D", version, "del")
+		pod, node := l.listen(l.podA, v.podA, 0), l.listen(l.node, anyOf(v), 0)
+
+		run(t, strings.Replace(on, "pref 1 ", "pref 2001 ", 1))
+		fair.Eventually(t, deadline, "ours are before a rule with a number", func() error {
+			if rules := run(t, "ip "+version+" rule"); strings.Index(rules, "lookup 5210") > strings.Index(rules, "2001:") {
+				return errors.New(rules)
+			}
+			return nil
+		})
+		before := l.lanSaw()
+		send(pod, "marked", v.far, serverPort)
+		l.fromTUN("marked")
+		run(t, strings.Replace(off, "pref 1 ", "pref 2001 ", 1))
+
+		run(t, on)
+		l.droppedByGuard(chain, func() { send(pod, "marked, first", v.far, serverPort) })
+		l.droppedByGuard(chain, func() { send(node, "marked, of the node", v.far, serverPort) })
+		rule := "rule 1: fwmark 0x100/0x3f00 lookup 1"
+		if f := findingOf(t, l.host.InTheWay(dual()), "way"); f.Severity != findings.Broken || !strings.Contains(f.Text, rule) ||
+			!strings.Contains(f.Text, "with mark 0x100") || !strings.Contains(f.Text, "interface up0") || !strings.Contains(f.Remedy, "mark 0x100") {
+			t.Errorf("finding is %+v", f)
+		}
+		hop := mesh.Hop{Kind: mesh.Native, Link: "up0", Via: netip.MustParseAddr(via)}
+		mustSetPaths(t, l.host, mesh.Paths{Routes: []mesh.PathRoute{{Block: netip.MustParsePrefix(block), Hop: hop}}})
+		l.droppedByGuard(chain, func() { send(pod, "marked, beside a native path", v.far, serverPort) })
+		if after := l.lanSaw(); after != before {
+			t.Errorf("left in clear:\n%s\nbefore:\n%s", after, before)
+		}
+		run(t, off)
+		send(pod, "native", v.far, serverPort)
+		fair.Eventually(t, deadline, "the native path carries packets", func() error {
+			if l.lanSaw() == before {
+				return errors.New("none")
+			}
+			return nil
+		})
+		mustSetPaths(t, l.host, mesh.Paths{})
+		if s := l.host.InTheWay(dual()); len(s) > 0 {
+			t.Errorf("nothing is in the way, and the findings are %+v", s)
+		}
+		send(pod, "tunnel", v.far, serverPort)
+		l.fromTUN("tunnel")
+	}
+}
+
+// TestNothingLeavesInClear without nf_tables, and what doctor finds where no pod has sent anything.
+func TestNothingLeavesInClear(t *testing.T) {
+	prepare := "ip route add default via " + lanHost4 + " table 1\nip rule add pref 1 fwmark 0x100/0x3f00 lookup 1\niptables-nft -t mangle -A PREROUTING -j MARK --set-xmark 0x100/0x3f00"
+	l := newLab(t, prepare)
+	if f := findingOf(t, l.host.Check(t.Context(), dual()), "way"); f.Severity != findings.Broken || !strings.Contains(f.Text, "rule 1: fwmark 0x100/0x3f00 lookup 1") {
+		t.Errorf("doctor: %+v", f)
+	}
+	l.host.refused = "no nf_tables, as far as this test is concerned"
+	w := dual()
+	mustSet(t, l.host, w)
+	before, pod := l.lanSaw(), l.listen(l.podA, podA4, 0)
+	l.dropped("iptables-"+backendsOf(t, "iptables")[0]+"-save", "EDGEMESH-OUTSIDE", func() { send(pod, "marked", far4, serverPort) })
+	if after := l.lanSaw(); after != before {
+		t.Errorf("left in clear:\n%s\nbefore:\n%s", after, before)
+	}
+	wantUnchanged(t, l.host, w)
 }

@@ -417,7 +417,7 @@ func (s *scene) kernel() []made {
 		{id: "undone", severity: findings.Warning, node: s.one, learns: 12 * time.Second, harm: undone.harm, undo: inOrder(undone.stop, s.native)},
 		repeat("bridge", s.two, "ip link set edgemesh-br down"),
 		repeat("vxlan", s.two, "ip link del edgemesh-vx"),
-		repeat("rules", s.two, "ip rule del pref 5210"),
+		repeat("rules", s.two, "ip rule del lookup 5210"),
 		repeat("guard", s.two, "nft flush table inet edgemesh"),
 		repeat("snat", s.two, "nft delete table inet edgemesh-nat"),
 		repeat("firewall", s.two, "iptables -w -F FORWARD"),

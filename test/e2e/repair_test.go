@@ -42,7 +42,7 @@ func TestRepair(t *testing.T) {
 		{"TUNDeleted", "ip link del edgemesh-tun"},
 		{"BridgeDeleted", "ip link del edgemesh-br"},
 		{"RoutesFlushed", "ip route flush table 5210"},
-		{"RuleDeleted", "ip rule del pref 5210"},
+		{"RuleDeleted", "ip rule del lookup 5210"},
 		{"FirewallFlushed", "for t in filter mangle nat; do iptables -w -t $t -F; done"},
 		{"GuardFlushed", "nft flush table inet edgemesh"},
 	} {

@@ -55,12 +55,21 @@ func (fw *Firewall) Legacy() bool { return fw.v4 != nil && fw.v4.mode == modeLeg
 // Count says how many chains and rules s has.
 func Count(s plan.State) string {
 	chains, rules := 0, 0
-	for _, f := range s.Each {
-		for _, c := range chainsOf(f) {
+	for i := range s.Each {
+		for _, c := range chainsOf(familyOf(s, i)) {
 			chains, rules = chains+1, rules+len(c.rules)
 		}
 	}
 	return fmt.Sprintf("%d iptables chains with %d rules present", chains, rules)
+}
+
+// familyOf is the part of a family that is not package nft's.
+func familyOf(s plan.State, i int) plan.Family {
+	f := s.Each[i]
+	if !s.NoTables {
+		f.Uplinks, f.Outside = plan.Uplinks{}, false
+	}
+	return f
 }
 
 // used lists the backends in use, IPv4's first.
@@ -80,11 +89,7 @@ func (fw *Firewall) Diff(s plan.State) ([]plan.Change, error) {
 		if err != nil {
 			return nil, err
 		}
-		family := s.Each[i]
-		if !s.NoTables {
-			family.Uplinks = plan.Uplinks{}
-		}
-		want := chainsOf(family)
+		want := chainsOf(familyOf(s, i))
 		var changes []plan.Change
 		toFill := slices.DeleteFunc(slices.Clone(want), func(c chain) bool { return fw.holds(have, c) })
 		for _, c := range want {

@@ -32,6 +32,7 @@ const (
 	chainDeny    = Prefix + "DENY"    // filter: what pods do not reach through this node
 	chainUplinks = Prefix + "UPLINKS" // filter: what comes from an uplink, where there is no nf_tables
 	chainBetween = Prefix + "BETWEEN" // filter: what goes from one uplink to another
+	chainOutside = Prefix + "OUTSIDE" // mangle: what would leave for the pod ranges, where there is no nf_tables
 )
 
 // chainsOf lists the chains of one family in the order in which they are made. This is
@@ -66,6 +67,9 @@ func chainsOf(f plan.Family) []chain {
 		{table: "nat", name: chainInside, rules: insideRules(f)},
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: natRules(f)},
 	}...)
+	if f.Outside { // else package nft has it
+		out = append(out, chain{table: "mangle", name: chainOutside, hook: "POSTROUTING", rules: expand(f, "-o lo -j RETURN", "-d {range} ! -o {ours} -j DROP")})
+	}
 	if rules := inputRules(f); len(rules) > 0 {
 		out = append(out, chain{table: "filter", name: chainInput, hook: "INPUT", rules: rules})
 	}

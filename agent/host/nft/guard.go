@@ -96,6 +96,25 @@ import (
 //		drop
 //	}
 //
+// The same table drops, at the last place of all, what would leave this host for the pod ranges in clear, whatever rules,
+// marks and routes of others have sent it there; with iptables' chain EDGEMESH-OUTSIDE where there is no nf_tables. This part
+// stays when the agent ends, too:
+//
+//	set hops4-24 { type iface_index . ipv4_addr . ipv4_addr }     interface . block . next hop of a proved path; before its route
+//	set hops4-probes { the same type }                            of a path that is being probed: interface . target . next hop
+//	set strays4 { type iface_index . mark . ipv4_addr . ipv4_addr; timeout }   what was dropped: interface . mark . source . destination
+//	chain postrouting { type filter hook postrouting priority 2147483645
+//		ip daddr RANGE goto outside4
+//	}
+//	chain outside4 {
+//		oifname { edgemesh*, lo } accept
+//		oif . (ip daddr & MASK) . rt nexthop @hops4-24 accept
+//		oif . (ip daddr & MASK) . (rt nexthop & MASK) @hops4-24 accept   an IPv6 next hop, which the kernel does not show here
+//		udp, mark of a probe, oif . ip daddr . rt nexthop @hops4-probes accept
+//		update @strays4
+//		drop
+//	}
+//
 // Masks turn a lookup by prefix into one in a hash. Blocks have one length in most
 // clusters, so there is one lookup, whatever the number of peers. VXLAN that chain vxlan does not
 // know is dropped there, and again by iptables' chain EDGEMESH-INPUT because it is
@@ -131,6 +150,7 @@ type guard struct {
 	alone     bool // no pods have the outer packets' IP version, so that iptables has no chains for it
 	counted   bool // packets are counted per element
 	between   []between
+	outs      []plan.Family // whose packets may not leave over other programs' interfaces
 }
 
 // between is one family whose packets are dropped between uplinks.
@@ -158,9 +178,12 @@ func guardOf(s plan.State) guard {
 			}
 			g.between = append(g.between, b)
 		}
+		f.Uplinks = plan.Uplinks{}
+		f.Access = plan.Access{} // iptables has it
+		if f.Outside && !s.NoTables {
+			g.outs = append(g.outs, f)
+		}
 		if f.LAN.On {
-			f.Uplinks = plan.Uplinks{}
-			f.Access = plan.Access{} // iptables has it
 			g.families = append(g.families, f)
 		}
 	}
@@ -169,13 +192,14 @@ func guardOf(s plan.State) guard {
 
 // sources reports whether the table checks sources, wanted whether there is one at all.
 func (g guard) sources() bool { return len(g.families) > 0 }
-func (g guard) wanted() bool  { return g.sources() || len(g.between) > 0 }
+func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(14, g), marks: []string{chainPods, chainVXLAN, chainBetween}}
+	t := table{name: guardTable, print: fingerprint(15, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
-		t.sets, t.vmap, t.chains = g.sets(), g.inputs(), g.chains()
+		t.vmap, t.chains = g.inputs(), g.chains()
 	}
+	t.chains = append(t.chains, g.outside()...)
 	if len(g.between) > 0 {
 		t.links, t.chains = g.between[0].Names, append(t.chains, g.uplinks()...)
 	}
@@ -241,7 +265,15 @@ func (g guard) sets() map[string]setType {
 		return nftables.TypeIPAddr
 	}
 	add := func(name string, counted bool, key ...nftables.SetDatatype) {
-		out[name] = setType{nftables.MustConcatSetType(key...), counted && g.counted}
+		out[name] = setType{key: nftables.MustConcatSetType(key...), counted: counted && g.counted}
+	}
+	for _, f := range g.outs {
+		out[straySet(f.V6)] = setType{key: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeMark, address(f.V6), address(f.V6)), stays: strayStays}
+		if g.hops(f) {
+			for _, name := range hopSets(f) {
+				add(name, false, nftables.TypeIFIndex, address(f.V6), address(f.V6))
+			}
+		}
 	}
 	if g.port != 0 {
 		add(leaveSet, false, address(g.outer6), address(g.outer6))

@@ -4,6 +4,7 @@
 //	table.go      a table in the kernel: compare, make, remove
 //	guard.go      table inet edgemesh: who may send with which source
 //	senders.go    the elements of its sets
+//	outside.go    the same table: where packets for the pod ranges may leave
 //	nat.go        table inet edgemesh-nat
 //	tables.go     Tables, which compares both
 //	trace.go      table inet edgemesh-probe: where a packet is dropped, and by which rule
@@ -12,6 +13,7 @@ package nft
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -81,6 +83,7 @@ var (
 	nfproto     = meta(expr.MetaKeyNFPROTO, 1)
 	l4proto     = meta(expr.MetaKeyL4PROTO, 1)
 	iif         = meta(expr.MetaKeyIIF, 4)
+	oif         = meta(expr.MetaKeyOIF, 4)
 	iifname     = meta(expr.MetaKeyIIFNAME, unix.IFNAMSIZ)
 	oifname     = meta(expr.MetaKeyOIFNAME, unix.IFNAMSIZ)
 	mark        = meta(expr.MetaKeyMARK, 4)
@@ -125,7 +128,14 @@ func (h header) daddr() field    { return h.at(16, 24, addrSize(h.v6)) }
 func (h header) addrs() field    { return h.at(12, 8, 2*addrSize(h.v6)) } // saddr . daddr
 func (h header) first() field    { return h.at(0, 0, 1) }                 // version and, in IPv4, length
 func (h header) protocol() field { return h.at(9, 6, 1) }
-func (h header) dport() field    { return h.at(20+2, 40+2, 2) } // without options and extension headers
+func (h header) nexthop() field { // of the route that was chosen; for IPv4 over an IPv6 next hop, and on the link, it is the destination
+	key := expr.RtKey(expr.RtNexthop4)
+	if h.v6 {
+		key = expr.RtNexthop6
+	}
+	return field{size: addrSize(h.v6), load: func(register uint32) expr.Any { return &expr.Rt{Register: register, Key: key} }}
+}
+func (h header) dport() field { return h.at(20+2, 40+2, 2) } // without options and extension headers
 
 // hopLimitTo sets the TTL, or the hop limit, of a packet that leaves.
 func (h header) hopLimitTo(n byte) words {
@@ -212,15 +222,25 @@ func bytesOf(value any) []byte {
 	return value.([]byte)
 }
 
-// inSet looks up the concatenation of fields in a set. Registers have four bytes.
+// inSet looks up the concatenation of fields in a set.
 func inSet(name string, fields ...field) words {
+	return append(concat(fields), &expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: name})
+}
+
+// note adds the concatenation of fields to a set, or lets it stay there for longer.
+func note(name string, stays time.Duration, fields ...field) words {
+	return append(concat(fields), &expr.Dynset{SrcRegKey: unix.NFT_REG32_00, SetName: name, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: stays})
+}
+
+// concat loads fields one behind the other. Registers have four bytes.
+func concat(fields []field) words {
 	var out words
 	register := uint32(unix.NFT_REG32_00)
 	for _, f := range fields {
 		out = append(out, f.into(register)...)
 		register += (f.size + 3) / 4
 	}
-	return append(out, &expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: name})
+	return out
 }
 
 // vmap takes the verdict from a map.

@@ -15,14 +15,15 @@ import (
 )
 
 // WantSenders returns the elements of the guard's sets for all paths, nil if there is no
-// guard. Links that are gone are left out. onLink lists the links on which VXLAN to an address of
+// guard. Links that are gone are left out. hops are where the paths' routes lead. onLink lists the links on which VXLAN to an address of
 // ours comes in: two that are on one LAN both answer for it.
-func WantSenders(s plan.State, w mesh.Paths, links map[string]int, onLink func(netip.Addr) []int) Senders {
+func WantSenders(s plan.State, w mesh.Paths, links map[string]int, hops []plan.Hop, onLink func(netip.Addr) []int) Senders {
 	g := guardOf(s)
 	if !g.sources() {
 		return nil
 	}
 	sets, out := g.sets(), Senders{}
+	g.addHops(out, hops)
 	index := func(i int) []byte { return bytesOf(host(i)) }
 	add := func(set string, key ...[]byte) {
 		if _, ok := sets[set]; ok {
@@ -121,6 +122,9 @@ func (g guard) senders() (Senders, error) {
 	}
 	out := Senders{}
 	for name, kind := range g.sets() {
+		if kind.stays > 0 {
+			continue
+		}
 		set, err := c.GetSetByName(t, name)
 		if err != nil || set.KeyType.Bytes != kind.key.Bytes {
 			continue // the next Set makes it
@@ -136,10 +140,25 @@ func (g guard) senders() (Senders, error) {
 	return out, nil
 }
 
-// Diff returns the change from have to want: one transaction.
-func (want Senders) Diff(have Senders) []plan.Change {
+// Diff returns the changes from have to want, one transaction each: before the routes of paths change, and after. What lets
+// packets leave stands before the route, and goes after it.
+func (want Senders) Diff(have Senders) (before, after []plan.Change) {
 	gone, add := plan.Diff(have, want)
-	if want == nil || len(add)+len(gone) == 0 {
+	if want == nil {
+		return nil, nil
+	}
+	var late []sender
+	gone = slices.DeleteFunc(gone, func(s sender) bool {
+		if s.isHop() {
+			late = append(late, s)
+		}
+		return s.isHop()
+	})
+	return change(add, gone), change(nil, late)
+}
+
+func change(add, gone []sender) []plan.Change {
+	if len(add)+len(gone) == 0 {
 		return nil
 	}
 	return []plan.Change{{What: fmt.Sprintf("add %d elements to sets of nftables table %s, delete %d", len(add), guardTable, len(gone)), Do: func() error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -58,7 +59,16 @@ const (
 // setType is what a set holds.
 type setType struct {
 	key     nftables.SetDatatype
-	counted bool // packets are counted per element
+	counted bool          // packets are counted per element
+	stays   time.Duration // of elements that rules add; 0: only we add some
+}
+
+// size bounds what rules add.
+func (k setType) size() uint32 {
+	if k.stays > 0 {
+		return 256
+	}
+	return 0
 }
 
 // fingerprint returns the print of what a table is made from. version must change with the code
@@ -128,7 +138,8 @@ func (t table) make(replace bool, have Senders) error {
 	}
 	c.AddTable(of)
 	for name, kind := range t.sets {
-		if err := c.AddSet(&nftables.Set{Table: of, Name: name, KeyType: kind.key, Counter: kind.counted}, nil); err != nil {
+		if err := c.AddSet(&nftables.Set{Table: of, Name: name, KeyType: kind.key, Counter: kind.counted,
+			Dynamic: kind.stays > 0, HasTimeout: kind.stays > 0, Timeout: kind.stays, Size: kind.size()}, nil); err != nil {
 			return fmt.Errorf("nftables set %s: %w", name, err)
 		}
 	}

@@ -37,7 +37,7 @@ type State struct {
 	Keep, Promisc bool      // as in mesh.Host
 	LAN           mesh.LAN  // the part of it that this host can hold
 	Uncounted     bool      // as in Capabilities
-	NoTables      bool      // there is no nf_tables: iptables drops what goes between uplinks, too
+	NoTables      bool      // there is no nf_tables: iptables drops what goes between uplinks or outside, too
 }
 
 // Family is what is wanted of one IP version.
@@ -54,6 +54,22 @@ type Family struct {
 	Access  Access
 	Forward mesh.Forward // the senders of this family, and no pods
 	Uplinks Uplinks
+	Outside bool // what would leave over other programs' interfaces for the ranges is dropped
+}
+
+// Hop is where packets for a member's block, or one probe, may leave this host: the next hop was proved, or is being probed.
+type Hop struct {
+	Dst   netip.Prefix
+	Link  int // index of the interface
+	Via   netip.Addr
+	Probe bool
+}
+
+// Stray is what was dropped because it would have left this host for the pod ranges over another program's interface.
+type Stray struct {
+	Link     int // index of the interface
+	Mark     uint32
+	Src, Dst netip.Addr
 }
 
 // Uplinks are what one family's packets may not go between: the host did not forward them before us.
@@ -91,7 +107,7 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 		}
 		f.Blocks, f.Ranges = ofVersion(w.Blocks, f.V6), ofVersion(w.ClusterCIDRs, f.V6)
 		f.Wanted = len(f.Blocks)+len(f.Ranges) > 0
-		f.Keep = w.Keep && f.Wanted
+		f.Keep, f.Outside = w.Keep && f.Wanted, !w.Keep && f.Wanted && len(f.Ranges) > 0
 		f.Access, f.Forward = accessOf(w, *f), forwardOf(w, *f)
 		switch {
 		case f.Keep:

@@ -112,18 +112,53 @@ func CheckRoutes(s plan.State) (detail, remedy string) {
 			continue
 		}
 		for _, w := range trips(f, named) {
-			r, err := netlink.RouteGetWithOptions(w.to.AsSlice(), w.options())
-			if err != nil || len(r) == 0 || plan.OurTable(r[0].Table) {
-				continue // a blackhole is reported as a missing route
+			if table, link := w.misses(); table != 0 {
+				return fmt.Sprintf("%s miss the pod network: %s sends them to routing table %d%s", w, w.sender(before, table), table, link), w.remedy()
 			}
-			detail = fmt.Sprintf("%s miss the pod network: %s sends them to routing table %d", w, w.sender(before, r[0].Table), r[0].Table)
-			if link, err := netlink.LinkByIndex(r[0].LinkIndex); err == nil {
-				detail += ", interface " + link.Attrs().Name
-			}
-			return detail, fmt.Sprintf("see `ip%s rule` and `%s`: find what adds that rule, and delete it or exclude the range from it. The agent moves its own rules before it at most three times an hour", w.version(), w.command())
 		}
 	}
 	return "", ""
+}
+
+// CheckStrays names the rule that would send packets out in clear which were dropped instead, if it still does: marks that others
+// give packets show there alone.
+func CheckStrays(s plan.State, strays []plan.Stray) (detail, remedy string) {
+	for _, x := range strays {
+		f := s.Of(x.Dst)
+		w := trip{to: x.Dst, mark: x.Mark, prefix: plan.Single(x.Dst)}
+		for _, r := range f.Ranges {
+			if r.Contains(x.Dst) {
+				w.prefix = r
+			}
+		}
+		if f.InRange(plan.Single(x.Src)) && x.Src != f.Gateway {
+			w.from, w.over = x.Src, plan.TUNName
+			if f.Own(x.Src) {
+				w.over = plan.BridgeName
+			}
+		}
+		before, _, err := earlier(f)
+		if table, link := w.misses(); err == nil && table != 0 {
+			return fmt.Sprintf("%s are dropped, which %s sends to routing table %d%s: they would leave in clear", w, w.sender(before, table), table, link), w.remedy()
+		}
+	}
+	return "", ""
+}
+
+// misses returns the routing table, and the interface, to which the kernel sends packets: 0 if it is ours, or none.
+func (w trip) misses() (table int, over string) {
+	r, err := netlink.RouteGetWithOptions(w.to.AsSlice(), w.options())
+	if err != nil || len(r) == 0 || plan.OurTable(r[0].Table) {
+		return 0, "" // a blackhole is reported as a missing route
+	}
+	if link, err := netlink.LinkByIndex(r[0].LinkIndex); err == nil {
+		over = ", interface " + link.Attrs().Name
+	}
+	return r[0].Table, over
+}
+
+func (w trip) remedy() string {
+	return fmt.Sprintf("see `ip%s rule` and `%s`: find what adds that rule, and delete it or exclude the range from it. The agent moves its own rules before it at most three times an hour", w.version(), w.command())
 }
 
 // earlier are the foreign rules before ours, and the prefixes that they name, as destination or source.

@@ -100,6 +100,16 @@ func diffPathRoutes(have, want map[route]bool) []request {
 	return append(out, add...)
 }
 
+// Hops are where the routes lead that are not over VXLAN.
+func (p Paths) Hops(links map[string]int) (out []plan.Hop) {
+	for r := range p.routes {
+		if r.link != links[plan.VXLANName] {
+			out = append(out, plan.Hop{Dst: r.dst, Link: r.link, Via: r.via, Probe: r.table >= plan.ProbeTable})
+		}
+	}
+	return out
+}
+
 // Over reports whether a path's or a probe's route leads over an interface.
 func (p Paths) Over(index int) bool {
 	for r := range p.routes {
