@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -47,7 +48,11 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return podlink.Check(pod, c.Bridge, netns, !c.AllowSpoofing)
+	mac, err := c.hardware(prev, args.Netns, pod)
+	if err != nil {
+		return err
+	}
+	return podlink.Check(pod, mac, c.Bridge, netns, !c.AllowSpoofing)
 }
 
 // recorded is the pod that prevResult describes, limited to what is ours and backed by
@@ -75,10 +80,25 @@ func (c *call) recorded(prev *current.Result, recs []ipam.Record, sandbox string
 	if len(pod.Addrs) == 0 {
 		return pod, fmt.Errorf("%w: prevResult has no address of %s", podlink.ErrDiffers, c.owner.IfName)
 	}
-	if mac := prev.Interfaces[index].Mac; mac != "" && mac != pod.MAC().String() {
-		return pod, fmt.Errorf("%w: prevResult says MAC %s, but the address implies %s", podlink.ErrDiffers, mac, pod.MAC())
-	}
 	return pod, nil
+}
+
+// hardware is the MAC that the pod's interface should have: prevResult's, where a chained plugin (tuning) has set another. The
+// source filter drops what comes from such a MAC.
+func (c *call) hardware(prev *current.Result, sandbox string, pod podlink.Pod) (net.HardwareAddr, error) {
+	for _, i := range prev.Interfaces {
+		if i.Name == c.owner.IfName && i.Sandbox == sandbox && i.Mac != "" {
+			mac, err := net.ParseMAC(i.Mac)
+			if err != nil {
+				return nil, fmt.Errorf("%w: prevResult says MAC %q: %w", podlink.ErrDiffers, i.Mac, err)
+			}
+			if own := pod.MAC(); !c.AllowSpoofing && mac.String() != own.String() {
+				return nil, fmt.Errorf("%w: a chained plugin has set the MAC %s, but the source filter lets only %s through; set cni.allowSpoofing: true in the agent's configuration, or no MAC", podlink.ErrDiffers, mac, own)
+			}
+			return mac, nil
+		}
+	}
+	return pod.MAC(), nil
 }
 
 // status succeeds if an ADD could. Every failure has code 50, plugin not available:

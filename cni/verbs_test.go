@@ -14,6 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 )
@@ -319,6 +320,28 @@ func TestCheckNotices(t *testing.T) {
 			wantCode(t, p.check(), 104, what)
 		})
 	}
+}
+
+// CHECK takes the MAC that a chained plugin (tuning) has set, where the source filter does not drop it.
+func TestCheckChainedMAC(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	const mac = "02:00:00:00:00:01"
+	retune := func(p *pod) {
+		t.Helper()
+		p.result.Interfaces[slices.IndexFunc(p.result.Interfaces, func(i *current.Interface) bool { return i.Name == "eth0" })].Mac = mac
+		inNS(t, p.netns, "ip", "link", "set", "eth0", "address", mac)
+	}
+	filtered := n.add("web-0")
+	retune(filtered)
+	wantCode(t, filtered.check(), 104, "allowSpoofing")
+	n.conf["allowSpoofing"] = true
+	p := n.add("web-1")
+	retune(p)
+	if err := p.check(); err != nil {
+		t.Error(err)
+	}
+	inNS(t, p.netns, "ip", "link", "set", "eth0", "address", "02:00:00:00:00:02")
+	wantCode(t, p.check(), 104, "not "+mac)
 }
 
 func TestGC(t *testing.T) {

@@ -62,6 +62,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "snat", Seen: ByDoctor, Cause: "the rules that translate the node's own packets are missing or different", Remedy: repaired},
 	{ID: "firewall", Seen: ByDoctor, Cause: "the jump to our rules is gone or displaced", Remedy: repaired},
 	{ID: "paths", Seen: ByDoctor, Cause: "the kernel's routes of LAN paths differ", Remedy: repaired},
+	{ID: "bridge-filter", Seen: ByStatus, Cause: "the kernel module br_netfilter is missing: what pods of one node send each other passes no firewall rule, and a Service times out whose endpoint is on the client's own node", Remedy: "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge"},
 	{ID: "way", Seen: ByStatus, Cause: "a routing rule of another program takes the pod ranges before ours", Remedy: "find what adds that rule, and delete it or exclude the pod ranges from it. The agent moves its own rules before it at most three times an hour"},
 	{ID: "nftables", Seen: ByStatus, Cause: "an nftables rule drops pods' packets, or whether one does is unknown", Remedy: "let the table that it names accept packets from and to the pod ranges"},
 	{ID: "iptables", Seen: ByStatus, Cause: "an iptables rule drops pods' packets, or both backends have rules", Remedy: "delete the rule that it names, or let it accept the pod ranges"},

@@ -13,6 +13,7 @@ import (
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
 )
@@ -141,6 +142,10 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 	out := h.checkRouter(w, s)
 	if h.can.NoIPv6 != "" && wantsIPv6(w) {
 		out = append(out, finding("ipv6", findings.Warning, "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
+	}
+	if !w.Keep && !sysctl.BridgeFilter() {
+		out = append(out, findings.Warningf("bridge-filter", "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge",
+			"the kernel module br_netfilter is missing: pods of this node reach each other past all firewall rules, so that a Service times out whose endpoint is on the client's own node"))
 	}
 	detail, remedy := rtnetlink.CheckRoutes(s)
 	if strays, err := nft.Strays(s); err == nil && detail == "" {

@@ -136,6 +136,10 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 	if !h.applied {
 		h.log.Info("kernel state set", "changes", len(done))
 		h.applied = true
+		if !w.Keep && !sysctl.BridgeFilter() {
+			err := sysctl.LoadBridgeFilter(h.fw.LoadBridgeFilter)
+			h.log.Info("br_netfilter requested, for the pods' bridge alone", "loaded", sysctl.BridgeFilter(), "err", err)
+		}
 	}
 	h.apart.held = h.apart.wanted
 	return done, h.can, nil

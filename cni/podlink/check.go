@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"net"
 
 	"edgemesh/cni/antispoof"
 )
@@ -24,12 +23,12 @@ func differs(format string, args ...any) error {
 }
 
 // Check compares the kernel with what the pod should have. The error wraps ErrDiffers and
-// says what differs. It does not compare the MTU, which a chained plugin may have changed.
-func Check(p Pod, bridge string, netns ns.NetNS, filtered bool) error {
+// says what differs. It does not compare the MTU, which a chained plugin may have changed; mac is p's unless one has.
+func Check(p Pod, mac net.HardwareAddr, bridge string, netns ns.NetNS, filtered bool) error {
 	if err := checkHost(p, bridge, filtered); err != nil {
 		return err
 	}
-	return netns.Do(func(ns.NetNS) error { return checkPod(p) })
+	return netns.Do(func(ns.NetNS) error { return checkPod(p, mac) })
 }
 
 func checkHost(p Pod, bridge string, filtered bool) error {
@@ -73,7 +72,7 @@ func checkHost(p Pod, bridge string, filtered bool) error {
 	return nil
 }
 
-func checkPod(p Pod) error {
+func checkPod(p Pod, mac net.HardwareAddr) error {
 	name := p.Owner.IfName
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -84,8 +83,8 @@ func checkPod(p Pod) error {
 		return differs("%s in the container is a %s", name, link.Type())
 	case link.Attrs().Flags&net.FlagUp == 0:
 		return differs("%s in the container is down", name)
-	case !bytes.Equal(link.Attrs().HardwareAddr, p.MAC()):
-		return differs("%s in the container has MAC %s, not %s", name, link.Attrs().HardwareAddr, p.MAC())
+	case !bytes.Equal(link.Attrs().HardwareAddr, mac):
+		return differs("%s in the container has MAC %s, not %s", name, link.Attrs().HardwareAddr, mac)
 	}
 	addrs, err := addrList(link)
 	if err != nil {

@@ -48,6 +48,18 @@ func (fw *Firewall) Open() (noIPv6 string, err error) {
 	return noV6, nil
 }
 
+// LoadBridgeFilter makes the kernel load br_netfilter, by a rule that matches physdev: physdev_mt_check in the kernel's xt_physdev.c
+// requests the module, so that no privilege to load modules is needed. The rule is deleted immediately.
+func (fw *Firewall) LoadBridgeFilter() error {
+	const table, chain = "filter", Prefix + "LOAD"
+	ipt := fw.v4.ipt
+	if err := ipt.ClearChain(table, chain); err != nil {
+		return err //nolint:wrapcheck // it has the command
+	}
+	err := ipt.Append(table, chain, "-m", "physdev", "--physdev-is-bridged")
+	return errors.Join(err, ipt.ClearAndDeleteChain(table, chain))
+}
+
 // Legacy reports whether our chains are in legacy tables, whose changes the kernel does not
 // announce.
 func (fw *Firewall) Legacy() bool { return fw.v4 != nil && fw.v4.mode == modeLegacy }

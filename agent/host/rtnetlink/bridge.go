@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
@@ -42,8 +43,57 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 	if err != nil {
 		return nil, err
 	}
+	filter, err := diffFilter(link)
+	if err != nil {
+		return nil, err
+	}
 	orphans, err := diffPorts(link, s.Promisc)
-	return slices.Concat(out, more, diffPromisc(link, s.Promisc), orphans), err
+	return slices.Concat(out, more, filter, diffPromisc(link, s.Promisc), orphans), err
+}
+
+// filterFlags are the bridge's own switches by which br_netfilter shows its frames to iptables and nftables, whatever
+// net.bridge.bridge-nf-call-* say of the others. Without them what one pod of this node sends another passes no rule: not that
+// which translates a Service's answer back, nor one that drops.
+var filterFlags = []uint16{nl.IFLA_BR_NF_CALL_IPTABLES, nl.IFLA_BR_NF_CALL_IP6TABLES} //nolint:gochecknoglobals // a constant
+
+// diffFilter compares them. A kernel built without br_netfilter has none.
+func diffFilter(bridge netlink.Link) ([]plan.Change, error) {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(bridge.Attrs().Index)
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	req.AddData(msg)
+	answer, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil || len(answer) != 1 {
+		return nil, ignore(err, unix.ENODEV)
+	}
+	have := answer[0][unix.SizeofIfInfomsg:]
+	for _, nested := range []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA} {
+		attrs, err := nl.ParseRouteAttrAsMap(have)
+		if err != nil {
+			return nil, fmt.Errorf("attributes of %s: %w", plan.BridgeName, err)
+		}
+		have = attrs[nested].Value
+	}
+	flags, err := nl.ParseRouteAttrAsMap(have)
+	if err != nil {
+		return nil, fmt.Errorf("attributes of %s: %w", plan.BridgeName, err)
+	}
+	if !slices.ContainsFunc(filterFlags, func(f uint16) bool { v := flags[f].Value; return len(v) == 1 && v[0] == 0 }) {
+		return nil, nil
+	}
+	return []plan.Change{{What: "have br_netfilter filter " + plan.BridgeName, Do: func() error {
+		req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		req.AddData(msg)
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("bridge"))
+		data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+		for _, f := range filterFlags {
+			data.AddRtAttr(int(f), nl.Uint8Attr(1))
+		}
+		req.AddData(info)
+		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+		return ignore(err, unix.ENODEV)
+	}}}, nil
 }
 
 // diffPromisc compares the bridge's own setting. A program that listens on the bridge

@@ -5,6 +5,7 @@
 //	memory.go  the host's values as they were before us
 //	before.go  what the host forwarded before us
 //	wanted.go  which values are wanted
+//	bridges.go the switches of br_netfilter
 package sysctl
 
 import (

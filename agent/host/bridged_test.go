@@ -1,0 +1,154 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/findings"
+	"edgemesh/agent/host/sysctl"
+	"edgemesh/internal/nstest"
+)
+
+// hideBridges has the calling thread, and what it starts, see a host without br_netfilter. The thread must end with its goroutine.
+func hideBridges() error {
+	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("none", "/proc/sys/net/bridge", "tmpfs", 0, ""))
+}
+
+func showBridges() error { return unix.Unmount("/proc/sys/net/bridge", 0) }
+
+// onThread runs f on a thread of its own, in the test's network namespace.
+func onThread(ns nstest.Namespace, f func() error) error {
+	failed := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends
+		if err := ns.Set(); err != nil {
+			failed <- err
+			return
+		}
+		failed <- f()
+	}()
+	return <-failed
+}
+
+// TestPodsOfOneNode: a Service whose endpoint is on the client's own node answers, and what drops between two pods of a node does,
+// whatever net.bridge.bridge-nf-call-* say; another program's bridge stays as it is.
+func TestPodsOfOneNode(t *testing.T) {
+	for _, global := range []string{"0", "1"} {
+		t.Run("bridge-nf-call "+global, func(t *testing.T) {
+			set := fmt.Sprintf("sysctl -qw net.bridge.bridge-nf-call-iptables=%[1]s\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=%[1]s", global)
+			l := newLab(t, set+"\nip link add other type bridge")
+			wantUnchanged(t, l.host, dual())
+			for name, v := range versions("nft") {
+				service, answer := "10.96.0.10", "answer over "+name
+				if name == "IPv6" {
+					service = "fd01:96::10"
+				}
+				client, server := l.listen(l.podA, v.podA, 0), l.listen(l.podB, v.podB, serverPort)
+				run(t, fmt.Sprintf("%s -t nat -I PREROUTING -p udp -d %s --dport 53 -j DNAT --to-destination %s", v.iptables, service, at(v.podB, serverPort)))
+				if err := send(client, "to the Service", service, 53); err != nil {
+					t.Fatal(err)
+				}
+				from := l.receive(server, "to the Service")
+				if err := send(server, answer, from.Addr().String(), int(from.Port())); err != nil {
+					t.Fatal(err)
+				}
+				if src := l.receive(client, answer); src != netip.AddrPortFrom(netip.MustParseAddr(service), 53) {
+					t.Errorf("%s: the Service's answer comes from %s", name, src)
+				}
+				run(t, fmt.Sprintf("%s -I FORWARD -s %s -d %s -p udp --dport 7 -j DROP", v.iptables, v.podA, v.podB))
+				closed, open := l.listen(l.podB, v.podB, 7), l.listen(l.podB, v.podB, 8)
+				for port, text := range map[int]string{7: "dropped", 8: "passes"} {
+					if err := send(client, text, v.podB, port); err != nil {
+						t.Fatal(err)
+					}
+				}
+				l.receive(open, "passes")
+				time.Sleep(20 * time.Millisecond)
+				l.nothing(closed, name+": a rule drops it")
+			}
+			wantContains(t, "another's bridge", run(t, "ip -d link show other"), "nf_call_iptables 0", "nf_call_ip6tables 0")
+			for _, key := range []string{"iptables", "ip6tables"} {
+				if v, err := sysctl.Read("net/bridge/bridge-nf-call-" + key); v != global || err != nil {
+					t.Errorf("bridge-nf-call-%s is %s, was %s: %v", key, v, global, err)
+				}
+			}
+			run(t, "ip link set edgemesh-br type bridge nf_call_ip6tables 0") // others undo it
+			if done := mustSet(t, l.host, dual()); !slices.Contains(done, "have br_netfilter filter edgemesh-br") {
+				t.Errorf("repaired: %q", done)
+			}
+			wantUnchanged(t, l.host, dual())
+		})
+	}
+}
+
+// TestBridgeFilterMissing: without br_netfilter there is a finding with its remedy, Set succeeds, and once it is loaded the finding ends.
+func TestBridgeFilterMissing(t *testing.T) {
+	ns := enter(t)
+	openTUN(t)
+	h := newHost(t)
+	missing := func() bool {
+		return slices.ContainsFunc(h.InTheWay(dual()), func(f findings.Finding) bool {
+			return f.ID == "bridge-filter" && f.Severity == findings.Warning && strings.Contains(f.Remedy, "modprobe br_netfilter")
+		})
+	}
+	err := onThread(ns, func() error {
+		if err := hideBridges(); err != nil {
+			return err
+		}
+		if _, err := h.Set(context.Background(), dual()); err != nil {
+			return err
+		}
+		if !missing() {
+			return errors.New("no finding")
+		}
+		if err := showBridges(); err != nil {
+			return err
+		}
+		if missing() {
+			return errors.New("a finding with the module loaded")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules := run(t, "iptables-save"); strings.Contains(rules, "physdev") || strings.Contains(rules, "EDGEMESH-LOAD") {
+		t.Errorf("left of the request:\n%s", rules)
+	}
+}
+
+// TestBridgeFilterLoaded: br_netfilter, loaded for ours, leaves the bridges of others as they were.
+func TestBridgeFilterLoaded(t *testing.T) {
+	ns := enter(t)
+	err := onThread(ns, func() error {
+		if err := hideBridges(); err != nil {
+			return err
+		}
+		return sysctl.LoadBridgeFilter(showBridges)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"iptables", "ip6tables", "arptables"} {
+		if v, err := sysctl.Read("net/bridge/bridge-nf-call-" + key); v != "0" || err != nil {
+			t.Errorf("bridge-nf-call-%s is %s: %v", key, v, err)
+		}
+	}
+	run(t, "sysctl -qw net.bridge.bridge-nf-call-iptables=1") // loaded before: an operator's own setting
+	if err := sysctl.LoadBridgeFilter(func() error { return errors.New("called") }); err != nil {
+		t.Error(err)
+	}
+	if v, _ := sysctl.Read("net/bridge/bridge-nf-call-iptables"); v != "1" {
+		t.Errorf("an operator's setting became %s", v)
+	}
+}
