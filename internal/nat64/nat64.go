@@ -49,6 +49,7 @@ type Finder struct {
 
 	mu       sync.Mutex // a leaf
 	networks map[netip.Prefix]*network
+	taken    []netip.Addr // of hosts that no prefix holds
 }
 
 // network is one that this host is in, by its own prefix there.
@@ -101,18 +102,66 @@ func (f *Finder) Close() {
 // Via is where to dial to reach a: a itself, or what the NAT64 of this network makes of it. The caller says what came of that:
 // nil once the host has proved its identity.
 func (f *Finder) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended func(error)) {
-	ended = func(error) {}
-	n := f.around(ctx, a)
-	if n == nil {
-		return a, ended
+	to, _, c := f.via(ctx, a)
+	if c == nil {
+		return a, func(error) {}
 	}
-	c := f.best(n)
+	return to, func(err error) { f.ended(ctx, c, err) }
+}
+
+func (f *Finder) via(ctx context.Context, a netip.Addr) (to netip.Addr, n *network, c *candidate) {
+	if n = f.around(ctx, a); n == nil {
+		return a, nil, nil
+	}
+	c = f.best(n)
 	to = Embed(c.Prefix, a)
 	if _, ok := source(to); !ok {
-		return a, ended
+		return a, nil, nil
 	}
 	learn(c.Prefix)
-	return to, func(err error) { f.ended(ctx, c, err) }
+	return to, n, c
+}
+
+// Dial dials a where Via says. A dial through a guess is given up, and made again, when the network's first prefix is found: silence
+// shows only seconds later that nothing answers. dial calls proved, at any time, once the host has proved its identity.
+func (f *Finder) Dial(ctx context.Context, a netip.Addr, dial func(ctx context.Context, to netip.Addr, proved func()) error) error {
+	for {
+		to, n, c := f.via(ctx, a)
+		if c == nil {
+			return dial(ctx, a, func() {})
+		}
+		found, err := f.until(ctx, n, c, func(ctx context.Context) error {
+			return dial(ctx, to, func() { f.ended(ctx, c, nil) })
+		})
+		if err == nil || !found {
+			return err
+		}
+	}
+}
+
+// until dials through c, until another prefix is the network's first. It notes a failure, but not that it gave up.
+func (f *Finder) until(ctx context.Context, n *network, c *candidate, dial func(context.Context) error) (found bool, err error) {
+	one, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
+	select {
+	case <-n.first:
+	default:
+		watch.Go(func() {
+			select {
+			case <-n.first:
+				if f.best(n) != c {
+					cancel()
+				}
+			case <-one.Done():
+			}
+		})
+	}
+	if err = dial(one); err != nil {
+		f.ended(one, c, err)
+	}
+	return one.Err() != nil && ctx.Err() == nil, err
 }
 
 // Leads reports whether this host has no IPv4 and reaches IPv4 hosts, as far as is known: a prefix was found, or has worked.
@@ -202,7 +251,7 @@ func (f *Finder) look(n *network, from netip.Addr) {
 	defer cancel()
 	link, own := linkOf(from)
 	add := func(p netip.Prefix, by string) {
-		if usable(p, own) && f.add(n, p, by) {
+		if f.found(n, p, by, own) {
 			f.log.Info("NAT64 prefix found: IPv4 addresses are reached through it", "prefix", p, "by", by)
 		}
 	}
@@ -240,6 +289,14 @@ func (n *network) known() {
 	}
 }
 
+// found adds a prefix that can be one on a host with own addresses.
+func (f *Finder) found(n *network, p netip.Prefix, by string, own []netip.Addr) bool {
+	f.mu.Lock()
+	hosts := f.taken
+	f.mu.Unlock()
+	return usable(p, own) && !slices.ContainsFunc(hosts, p.Contains) && f.add(n, p, by)
+}
+
 // add adds a prefix; false: it is known, or there are too many that have not failed.
 func (f *Finder) add(n *network, p netip.Prefix, by string) bool {
 	f.mu.Lock()
@@ -274,6 +331,20 @@ func (f *Finder) add(n *network, p netip.Prefix, by string) bool {
 	}
 	f.Changed.Wake()
 	return true
+}
+
+// Keep says which addresses are hosts' of IPv6, as relays' are: a prefix that holds one is forged, and not used.
+func (f *Finder) Keep(hosts []netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taken = hosts
+	for _, n := range f.networks {
+		for _, c := range slices.Clone(n.prefixes) {
+			if c.by != "" && slices.ContainsFunc(hosts, c.Contains) {
+				n.remove(c)
+			}
+		}
+	}
 }
 
 // withdraw follows a router that no longer has a prefix.

@@ -192,3 +192,40 @@ func TestChanged(t *testing.T) {
 		}
 	}
 }
+
+// A dial through the well-known prefix, which was a guess, is given up and made again when the network's first prefix is found, once:
+// what is named later, by whom it may, ends no dial.
+func TestGuessGivesWay(t *testing.T) {
+	t.Parallel()
+	f, n := finder(t)
+	guess := f.best(n)
+	dial := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	time.AfterFunc(20*time.Millisecond, func() { f.add(n, netip.MustParsePrefix("2a00:64:6::/96"), byRA) })
+	if found, err := f.until(t.Context(), n, guess, dial); !found || err == nil || guess.failed != 0 {
+		t.Errorf("found %v, %v, %d failures", found, err, guess.failed)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { f.add(n, netip.MustParsePrefix("2a00:64:7::/96"), byRA) })
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if found, err := f.until(ctx, n, guess, dial); found || !errors.Is(err, context.DeadlineExceeded) || guess.failed != 1 {
+		t.Errorf("found %v, %v, %d failures", found, err, guess.failed)
+	}
+}
+
+// A prefix that holds a relay's own address is not used, whether it is found before the relay is known or after.
+func TestPrefixOfRelay(t *testing.T) {
+	t.Parallel()
+	relay := netip.MustParseAddr("2a05:5:0:6::5")
+	f, n := finder(t, "2a05:5:0:6::/96", "2a00:64:8::/96")
+	f.networks[netip.MustParsePrefix("2a05:5:0:9::/64")] = n
+	f.Keep([]netip.Addr{relay})
+	if len(n.prefixes) != 2 || n.prefixes[0].String() != "2a00:64:8::/96" {
+		t.Errorf("%v is kept", n.prefixes[0])
+	}
+	if f.found(n, n.prefixes[0].Prefix, byRA, nil) || f.found(n, netip.MustParsePrefix("2a05:5::/32"), byRA, nil) {
+		t.Error("it is found again")
+	}
+	if !f.found(n, netip.MustParsePrefix("2a00:64:9::/96"), byRA, nil) {
+		t.Error("a prefix that holds no relay is refused")
+	}
+}

@@ -66,8 +66,8 @@ type Names struct {
 
 // dialed is what a connection is for.
 type dialed struct {
-	host  string
-	ended func(error) // nil: the host has proved its identity
+	host   string
+	proved func() // the host has shown its identity
 }
 
 // question is what one lookup is for.
@@ -94,6 +94,21 @@ func (n *Names) Via(ctx context.Context, a netip.Addr) (to netip.Addr, ended fun
 		return a, func(error) {}
 	}
 	return n.nat64.Via(ctx, a)
+}
+
+// Dial is nat64.Finder's, for an address.
+func (n *Names) Dial(ctx context.Context, a netip.Addr, dial func(ctx context.Context, to netip.Addr, proved func()) error) error {
+	if n == nil {
+		return dial(ctx, a, func() {})
+	}
+	return n.nat64.Dial(ctx, a, dial)
+}
+
+// Keep is nat64.Finder's: hosts of IPv6, which no NAT64 prefix holds.
+func (n *Names) Keep(hosts []netip.Addr) {
+	if n != nil {
+		n.nat64.Keep(hosts)
+	}
 }
 
 // ViaNAT64 is nat64.Finder's Leads.
@@ -146,7 +161,7 @@ func (n *Names) Answered(at net.Addr) {
 	delete(n.dialed, a) // it is kept once
 	n.mu.Unlock()
 	if x.host != "" {
-		x.ended(nil)
+		x.proved()
 		n.Worked(x.host, a.Addr())
 	}
 }
@@ -202,28 +217,26 @@ func (n *Names) dial(ctx context.Context, dial dialFunc, network, address string
 	var won net.Conn
 	var errs []error
 	err = n.each(one, host, Family(network), false, func(ctx context.Context, a netip.Addr) error {
-		to, ended := n.Via(ctx, a)
-		over := network
-		if to != a {
-			over = strings.TrimSuffix(network, "4")
-		}
-		c, err := dial(ctx, over, net.JoinHostPort(to.String(), port))
-		if err != nil { // a connection proves nothing: Answered does
-			ended(err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-			return err
-		case won != nil:
-			return c.Close()
-		}
-		won = c
-		n.dials(a, port, dialed{host, ended})
-		cancel()
-		return nil
+		return n.Dial(ctx, a, func(ctx context.Context, to netip.Addr, proved func()) error {
+			over := network
+			if to != a {
+				over = strings.TrimSuffix(network, "4")
+			}
+			c, err := dial(ctx, over, net.JoinHostPort(to.String(), port))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+				return err
+			case won != nil:
+				return c.Close()
+			}
+			won = c
+			n.dials(a, port, dialed{host, proved}) // a connection proves nothing: Answered does
+			cancel()
+			return nil
+		})
 	})
 	if won != nil {
 		return won, nil

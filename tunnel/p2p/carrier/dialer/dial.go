@@ -177,9 +177,11 @@ func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport
 	if t == nil {
 		return nil, fmt.Errorf("dial %s: no transport", a)
 	}
-	to, ended := d.via(ctx, a)
-	c, err := t.Dial(forPath(ctx, d.cfg.Gater.View(), p), to, p)
-	ended(err)
+	var c transport.CapableConn
+	err := d.via(ctx, a, func(ctx context.Context, to ma.Multiaddr) (err error) {
+		c, err = t.Dial(forPath(ctx, d.cfg.Gater.View(), p), to, p)
+		return err
+	})
 	if err != nil {
 		if is, ok := Answered(err); ok && !d.cfg.Gater.View().Known(is) {
 			d.cfg.Refused(refusals.Key, p, fmt.Sprintf("%s, where %s answers", a, is))
@@ -189,18 +191,24 @@ func (d *Dialer) dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (transport
 	return c, nil
 }
 
-// via is where to dial to reach a: through NAT64 where no IPv4 route is.
-func (d *Dialer) via(ctx context.Context, a ma.Multiaddr) (to ma.Multiaddr, ended func(error)) {
+// via dials a: through NAT64 where no IPv4 route leads there.
+func (d *Dialer) via(ctx context.Context, a ma.Multiaddr, dial func(context.Context, ma.Multiaddr) error) error {
 	ip, ok := endpoint.IP(a)
 	if !ok || endpoint.IsCircuit(a) {
-		return a, func(error) {}
+		return dial(ctx, a)
 	}
-	at, ended := d.cfg.Names.Via(ctx, ip)
-	if at == ip {
-		return a, ended
-	}
-	_, rest := ma.SplitFirst(a)
-	return ma.StringCast("/ip6/" + at.String()).Encapsulate(rest), ended
+	return d.cfg.Names.Dial(ctx, ip, func(ctx context.Context, at netip.Addr, proved func()) error {
+		to := a
+		if at != ip {
+			_, rest := ma.SplitFirst(a)
+			to = ma.StringCast("/ip6/" + at.String()).Encapsulate(rest)
+		}
+		err := dial(ctx, to)
+		if err == nil {
+			proved()
+		}
+		return err
+	})
 }
 
 // Answered says who answered a dial that failed because it was meant for another peer.

@@ -62,9 +62,11 @@ func (d *Dialer) DialFrom(ctx context.Context, e endpoint.Endpoint, p peer.ID, o
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", a, err)
 	}
-	to, ended := d.via(ctx, a)
-	c, err := t.Dial(ctx, to, p)
-	ended(err)
+	var c transport.CapableConn
+	err = d.via(ctx, a, func(ctx context.Context, to ma.Multiaddr) (err error) {
+		c, err = t.Dial(ctx, to, p)
+		return err
+	})
 	if err != nil {
 		if socket != nil {
 			_ = socket.Close()

@@ -3,6 +3,7 @@ package relays
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -49,7 +50,13 @@ func (s *Set) Use(infos []peer.AddrInfo) {
 	old := s.clients
 	s.clients = nil
 	var fresh []*client
+	var hosts []netip.Addr // a member names its addresses itself: it could have the NAT64's prefix refused
 	for _, info := range infos {
+		for _, a := range info.Addrs {
+			if ip, ok := endpoint.IP(a); ok && ip.Is6() && s.Members.View().IsOperators(info.ID) {
+				hosts = append(hosts, ip)
+			}
+		}
 		if i := slices.IndexFunc(old, func(c *client) bool { return c.is(info) }); i >= 0 {
 			s.clients = append(s.clients, old[i])
 			old = slices.Delete(slices.Clone(old), i, i+1)
@@ -60,6 +67,7 @@ func (s *Set) Use(infos []peer.AddrInfo) {
 		s.clients = append(s.clients, c)
 	}
 	s.mu.Unlock()
+	s.Names.Keep(hosts)
 	for _, c := range old {
 		c.cancel()
 	}
