@@ -62,7 +62,9 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 	if err := a.apart(mine, theirs, eps); err != nil {
 		return err
 	}
-	answers.wait()
+	if answers.wait(); slices.ContainsFunc(eps, a.unproved) { // before it sent its offer the peer has made relays see more of it
+		a.u.query(ctx, a.p.ID()).wait()
+	}
 	if _, err := s.Write([]byte{'\n'}); err != nil {
 		return fmt.Errorf("send sync: %w", err)
 	}
@@ -170,6 +172,11 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	_ = a.dialAll(ctx, eps, theirs.guessed(eps), theirs.Want, false)
 	(guessed{a}).run(g)
 	conceal(ctx, a.missing(theirs.Want), over)
+}
+
+// unproved reports whether an endpoint is on the internet, and not known to be the peer's.
+func (a *Attempts) unproved(e endpoint.Endpoint) bool {
+	return endpoint.IsPublic(e.Addr.Addr()) && !a.u.Targets.Owns(a.p.ID(), e.Addr.Addr())
 }
 
 // begin reports whether an answer may begin: one at a time, and not too many.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 
+	"edgemesh/internal/resolve"
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -41,6 +43,38 @@ func (r *rest) left(now, asked time.Duration, inUse bool) time.Duration {
 func (c *client) enough(conns []network.Conn) bool {
 	return !c.Members.View().IsMember(c.info.ID) && slices.ContainsFunc(c.info.Addrs, isQUIC) &&
 		slices.ContainsFunc(conns, func(conn network.Conn) bool { return !overUDP(conn) && listening(c.Dialer, conn) })
+}
+
+// missing are the IP versions in which the relay has QUIC, and conns have none.
+func (c *client) missing(conns []network.Conn) (out resolve.Families) {
+	var have there
+	for _, conn := range conns {
+		have.add(conn)
+	}
+	for _, a := range c.info.Addrs {
+		if isQUIC(a) {
+			out |= have.lacks(a)
+		}
+	}
+	return out
+}
+
+// overQUIC are the IP versions over which the relay sees this node's UDP socket, and those over which it may soon.
+func (c *client) overQUIC() (sees, may resolve.Families) {
+	conns := c.conns()
+	for _, conn := range conns {
+		switch f := familyOf(endpoint.Real(conn.RemoteMultiaddr())); {
+		case !overUDP(conn) || !listening(c.Dialer, conn):
+		case c.lines.sees(conn):
+			sees |= f
+		default:
+			may |= f
+		}
+	}
+	if c.demand.hurries() {
+		may |= c.missing(conns)
+	}
+	return sees, may
 }
 
 // closeIdle closes conn, unless something has just begun on it. New circuits take TCP at both ends of the connection; what

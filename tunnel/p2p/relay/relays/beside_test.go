@@ -91,6 +91,7 @@ type twoEnds struct {
 func (c *twoEnds) LocalMultiaddr() ma.Multiaddr  { return c.local }
 func (c *twoEnds) RemoteMultiaddr() ma.Multiaddr { return c.remote }
 func (c *twoEnds) GetStreams() []network.Stream  { return c.streams }
+func (c *twoEnds) IsClosed() bool                { return c.closed }
 func (c *twoEnds) Close() error                  { c.closed = true; return nil }
 
 type streamOf struct {
@@ -138,7 +139,7 @@ func TestThin(t *testing.T) {
 			now := time.Hour
 			var s *session
 			spawn := func(f func()) bool {
-				s.c.demand.ask(now)
+				s.c.demand.ask(now, false)
 				for _, x := range c.conns {
 					if c.begins != "" && overUDP(x) {
 						x.streams = append(x.streams, streamOf{of: c.begins})

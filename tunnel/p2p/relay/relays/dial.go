@@ -59,18 +59,18 @@ func (c *client) connect() error {
 	conns := c.conns()
 	away := detached(c.Dialer, conns)
 	turn := away && c.ports.due(time.Now()) // of the listening ports, beside the others
-	have, proxied := make(map[bool]bool), false
+	have, proxied := there{}, false
 	for _, conn := range conns {
 		switch {
 		case c.Dialer.Proxied(conn):
 			proxied = true // the direct way to the relay is still missing
 		case !turn:
-			have[overUDP(conn)] = true
+			have.add(conn)
 		}
 	}
 	wait := headStart
 	switch {
-	case len(have) > 0 || proxied || turn:
+	case have != there{} || proxied || turn:
 		wait = never
 	case c.proxied:
 		wait = 0
@@ -80,7 +80,7 @@ func (c *client) connect() error {
 		dial = c.Dialer.DialElsewhere
 	}
 	c.ports.heard = false
-	err := dialRound(c, have, wait, dial)
+	err := dialRound(c, &have, wait, dial)
 	if len(conns) == 0 {
 		c.lead.ended(slices.ContainsFunc(c.conns(), func(conn network.Conn) bool { return !overUDP(conn) && !c.Dialer.Proxied(conn) }))
 	}
@@ -113,8 +113,44 @@ var errLost = errors.New("connection lost")
 // never in place of a wait: the proxy is not asked.
 const never = time.Duration(-1)
 
-// dialRound dials directly, with dial, the transports that are not in have, unless it is nil, and the proxy after wait.
-func dialRound(c *client, have map[bool]bool, wait time.Duration, dial dialFunc) error {
+// there is what is connected: TCP, and QUIC by IP version, since punching needs the relay to see the UDP socket over each.
+type there struct {
+	tcp  bool
+	quic resolve.Families
+}
+
+func (t *there) add(conn network.Conn) {
+	if !overUDP(conn) {
+		t.tcp = true
+		return
+	}
+	t.quic |= familyOf(endpoint.Real(conn.RemoteMultiaddr()))
+}
+
+// lacks are the IP versions over which a is to be dialed.
+func (t there) lacks(a ma.Multiaddr) resolve.Families {
+	switch {
+	case isQUIC(a):
+		return familyOf(a) &^ t.quic
+	case t.tcp:
+		return 0
+	}
+	return familyOf(a)
+}
+
+// familyOf are the IP versions that an address may be of.
+func familyOf(a ma.Multiaddr) resolve.Families {
+	switch a[0].Code() {
+	case ma.P_IP4, ma.P_DNS4:
+		return resolve.V4
+	case ma.P_IP6, ma.P_DNS6:
+		return resolve.V6
+	}
+	return resolve.Both
+}
+
+// dialRound dials directly, with dial, what is not in have, unless it is nil, and the proxy after wait.
+func dialRound(c *client, have *there, wait time.Duration, dial dialFunc) error {
 	connected := len(c.conns()) > 0
 	ctx, cancel := context.WithCancel(c.ctx)
 	r := &round{c: c, dial: dial, results: make(chan dialed), over: make(chan struct{}), turns: !connected && c.tcpFirst(),
@@ -122,7 +158,7 @@ func dialRound(c *client, have map[bool]bool, wait time.Duration, dial dialFunc)
 	r.alone = r.turns && !c.lead.both()
 	defer close(r.over)
 	if have != nil {
-		r.run(func() { r.direct(ctx, have) })
+		r.run(func() { r.direct(ctx, *have) })
 	}
 	if wait != never {
 		r.run(func() { r.through(ctx, wait) })
@@ -149,9 +185,9 @@ func (r *round) result(to ma.Multiaddr, err error) {
 	}
 }
 
-// direct dials the addresses of transports that are not there yet, those of names as they become known.
-func (r *round) direct(ctx context.Context, have map[bool]bool) {
-	addrs := slices.DeleteFunc(r.listed(ctx), func(a ma.Multiaddr) bool { return have[isQUIC(a)] })
+// direct dials the addresses of what is not there yet, those of names as they become known.
+func (r *round) direct(ctx context.Context, have there) {
+	addrs := slices.DeleteFunc(r.listed(ctx), func(a ma.Multiaddr) bool { return have.lacks(a) == 0 })
 	var first *tcpFirst
 	if tcp := len(addrs) - count(addrs, isQUIC); r.alone && tcp > 0 {
 		first = newTCPFirst(r.worked, tcp)
@@ -161,7 +197,7 @@ func (r *round) direct(ctx context.Context, have map[bool]bool) {
 			if first != nil && isQUIC(a) && !first.wait(ctx) {
 				return
 			}
-			err := r.host(ctx, a, first)
+			err := r.host(ctx, a, have.lacks(a), first)
 			if first != nil && !isQUIC(a) {
 				first.ended(err)
 			}
@@ -194,10 +230,10 @@ func (r *round) listed(ctx context.Context) []ma.Multiaddr {
 
 func isDNSAddr(a ma.Multiaddr) bool { return a[0].Code() == ma.P_DNSADDR }
 
-// host dials a listed address: where that is a name's, all that the name stands for. The error is that of the last one.
-func (r *round) host(ctx context.Context, a ma.Multiaddr, first *tcpFirst) error {
-	families, ok := map[int]resolve.Families{ma.P_DNS: resolve.Both, ma.P_DNS4: resolve.V4, ma.P_DNS6: resolve.V6}[a[0].Code()]
-	if !ok {
+// host dials a listed address: where that is a name's, all that the name stands for in these IP versions. The error is that of the
+// last one.
+func (r *round) host(ctx context.Context, a ma.Multiaddr, families resolve.Families, first *tcpFirst) error {
+	if code := a[0].Code(); code != ma.P_DNS && code != ma.P_DNS4 && code != ma.P_DNS6 {
 		return r.once(ctx, a, first)
 	}
 	names, name := r.c.Names, a[0].Value()

@@ -8,7 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/endpoint"
@@ -84,62 +87,115 @@ func TestLead(t *testing.T) {
 func TestAsk(t *testing.T) {
 	const now = time.Hour
 	var d demand
-	if d.ask(now) || d.hastened() || d.hasten(now) {
+	if d.ask(now, false) || d.hastened() || d.hasten() {
 		t.Error("nothing is put off")
 	}
 	if d.asked() != now {
 		t.Error("what is there does not stay")
 	}
 	d.putOff(true)
-	if d.hastened() || d.hasten(now) {
+	if d.hastened() || d.hasten() {
 		t.Error("nobody has asked since then")
 	}
-	if !d.ask(now+1) || !d.hastened() || d.asked() != now+1 {
+	if !d.ask(now+1, false) || !d.hastened() || d.asked() != now+1 {
 		t.Error("asked without success")
 	}
 	d.putOff(true)
-	if !d.hasten(now + 2) {
+	if !d.hasten() {
 		t.Error("forgotten")
 	}
-	if d.hastened() || d.hasten(now+2) || d.putsOff() {
+	if d.hastened() || d.hasten() || d.putsOff() {
 		t.Error("it was dialed")
 	}
-	if !d.ask(now + 3) {
+	if !d.ask(now+3, true) || d.hastened() {
 		t.Error("it will be there soon")
 	}
-	if d.hastened() || d.ask(now+2+seenPatience) {
-		t.Error("it failed")
+	if d.dialed(now + 9); d.hurries() || d.ask(now+8, true) {
+		t.Error("the IP version that lacks was dialed in vain")
 	}
-	d.ask(2 * now)
+	if !d.ask(now+9, true) || !d.hasten() {
+		t.Error("the IP version that lacks is not dialed again")
+	}
+	d.dialed(0)
+	d.ask(2*now, false)
 	if d.putOff(true); d.hastened() || d.asked() != 2*now {
 		t.Error("what is kept is not dialed")
 	}
-	d.ask(2 * now)
+	d.ask(2*now, false)
 	if d.rested(); d.hastened() || !d.putsOff() {
 		t.Error("what was asked for before the rest is dialed after it")
 	}
-	if !d.ask(3*now) || !d.hastened() {
+	if !d.ask(3*now, false) || !d.hastened() {
 		t.Error("what is asked for while QUIC ends is not dialed")
 	}
 }
 
-// All relays are asked to look at the UDP socket, and nothing waits where one of them sees it.
+// connsOf is a host with connections.
+type connsOf struct {
+	host.Host
+	of netOfAll
+}
+
+type netOfAll struct {
+	network.Network
+	all map[peer.ID][]network.Conn
+}
+
+func (h connsOf) Network() network.Network              { return h.of }
+func (n netOfAll) ConnsToPeer(p peer.ID) []network.Conn { return n.all[p] }
+
+// All relays are asked to look at the UDP socket, those that lack an IP version over that, too, and nothing waits where one of them
+// sees it over each IP version that may come.
 func TestAllRelaysAreAsked(t *testing.T) {
-	for name, sees := range map[string]bool{"one sees it": true, "none sees it": false} {
+	const v4, v6 = "/ip4/192.0.2.1/udp/9/quic-v1", "/ip6/2001:db8::1/udp/9/quic-v1"
+	for name, x := range map[string]struct {
+		sees, lacks string // by one relay; in which another one lacks QUIC
+		put         bool   // QUIC is put off there
+		asked, wait bool
+	}{
+		"one sees it":                     {v4, v4, true, true, false},
+		"none sees it":                    {"", v4, true, true, true},
+		"one sees it over IPv4 alone":     {v4, v6, true, true, true},
+		"an IP version lacks":             {v4, v6, false, true, true},
+		"it does not, as far as is known": {v4, v4, false, false, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				shared := &common{ctx: t.Context(), changed: &wake.All{}, Config: Config{Now: func() time.Duration { return time.Hour }}}
-				there, missing := newClient(shared, peer.AddrInfo{}), newClient(shared, peer.AddrInfo{})
-				if missing.demand.putOff(true); sees {
-					there.lines.see(tcpConn{}, endpoint.Endpoint{UDP: true, Addr: netip.MustParseAddrPort("5.5.5.5:1")})
+				h := connsOf{of: netOfAll{all: make(map[peer.ID][]network.Conn)}}
+				shared := &common{ctx: t.Context(), host: h, changed: &wake.All{}, Config: Config{Dialer: listens{}, Now: func() time.Duration { return time.Hour }}}
+				at := func(id peer.ID, addrs ...string) *client {
+					info := peer.AddrInfo{ID: id}
+					for _, a := range addrs {
+						info.Addrs = append(info.Addrs, ma.StringCast(a))
+					}
+					return newClient(shared, info)
+				}
+				connect := func(c *client, a string) {
+					conn := &twoEnds{local: ma.StringCast("/ip4/192.0.2.2/udp/1/quic-v1"), remote: ma.StringCast(a)}
+					h.of.all[c.info.ID] = append(h.of.all[c.info.ID], conn)
+					c.lines.see(conn, endpoint.Endpoint{UDP: true, Addr: netip.MustParseAddrPort("5.5.5.5:1")})
+				}
+				there, missing := at("there"), at("missing", v4)
+				if x.sees != "" {
+					connect(there, x.sees)
+				}
+				switch {
+				case x.put:
+					missing = at("missing", x.lacks)
+					missing.demand.putOff(true)
+				case x.lacks == v6:
+					missing = at("missing", v4, v6)
+					connect(missing, v4)
+				default:
+					connect(missing, v4)
 				}
 				s := Seen{common: shared, clients: func() []*client { return []*client{there, missing} }}
 				start := time.Now()
 				s.AwaitUDP(t.Context())
-				if waited := time.Since(start); waited != map[bool]time.Duration{false: seenPatience}[sees] {
+				if waited := time.Since(start); waited != map[bool]time.Duration{true: seenPatience}[x.wait] {
 					t.Errorf("waited %v", waited)
 				}
-				if !missing.demand.hastened() || there.demand.hastened() || there.demand.asked() != time.Hour || len(missing.wake) != 1 {
+				if missing.demand.hastened() != x.asked || there.demand.hastened() || there.demand.asked() != time.Hour || (len(missing.wake) == 1) != x.asked {
 					t.Error("the wrong one is dialed")
 				}
 			})

@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -43,16 +44,13 @@ func (s *Seen) Endpoints() (seen []endpoint.Endpoint, symmetric bool) {
 	return seen, symmetric
 }
 
-// AwaitUDP has relays look at this node's UDP socket that would else see it only over TCP, and where none does yet it waits
-// until one has, for seenPatience at most. Those that do see it continue for a while.
+// AwaitUDP has relays look at this node's UDP socket, over each IP version that they have, and waits until one does over each of
+// those that may still come, for seenPatience at most. Relays that see it continue for a while.
 func (s *Seen) AwaitUDP(ctx context.Context) {
-	sees := func() bool {
-		seen, _ := s.Endpoints()
-		return slices.ContainsFunc(seen, func(e endpoint.Endpoint) bool { return e.UDP })
-	}
 	now, soon := s.Now(), false
 	for _, c := range s.clients() {
-		if c.demand.ask(now) {
+		conns := c.conns()
+		if c.demand.ask(now, len(conns) > 0 && c.missing(conns) != 0 && slices.ContainsFunc(conns, overUDP)) {
 			soon = true
 			c.wake.Wake()
 		}
@@ -60,7 +58,14 @@ func (s *Seen) AwaitUDP(ctx context.Context) {
 	if soon {
 		ctx, cancel := context.WithTimeout(ctx, seenPatience)
 		defer cancel()
-		_ = s.changed.Until(ctx, sees)
+		_ = s.changed.Until(ctx, func() bool {
+			var seen, coming resolve.Families
+			for _, c := range s.clients() {
+				sees, may := c.overQUIC()
+				seen, coming = seen|sees, coming|may
+			}
+			return coming&^seen == 0
+		})
 	}
 }
 

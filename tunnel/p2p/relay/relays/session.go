@@ -53,7 +53,7 @@ func (c *client) session() error {
 		return err
 	}
 	s := &session{c: c}
-	defer c.demand.putOff(false)
+	defer c.demand.ended()
 	s.redialSoon()
 	for {
 		conns, err := s.check()
@@ -76,6 +76,7 @@ func (c *client) session() error {
 // redialSoon makes the session dial the missing transport soon, or when punching asks for it where TCP is enough.
 func (s *session) redialSoon() {
 	s.pause, s.redial = shortPause, time.Now().Add(shortPause)
+	s.c.demand.dialed(0)
 	s.c.demand.putOff(s.c.enough(s.c.conns()))
 }
 
@@ -153,7 +154,7 @@ func (s *session) act(conns []network.Conn) {
 		s.tidy(conns)
 	}
 	s.thin(conns)
-	if s.incomplete(conns) {
+	if s.incomplete(conns) || s.c.demand.hastened() {
 		s.complete(conns)
 	}
 }
@@ -165,10 +166,15 @@ func (s *session) complete(conns []network.Conn) {
 	if due || s.c.demand.hastened() {
 		s.c.demand.putOff(s.c.enough(conns))
 	}
-	if !s.c.demand.hasten(s.c.Now()) && (!due || s.c.enough(conns)) {
+	hurry := s.c.demand.hasten()
+	if !hurry && (!due || s.c.enough(conns)) {
 		return
 	}
 	_ = s.c.connect()
+	if hurry {
+		s.c.demand.dialed(s.c.Now() + redialAtMost)
+		s.c.changed.Broadcast()
+	}
 	s.pause = min(2*s.pause, redialAtMost)
 	s.redial = time.Now().Add(s.pause)
 }

@@ -24,7 +24,8 @@ type demand struct {
 	later   bool          // QUIC is dialed when punching asks for it
 	hurry   bool          // it has asked
 	last    time.Duration // when it asked last, by Config.Now; 0: never
-	began   time.Duration // when it was dialed because of that
+	dialing bool          // because of that
+	vain    time.Duration // an IP version that lacks is not dialed for punching before
 }
 
 // setReservation says whether a reservation is wanted, and returns whether that is new. Circuits through a relay that
@@ -65,7 +66,14 @@ func (d *demand) connection() bool {
 func (d *demand) putOff(later bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.later, d.hurry = later, later && d.hurry
+	d.later = later
+}
+
+// ended: there is no session that would dial QUIC.
+func (d *demand) ended() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.later, d.hurry, d.dialing = false, false, false
 }
 
 // rested puts QUIC off, which is about to be closed. Whoever asks from then on has it dialed again.
@@ -75,12 +83,20 @@ func (d *demand) rested() {
 	d.later, d.hurry = true, false
 }
 
-// ask has QUIC stay for a while, or dialed if it is put off, and reports whether it may be there soon.
-func (d *demand) ask(now time.Duration) bool {
+// ask has QUIC stay for a while, and dialed if it is put off, or lacks an IP version and that is not known to be vain. It reports
+// whether the relay may soon see more of this node.
+func (d *demand) ask(now time.Duration, lacks bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.last, d.hurry = now, d.later
-	return d.later || d.began > 0 && now-d.began < seenPatience
+	d.last, d.hurry = now, d.hurry || d.later || lacks && !d.dialing && now >= d.vain
+	return d.hurry || d.dialing
+}
+
+// hurries reports whether QUIC is being dialed for punching, or about to be.
+func (d *demand) hurries() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hurry || d.dialing
 }
 
 // putsOff reports whether QUIC is dialed only when punching asks for it.
@@ -104,15 +120,22 @@ func (d *demand) hastened() bool {
 	return d.hurry
 }
 
-// hasten is for who dials QUIC, if it was put off and punching has asked for it.
-func (d *demand) hasten(now time.Duration) bool {
+// hasten is for who dials QUIC, if punching has asked for it, and calls dialed afterwards.
+func (d *demand) hasten() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.hurry {
 		return false
 	}
-	d.later, d.hurry, d.began = false, false, now
+	d.later, d.hurry, d.dialing = false, false, true
 	return true
+}
+
+// dialed ends what hasten began. An IP version that still lacks is not dialed again for punching before then.
+func (d *demand) dialed(then time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dialing, d.vain = false, then
 }
 
 // due is when a session has to look again: at renew, or when the visit ends.
@@ -236,6 +259,14 @@ func (l *lines) see(c network.Conn, e endpoint.Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen[c] = e
+}
+
+// sees reports whether the relay has said where it sees this end of c.
+func (l *lines) sees(c network.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.seen[c]
+	return ok
 }
 
 // seenAt returns the endpoints at which the relay sees this node.
