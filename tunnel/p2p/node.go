@@ -29,6 +29,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -37,6 +38,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
+	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/upkeep"
@@ -141,6 +143,8 @@ type Node struct {
 	book    *book.Book            // nil: off
 	puncher *punch.Puncher
 	peers   *peers.Table
+	mark    uint32
+	sources sync.Map // network.Conn → netip.Addr: where packets of QUIC leave from whose source the kernel chooses
 }
 
 // New starts a node. It returns an error that wraps ErrListen and names the
@@ -162,7 +166,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Metered == nil {
 		cfg.Metered = func() bool { return false }
 	}
-	n := &Node{tasks: newTasks(), upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
+	n := &Node{tasks: newTasks(), mark: cfg.SocketMark, upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
 	if cfg.Names == nil {
 		cfg.Names = resolve.New(resolve.Config{})
 		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
@@ -365,6 +369,9 @@ func (n *Node) onPath(proto protocol.ID, f func(*paths.Conn, network.Stream)) {
 
 func (n *Node) connected(c network.Conn) {
 	p, v := c.RemotePeer(), n.gater.View()
+	if src, ok := n.chosen(c); ok {
+		n.sources.Store(c, src)
+	}
 	if v.IsMember(p) {
 		n.peers.Add(c)
 		n.relays.Reports.Send(c)
@@ -393,7 +400,22 @@ func (n *Node) follow(c network.Conn, v *members.View) {
 	}
 }
 
+// chosen is the address that the kernel chooses for what a connection over QUIC sends, if it does: no address is bound to it, and
+// none named.
+func (n *Node) chosen(c network.Conn) (src netip.Addr, ok bool) {
+	var q *quic.Conn
+	if ip, bound := endpoint.IP(c.LocalMultiaddr()); !bound || !ip.IsUnspecified() || endpoint.IsCircuit(c.RemoteMultiaddr()) || !c.As(&q) {
+		return src, false
+	}
+	to, ok := q.RemoteAddr().(*net.UDPAddr)
+	if !ok || n.packets.Named(to) {
+		return src, false
+	}
+	return n.addrs.Source(to.AddrPort().Addr().Unmap(), n.mark)
+}
+
 func (n *Node) disconnected(c network.Conn) {
+	n.sources.Delete(c)
 	n.peers.Remove(c)
 	n.relays.Wake(c.RemotePeer())
 }
@@ -412,7 +434,11 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 func (n *Node) addressGone(a netip.Addr) {
 	n.packets.SourceGone(a)
 	for _, c := range n.h.Network().Conns() {
-		if ip, ok := endpoint.IP(c.LocalMultiaddr()); !ok || ip != a || endpoint.IsCircuit(c.RemoteMultiaddr()) {
+		ip, ok := endpoint.IP(c.LocalMultiaddr())
+		if src, chosen := n.sources.Load(c); chosen {
+			ip, ok = src.(netip.Addr) //nolint:forcetypeassert // nothing else is stored
+		}
+		if !ok || ip != a || endpoint.IsCircuit(c.RemoteMultiaddr()) {
 			continue
 		}
 		n.log.Debug("connection given up: its address is gone", "addr", a, "peer", c.RemotePeer())

@@ -54,6 +54,9 @@ func (s *sockets) SendFrom(to net.Addr, src netip.Addr, lost func()) (forget fun
 	}
 }
 
+// Named reports whether SendFrom names the source of what is sent to an address.
+func (s *sockets) Named(to net.Addr) bool { return s.named.get(to).IsValid() }
+
 // Open opens an underlay socket of its own, for no sealed packets yet.
 func (s *sockets) Open(network string, a *net.UDPAddr) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: s.in.cfg.Control}

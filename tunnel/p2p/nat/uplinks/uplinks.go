@@ -172,6 +172,12 @@ func (a *Addrs) Sources(to netip.Addr, mark uint32) (out []netip.Addr) {
 	return out
 }
 
+// Source is the own address from which the kernel sends what a socket with a mark and without an address sends; false: no route leads there.
+func (a *Addrs) Source(to netip.Addr, mark uint32) (netip.Addr, bool) {
+	src, _, err := a.route(to, netip.Addr{}, mark)
+	return src, err == nil && src.IsValid()
+}
+
 // route is where the kernel would send a packet: from which address, if none is given, and out by which interface.
 func route(to, from netip.Addr, mark uint32) (src netip.Addr, link int, err error) {
 	o := &netlink.RouteGetOptions{Mark: mark}
