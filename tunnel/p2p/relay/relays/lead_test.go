@@ -111,7 +111,7 @@ func TestAsk(t *testing.T) {
 		t.Error("it will be there soon")
 	}
 	if d.dialed(now + 9); d.hurries() || d.ask(now+8, true) {
-		t.Error("the IP version that lacks was dialed in vain")
+		t.Error("the IP version that lacks was dialed without success")
 	}
 	if !d.ask(now+9, true) || !d.hasten() {
 		t.Error("the IP version that lacks is not dialed again")
