@@ -312,6 +312,7 @@ func TestSecondUplinkIsRefused(t *testing.T) {
 	w := dual()
 	w.LAN = mesh.LAN{}
 	mustSet(t, l.host, w)
+	run(t, "nft delete table inet edgemesh")
 	owner := exec.Command("nft", "-i") // a table with an owner refuses all others, the kernel's own way to say no
 	in, err := owner.StdinPipe()
 	if err != nil {

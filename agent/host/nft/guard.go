@@ -108,6 +108,7 @@ import (
 //	}
 //	chain outside4 {
 //		oifname { edgemesh*, lo } accept
+//		ip6 hoplimit 255 icmpv6 type { 135, 136 } accept          neighbour discovery
 //		oif . (ip daddr & MASK) . rt nexthop @hops4-24 accept
 //		oif . (ip daddr & MASK) . (rt nexthop & MASK) @hops4-24 accept   an IPv6 next hop, which the kernel does not show here
 //		udp, mark of a probe, oif . ip daddr . rt nexthop @hops4-probes accept

@@ -22,6 +22,12 @@ const (
 	strayStays = 6 * time.Minute
 )
 
+// Of neighbour discovery (RFC 4861, section 4), which names addresses and carries nothing of pods.
+const (
+	neighbourSolicitation  = 135
+	neighbourAdvertisement = 136
+)
+
 func hopPrefix(v6 bool) string          { return "hops" + suffix(v6) + "-" }
 func hopSet(v6 bool, bits int) string   { return fmt.Sprint(hopPrefix(v6), bits) }
 func straySet(v6 bool) string           { return "strays" + suffix(v6) }
@@ -48,6 +54,11 @@ func (g guard) outside() []chain {
 		c := chain{name: chainOutside + suffix(f.V6)}
 		c.add(oifname.is([]byte(plan.LinkPrefix)), accept) // as much of the name
 		c.add(oifname.is("lo"), accept)
+		if f.V6 {
+			for _, kind := range []byte{neighbourSolicitation, neighbourAdvertisement} { // no router forwards these: their hop limit is 255
+				c.add(l4proto.is(byte(unix.IPPROTO_ICMPV6)), ip(true).at(8, 7, 1).is(byte(255)), icmpType.is(kind), accept)
+			}
+		}
 		if g.hops(f) {
 			for _, bits := range f.LAN.Bits {
 				c.add(inSet(hopSet(f.V6, bits), oif, daddr.bits(bits), nexthop), accept)

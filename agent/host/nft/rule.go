@@ -89,6 +89,7 @@ var (
 	mark        = meta(expr.MetaKeyMARK, 4)
 	etherSaddr  = payload(expr.PayloadBaseLLHeader, 6, 6)
 	dport       = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
+	icmpType    = payload(expr.PayloadBaseTransportHeader, 0, 1)
 	ctState     = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATE, Register: register} }}
 	ctStatus    = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATUS, Register: register} }}
 	ctDirection = field{size: 1, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeyDIRECTION, Register: register} }}
