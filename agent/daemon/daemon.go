@@ -175,6 +175,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 // attempt runs an agent that has the state directory. The error is a badKeyError or an otherKeyError, wrapped, where it is for want of
 // this node's key.
 func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Watchdog, w *firstStart, local *localPods) error {
+	local.id = ""
 	key, err := identity.LoadOrCreate(cfg.StateDir)
 	if err != nil {
 		return badKeyError{keyError(err)}
@@ -199,7 +200,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	d.names = resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(cfg.StateDir, namesFile), Log: o.Log})
 	defer d.names.Close()
 	d.deputy = deputyOf(cfg, key, via, d.names, o.Log)
-	local.cfg = cfg
+	local.cfg, local.id = cfg, mesh.PeerID(id.String())
 	waits := func(err error) {
 		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
 		w.because(err)

@@ -57,8 +57,16 @@ func memberOf(cfg config.Config, id mesh.PeerID) (mesh.Node, bool) {
 	if err != nil {
 		s, err = snapshot.Load(cfg.StateDir)
 	}
+	if err != nil {
+		return mesh.Node{}, false
+	}
+	return ofKey(s, id)
+}
+
+// ofKey is the member of s that has a key.
+func ofKey(s mesh.State, id mesh.PeerID) (mesh.Node, bool) {
 	i := slices.IndexFunc(s.Nodes, func(n mesh.Node) bool { return n.PeerID == id })
-	if err != nil || i < 0 {
+	if i < 0 {
 		return mesh.Node{}, false
 	}
 	return s.Nodes[i], true
@@ -78,6 +86,7 @@ func (e badKeyError) Unwrap() error { return e.error }
 // localPods keeps this node's own pods connected, as the snapshot has its blocks, while its key does not let it join the others.
 type localPods struct {
 	cfg     config.Config
+	id      mesh.PeerID // "" while the key cannot be read
 	log     *slog.Logger
 	waiting *firstStart
 	ready   func(string)
@@ -103,16 +112,11 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 	if l.stop != nil {
 		return true
 	}
-	s, err := snapshot.Load(l.cfg.StateDir)
+	p, err := l.plan(listed)
 	if err != nil {
 		return false
 	}
-	p, err := mesh.NewPlan(s, l.cfg.NodeName)
-	if err != nil || listed != "" && listed != p.Self.PeerID {
-		return false
-	}
-	p.Host.Keep, p.Host.Promisc, p.Host.Forward = l.cfg.CNIMode == config.CNIKeep, l.cfg.CNI.PromiscMode, l.cfg.Forward
-	k, device, err := l.kernel(plan{Plan: p})
+	k, device, err := l.kernel(p)
 	if err == nil {
 		err = k.apply(ctx)
 	}
@@ -139,6 +143,23 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 		_ = device.Close() // the TUN stays
 	}
 	return true
+}
+
+// plan is what the snapshot says of this node, if nothing says that its key is another member's.
+func (l *localPods) plan(listed mesh.PeerID) (plan, error) {
+	s, err := snapshot.Load(l.cfg.StateDir)
+	if err != nil {
+		return plan{}, err
+	}
+	p, err := mesh.NewPlan(s, l.cfg.NodeName)
+	if err != nil {
+		return plan{}, err
+	}
+	if m, ok := ofKey(s, l.id); ok && m.Name != p.Self.Name || listed != "" && listed != p.Self.PeerID {
+		return plan{}, fmt.Errorf("%s has another key there", p.Self.Name)
+	}
+	p.Host.Keep, p.Host.Promisc, p.Host.Forward = l.cfg.CNIMode == config.CNIKeep, l.cfg.CNI.PromiscMode, l.cfg.Forward
+	return plan{Plan: p}, nil
 }
 
 func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {

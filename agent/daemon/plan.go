@@ -48,9 +48,11 @@ func (p plan) next(s mesh.State, cfg config.Config, id peer.ID) (plan, error) {
 		return plan{}, fmt.Errorf("admitLabel: %w: it lacks the label %s, so all others refuse it; only an administrator can give it: kubectl label node %s %s, "+
 			"or nodes[].labels in a membership file", err, s.AdmitLabel, self, mesh.LabelArgument(s.AdmitLabel))
 	}
-	if i := slices.IndexFunc(s.Nodes, func(n mesh.Node) bool { return n.PeerID == mesh.PeerID(id.String()) }); errors.Is(err, mesh.ErrNotMember) && i >= 0 {
-		return plan{}, fmt.Errorf("nodes: %w, and this node's key is that of %s; set nodeName: %[2]s, or, if this machine is %[3]s, remove its identity.key and list %[3]s with the peer ID of the new one",
-			err, s.Nodes[i].Name, self)
+	if other := errors.Is(err, mesh.ErrNotMember) || err == nil && m.Self.PeerID != mesh.PeerID(id.String()); other {
+		if key, ok := ofKey(s, mesh.PeerID(id.String())); ok { // never its blocks: they are another machine's
+			return plan{}, fmt.Errorf("nodes: nodeName is %s, but this node's key is that of %s; set nodeName: %[2]s, or, if this machine is %[1]s, remove its identity.key and list %[1]s with the peer ID of the new one",
+				self, key.Name)
+		}
 	}
 	if errors.Is(err, mesh.ErrNotMember) {
 		return plan{}, fmt.Errorf("nodes: %w; add {name: %s, peerID: %s, podCIDRs: […]}, or set nodeName to the name it is listed under", err, self, id)

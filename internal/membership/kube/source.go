@@ -140,7 +140,7 @@ func (s *Source) usable(snap mesh.State) error {
 	switch {
 	case s.cfg.ReadOnly:
 		return nil
-	case !ok && key >= 0:
+	case key >= 0 && snap.Nodes[key].Name != s.cfg.NodeName:
 		return fmt.Errorf("%w: nodeName (or $NODE_NAME) is %s, but this node's key is that of the member %s: correct it; if this machine is %[2]s from now on, remove %[4]s/%s",
 			ErrConfig, s.cfg.NodeName, snap.Nodes[key].Name, s.cfg.StateDir, snapshot.File)
 	case !ok:
