@@ -17,9 +17,9 @@ var programs = []struct {
 	title string
 	dirs  []string
 }{
-	{"Agent", []string{"agent/daemon", "agent/cnicalls"}},
-	{"Relay", []string{"relay", "tunnel/p2p/relay/relayservice"}},
-	{"Controller", []string{"agent/controller"}},
+	{"Agent", []string{"agent/daemon", "agent/cnicalls", "internal/endpoint"}},
+	{"Relay", []string{"relay", "tunnel/p2p/relay/relayservice", "internal/endpoint"}},
+	{"Controller", []string{"agent/controller", "internal/endpoint"}},
 }
 
 // metric is one that a program declares.
