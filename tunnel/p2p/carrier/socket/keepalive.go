@@ -47,9 +47,9 @@ func KeepAlive(c any, silence time.Duration) {
 			set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 			return
 		}
+		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1) // before TCP_KEEPIDLE: the kernel then counts the silence that has passed already
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveAgain)
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveTries)
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, max(1, int(silence.Round(time.Second).Seconds())))
-		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
