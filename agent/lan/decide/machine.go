@@ -71,7 +71,8 @@ func New(cfg Config) *Machine {
 func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 	otherVXLAN := m.plan.Host.LAN.IPv6Underlay != plan.Host.LAN.IPv6Underlay
 	otherTrust := !slices.Equal(m.plan.Trust.Trusted, plan.Trust.Trusted)
-	otherAccess := m.plan.Host.Access.HostAccess.Closed() != plan.Host.Access.HostAccess.Closed()
+	closed := plan.Host.Access.HostAccess.Closed()
+	otherAccess := m.plan.Host.Access.HostAccess.Closed() != closed
 	otherOffer := otherVXLAN || otherTrust || otherAccess || m.off != off
 	m.follow(plan)
 	m.plan, m.off, m.unapplied = plan, off, true
@@ -84,6 +85,9 @@ func (m *Machine) SetPlan(now time.Time, plan mesh.Plan, off Off) {
 		}
 		if p.describe(n.blocks, m.cfg.Versions) {
 			m.endSession(p, now) // its gateways or IP versions are others now
+		}
+		if otherAccess && p.sess != nil && p.them.PodsOnly != closed {
+			m.endSession(p, now) // one end drops what the other sends; offers await a connection, and the end of probes none
 		}
 		if otherOffer {
 			p.stale, p.pause, p.nextOffer = true, 0, now

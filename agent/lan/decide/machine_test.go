@@ -84,6 +84,9 @@ func TestHostAccessIsTheSameAtBothEnds(t *testing.T) {
 	}
 	check("all at both ends", true, "")
 	set(w.a, mesh.HostNodes)
+	if c := w.a.Candidates("B"); len(c) > 0 { // without a connection, on which offers are exchanged
+		t.Errorf("what a node drops from now on is still sent past the tunnel: %v", c)
+	}
 	w.exchange("B", w.b)
 	check("nodes at one end", false, "hostAccess")
 	set(w.b, mesh.HostNone)
