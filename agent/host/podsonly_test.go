@@ -148,6 +148,10 @@ func (l *lab) nodesSend(v version) {
 	}
 	say(node, "open", v.far, serverPort) // the same packet where nothing is closed
 	l.receive(there, "open")
+	say(pod, "open to a Service", service, servicePort) // its connection continues, in the pod's name
+	if from := l.receive(there, "open to a Service"); from.Addr() != netip.MustParseAddr(v.gateway) {
+		t.Errorf("masqueraded: from %s", from)
+	}
 	mustSet(t, l.host, limited(dual(), mesh.HostNodes, true))
 	wantUnchanged(t, l.host, limited(dual(), mesh.HostNodes, true))
 	for _, what := range []string{"first", "second of the connection"} {

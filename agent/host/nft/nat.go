@@ -1,7 +1,11 @@
 package nft
 
 import (
+	"net/netip"
+	"slices"
+
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/host/plan"
 	"edgemesh/internal/membership/mesh"
@@ -67,4 +71,30 @@ func natOf(s plan.State) table {
 		}
 	}
 	return table{name: natTable, chains: []chain{c}, print: fingerprint(3, natFamilies(s)), marks: []string{natChain}}
+}
+
+// translated matches pods' connections to far pods that have the node's address from before PodsOnly.
+type translated struct{ plan.Family }
+
+func (f translated) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	from, _ := netip.AddrFromSlice(c.Forward.SrcIP)
+	far, _ := netip.AddrFromSlice(c.Reverse.SrcIP)
+	as, _ := netip.AddrFromSlice(c.Reverse.DstIP)
+	from, far, as = from.Unmap(), far.Unmap(), as.Unmap()
+	node := slices.ContainsFunc(f.Gateways(), func(p netip.Prefix) bool { return p.Addr() == as })
+	return node && from != as && f.Own(from) && !f.Own(far) && f.InRange(plan.Single(far))
+}
+
+// forget removes these from conntrack: rules give an address to a connection's first packet alone, and peers drop what comes past the
+// tunnel with a node's.
+func (t *Tables) forget(s plan.State) {
+	for _, f := range natFamilies(s) {
+		if !f.LAN.PodsOnly {
+			continue
+		}
+		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(f.ID()), translated{f})
+		if n > 0 || err != nil {
+			t.log.Info("hostAccess: conntrack forgot pods' connections that had the node's address", "number", n, "err", err)
+		}
+	}
 }

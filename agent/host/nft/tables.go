@@ -105,6 +105,9 @@ func (t *Tables) DiffNAT(s plan.State) ([]plan.Change, error) {
 			t.log.Warn("the kernel has no nat in nftables: with kube-proxy's nftables mode, Services are unreachable from this node over native paths (modprobe nft_nat nft_chain_nat)", "err", err)
 			return nil
 		}
+		if err == nil {
+			t.forget(s)
+		}
 		return err
 	}}}, nil
 }
