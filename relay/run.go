@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -78,7 +79,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		members = source.Pin(members, book, c.membership, key, c.stateDir, "", logger)
 	}
 	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
-		if err := client.CheckPrivate(k.Kubeconfig); errors.Is(err, secretfile.ErrPermissions) {
+		if err := checkOpen(k.Kubeconfig, logger); err != nil {
 			return cli.Usage(fmt.Errorf("%s: membership.kubernetes.kubeconfig: %w", c.file, err))
 		}
 	}
@@ -113,6 +114,24 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		logger.Warn("snapshot not written as a whole: an older version would start with an older one", "err", err)
 	}
 	return errors.Join(err, v.close())
+}
+
+// checkOpen refuses a kubeconfig that other users may read, if it belongs to one of them. Releases up to 0.2 used every one: root's and
+// our own are used for one more release.
+func checkOpen(path string, log *slog.Logger) error {
+	err := client.CheckPrivate(path)
+	if !errors.Is(err, secretfile.ErrPermissions) {
+		return nil // Start says what else is wrong with it
+	}
+	info, failed := os.Stat(path)
+	if failed != nil {
+		return failed
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && int(owner) != os.Geteuid() {
+		return err
+	}
+	log.Warn("the kubeconfig's secret is open to other users of this host: the next release does not start with it", "err", err)
+	return nil
 }
 
 // newSource returns where the membership comes from; with a join secret there need not be one.

@@ -425,6 +425,7 @@ func TestBadInputOfRelay(t *testing.T) {
 			prepare: func(t *testing.T) {
 				ok(t, os.WriteFile(filepath.Join(dir, "open.kubeconfig"), []byte(openKubeconfig), 0o644))
 				ok(t, os.Chmod(filepath.Join(dir, "open.kubeconfig"), 0o644))
+				ok(t, os.Chown(filepath.Join(dir, "open.kubeconfig"), 65534, -1)) // of root's the log warns
 			},
 			codes: []int{2},
 			wants: []string{"CONFIG: membership.kubernetes.kubeconfig: ", "chmod 600 ", "/open.kubeconfig"},

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"edgemesh/internal/secretfile"
+)
+
+// A kubeconfig that other users may read is named in the log, and refused where it belongs to one of them.
+func TestOpenKubeconfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `{current-context: x, clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}],
+users: [{name: u, user: {token: secret}}], contexts: [{name: x, context: {cluster: c, user: u}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says := func() (string, error) {
+		var out strings.Builder
+		err := checkOpen(path, slog.New(slog.NewTextHandler(&out, nil)))
+		return out.String(), err
+	}
+	if out, err := says(); out != "" || err != nil {
+		t.Errorf("private: %q, %v", out, err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := says(); !strings.Contains(out, "level=WARN") || !strings.Contains(out, "chmod 600 "+path) || err != nil {
+		t.Errorf("our own: %q, %v", out, err)
+	}
+	if err := os.Chown(path, 65534, -1); err != nil {
+		t.Skip("NOT TESTED: another user's needs root: ", err)
+	}
+	if out, err := says(); out != "" || !errors.Is(err, secretfile.ErrPermissions) {
+		t.Errorf("another user's: %q, %v", out, err)
+	}
+}
