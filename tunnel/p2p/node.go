@@ -442,7 +442,7 @@ func (n *Node) addressGone(a netip.Addr) {
 			continue
 		}
 		n.log.Debug("connection given up: its address is gone", "addr", a, "peer", c.RemotePeer())
-		n.peers.Broken(c, fmt.Sprintf("lost this node's address %s", a))
+		n.peers.Unbound(c, fmt.Sprintf("lost this node's address %s", a))
 		n.tasks.spawn(func() { _ = c.Close() })
 	}
 }

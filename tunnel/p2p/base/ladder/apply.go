@@ -84,6 +84,9 @@ func (e Suspect) apply(m *Machine) {
 
 func (e Broken) apply(m *Machine) {
 	if p := m.paths.find(e.Path); p != nil {
+		if e.Unbound {
+			m.punch.moved(m.now)
+		}
 		m.lose(p, Failed, e.Why)
 	}
 }

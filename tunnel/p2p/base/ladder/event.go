@@ -40,10 +40,12 @@ type (
 	Ask struct{ Path PathID }
 	// Suspect: something failed on the path. Others are used until it answers.
 	Suspect struct{ Path PathID }
-	// Broken: the path cannot be used: the peer found it dead, refuses to be probed on it, or large packets vanish.
+	// Broken: the path cannot be used: the peer found it dead, refuses to be probed on it, or large packets vanish. Unbound: an
+	// address of this node was deleted, which is no flapping.
 	Broken struct {
-		Path PathID
-		Why  string
+		Path    PathID
+		Why     string
+		Unbound bool
 	}
 	// Answer: a probe came back.
 	Answer struct {

@@ -86,7 +86,7 @@ type standby struct {
 // New returns the machine of a peer there is no path to.
 func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0)), next: Never, use: use{last: -Never / 2, bulk: -Never / 2},
-		punch: punch{lost: -Never / 2, nudged: -Never / 2}}
+		punch: punch{lost: -Never / 2, sent: -Never / 2, nudged: -Never / 2}}
 }
 
 // Next returns when Handle wants to be called with Wake: Never, or a time after that of the last event.

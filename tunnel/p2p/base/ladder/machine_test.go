@@ -149,7 +149,7 @@ var events = []struct {
 	{"open", Open{ID: 2}}, {"disconnect", Disconnect{}}, {"refuse", Refuse{}}, {"admit", Admit{}},
 	{"up relayed", Up{9, relayedTCP}}, {"up direct", Up{9, directQUIC}}, {"ready 1", Ready{1}},
 	{"down 1", Down{1}}, {"down 2", Down{2}}, {"ask 1", Ask{1}}, {"suspect 1", Suspect{1}}, {"suspect 2", Suspect{2}},
-	{"broken 1", Broken{1, "why"}}, {"broken 2", Broken{2, "why"}},
+	{"broken 1", Broken{Path: 1, Why: "why"}}, {"broken 2", Broken{Path: 2, Why: "why"}},
 	{"answer 1", Answer{Path: 1, Last: true}}, {"answer 7", Answer{Path: 7, Last: true}},
 	{"connected", Connected{}}, {"standby done", StandbyDone{}}, {"punched", Punched{}}, {"punched in part", Punched{Later: true}},
 	{"nats", NATs{NATRandom, NATRandom}}, {"net changed", NetChanged{}}, {"nudged", Nudged{}},
@@ -172,14 +172,14 @@ var want = map[State]map[string]string{
 	},
 	Relayed: {
 		"open": "relayed: Try1", "refuse": "gone: Close1 Lost", "down 1": "idle: Lost", "broken 1": "idle: Close1 Lost",
-		"ask 1": "relayed: Probe1", "suspect 1": "trying: Probe1", "net changed": "relayed: Probe1",
+		"ask 1": "relayed: Probe1", "suspect 1": "trying: Probe1", "net changed": "relayed: Nudge Probe1",
 		"disconnect": "idle: Close1 Unused", "silence": "idle: Close1 Lost", "": "relayed:",
 	},
 	Direct: {
 		"open": "direct: Try2", "refuse": "gone: Close1 Close2 Close3 Lost",
 		"down 2": "direct: Lost Probe3 Punch[tcp]", "broken 2": "relayed: Close2 Lost Probe1 Probe3 Punch[tcp]",
 		"broken 1": "direct: Close1", "suspect 2": "direct: Moved Probe2 Probe3", "suspect 1": "direct: Probe1", "ask 1": "direct: Probe1",
-		"net changed": "direct: Probe1 Probe2 Probe3", "disconnect": "idle: Close1 Close2 Close3 Unused",
+		"net changed": "direct: Nudge Probe1 Probe2 Probe3", "disconnect": "idle: Close1 Close2 Close3 Unused",
 		"silence": "idle: Close3 Close2 Lost Close1 Lost", "": "direct:",
 	},
 	Gone: {

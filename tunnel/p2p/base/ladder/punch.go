@@ -8,7 +8,7 @@ import (
 const (
 	// demandFor is how long after its last traffic a peer's paths are still improved.
 	demandFor = 30 * time.Second
-	// nudgeGap is the least time between two nudges, sent to a peer or obeyed.
+	// nudgeGap is the least time between two nudges sent to a peer, and between two of a peer's that are obeyed.
 	nudgeGap = 5 * time.Second
 )
 
@@ -80,13 +80,10 @@ func (m *Machine) netChanged() {
 		p.wake(m.now)
 	}
 	m.standby.next, m.dial.failed, m.dial.next = m.now, 0, 0
-	m.punch.restart(m.now)
+	m.punch.moved(m.now)
 	m.use.rests.forget(m.now)
-	if m.cfg.Coordinator || m.now-m.punch.nudged < nudgeGap {
-		return
-	}
-	if p := m.coordination(); p != nil {
-		m.punch.nudged = m.now
+	if p := m.coordination(); p != nil && m.now-m.punch.sent >= nudgeGap {
+		m.punch.sent = m.now
 		m.order(Nudge{Via: p.id})
 	}
 }
@@ -95,7 +92,7 @@ func (m *Machine) netChanged() {
 func (m *Machine) nudged() {
 	if m.now-m.punch.nudged >= nudgeGap {
 		m.punch.nudged = m.now
-		m.punch.restart(m.now)
+		m.punch.moved(m.now)
 		m.use.rests.forget(m.now)
 	}
 }

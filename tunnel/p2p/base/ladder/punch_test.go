@@ -159,3 +159,64 @@ func TestApart(t *testing.T) {
 		t.Errorf("%v after a change", acts)
 	}
 }
+
+// What an end's change of addresses cuts is no flapping, however often: the new path is used as soon as it is proven, and the next
+// attempt follows without a pause. The peer notices by a nudge before or after it finds the paths silent, or dead.
+func TestMovedIsNoFlapping(t *testing.T) {
+	for name, cut := range map[string]func(s *scene, tcp, quic PathID){
+		"own address": func(s *scene, tcp, quic PathID) {
+			s.tell(Broken{Path: tcp, Unbound: true})
+			s.tell(Broken{Path: quic, Unbound: true})
+			s.tell(NetChanged{})
+		},
+		"nudge before silence": func(s *scene, tcp, quic PathID) {
+			s.tell(Nudged{})
+			s.run(1200 * ms)
+			s.tell(Broken{Path: tcp})
+			s.tell(Broken{Path: quic})
+		},
+		"nudge after": func(s *scene, tcp, quic PathID) {
+			s.tell(Broken{Path: tcp})
+			s.tell(Broken{Path: quic})
+			s.run(200 * ms)
+			s.tell(Nudged{})
+		},
+	} {
+		for _, coordinator := range []bool{true, false} {
+			s := newScene(t, coordinator)
+			s.busy, s.alive[1] = true, 0
+			s.up(1, relayedTCP)
+			for round := range PathID(5) {
+				tcp, quic := 2+2*round, 3+2*round
+				s.up(tcp, directTCP)
+				s.up(quic, directQUIC)
+				s.tell(Punched{})
+				if got := s.m.Best(StreamLane, nil); got != tcp {
+					t.Fatalf("%s, coordinator %t, round %d: path %d is used, want the new one", name, coordinator, round, got)
+				}
+				s.run(8 * time.Second)
+				delete(s.alive, tcp)
+				delete(s.alive, quic)
+				cut(s, tcp, quic)
+				if s.m.punch.next > s.now {
+					t.Errorf("%s, coordinator %t, round %d: the next attempt follows after %v", name, coordinator, round, s.m.punch.next-s.now)
+				}
+			}
+		}
+	}
+}
+
+// Both ends say that their addresses have changed: the loss is no flapping at the other one, whichever begins attempts.
+func TestBothNudge(t *testing.T) {
+	for _, coordinator := range []bool{true, false} {
+		s := newScene(t, coordinator)
+		s.up(1, relayedTCP)
+		s.tell(Nudged{})
+		if acts := s.tell(NetChanged{}); !slices.Contains(acts, "Nudge") {
+			t.Errorf("coordinator %t: %v, want a nudge, though the peer's was obeyed a moment ago", coordinator, acts)
+		}
+		if acts := s.tell(NetChanged{}); slices.Contains(acts, "Nudge") {
+			t.Errorf("coordinator %t: %v, want no second nudge a moment later", coordinator, acts)
+		}
+	}
+}

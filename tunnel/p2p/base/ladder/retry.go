@@ -5,8 +5,12 @@ import "time"
 const (
 	// flapTime: a direct path lost within this time of the one before flaps.
 	flapTime = time.Minute
-	// firstFlaps is how many losses are answered without a pause: one cut takes the paths over TCP and QUIC one by one.
-	firstFlaps = 2
+	// firstFlaps is how many cuts are answered without a pause. One cut takes the paths over TCP and QUIC one by one, within oneCut.
+	firstFlaps = 1
+	oneCut     = time.Second
+	// excuse is how long after the addresses of one of the two have changed the loss of a path is a consequence, and no flapping:
+	// longer than silence takes to be noticed.
+	excuse = 3 * time.Second
 	// flapMax and holdMax bound what flapping adds: a path that is back for good is used within a minute all the same.
 	flapMax = 15 * time.Second
 	holdMax = 10 * time.Second
@@ -49,8 +53,10 @@ type punch struct {
 	worked   bool // there was a direct path between these NATs
 	later    int  // attempts that did not count, since the last change for the better
 	lost     Time // when the last direct path was lost
-	flaps    int  // direct paths lost within flapTime of each other
-	nudged   Time // the last nudge, sent or obeyed
+	flaps    int  // cuts within flapTime of each other
+	excused  Time // what is lost until then does not count
+	sent     Time // the last nudge sent
+	nudged   Time // the last one obeyed
 	spares
 	apart bool // the last attempt found no IP version in common
 	ipv6  bool // both nodes have it
@@ -87,12 +93,15 @@ func pause(k int) Time {
 
 // note plans what follows the loss of a direct path: an attempt without a pause, unless direct paths are lost repeatedly.
 func (s *punch) note(now Time) {
-	if now-s.lost < flapTime {
+	switch {
+	case now < s.excused, now-s.lost < oneCut:
+	case now-s.lost < flapTime:
 		s.flaps++
-	} else {
-		s.flaps = 0
+		s.lost = now
+	default:
+		s.flaps, s.lost = 0, now
 	}
-	s.lost, s.attempts = now, 0
+	s.attempts = 0
 	s.next = now + min(pause(s.flaps-firstFlaps+1), flapMax)
 }
 
@@ -102,6 +111,12 @@ func (s *punch) holdDown(now Time) Time {
 		return 0
 	}
 	return min(pause(s.flaps-firstFlaps), holdMax)
+}
+
+// moved follows a change of addresses: what that cuts is replaced without a pause, and earlier cuts say nothing of the new paths.
+func (s *punch) moved(now Time) {
+	s.flaps, s.excused = 0, now+excuse
+	s.restart(now)
 }
 
 // restart has everything tried again from the beginning.

@@ -60,10 +60,10 @@ func (t *Table) Add(c network.Conn) {
 // Remove takes the path of a connection that has ended.
 func (t *Table) Remove(c network.Conn) { t.registry.remove(c) }
 
-// Broken gives up the path of c, if it has one: it cannot work any longer.
-func (t *Table) Broken(c network.Conn, why string) {
+// Unbound gives up the path of c, if it has one: this node has lost its address.
+func (t *Table) Unbound(c network.Conn, why string) {
 	if x := t.registry.at(c); x != nil {
-		x.peer.Apply(ladder.Broken{Path: x.ID, Why: why})
+		x.peer.Apply(ladder.Broken{Path: x.ID, Why: why, Unbound: true})
 	}
 }
 
