@@ -56,19 +56,19 @@ func (s *signing) flags(c *cobra.Command) {
 	c.Flags().StringVar(&s.keyFile, "key", "", "the file with the signing key, made by: edgemesh-agent membership key FILE")
 	c.Flags().StringVar(&s.cluster, "cluster", "", "sign with the key that --key has for this cluster")
 	c.Flags().StringVar(&s.membership, "membership", "", "cluster.yaml; what is signed is kept beside it, in FILE"+source.SignedSuffix)
-	c.Flags().BoolVar(&s.force, "force", false, "sign although that lets other statements expire, or bans a name that nothing has")
+	c.Flags().BoolVar(&s.force, "force", false, "sign although that lets other statements expire, bans a name that nothing has, or is another key than before")
 }
 
 // load reads the key and the statements that there are.
-func (s *signing) load() (err error) {
+func (s *signing) load(c *cobra.Command) (err error) {
 	if s.keyFile == "" {
 		return cli.Usage(errors.New("--key FILE is missing; make a key by: edgemesh-agent membership key FILE"))
 	}
 	if s.key, err = signed.LoadKey(s.keyFile); err != nil {
 		return cli.Usage(fmt.Errorf("--key: %w", err))
 	}
-	if s.key, err = signed.ForCluster(s.key, s.cluster); err != nil {
-		return cli.Usage(fmt.Errorf("--cluster: %w", err))
+	if s.key, err = forCluster(c, s.key, s.cluster); err != nil {
+		return err
 	}
 	if now := time.Now(); now.Year() < 2026 {
 		return cli.Usage(fmt.Errorf("this machine's clock says %s, and a statement that was signed then would replace none: set the clock", now.Format(time.DateOnly)))
@@ -76,11 +76,32 @@ func (s *signing) load() (err error) {
 	if s.membership == "" {
 		return nil
 	}
-	s.old, err = readStatements(s.membership + source.SignedSuffix)
-	if errors.Is(err, fs.ErrNotExist) {
+	path := s.membership + source.SignedSuffix
+	if s.old, err = readStatements(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err != nil || len(s.old) == 0 || s.force {
+		return err
+	}
+	self, err := peer.IDFromPrivateKey(s.key)
+	knows := func(x signed.Signed) bool { return x.Signer == self || x.Kind == signed.Delegation && x.ID == self }
+	if err == nil && !slices.ContainsFunc(s.old, knows) {
+		return cli.Usage(fmt.Errorf("%s is signed by %s, and --key with --cluster %q is %s, which nodes need not know: give the same ones as before, "+
+			"or --force to change the key", path, s.old[0].Signer, s.cluster, self))
+	}
 	return err
+}
+
+// forCluster is the key for a cluster. An empty name, which a shell's unset variable leaves, is refused.
+func forCluster(c *cobra.Command, key crypto.PrivKey, cluster string) (crypto.PrivKey, error) {
+	if cluster == "" && c.Flags().Changed("cluster") {
+		return nil, cli.Usage(errors.New("--cluster is empty: name the cluster, or leave the flag out"))
+	}
+	key, err := signed.ForCluster(key, cluster)
+	if err != nil {
+		return nil, cli.Usage(fmt.Errorf("--cluster: %w", err))
+	}
+	return key, nil
 }
 
 // readStatements reads a file of statements, and names the first line that is none.
@@ -204,8 +225,8 @@ of its own for each, derived from FILE: what is signed for one does not count in
 			default:
 				fmt.Fprintf(c.ErrOrStderr(), "created the signing key %s; keep it offline, with a copy\n", args[0])
 			}
-			if key, err = signed.ForCluster(key, cluster); err != nil {
-				return cli.Usage(err)
+			if key, err = forCluster(c, key, cluster); err != nil {
+				return err
 			}
 			id, err := peer.IDFromPrivateKey(key)
 			if err != nil {
@@ -230,14 +251,14 @@ func newMembershipSign() *cobra.Command {
 		Long: `Sign the nodes of cluster.yaml whose statement is missing, has expired or says something
 else, or one node with --name, --peer-id and --pod-cidr, which lifts its ban: banned nodes are
 left out otherwise. With --renew all are signed, bans and delegations, too, as a new key
-needs it; the delegations end with --expires where that is later. A statement with --expires ends once a node has one that was signed later than
+needs it, with --force; the delegations end with --expires where that is later. A statement with --expires ends once a node has one that was signed later than
 that: no clock counts, and no offline site is cut off.`,
 		Example: `  edgemesh-agent membership sign --key signer.key --membership cluster.yaml
   edgemesh-agent membership sign --key signer.key --name edge-1 --peer-id 12D3KooW… \
     --pod-cidr 10.244.1.0/24`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.load(); err != nil {
+			if err := s.load(c); err != nil {
 				return err
 			}
 			end, err := until("--expires", expires)
@@ -360,7 +381,7 @@ that name makes. A newer statement about the node, of this key, lifts it.`,
 		Example: "  edgemesh-agent membership ban edge-7 --key signer.key --membership cluster.yaml",
 		Args:    cli.Args("NODE|PEER-ID"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := s.load(); err != nil {
+			if err := s.load(c); err != nil {
 				return err
 			}
 			x := signed.Statement{Kind: signed.Ban, Name: args[0], Epoch: s.epoch()}
@@ -406,7 +427,7 @@ that it has signed counts: renew before. To end it immediately, ban KEY.`,
     --key signer.key`,
 		Args: cli.Args("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := s.load(); err != nil {
+			if err := s.load(c); err != nil {
 				return err
 			}
 			id, err := signed.ParseSigner(args[0])

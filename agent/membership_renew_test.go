@@ -79,6 +79,15 @@ func (f *signerFiles) member(name, block string, epoch, expires uint64) signed.S
 	return signed.Statement{Kind: signed.Member, Name: name, ID: f.ids[name], Blocks: []netip.Prefix{netip.MustParsePrefix(block)}, Epoch: epoch, Expires: expires}
 }
 
+func (f *signerFiles) raw() string {
+	f.t.Helper()
+	data, err := os.ReadFile(f.cluster + ".signed")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return string(data)
+}
+
 func (f *signerFiles) statements() (out []string) {
 	f.t.Helper()
 	all, err := readStatements(f.cluster + ".signed")
@@ -116,7 +125,14 @@ func TestRenewalKeepsBans(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.run(0, "12D3KooW", "key", f.key)
-		f.run(0, "4 signed", "sign", "--renew")
+		before := f.raw()
+		f.run(2, f.cluster+".signed is signed by 12D3KooW", "ban", "a") // nobody would take it, nor what it replaced
+		f.run(2, "--force", "sign", "--renew")
+		f.run(2, "--cluster is empty", "ban", "a", "--cluster", "")
+		if f.raw() != before {
+			t.Error("what is refused changes the file")
+		}
+		f.run(0, "4 signed", "sign", "--renew", "--force")
 	}
 	f.run(0, "member b", "sign", "--name", "b", "--peer-id", f.ids["b"].String(), "--pod-cidr", "10.244.2.0/24")
 	f.run(0, "4 signed", "sign", "--renew")
