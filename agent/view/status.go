@@ -111,14 +111,20 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	t.Print(w, on)
 }
 
+// startIsOver is how long a start, which is dear, would make a wrong rate.
+const startIsOver = 10 * time.Minute
+
 // upkeepText is what the node costs by itself.
 func upkeepText(u *control.Upkeep, now time.Time) string {
 	metered := ""
 	if u.Metered {
 		metered = "; metered, by " + clean(u.MeteredFrom)
 	}
-	hours := max(now.Sub(u.Since).Hours(), 1./60)
-	return fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate%s", float64(u.TxBytes+u.RxBytes)/1e3/hours, u.MBPerMonth, metered)
+	kB, age := float64(u.TxBytes+u.RxBytes)/1e3, now.Sub(u.Since)
+	if age < startIsOver {
+		return fmt.Sprintf("%.0f kB since the start%s", kB, metered)
+	}
+	return fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate%s", kB/age.Hours(), u.MBPerMonth, metered)
 }
 
 // counted is how much is wrong, by severity.

@@ -134,7 +134,7 @@ func TestHostInTheWay(t *testing.T) {
 		"ip link set docker0 up",
 		"iptables-legacy -A INPUT -s 192.0.2.1 -j DROP", "iptables-nft -A INPUT -s 192.0.2.2 -j DROP", // both backends
 		"ip link add vpn0 type bridge", "ip addr add 172.31.0.1/24 dev vpn0", "ip link set vpn0 up",
-		"ip route add default dev vpn0 table 51820", "ip rule add pref 50 to 10.0.0.0/8 lookup 51820",
+		"ip route add default dev vpn0 table 51820", "ip rule add pref 1 to 10.0.0.0/8 lookup 51820",
 		"nft add table inet firewalld",
 		"nft add chain inet firewalld filter_FORWARD '{ type filter hook forward priority 10; }'",
 		"nft add rule inet firewalld filter_FORWARD reject with icmpx admin-prohibited",
