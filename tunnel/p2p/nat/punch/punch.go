@@ -89,7 +89,7 @@ func (a *Attempts) Coordinate(ctx context.Context, c network.Conn, rtt time.Dura
 }
 
 // roundTrip is that of the path between the two: known from probes, if it is not 0. The exchange of offers takes longer where
-// the peer waits for a relay to see its UDP socket first.
+// the answerer waits for a relay to see its UDP socket, and the coordinator for relays to say where they see the answerer.
 func roundTrip(known, exchange time.Duration) time.Duration {
 	if known > 0 {
 		return min(known, exchange)
@@ -129,8 +129,8 @@ func (q question) wait() {
 }
 
 // Answer makes one attempt as the other side, on a stream of the coordinator, which the
-// caller resets.
-func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
+// caller resets, over a path with round-trip time rtt.
+func (a *Attempts) Answer(ctx context.Context, s network.Stream, rtt time.Duration) {
 	if !a.begin() {
 		a.u.refused.Add(1)
 		if a.u.reported.Due(a.p.Name()) {
@@ -151,6 +151,9 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 		return
 	}
 	a.offered(theirs, eps)
+	if slices.ContainsFunc(eps, a.unproved) { // before it sent its offer the coordinator has made relays see more of it
+		answers = a.u.query(ctx, a.p.ID())
+	}
 	mine := a.u.localOffer(ctx, theirs.Want)
 	mine.Ports, mine.NoPorts = guessed{a}.offer()
 	start := time.Now()
@@ -161,7 +164,8 @@ func (a *Attempts) Answer(ctx context.Context, s network.Stream) {
 	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil || apart != nil { // sync, or the coordinator has read the offer
 		return
 	}
-	rtt, over := time.Since(start), time.Now().Add(attemptTimeout)
+	rtt = roundTrip(rtt, time.Since(start))
+	over := time.Now().Add(attemptTimeout)
 	_ = s.Reset() // its end must not show what came of the dials
 	answers.wait()
 	g, _ := guessed{a}.plan(mine, theirs, eps, time.Now())

@@ -79,7 +79,7 @@ func (t *Table) Conn(c network.Conn) *paths.Conn {
 func (t *Table) AnswerPunch(s network.Stream) {
 	defer s.Reset()
 	if x := t.registry.at(s.Conn()); x != nil {
-		x.peer.attempts.Answer(t.Ctx, s)
+		x.peer.attempts.Answer(t.Ctx, s, x.Path().RTT)
 	}
 }
 

@@ -151,13 +151,15 @@ func TestAllRelaysAreAsked(t *testing.T) {
 	for name, x := range map[string]struct {
 		sees, lacks string // by one relay; in which another one lacks QUIC
 		put         bool   // QUIC is put off there
+		path        bool   // its connections are a member's paths: nobody wants it as a relay
 		asked, wait bool
 	}{
-		"one sees it":                     {v4, v4, true, true, false},
-		"none sees it":                    {"", v4, true, true, true},
-		"one sees it over IPv4 alone":     {v4, v6, true, true, true},
-		"an IP version lacks":             {v4, v6, false, true, true},
-		"it does not, as far as is known": {v4, v4, false, false, false},
+		"one sees it":                     {v4, v4, true, false, true, false},
+		"none sees it":                    {"", v4, true, false, true, true},
+		"one sees it over IPv4 alone":     {v4, v6, true, false, true, true},
+		"an IP version lacks":             {v4, v6, false, false, true, true},
+		"nobody would dial it":            {v4, v6, false, true, false, false},
+		"it does not, as far as is known": {v4, v4, false, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -189,6 +191,7 @@ func TestAllRelaysAreAsked(t *testing.T) {
 				default:
 					connect(missing, v4)
 				}
+				missing.demand.setReservation(!x.path)
 				s := Seen{common: shared, clients: func() []*client { return []*client{there, missing} }}
 				start := time.Now()
 				s.AwaitUDP(t.Context())
@@ -200,6 +203,46 @@ func TestAllRelaysAreAsked(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An IP version that was dialed with success is dialed again when it is lost, and only one that was dialed without success has to wait.
+func TestLostVersionIsDialedAgain(t *testing.T) {
+	const v4, v6 = "/ip4/192.0.2.1/udp/9/quic-v1", "/ip6/2001:db8::1/udp/9/quic-v1"
+	h := connsOf{of: netOfAll{all: make(map[peer.ID][]network.Conn)}}
+	shared := &common{ctx: t.Context(), host: h, Config: Config{Dialer: listens{}, Now: func() time.Duration { return time.Hour }}}
+	c := newClient(shared, peer.AddrInfo{ID: "relay", Addrs: []ma.Multiaddr{ma.StringCast(v4), ma.StringCast(v6)}})
+	s := &session{c: c}
+	conn := func(a string) network.Conn {
+		return &twoEnds{local: ma.StringCast("/ip4/192.0.2.2/udp/1/quic-v1"), remote: ma.StringCast(a)}
+	}
+	first, second := conn(v4), conn(v6)
+	dial := func(conns ...network.Conn) {
+		t.Helper()
+		if !c.demand.ask(time.Hour, true) || !c.demand.hasten() {
+			t.Fatal("not dialed")
+		}
+		h.of.all["relay"] = conns
+		s.dialed()
+	}
+	dial(first)
+	if c.demand.ask(time.Hour+1, true) {
+		t.Error("dialed without success, and again a moment later")
+	}
+	c.demand.dialed(0)
+	dial(first, second)
+	if !c.demand.ask(time.Hour+1, true) {
+		t.Error("dialed with success, and not again")
+	}
+	c.demand.dialed(2 * time.Hour)
+	s.lost([]network.Conn{first, second}, []network.Conn{first})
+	if !c.demand.ask(time.Hour+1, true) {
+		t.Error("not dialed again after the loss")
+	}
+	c.demand.ended()
+	c.demand.dialed(2 * time.Hour)
+	if s.lost([]network.Conn{first}, []network.Conn{first}); c.demand.ask(time.Hour+1, true) {
+		t.Error("nothing was lost, and it is dialed")
 	}
 }
 

@@ -50,7 +50,8 @@ func (s *Seen) AwaitUDP(ctx context.Context) {
 	now, soon := s.Now(), false
 	for _, c := range s.clients() {
 		conns := c.conns()
-		if c.demand.ask(now, len(conns) > 0 && c.missing(conns) != 0 && slices.ContainsFunc(conns, overUDP)) {
+		// Without a session nobody dials: the connections are a member's paths.
+		if c.demand.ask(now, len(conns) > 0 && c.demand.connection() && c.missing(conns) != 0 && slices.ContainsFunc(conns, overUDP)) {
 			soon = true
 			c.wake.Wake()
 		}

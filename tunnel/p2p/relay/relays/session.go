@@ -172,11 +172,31 @@ func (s *session) complete(conns []network.Conn) {
 	}
 	_ = s.c.connect()
 	if hurry {
-		s.c.demand.dialed(s.c.Now() + redialAtMost)
+		s.dialed()
 		s.c.changed.Broadcast()
 	}
 	s.pause = min(2*s.pause, redialAtMost)
 	s.redial = time.Now().Add(s.pause)
+}
+
+// dialed ends a dial that punching asked for. An IP version that was dialed without success is not dialed again soon.
+func (s *session) dialed() {
+	vain := time.Duration(0)
+	if s.c.missing(s.c.conns()) != 0 {
+		vain = s.c.Now() + redialAtMost
+	}
+	s.c.demand.dialed(vain)
+}
+
+// lost has what is gone dialed again: the last connection of a transport soon, that of an IP version when punching asks for it.
+func (s *session) lost(before, now []network.Conn) {
+	gone := func(udp bool) bool { return s.c.lacks(now, udp) && !s.c.lacks(before, udp) }
+	switch {
+	case gone(false) || gone(true):
+		s.redialSoon()
+	case s.c.missing(now)&^s.c.missing(before) != 0:
+		s.c.demand.dialed(0)
+	}
 }
 
 // elsewhere reports whether another relay may be chosen instead of this one, which is crowded: for a moment, once, and not
@@ -235,11 +255,7 @@ func (s *session) wait(conns []network.Conn) bool {
 		}
 		s.redialSoon()
 	case <-c.wake:
-		now := c.conns()
-		gone := func(udp bool) bool { return c.lacks(now, udp) && !c.lacks(conns, udp) } // the last one of a transport
-		if gone(false) || gone(true) {
-			s.redialSoon()
-		}
+		s.lost(conns, c.conns())
 	case <-time.After(max(until, 10*time.Millisecond)):
 	}
 	return true
