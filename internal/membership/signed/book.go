@@ -205,10 +205,51 @@ func (b *Book) wanted(s *Signed) error {
 	if err := b.may(s.Signer, s.Kind); err != nil {
 		return err
 	}
-	if old, ok := b.held[s.subject()]; ok && !b.over(s, &old) {
+	if old, ok := b.held[s.subject()]; ok && !b.over(s, &old) && !b.lacks(s, old.ID) {
 		return errOld
 	}
 	return nil
+}
+
+// lacks reports whether s, older than the statement held of its name, has a former peer ID that bans by name need. A delegate could
+// date back what it signs.
+func (b *Book) lacks(s *Signed, held peer.ID) bool {
+	if s.Kind != Member || s.ID == held || !b.pinned(s.Signer) {
+		return false
+	}
+	all := b.former[s.Name]
+	if i := slices.IndexFunc(all, func(x Signed) bool { return x.ID == s.ID }); i >= 0 {
+		return b.over(s, &all[i])
+	}
+	return len(all) < maxFormer || b.over(s, &all[0])
+}
+
+// remember sets the former statements of a name: of each peer ID but that of the one held the newest, maxFormer in all, the newest last.
+func (b *Book) remember(name string, all []Signed) {
+	was, held := b.former[name], b.held["m"+name].ID
+	slices.SortFunc(all, func(x, y Signed) int { return b.compare(&x, &y) })
+	var keep []Signed
+	for i := len(all) - 1; i >= 0 && len(keep) < maxFormer; i-- {
+		if id := all[i].ID; id != held && !slices.ContainsFunc(keep, func(x Signed) bool { return x.ID == id }) {
+			keep = append(keep, all[i])
+		}
+	}
+	slices.Reverse(keep)
+	digest := &b.digests[part("m"+name)]
+	for i := range was {
+		if delete(b.raws, was[i].raw); b.pinned(was[i].Signer) { // delegates' are not exchanged by themselves
+			*digest ^= was[i].digest()
+		}
+	}
+	for i := range keep {
+		if b.pinned(keep[i].Signer) {
+			b.raws[keep[i].raw] = true // a delegate's may count again, when what replaced it is purged
+			*digest ^= keep[i].digest()
+		}
+	}
+	if b.former[name] = keep; len(keep) == 0 {
+		delete(b.former, name)
+	}
 }
 
 func (b *Book) pinned(id peer.ID) bool { return slices.Contains(b.signers, id) }
@@ -253,38 +294,50 @@ func (b *Book) take(s Signed, most int) error {
 	if !ok && !b.pinned(s.Signer) && b.by[s.Signer] >= most {
 		return fmt.Errorf("%w signed by %s", errFull, s.Signer)
 	}
-	if ok && s.Kind == Member && old.ID != s.ID {
-		all := append(b.former[s.Name], old)
-		b.former[s.Name] = all[max(0, len(all)-maxFormer):]
+	if ok && !b.over(&s, &old) {
+		b.remember(s.Name, append(slices.Clone(b.former[s.Name]), s))
+		return nil
 	}
 	b.put(subject, &s)
-	if s.Kind != Member {
+	switch {
+	case s.Kind != Member:
 		b.purge()
+	case ok && old.ID != s.ID:
+		b.remember(s.Name, append(slices.Clone(b.former[s.Name]), old))
 	}
 	return nil
 }
 
 // over reports whether s replaces old: a pinned key's replaces a delegate's, and a newer one an older one. Of two of one second
 // the greater one counts, everywhere the same.
-func (b *Book) over(s, old *Signed) bool {
+func (b *Book) over(s, old *Signed) bool { return b.compare(s, old) > 0 }
+
+func (b *Book) compare(s, old *Signed) int {
 	if mine, theirs := b.pinned(s.Signer), b.pinned(old.Signer); mine != theirs {
-		return mine
+		if mine {
+			return 1
+		}
+		return -1
 	}
-	return cmp.Or(cmp.Compare(s.Epoch, old.Epoch), cmp.Compare(s.raw, old.raw)) > 0
+	return cmp.Or(cmp.Compare(s.Epoch, old.Epoch), cmp.Compare(s.raw, old.raw))
+}
+
+func (s *Signed) digest() uint64 {
+	sum := sha256.Sum256([]byte(s.raw))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // put holds s in place of what was held of its subject; nil holds nothing.
 func (b *Book) put(subject string, s *Signed) {
 	part := &b.digests[part(subject)]
-	digest := func(x *Signed) uint64 { sum := sha256.Sum256([]byte(x.raw)); return binary.BigEndian.Uint64(sum[:]) }
 	if old, ok := b.held[subject]; ok {
-		*part ^= digest(&old)
+		*part ^= old.digest()
 		b.count(old.Signer, -1)
 		delete(b.raws, old.raw)
 		delete(b.held, subject)
 	}
 	if s != nil {
-		*part ^= digest(s)
+		*part ^= s.digest()
 		b.count(s.Signer, 1)
 		b.held[subject] = *s
 		b.raws[s.raw] = true
@@ -316,7 +369,7 @@ func (b *Book) forget(nodes []mesh.Node) {
 		slices.SortFunc(gone, func(x, y Signed) int { return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(x.raw, y.raw)) })
 		for i := range gone[:min(n-maxHeld, len(gone))] {
 			b.put(gone[i].subject(), nil)
-			delete(b.former, gone[i].Name)
+			b.remember(gone[i].Name, nil)
 		}
 	}
 }
@@ -328,8 +381,8 @@ func (b *Book) purge() {
 			b.put(subject, nil)
 		}
 	}
-	for name, all := range b.former {
-		b.former[name] = slices.DeleteFunc(all, func(s Signed) bool { return b.authority(&s) != nil })
+	for name, all := range maps.Clone(b.former) {
+		b.remember(name, slices.DeleteFunc(slices.Clone(all), func(s Signed) bool { return b.authority(&s) != nil }))
 	}
 	clear(b.seen)
 }

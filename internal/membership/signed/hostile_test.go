@@ -196,6 +196,23 @@ func TestBanByNameBansTheKey(t *testing.T) {
 		t.Fatal(errA, errB)
 	}
 	wantAdmitted(t, later, s, "edge-1=10.244.9.0/24")
+	// And one that has the newest statement from elsewhere.
+	fed := NewBook([]peer.ID{op.id})
+	for _, x := range b.Statements() {
+		if _, err := fed.Add(x.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAdmitted(t, fed, s, "edge-1=10.244.9.0/24 edge-9=10.244.3.0/24")
+	for i, want := range []int{1, 0} {
+		if n, _, errA, errB := exchange(t, fed, b); n.Added != want || errA != nil || errB != nil {
+			t.Fatalf("exchange %d: %+v, %v, %v", i, n, errA, errB)
+		}
+	}
+	wantAdmitted(t, fed, s, "edge-1=10.244.9.0/24")
+	if fed.Digest() != b.Digest() {
+		t.Error("they still differ")
+	}
 	// With another key the node comes back, and the stolen ones do not.
 	if _, err := b.Add(op.sign(t, member("edge-7", newSigner(t).id, 6, "10.244.1.0/24"))); err != nil {
 		t.Fatal(err)
