@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,6 +23,12 @@ import (
 func hideBridges() error {
 	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("none", "/proc/sys/net/bridge", "tmpfs", 0, ""))
+}
+
+// configure has sysctl.d set one of br_netfilter's switches, for this thread.
+func configure() error {
+	return errors.Join(unix.Mount("none", "/etc/sysctl.d", "tmpfs", 0, ""),
+		os.WriteFile("/etc/sysctl.d/k8s.conf", []byte("net.bridge.bridge-nf-call-ip6tables = 1\n"), 0o600))
 }
 
 func showBridges() error { return unix.Unmount("/proc/sys/net/bridge", 0) }
@@ -127,11 +134,11 @@ func TestBridgeFilterMissing(t *testing.T) {
 	}
 }
 
-// TestBridgeFilterLoaded: br_netfilter, loaded for ours, leaves the bridges of others as they were.
+// TestBridgeFilterLoaded: br_netfilter, loaded for ours, leaves the bridges of others as they were, and what sysctl.d sets.
 func TestBridgeFilterLoaded(t *testing.T) {
 	ns := enter(t)
 	err := onThread(ns, func() error {
-		if err := hideBridges(); err != nil {
+		if err := errors.Join(hideBridges(), configure()); err != nil {
 			return err
 		}
 		return sysctl.LoadBridgeFilter(showBridges)
@@ -139,8 +146,8 @@ func TestBridgeFilterLoaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"iptables", "ip6tables", "arptables"} {
-		if v, err := sysctl.Read("net/bridge/bridge-nf-call-" + key); v != "0" || err != nil {
+	for key, want := range map[string]string{"iptables": "0", "ip6tables": "1", "arptables": "0"} {
+		if v, err := sysctl.Read("net/bridge/bridge-nf-call-" + key); v != want || err != nil {
 			t.Errorf("bridge-nf-call-%s is %s: %v", key, v, err)
 		}
 	}

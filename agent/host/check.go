@@ -144,7 +144,7 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 		out = append(out, finding("ipv6", findings.Warning, "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
 	}
 	if !w.Keep && !sysctl.BridgeFilter() {
-		out = append(out, findings.Warningf("bridge-filter", "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge",
+		out = append(out, findings.Warningf("bridge-filter", "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge. Where modprobe does not find it, use a kernel with CONFIG_BRIDGE_NETFILTER",
 			"the kernel module br_netfilter is missing: pods of this node reach each other past all firewall rules, so that a Service times out whose endpoint is on the client's own node"))
 	}
 	detail, remedy := rtnetlink.CheckRoutes(s)
