@@ -16,8 +16,6 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
-	"edgemesh/internal/watchdog"
 )
 
 // inFirewall are the reference plugins whose ADD makes rules there, and none twice.
@@ -29,51 +27,97 @@ const callTimeout = 10 * time.Second
 // Network is the one whose pods are looked at.
 type Network struct {
 	Name     string
-	BinDir   string // where the plugins are
-	DataDir  string // records of the pods' addresses
-	CacheDir string // where the runtime caches results (libcni.CacheDir)
+	BinDir   string                        // where the plugins are
+	CacheDir string                        // where the runtime caches results (libcni.CacheDir)
+	Living   func() ([]ipam.Living, error) // the attachments that there are: a runtime may leave results behind
 }
 
-// Restore calls CHECK of these plugins for each pod, and ADD where that fails. made are the pods for which ADD was called, failed those
-// for which it fails, and why.
-func (n Network) Restore(ctx context.Context) (made, failed []string, err error) {
-	cni := libcni.NewCNIConfigWithCacheDir([]string{n.BinDir}, n.CacheDir, nil)
-	all, err := cni.GetCachedAttachments("")
-	all = slices.DeleteFunc(all, func(a *libcni.NetworkAttachment) bool { return a.Network != n.Name })
-	if err != nil || len(all) == 0 {
-		return nil, nil, err
+// multusDir, below the runtime's cache, is that of Multus for the networks that it delegates to (its key cniDir).
+const multusDir = "multus"
+
+// Again is an attachment whose plugins' ADD was called again.
+type Again struct {
+	ID  string // of the attachment
+	Pod string // NAMESPACE/NAME, or its container
+	Err error  // why its rules are not back, nil when they are
+
+	at     *libcni.NetworkAttachment
+	called []*libcni.PluginConfig
+}
+
+// Restore calls CHECK of these plugins for each pod, and ADD where that fails.
+func (n Network) Restore(ctx context.Context) (again []Again, err error) {
+	var all []*libcni.NetworkAttachment
+	cnis := map[*libcni.NetworkAttachment]*libcni.CNIConfig{}
+	for _, dir := range []string{n.CacheDir, filepath.Join(n.CacheDir, multusDir)} {
+		cni := libcni.NewCNIConfigWithCacheDir([]string{n.BinDir}, dir, nil)
+		cached, err := cni.GetCachedAttachments("")
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range cached {
+			if a.Network == n.Name {
+				all, cnis[a] = append(all, a), cni
+			}
+		}
 	}
-	living, err := podlink.Host{Store: n.DataDir}.Living() // a runtime may leave results behind
+	if len(all) == 0 {
+		return nil, nil
+	}
+	living, err := n.Living()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, a := range all {
-		if !slices.ContainsFunc(living, func(l ipam.Living) bool { return l.Owner.ContainerID == a.ContainerID && l.Owner.IfName == a.IfName }) {
+		if !lives(living, a) {
 			continue
 		}
-		watchdog.Step(ctx)
-		again, err := n.restore(ctx, cni, a)
-		if again {
-			made = append(made, podOf(a))
-		}
-		if err != nil {
-			failed = append(failed, fmt.Sprintf("%s: %v", podOf(a), err))
+		called, err := n.restore(ctx, cnis[a], a)
+		if len(called) > 0 || err != nil {
+			again = append(again, Again{ID: a.ContainerID + " " + a.IfName, Pod: podOf(a), Err: err, at: a, called: called})
 		}
 	}
-	return made, failed, ctx.Err()
+	return again, ctx.Err()
 }
 
-func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.NetworkAttachment) (again bool, err error) {
+// Forget calls DEL for those whose pods are gone: their own DEL may have been before the ADD, and the rules would lead to whoever has
+// the address next. It returns those whose DEL failed.
+func (n Network) Forget(ctx context.Context, again []Again) (left []Again, err error) {
+	living, err := n.Living()
+	if err != nil {
+		return again, err
+	}
+	for _, x := range again {
+		if lives(living, x.at) {
+			continue
+		}
+		var failed error
+		for _, conf := range slices.Backward(x.called) {
+			failed = errors.Join(failed, n.call(ctx, "DEL", x.at, conf))
+		}
+		if failed != nil {
+			left, err = append(left, x), errors.Join(err, fmt.Errorf("%s: %w", x.Pod, failed))
+		}
+	}
+	return left, err
+}
+
+func lives(all []ipam.Living, a *libcni.NetworkAttachment) bool {
+	return slices.ContainsFunc(all, func(l ipam.Living) bool { return l.Owner.ContainerID == a.ContainerID && l.Owner.IfName == a.IfName })
+}
+
+// restore returns those plugins whose ADD was called.
+func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.NetworkAttachment) (called []*libcni.PluginConfig, err error) {
 	list, err := libcni.ConfListFromBytes(a.Config)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	result, err := cni.GetNetworkListCachedResult(list, &libcni.RuntimeConf{ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName})
 	if err == nil && result == nil {
 		err = errors.New("the runtime has not kept the pod's result")
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, p := range list.Plugins {
 		if !slices.Contains(inFirewall, p.Network.Type) {
@@ -92,17 +136,20 @@ func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.N
 		values["runtimeConfig"] = args
 		conf, err := libcni.InjectConf(p, values)
 		if err != nil {
-			return again, err
+			return called, err
 		}
 		if n.call(ctx, "CHECK", a, conf) == nil {
 			continue
 		}
-		again = true
+		if living, err := n.Living(); err != nil || !lives(living, a) { // it may have gone since, and its rules with it
+			return called, err
+		}
+		called = append(called, conf)
 		if err := n.call(ctx, "ADD", a, conf); err != nil {
-			return again, fmt.Errorf("%s: %w", p.Network.Type, err)
+			return called, fmt.Errorf("%s: %w", p.Network.Type, err)
 		}
 	}
-	return again, nil
+	return called, nil
 }
 
 // call calls one plugin.

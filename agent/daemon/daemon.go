@@ -294,7 +294,7 @@ func (d *daemon) checkRanges(s mesh.State, p plan) (admitted mesh.State, warning
 // half a data plane behind.
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State) (err error) {
 	p, _ := d.force.plan()
-	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), confirmed: d.source.Confirmed()}
+	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: d.source.Confirmed()}
 	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
 	}
@@ -421,12 +421,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	if d.deputy != nil {
 		wg.Go(func() { d.visits(answerer).Run(ctx) })
 	}
-	if w, err := d.kernel.host.NewWatcher(); err != nil {
-		d.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
-	} else {
-		wg.Go(func() { w.Run(ctx, d.kernel.changed.Wake) })
-		d.kernel.changed.Wake() // for what changed before
-	}
+	d.kernel.watch(ctx, &wg)
 	why := d.kernel.serving(nil)
 	d.source.SetServing(why)
 	if why != nil {

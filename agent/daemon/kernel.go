@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -21,6 +22,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/cni/conf"
+	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/api"
@@ -33,7 +35,7 @@ import (
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
-// keeps the outcome. The first seven fields are set once, before it is used.
+// keeps the outcome. The first eight fields are set once, before it is used.
 type kernel struct {
 	host    *host.Host
 	cni     *cniconf.Installer
@@ -42,8 +44,11 @@ type kernel struct {
 	force   *inForce
 	canHold func(host.Capabilities) // called with what the kernel can hold
 	changed wake.One                // wakes the repair
+	gone    wake.One                // wakes keepHostPorts
 	// confirmed is closed once pods may be given addresses of the blocks in force.
 	confirmed <-chan struct{}
+
+	flushes atomic.Uint64 // host.Flushed, as flushed saw it
 
 	applying sync.Mutex // one apply at a time; locked before mu
 
@@ -52,7 +57,7 @@ type kernel struct {
 	waits   error              // why the conflist is not in place, nil when it is
 	inWay   []findings.Finding // what on the host blocks the pod network, as of the last repair
 	probed  []findings.Finding // what its firewall does, as of the last probes
-	lost    []string           // pods whose hostPorts lead nowhere, as of the last repair
+	lost    []chained.Again    // pods whose hostPorts lead nowhere, as of the last look
 }
 
 // apply sets kernel state and the plugin's files; the repair calls it, too. The plan is
@@ -85,25 +90,103 @@ func (k *kernel) apply(ctx context.Context) error {
 	return err
 }
 
-// restore has the plugins behind ours make their rules again that another program has removed from the firewall.
-func (k *kernel) restore(ctx context.Context) {
-	if p, _ := k.force.plan(); p.Host.Keep {
-		return
+// watch wakes the repair when the kernel's state changes, and keeps hostPorts, until ctx ends; wg waits for it.
+func (k *kernel) watch(ctx context.Context, wg *sync.WaitGroup) {
+	if w, err := k.host.NewWatcher(); err != nil {
+		k.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
+	} else {
+		wg.Go(func() { w.Run(ctx, k.changed.Wake) })
+		k.changed.Wake() // for what changed before
 	}
+	wg.Go(func() { k.keepHostPorts(ctx) })
+}
+
+// due waits until the next repair: for so long, or until something has changed. It reports whether ctx goes on.
+func (k *kernel) due(ctx context.Context, wait time.Duration, rested time.Time) bool {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
+	case <-k.changed:
+		wake.Sleep(ctx, max(repairDebounce, time.Until(rested)))
+	}
+	return ctx.Err() == nil
+}
+
+// flushed wakes keepHostPorts if other programs have removed rules since the last call, or may have, or some are not back yet.
+func (k *kernel) flushed(mayHave bool) {
+	n := k.host.Flushed()
+	if before := k.flushes.Swap(n); n != before || mayHave || len(k.hostPorts()) > 0 {
+		k.gone.Wake()
+	}
+}
+
+// keepHostPorts has the plugins behind ours make their rules again whenever another program may have removed them from the firewall,
+// until ctx ends. It is no part of the repair: plugins may wait long for the firewall's lock, and our own rules must not.
+func (k *kernel) keepHostPorts(ctx context.Context) {
+	made := map[string]chained.Again{} // by attachment
+	var settled <-chan time.Time
+	k.gone.Wake() // what was flushed while no agent ran
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.gone:
+			for _, x := range k.restore(ctx) {
+				made[x.ID] = x
+			}
+		case <-settled:
+			left, err := k.network().Forget(ctx, slices.Collect(maps.Values(made)))
+			if err != nil && ctx.Err() == nil {
+				k.log.Warn("rules for hostPorts of pods that are gone could not be removed; trying again", "err", err)
+			}
+			clear(made)
+			for _, x := range left {
+				made[x.ID] = x
+			}
+		}
+		if settled = nil; len(made) > 0 {
+			settled = time.After(podGoes)
+		}
+	}
+}
+
+// network is the one that the plugins behind ours serve.
+func (k *kernel) network() chained.Network {
 	cache := libcni.CacheDir
 	if dir := filepath.Dir(k.pods.DataDir); filepath.Base(dir) == "networks" { // the runtime's cache is beside it
 		cache = filepath.Dir(dir)
 	}
-	made, failed, err := chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), DataDir: k.pods.DataDir, CacheDir: cache}.Restore(ctx)
-	if err != nil && ctx.Err() == nil {
-		k.log.Error("could not look for hostPorts whose firewall rules are gone; trying again at the next look", "err", err)
+	return chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), CacheDir: cache, Living: podlink.Host{Store: k.pods.DataDir}.Living}
+}
+
+// restore has the plugins behind ours make their rules again that another program has removed from the firewall.
+func (k *kernel) restore(ctx context.Context) []chained.Again {
+	if p, _ := k.force.plan(); p.Host.Keep {
+		return nil
 	}
-	if len(made) > len(failed) {
-		k.log.Info("rules for hostPorts were gone from the host's firewall, and are back", "pods", made)
+	again, err := k.network().Restore(ctx)
+	var back []string
+	var lost []chained.Again
+	for _, x := range again {
+		if x.Err == nil {
+			back = append(back, x.Pod)
+		} else {
+			lost = append(lost, x)
+		}
+	}
+	if len(back) > 0 {
+		k.log.Info("rules for hostPorts were gone from the host's firewall, and are back", "pods", back)
+	}
+	if err != nil { // what was lost before still is
+		if ctx.Err() == nil {
+			k.log.Error("could not look for hostPorts whose firewall rules are gone; trying again at the next look", "err", err)
+		}
+		return again
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lost = failed
+	k.lost = lost
+	return again
 }
 
 // hostPorts are those that restore could not bring back.
@@ -111,10 +194,9 @@ func (k *kernel) hostPorts() []findings.Finding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var out []findings.Finding
-	for _, text := range k.lost {
-		pod, why, _ := strings.Cut(text, ": ")
+	for _, x := range k.lost {
 		out = append(out, findings.Brokenf("host-ports", "fix the cause; the agent tries again every 30 s; or delete the pod",
-			"the firewall rules for this pod's hostPorts are gone, and its CNI plugin does not make them again: %s", why).About(pod))
+			"the firewall rules for this pod's hostPorts are gone, and its CNI plugin does not make them again: %v", x.Err).About(x.Pod))
 	}
 	return out
 }
@@ -236,6 +318,7 @@ const (
 	probeRest      = 10 * time.Second       // least time between two probes: some programs change it all the time
 	statusEvery    = 5 * time.Second        // the same while new pods get no network
 	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
+	podGoes        = 5 * time.Second        // how long a pod's removal takes, from its plugins' DEL to ours
 	repairRest     = 2 * time.Second        // least time between two repairs: other programs change the firewall often
 )
 
@@ -286,10 +369,8 @@ func (r repairer) run(ctx context.Context) {
 	wait := repairEvery
 	rested := time.Now() // no repair before
 	look := nextLook{last: time.Now()}
-	flushed := uint64(0)
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
 	work, end := r.loop.Begin(ctx)
-	r.kernel.restore(work) // what was flushed while no agent ran
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := r.kernel.addresses()
@@ -297,14 +378,8 @@ func (r repairer) run(ctx context.Context) {
 		r.followMesh(addrs)
 		relay.report(r.relay.Enabled, r.node.RelayAddrs(r.relay.Announce))
 		end()
-		select {
-		case <-ctx.Done():
+		if !r.kernel.due(ctx, wait, rested) {
 			return
-		case <-time.After(wait):
-		case <-r.kernel.changed:
-			if !wake.Sleep(ctx, max(repairDebounce, time.Until(rested))) {
-				return
-			}
 		}
 		work, end = r.loop.Begin(ctx)
 		err := r.kernel.apply(work)
@@ -317,10 +392,7 @@ func (r repairer) run(ctx context.Context) {
 		}
 		r.kernel.repaired(err)
 		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
-		if n := r.kernel.host.Flushed(); n != flushed || untilLook == 0 || len(r.kernel.hostPorts()) > 0 {
-			flushed = n
-			r.kernel.restore(work)
-		}
+		r.kernel.flushed(untilLook == 0)
 		r.kernel.look(work, untilLook == 0)
 		watchdog.Step(work)
 		if untilLook == 0 {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,11 +131,16 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 	l.log.Warn("this node's own pods are connected as the last membership says; nothing else works yet", "blocks", p.Self.PodCIDRs)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	k.watch(ctx, &wg)
 	wg.Go(func() {
-		for wake.Sleep(ctx, repairEvery) {
+		var rested time.Time
+		for wait := repairEvery; k.due(ctx, wait, rested); rested = time.Now().Add(repairRest) {
+			wait = repairEvery
 			if err := k.apply(ctx); err != nil && ctx.Err() == nil {
-				l.log.Error("could not set kernel state; retrying", "every", repairEvery, "err", err)
+				wait = retryEvery
+				l.log.Error("could not set kernel state; retrying", "every", wait, "err", err)
 			}
+			k.flushed(false)
 		}
 	})
 	l.stop = func() {
@@ -165,7 +171,7 @@ func (l *localPods) plan(listed mesh.PeerID) (plan, error) {
 func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
 	known := make(chan struct{})
 	close(known)
-	k := &kernel{cni: installer(l.cfg, l.log), log: l.log, force: &inForce{now: p}, canHold: func(host.Capabilities) {}, changed: wake.NewOne(), confirmed: known}
+	k := &kernel{cni: installer(l.cfg, l.log), log: l.log, force: &inForce{now: p}, canHold: func(host.Capabilities) {}, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: known}
 	pods, err := prepareCNI(k.cni, l.cfg.CNIMode)
 	if err != nil {
 		return k, nil, err

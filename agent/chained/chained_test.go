@@ -1,0 +1,128 @@
+package chained
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"edgemesh/cni/ipam"
+)
+
+// bench is a runtime's cache and a portmap that writes down its calls; CHECK fails.
+type bench struct {
+	t     *testing.T
+	n     Network
+	calls string
+}
+
+func newBench(t *testing.T) *bench {
+	dir := t.TempDir()
+	b := &bench{t: t, n: Network{Name: "edgemesh", BinDir: dir, CacheDir: filepath.Join(dir, "cache")}, calls: filepath.Join(dir, "calls")}
+	script := "#!/bin/sh\ncat > /dev/null\necho $CNI_COMMAND $CNI_CONTAINERID >> " + b.calls + "\n[ $CNI_COMMAND != CHECK ]\n"
+	if err := os.WriteFile(filepath.Join(dir, "portmap"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// cache notes an attachment below dir, as libcni does.
+func (b *bench) cache(dir, container string) {
+	b.t.Helper()
+	config := `{"cniVersion": "1.0.0", "name": "edgemesh", "plugins": [{"type": "edgemesh-cni"}, {"type": "portmap", "capabilities": {"portMappings": true}}]}`
+	text, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": container, "config": []byte(config), "ifName": "eth0", "networkName": "edgemesh",
+		"cniArgs":        [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", container}},
+		"capabilityArgs": map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}}},
+		"result":         map[string]any{"cniVersion": "1.0.0", "ips": []map[string]any{{"address": "10.244.1.2/24"}}},
+	})
+	results := filepath.Join(b.n.CacheDir, dir, "results")
+	if err == nil {
+		err = os.MkdirAll(results, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(results, "edgemesh-"+container+"-eth0"), text, 0o600)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// lives has Living return one list of containers after the other, the last one for ever.
+func (b *bench) lives(lists ...string) {
+	b.n.Living = func() (out []ipam.Living, err error) {
+		for c := range strings.FieldsSeq(lists[0]) {
+			out = append(out, ipam.Living{Owner: ipam.Owner{ContainerID: c, IfName: "eth0"}})
+		}
+		if len(lists) > 1 {
+			lists = lists[1:]
+		}
+		return out, nil
+	}
+}
+
+func (b *bench) called(want ...string) {
+	b.t.Helper()
+	text, _ := os.ReadFile(b.calls)
+	if got := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' }); !slices.Equal(got, want) {
+		b.t.Errorf("calls %q, want %q", got, want)
+	}
+}
+
+func (b *bench) restore() []Again {
+	b.t.Helper()
+	again, err := b.n.Restore(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return again
+}
+
+// A pod that goes while others are looked at gets no rules, and one whose own DEL was before the ADD loses them again.
+func TestPodGoes(t *testing.T) {
+	b := newBench(t)
+	b.cache("", "a")
+	b.cache("", "b")
+	b.lives("a b", "a b", "a") // at the begin, before the ADD of a, of b
+	again := b.restore()
+	b.called("CHECK a", "ADD a", "CHECK b")
+	if len(again) != 1 || again[0].Pod != "default/a" || again[0].Err != nil {
+		t.Fatalf("restored %+v", again)
+	}
+	if left, err := b.n.Forget(t.Context(), again); len(left) > 0 || err != nil {
+		t.Error(left, err)
+	}
+	b.called("CHECK a", "ADD a", "CHECK b")
+	b.lives("")
+	if left, err := b.n.Forget(t.Context(), again); len(left) > 0 || err != nil {
+		t.Error(left, err)
+	}
+	b.called("CHECK a", "ADD a", "CHECK b", "DEL a")
+}
+
+// Pods whose network Multus delegated to us have their results in its own cache. Those that a runtime left behind are not looked at.
+func TestCaches(t *testing.T) {
+	b := newBench(t)
+	b.cache(multusDir, "m")
+	b.cache("", "stale")
+	b.lives("m")
+	if again := b.restore(); len(again) != 1 || again[0].Pod != "default/m" {
+		t.Errorf("restored %+v", again)
+	}
+	b.called("CHECK m", "ADD m")
+}
+
+// A plugin that is not there is named by pod.
+func TestNoPlugin(t *testing.T) {
+	b := newBench(t)
+	b.cache("", "a")
+	b.lives("a")
+	if err := os.Remove(filepath.Join(b.n.BinDir, "portmap")); err != nil {
+		t.Fatal(err)
+	}
+	if again := b.restore(); len(again) != 1 || again[0].Pod != "default/a" || again[0].Err == nil {
+		t.Errorf("restored %+v", again)
+	}
+}
