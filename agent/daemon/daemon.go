@@ -154,7 +154,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		o.Log.Warn(f.Text, "remedy", f.Remedy)
 	}
 	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, log: o.Log}
-	local := &localPods{cfg: cfg, log: o.Log, waiting: w, ready: dog.Ready}
+	local := &localPods{cfg: cfg, portable: o.PortableTUN, log: o.Log, waiting: w, ready: dog.Ready}
 	defer func() {
 		local.end()
 		if err := w.end(); err != nil {
@@ -163,17 +163,21 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	}()
 	for {
 		err := attempt(ctx, cfg, o, dog, w, local)
-		if err == nil || ctx.Err() != nil || !local.keep(ctx, err) {
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if !wake.Sleep(ctx, retryEvery) {
+		again := local.keep(ctx, err)
+		if again == 0 {
+			return err
+		}
+		if !wake.Sleep(ctx, again) {
 			return nil
 		}
 	}
 }
 
 // attempt runs an agent that has the state directory. The error is a badKeyError or an otherKeyError, wrapped, where it is for want of
-// this node's key.
+// this node's key, and ErrLANInside, wrapped, where the host would lose its LAN.
 func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Watchdog, w *firstStart, local *localPods) error {
 	local.id = ""
 	key, err := identity.LoadOrCreate(cfg.StateDir)
@@ -188,9 +192,6 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	if err != nil {
 		return configError(err)
 	}
-	for _, f := range noted {
-		o.Log.Warn(f.Text, "remedy", f.Remedy)
-	}
 	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New()}
 	memory.AfterStart()
 	via, err := proxyOf(cfg, d.force.inside)
@@ -203,8 +204,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	local.cfg, local.id = cfg, mesh.PeerID(id.String())
 	waits := func(err error) {
 		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
-		w.because(err)
-		local.begin(ctx, "") // a new key
+		w.because(err, local.begin(ctx, "")) // a new key
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
 		Access:   client.Access{Names: d.names, Upkeep: d.upkeep},
@@ -225,6 +225,13 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 			return nil // stopped while the API had no answer yet
 		}
 		return err
+	}
+	p, _ := d.force.plan()
+	if err := refuseLAN(p.Host); err != nil {
+		return err
+	}
+	for _, f := range noted {
+		o.Log.Warn(f.Text, "remedy", f.Remedy)
 	}
 	local.end()
 	if err := w.end(); err != nil {
@@ -297,9 +304,6 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: d.source.Confirmed()}
 	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
-	}
-	if err := refuseLAN(p.Host); err != nil {
-		return err
 	}
 	if ignored := endpoint.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)

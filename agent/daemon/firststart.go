@@ -11,7 +11,7 @@ import (
 )
 
 // firstStart answers the operator while the agent has no membership to start with: a first
-// start for which the API has no complete answer, or a key that cannot be read. It serves from the first problem on.
+// start for which the API has no complete answer, a key that cannot be read, or a LAN inside the pod range. It serves from the first problem on.
 type firstStart struct {
 	dir   string // the runtime directory
 	log   *slog.Logger
@@ -34,13 +34,19 @@ func (w *firstStart) is(node, peerID, source string) {
 	w.node, w.peerID, w.source = node, peerID, source
 }
 
-// because notes why the agent waits for its first membership.
-func (w *firstStart) because(err error) {
+// because notes why the agent waits for its first membership. connected: this node's own pods have their network meanwhile, for there is
+// a snapshot, which has another key for it.
+func (w *firstStart) because(err error, connected bool) {
 	w.mu.Lock()
-	source := w.source
+	source, id := w.source, w.peerID
 	w.mu.Unlock()
-	w.says(findings.Brokenf("membership", membershipRemedy(source),
-		"the agent waits for its first membership, and pods of this node have no network until then: %s", wording.OneLine(err.Error())))
+	f := findings.Brokenf("membership", membershipRemedy(source),
+		"the agent waits for its first membership, and pods of this node have no network until then: %s", wording.OneLine(err.Error()))
+	if connected {
+		f = findings.Brokenf("key", "restore identity.key from a backup; with the new key the node joins as soon as "+source+" has it",
+			"this node reaches no other: the membership that it saved has another key for it than its own, %s, and %s does not have that yet: %s; its own pods have their network", id, source, wording.OneLine(err.Error()))
+	}
+	w.says(f)
 }
 
 // says notes what keeps the agent from its work.

@@ -18,8 +18,8 @@ func TestFirstStart(t *testing.T) {
 	if _, err := c.Status(t.Context()); !errors.Is(err, control.ErrNotRunning) {
 		t.Fatalf("before there is anything to say: %v", err)
 	}
-	w.because(errors.New("one\ntwo"))
-	w.because(errors.New("PodNetwork cluster: missing"))
+	w.because(errors.New("one\ntwo"), false)
+	w.because(errors.New("PodNetwork cluster: missing"), false)
 	status, err := c.Status(t.Context())
 	if err != nil || status.Node != "edge-1" || len(status.Problems) != 1 || !strings.Contains(status.Problems[0].Text, "PodNetwork cluster: missing") {
 		t.Errorf("status %+v, %v", status, err)
@@ -30,6 +30,12 @@ func TestFirstStart(t *testing.T) {
 	}
 	if _, err := c.Ping(t.Context(), control.PingRequest{Target: "edge-2", Count: 1}); err == nil || !strings.Contains(err.Error(), "first membership") {
 		t.Errorf("ping: %v", err)
+	}
+	// Where a snapshot connects the node's own pods, it is the key that lacks.
+	w.is("edge-1", "12D3new", "the Kubernetes API")
+	w.because(errors.New("no route"), true)
+	if found := w.findings(); len(found) != 1 || found[0].ID != "key" || !strings.Contains(found[0].Text, "12D3new") || !strings.Contains(found[0].Text, "its own pods have their network") {
+		t.Errorf("with a new key: %+v", found)
 	}
 	if err := w.end(); err != nil {
 		t.Fatal(err)

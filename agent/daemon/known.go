@@ -86,26 +86,44 @@ func (e badKeyError) Unwrap() error { return e.error }
 
 // localPods keeps this node's own pods connected, as the snapshot has its blocks, while its key does not let it join the others.
 type localPods struct {
-	cfg     config.Config
-	id      mesh.PeerID // "" while the key cannot be read
-	log     *slog.Logger
-	waiting *firstStart
-	ready   func(string)
+	cfg      config.Config
+	id       mesh.PeerID // "" while the key cannot be read
+	portable bool        // as Options.PortableTUN
+	log      *slog.Logger
+	waiting  *firstStart
+	ready    func(string)
 
+	said string
 	stop func()
 }
 
-// keep reports whether an attempt to start that failed with err is worth another one: it is for want of the key, and this node's own
-// pods have their network meanwhile.
-func (l *localPods) keep(ctx context.Context, err error) bool {
+// keep says after how long an attempt to start that failed with err is worth another one, 0 for never. It is where it failed for want of
+// the key, and this node's own pods have their network meanwhile; or for a LAN inside of ranges that were in force before, as after a
+// move: nothing is set then, and the next attempt refuses it again.
+func (l *localPods) keep(ctx context.Context, err error) time.Duration {
+	why := wording.OneLine(err.Error())
+	if _, unknown := l.plan(""); errors.Is(err, ErrLANInside) && unknown == nil {
+		l.says("waiting for other addresses: "+why, findings.Brokenf("addresses", "give the cluster other podCIDRs, or this host's network other addresses; the agent tries again every 5 s",
+			"this node has no pod network: %s", why).About("podCIDRs"))
+		return statusEvery
+	}
 	var other otherKeyError
 	if !errors.As(err, &other) && !errors.As(err, new(badKeyError)) || !l.begin(ctx, other.listed) {
-		return false
+		return 0
 	}
-	l.ready("this node's own pods are connected; waiting for its key: " + wording.OneLine(err.Error()))
-	l.waiting.says(findings.Brokenf("key", "restore identity.key from a backup; or remove it and give the membership the peer ID that `edgemesh-agent id` prints then; the agent tries again every 2 s",
-		"this node reaches no other: %s; its own pods have their network", wording.OneLine(err.Error())))
-	return true
+	l.says("this node's own pods are connected; waiting for its key: "+why,
+		findings.Brokenf("key", "restore identity.key from a backup; or remove it and give the membership the peer ID that `edgemesh-agent id` prints then; the agent tries again every 2 s",
+			"this node reaches no other: %s; its own pods have their network", why))
+	return retryEvery
+}
+
+// says passes on, and logs when it changes, what keeps the agent from its work.
+func (l *localPods) says(status string, f findings.Finding) {
+	if l.ready(status); l.said != f.Text {
+		l.said = f.Text
+		l.log.Error("running degraded: "+f.Text, "remedy", f.Remedy)
+	}
+	l.waiting.says(f)
 }
 
 // begin connects this node's pods, if the snapshot has this node, with that key if one is given.
@@ -115,6 +133,10 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 	}
 	p, err := l.plan(listed)
 	if err != nil {
+		return false
+	}
+	if err := refuseLAN(p.Host); err != nil {
+		l.log.Error("this node's own pods have no network", "err", err)
 		return false
 	}
 	k, device, err := l.kernel(p)
@@ -177,7 +199,7 @@ func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
 		return k, nil, err
 	}
 	k.pods = pods
-	device, err := openDevice(l.cfg, false, p.Host.MTU, l.log)
+	device, err := openDevice(l.cfg, l.portable, p.Host.MTU, l.log)
 	if err != nil {
 		return k, nil, err
 	}
@@ -220,7 +242,7 @@ func (d *daemon) openPorts(n nodeConfig) error {
 	}
 	d.cfg.Listen = n.cfg.Listen
 	d.metrics, err = listenMetrics(n.cfg.MetricsAddress)
-	if n.cfg.MetricsAddress == config.DefaultMetricsAddress && errors.Is(err, unix.EADDRINUSE) {
+	if n.cfg.MetricsUnset && errors.Is(err, unix.EADDRINUSE) {
 		if d.metrics, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
 			d.degraded("metricsAddress", "stop the other program and restart the agent, or set metricsAddress",
 				"another program has %s; until the next start metrics and probes are at %s", config.DefaultMetricsAddress, d.metrics.Addr())

@@ -83,6 +83,9 @@ type Config struct {
 	Log            logs.Config    `json:"log"`       // format and first level
 	TUNQueues      int            `json:"tunQueues"` // accepted without effect: the TUN has one queue
 
+	// MetricsUnset: nobody has chosen MetricsAddress, which is the default.
+	MetricsUnset bool `json:"-"`
+
 	// HostNamed: nothing but the host's name says NodeName, which is "" where that is not a node's name. See As.
 	HostNamed bool `json:"-"`
 
@@ -95,6 +98,7 @@ type Config struct {
 // document is the file as written, over the defaults.
 type document struct {
 	Config
+	Metrics *string         `json:"metricsAddress"`
 	Listen  []string        `json:"listen"`
 	Signers []string        `json:"signers"`
 	Relay   relayDocument   `json:"relay"`
@@ -107,14 +111,13 @@ type document struct {
 
 // defaults is what an empty file means.
 var defaults = document{Config: Config{
-	StateDir:       DefaultStateDir,
-	RuntimeDir:     DefaultRuntimeDir,
-	CNIConfDir:     DefaultCNIConfDir,
-	CNIBinDir:      DefaultCNIBinDir,
-	CNIDataDir:     DefaultCNIDataDir,
-	LAN:            LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
-	MetricsAddress: DefaultMetricsAddress,
-	Discovery:      Discovery{MDNS: true, PortMapping: true},
+	StateDir:   DefaultStateDir,
+	RuntimeDir: DefaultRuntimeDir,
+	CNIConfDir: DefaultCNIConfDir,
+	CNIBinDir:  DefaultCNIBinDir,
+	CNIDataDir: DefaultCNIDataDir,
+	LAN:        LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
+	Discovery:  Discovery{MDNS: true, PortMapping: true},
 }}
 
 // Discovery is the `discovery` key: what the node queries in its own network. All of it
@@ -228,7 +231,10 @@ func (d document) check(bad *mesh.Invalid) Config {
 	c.JoinSecretFile = SecretFile(bad, "joinSecretFile", d.JoinSecretFile)
 	c.Signers = Signers(bad, d.Signers)
 	c.Listen = Listen(bad, "listen", d.Listen, false)
-	HostPort(bad, "metricsAddress", d.MetricsAddress, DefaultMetricsAddress)
+	if c.MetricsAddress, c.MetricsUnset = DefaultMetricsAddress, d.Metrics == nil; !c.MetricsUnset {
+		c.MetricsAddress = *d.Metrics
+	}
+	HostPort(bad, "metricsAddress", c.MetricsAddress, DefaultMetricsAddress)
 	c.checkProxy(bad)
 	if c.TUNQueues < 0 || c.TUNQueues > MaxTUNQueues {
 		bad.Addf("tunQueues", "%d is not between 0 and %d; the key has no effect and can be removed", c.TUNQueues, MaxTUNQueues)

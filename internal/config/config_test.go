@@ -66,6 +66,7 @@ func TestLoadDefaults(t *testing.T) {
 		LAN:            LAN{Native: true, VXLAN: true, VXLANPort: mesh.VXLANPort},
 		Membership:     Membership{File: "/etc/edgemesh/cluster.yaml"},
 		MetricsAddress: "127.0.0.1:9469",
+		MetricsUnset:   true,
 	}
 	got, err := load(path, "", hostNamed("Edge-7.example.org"))
 	if !got.HostNamed {

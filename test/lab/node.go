@@ -28,7 +28,7 @@ type AgentConfig struct {
 	JoinSecretFile string            `json:"joinSecretFile,omitempty"`
 	Signers        []string          `json:"signers,omitempty"`
 	Listen         []string          `json:"listen,omitempty"`
-	MetricsAddress string            `json:"metricsAddress"`
+	MetricsAddress string            `json:"metricsAddress,omitempty"`
 	Relay          map[string]any    `json:"relay,omitempty"`
 	Discovery      map[string]bool   `json:"discovery,omitempty"`
 	Forward        map[string]any    `json:"forward,omitempty"`

@@ -448,6 +448,37 @@ func TestStaticPodIsTheDaemonSetsPod(t *testing.T) {
 	}
 }
 
+// An agent whose default port another program has, or whose key is torn, answers no probe from its start on, or another program does:
+// kubelet leaves it alone for a day, and the port is the default that the agent may replace, not one that is configured.
+func TestDegradedAgents(t *testing.T) {
+	configured, probed := 0, 0
+	for _, file := range []string{"edgemesh.yaml", "static-pod/edgemesh-agent.yaml"} {
+		for _, o := range parse(t, read(t, "manifests/"+file)) {
+			if data, _ := o.at("data", "agent.yaml").(string); data != "" {
+				configured++
+				if strings.Contains(data, "metricsAddress") {
+					t.Errorf("%s sets metricsAddress: an agent whose port is taken would not start", o.name())
+				}
+			}
+			for _, path := range [][]string{{"spec"}, {"spec", "template", "spec"}} {
+				all, _ := o.at(append(path, "containers")...).([]any)
+				for _, c := range all {
+					c := c.(map[string]any)
+					if p, is := c["startupProbe"].(map[string]any); is && c["name"] == "agent" {
+						probed++
+						if n, _ := p["failureThreshold"].(float64); n*p["periodSeconds"].(float64) < 24*60*60 {
+							t.Errorf("%s: an agent that starts degraded is restarted: %v", file, p)
+						}
+					}
+				}
+			}
+		}
+	}
+	if configured < 1 || probed < 2 {
+		t.Errorf("%d configurations, %d agents, want those of the DaemonSet and the static pod", configured, probed)
+	}
+}
+
 // A container that is stopped altogether answers no probe and obeys no SIGTERM: kubelet kills it within 40 s by the manifests'
 // liveness probes, and not sooner than systemd does, which waits 30 s and 5 s more.
 func TestStoppedContainers(t *testing.T) {
