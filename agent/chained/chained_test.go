@@ -50,7 +50,7 @@ func (b *bench) cache(dir, container string) {
 	}
 }
 
-// lives has Living return one list of containers after the other, the last one for ever.
+// lives has Living return one list of containers after the other, the last one from then on.
 func (b *bench) lives(lists ...string) {
 	b.n.Living = func() (out []ipam.Living, err error) {
 		for c := range strings.FieldsSeq(lists[0]) {

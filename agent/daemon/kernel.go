@@ -101,7 +101,7 @@ func (k *kernel) watch(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { k.keepHostPorts(ctx) })
 }
 
-// due waits until the next repair: for so long, or until something has changed. It reports whether ctx goes on.
+// due waits until the next repair: for so long, or until something has changed. It reports false once ctx has ended.
 func (k *kernel) due(ctx context.Context, wait time.Duration, rested time.Time) bool {
 	select {
 	case <-ctx.Done():
@@ -124,7 +124,7 @@ func (k *kernel) flushed(mayHave bool) {
 // until ctx ends. It is no part of the repair: plugins may wait long for the firewall's lock, and our own rules must not.
 func (k *kernel) keepHostPorts(ctx context.Context) {
 	made := map[string]chained.Again{} // by attachment
-	var settled <-chan time.Time
+	var waited <-chan time.Time
 	k.gone.Wake() // what was flushed while no agent ran
 	for {
 		select {
@@ -134,7 +134,7 @@ func (k *kernel) keepHostPorts(ctx context.Context) {
 			for _, x := range k.restore(ctx) {
 				made[x.ID] = x
 			}
-		case <-settled:
+		case <-waited:
 			left, err := k.network().Forget(ctx, slices.Collect(maps.Values(made)))
 			if err != nil && ctx.Err() == nil {
 				k.log.Warn("rules for hostPorts of pods that are gone could not be removed; trying again", "err", err)
@@ -144,8 +144,8 @@ func (k *kernel) keepHostPorts(ctx context.Context) {
 				made[x.ID] = x
 			}
 		}
-		if settled = nil; len(made) > 0 {
-			settled = time.After(podGoes)
+		if waited = nil; len(made) > 0 {
+			waited = time.After(podGoes)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func TestStartDegraded(t *testing.T) {
 	if !full {
 		return
 	}
-	// On a LAN inside of its ranges the agent sets nothing, says why, and goes on once the LAN has other addresses.
+	// On a LAN inside of its ranges the agent sets nothing, says why, and continues once the LAN has other addresses.
 	n.Config.MetricsAddress = "127.0.0.1:9999"
 	inside := strings.TrimSuffix(n.PodCIDRs[0], "0/24") + "77/16"
 	ok(t, n.Agent.Stop())
