@@ -148,7 +148,7 @@ var (
 // Every query of rules and dashboards uses metrics and labels that the programs have.
 func TestQueriesHaveMetrics(t *testing.T) {
 	sources := ""
-	for _, dir := range []string{"agent/daemon", "agent/controller", "agent/cnicalls", "relay", "tunnel/p2p/relay/relayservice"} {
+	for _, dir := range []string{"agent/daemon", "agent/controller", "agent/cnicalls", "internal/endpoint", "relay", "tunnel/p2p/relay/relayservice"} {
 		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
