@@ -141,7 +141,7 @@ const (
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
-// and block lengths, not on that of peers.
+// and block lengths, not on that of peers; with hostAccess nodes or none also on that of longer blocks (plan.LAN.Nodes).
 type guard struct {
 	families  []plan.Family
 	native    bool
