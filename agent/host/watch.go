@@ -199,8 +199,8 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 }
 
 // ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
-// deleted from them, uplinks that are new or have another name, routes deleted from our table, and sysctls of all or of our
-// interfaces that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
+// deleted from them, uplinks that are new or have another name, routes deleted from our table, and sysctls of all, of our
+// interfaces and of uplinks that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
 // programs add.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
@@ -244,7 +244,8 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 			return false
 		}
 		index := int32(nl.NativeEndian().Uint32(value))
-		return index == netconfAll || w.ours[index]
+		_, outer := w.seen[int(index)] // strict filtering drops what peers send past the tunnel
+		return index == netconfAll || w.ours[index] || outer
 	}
 	return false
 }
