@@ -15,6 +15,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,7 +153,7 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 		for _, c := range changes {
 			if err := c.Do(); err != nil {
 				err = fmt.Errorf("%s: %s: %w", p.name, c.What, err)
-				if p.ofLAN && (!h.applied || h.apart.wanted && !h.apart.held) { // a second uplink may come later
+				if p.ofLAN && (!h.applied || p.waits || h.apart.wanted && !h.apart.held) { // a second uplink may come later
 					err = errLAN{err}
 				}
 				return err
@@ -193,8 +194,8 @@ func (h *Host) giveUpLAN(err error) bool {
 	return true
 }
 
-// walk calls visit with the differences of each part in turn. Without the TUN it
-// continues, and returns ErrNoTUN at the end.
+// walk calls visit with the differences of each part in turn. Without the TUN, and after a part that waits, it
+// continues, and returns the error at the end.
 func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Change) error) error {
 	s, err := h.plan(w)
 	if err != nil {
@@ -204,23 +205,30 @@ func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Ch
 		h.wanted = s
 		h.undone.forget()
 	}
-	var missing error
+	var missing, failed error
 	for _, p := range h.parts(s, h.applied) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		changes, err := p.diff()
-		if err != nil && !errors.Is(err, rtnetlink.ErrNoTUN) {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
+		noTUN := errors.Is(err, rtnetlink.ErrNoTUN)
 		if err != nil {
-			missing = fmt.Errorf("%s: %w", p.name, err)
+			err = fmt.Errorf("%s: %w", p.name, err)
 		}
-		if err := visit(p, changes); err != nil {
+		if noTUN {
+			missing = err
+		}
+		if err == nil || noTUN {
+			err = visit(p, changes)
+		}
+		switch {
+		case err != nil && p.waits:
+			failed = err
+		case err != nil:
 			return err
 		}
 	}
-	return missing
+	return cmp.Or(failed, missing)
 }
 
 // plan finds out what this host can hold of w, logs what changed, and returns the state

@@ -26,6 +26,7 @@ type keepers struct {
 type part struct {
 	name    string
 	ofLAN   bool // a rule for LAN paths may be the cause of its failure
+	waits   bool // its failure does not stop the parts behind it
 	remedy  string
 	diff    func() ([]plan.Change, error)
 	present func() string // what is present when diff finds nothing
@@ -44,14 +45,14 @@ const (
 // are one finding of doctor's.
 func (k keepers) parts(s plan.State, applied bool) []part {
 	of := func(name, remedy string, diff func(plan.State) ([]plan.Change, error), present func(plan.State) string) part {
-		return part{name, false, remedy, func() ([]plan.Change, error) { return diff(s) }, func() string { return present(s) }}
+		return part{name, false, false, remedy, func() ([]plan.Change, error) { return diff(s) }, func() string { return present(s) }}
 	}
 	ofLAN := func(p part) part {
 		p.ofLAN = s.Paths()
 		return p
 	}
 	uplinks := of("guard", remedyAgain, nft.DiffUplinks, presentGuard)
-	uplinks.ofLAN = !s.NoTables // iptables may hold it
+	uplinks.ofLAN, uplinks.waits = !s.NoTables, applied // iptables may hold it
 	return []part{
 		of("names", remedyNames, namesUnless(applied), func(plan.State) string { return "no foreign program uses our names, tables or ports" }),
 		of("routes", remedyAgain, rtnetlink.DiffBlackholes, rtnetlink.CountRoutes),

@@ -313,6 +313,19 @@ func TestSecondUplinkIsRefused(t *testing.T) {
 	w.LAN = mesh.LAN{}
 	mustSet(t, l.host, w)
 	run(t, "nft delete table inet edgemesh")
+	end := ownTable(t)
+	run(t, "ip tuntap add dev vpn0 mode tun")
+	if _, err := l.host.Set(t.Context(), w); err == nil {
+		t.Error("the kernel did not refuse")
+	}
+	end()
+	mustSet(t, l.host, w)
+	wantUnchanged(t, l.host, w)
+	wantContains(t, "iptables", run(t, "iptables-nft-save -t filter"), "-i up0 -g EDGEMESH-BETWEEN", "-i vpn0 -g EDGEMESH-BETWEEN")
+}
+
+// ownTable has another program make our table, which then refuses all others until end.
+func ownTable(t *testing.T) (end func()) {
 	owner := exec.Command("nft", "-i") // a table with an owner refuses all others, the kernel's own way to say no
 	in, err := owner.StdinPipe()
 	if err != nil {
@@ -325,15 +338,31 @@ func TestSecondUplinkIsRefused(t *testing.T) {
 	for run(t, "nft list tables inet") == "" {
 		time.Sleep(10 * time.Millisecond)
 	}
-	run(t, "ip tuntap add dev vpn0 mode tun")
+	return func() {
+		in.Close()
+		if err := owner.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTableIsRefusedLater: while the kernel refuses our table, the rest is repaired, and iptables drops what would leave in clear.
+func TestTableIsRefusedLater(t *testing.T) {
+	l := newBareLab(t, "")
+	w := dual()
+	w.LAN = mesh.LAN{}
+	mustSet(t, l.host, w)
+	wantContains(t, "the table, for agents before 0.4", run(t, "nft list table inet edgemesh"), "chain between")
+	run(t, "nft delete table inet edgemesh")
+	end := ownTable(t)
+	run(t, "ip link set edgemesh-br down\nip route flush table 5210")
 	if _, err := l.host.Set(t.Context(), w); err == nil {
 		t.Error("the kernel did not refuse")
 	}
-	in.Close()
-	if err := owner.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	wantContains(t, "bridge", run(t, "ip link show edgemesh-br"), ",UP")
+	wantContains(t, "table", run(t, "ip route show table 5210"), "10.244.0.0/16 dev edgemesh-tun")
+	wantContains(t, "iptables", run(t, "iptables-nft-save -t mangle"), "-j EDGEMESH-OUTSIDE")
+	end()
 	mustSet(t, l.host, w)
 	wantUnchanged(t, l.host, w)
-	wantContains(t, "iptables", run(t, "iptables-nft-save -t filter"), "-i up0 -g EDGEMESH-BETWEEN", "-i vpn0 -g EDGEMESH-BETWEEN")
 }

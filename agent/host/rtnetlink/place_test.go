@@ -1,6 +1,7 @@
 package rtnetlink
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -50,16 +51,16 @@ func (l ruleList) names() string {
 
 // look makes the kernel hold our rule where p decides.
 func (l *ruleList) look(p *place, now time.Time, keep bool) {
-	var others []int
-	found := 0
+	var have around
 	for _, r := range *l {
 		if r.name == "ours" {
-			found = r.priority
+			have.found = r.priority
 		} else if r.priority > 0 {
-			others = append(others, r.priority)
+			have.others = append(have.others, r.priority)
+			have.lowest = min(r.priority, cmp.Or(have.lowest, r.priority))
 		}
 	}
-	if *p = p.decide(now, others, found, 1, keep); p.at != found {
+	if *p = p.decide(now, have, 1, keep); p.at != have.found {
 		l.add(p.at, "moved")
 		l.remove("ours")
 		(*l)[slices.IndexFunc(*l, func(r listed) bool { return r.name == "moved" })].name = "ours"
@@ -108,6 +109,7 @@ func TestPlaceKeepsTheOrderOfOthers(t *testing.T) {
 					add(-1, fmt.Sprint(name, "-", i))
 				}
 			}
+			now = now.Add(10 * time.Second)
 			here.look(&p, now, false)
 			here.first(t)
 			if here.names() != without.names() {
@@ -136,17 +138,19 @@ func TestPlaceOfVPN(t *testing.T) {
 	}
 	var after place
 	l = newRuleList()
-	l.look(&after, time.Now(), false)
+	now := time.Now()
+	l.look(&after, now, false)
 	for range 2 * plan.MainRule {
+		now = now.Add(10 * time.Second)
 		up(&l)
-		l.look(&after, time.Now(), false)
+		l.look(&after, now, false)
 		l.first(t)
 		if l.names() != "local suppress not-fwmark main default" || len(after.answers) > 0 {
 			t.Fatalf("wg-quick second: %v, answers %v", l, after.answers)
 		}
 		l.remove("suppress")
 		l.remove("not-fwmark")
-		l.look(&after, time.Now(), false)
+		l.look(&after, now, false)
 	}
 }
 
@@ -211,4 +215,55 @@ func TestPlaceBeforeChosenPriorities(t *testing.T) {
 	l.add(-1, "suppress")
 	l.look(&p, now, true)
 	l.first(t)
+}
+
+// TestPlaceIsNotChased: a program that adds its rule again without a priority whenever it is not the first.
+func TestPlaceIsNotChased(t *testing.T) {
+	now, l := time.Unix(1e9, 0), newRuleList()
+	var p place
+	l.look(&p, now, false)
+	moved := 0
+	for range 600 {
+		now = now.Add(100 * time.Millisecond)
+		l.remove("chaser")
+		l.add(-1, "chaser")
+		before := p.at
+		if l.look(&p, now, false); p.at < before {
+			moved++
+		}
+	}
+	if moved < 5 || moved > 40 || len(p.answers) > 0 {
+		t.Errorf("within a minute ours moved %d times, answers %v", moved, p.answers)
+	}
+	now = now.Add(time.Minute) // it has stopped
+	l.look(&p, now, false)
+	l.first(t)
+}
+
+// TestPlaceOfTwo: ours have two priorities now, as hostAccess has it. This is no answer to another program.
+func TestPlaceOfTwo(t *testing.T) {
+	var p place
+	have, now := around{others: []int{32766, 32767}, lowest: 32766}, time.Now()
+	p = p.decide(now, have, 1, false)
+	have.found = p.at
+	if p = p.decide(now, have, 2, false); p.at != plan.MainRule-2 || len(p.answers) > 0 {
+		t.Errorf("ours are at %d, answers %v", p.at, p.answers)
+	}
+}
+
+// TestPlaceBehindLocal: a program has moved the rule of the local table: whatever comes before it, ours stay behind.
+func TestPlaceBehindLocal(t *testing.T) {
+	for local, want := range map[int]int{100: 101, plan.MainRule - 1: plan.MainRule - 1} {
+		var p place
+		have, now := around{others: []int{50, 32766, 32767}, lowest: 50, local: local}, time.Now()
+		for _, o := range []int{0, local + 1, local - 2, 20, 2} {
+			if o > 0 {
+				have.others = append(have.others, o)
+			}
+			have.found = p.at
+			if p = p.decide(now, have, 1, false); p.at <= local && p.at != want {
+				t.Errorf("local at %d, a rule at %d: ours are at %d", local, o, p.at)
+			}
+		}
+	}
 }

@@ -126,7 +126,6 @@ func (r *Rules) Repair(k *netlink.Handle) (string, error) {
 		return "", err
 	}
 	for _, m := range moves {
-		r.places[m.index] = m.place
 		for _, n := range m.missing {
 			if err := ignore(k.RuleAdd(n.netlink(m.family)), unix.EEXIST); err != nil {
 				return "", fmt.Errorf("add %s: %w", n, err)
@@ -137,6 +136,7 @@ func (r *Rules) Repair(k *netlink.Handle) (string, error) {
 				return "", fmt.Errorf("delete %s: %w", ruleOf(n), err)
 			}
 		}
+		r.places[m.index] = m.place
 	}
 	return describe(moves), nil
 }
@@ -155,19 +155,7 @@ func (r *Rules) compare(k *netlink.Handle) (out []move, _ error) {
 		if err != nil {
 			return nil, err
 		}
-		found := 0
-		for _, n := range have {
-			if n.Protocol == plan.RouteProtocol && (found == 0 || n.Priority < found) {
-				found = n.Priority
-			}
-		}
-		var taken []int
-		for _, n := range others {
-			if n.Priority > 0 && n.Table != unix.RT_TABLE_LOCAL {
-				taken = append(taken, n.Priority)
-			}
-		}
-		m := move{index: i, family: f.ID(), place: r.places[i].decide(time.Now(), taken, found, width(f), f.Keep)}
+		m := move{index: i, family: f.ID(), place: r.places[i].decide(time.Now(), aroundOf(have, others), width(f), f.Keep)}
 		want := rules(f, m.place.at)
 		for _, n := range have {
 			if at := slices.Index(want, ruleOf(n)); at >= 0 {
@@ -182,10 +170,41 @@ func (r *Rules) compare(k *netlink.Handle) (out []move, _ error) {
 	return out, nil
 }
 
+// aroundOf says where rules stand, ours and others. Ours need not stand before the kernel's rule for VRFs, which
+// takes no packet of pods and whose addresses may be those of pods.
+func aroundOf(ours, others []netlink.Rule) (out around) {
+	for _, n := range ours {
+		if n.Protocol == plan.RouteProtocol && (out.found == 0 || n.Priority < out.found) {
+			out.found = n.Priority
+		}
+	}
+	first := -1 // of the local table
+	for _, n := range others {
+		if first < 0 && ruleOf(n) == (rule{priority: n.Priority, table: unix.RT_TABLE_LOCAL}) {
+			first, out.local = n.Priority, n.Priority
+		}
+		if n.Priority == 0 {
+			continue
+		}
+		if out.lowest == 0 || n.Priority < out.lowest {
+			out.lowest = n.Priority
+		}
+		vrf := n.Table == unix.RT_TABLE_UNSPEC && n.Protocol == unix.RTPROT_KERNEL
+		if n.Table != unix.RT_TABLE_LOCAL && !vrf {
+			out.others = append(out.others, n.Priority)
+		}
+	}
+	return out
+}
+
 // describe names the differences, "" for none.
 func describe(moves []move) string {
 	var out []string
 	for _, m := range moves {
+		if len(m.place.moves) > manyMoves && len(m.missing) > 0 { // the same text each time: another program is at work
+			out = append(out, "move our rules before one without a priority, which is added again and again")
+			continue
+		}
 		if n := len(m.missing); n > 0 && n == len(m.surplus) && m.missing[0].priority != m.surplus[0].Priority {
 			out = append(out, fmt.Sprintf("move our rules from priority %d to %d", m.surplus[0].Priority, m.missing[0].priority))
 			continue

@@ -2,8 +2,12 @@ package rtnetlink
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
 )
@@ -38,6 +42,33 @@ func TestRules(t *testing.T) {
 		}
 		if s := strings.Join(got, "\n"); s != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, s, c.want)
+		}
+	}
+}
+
+// TestAround: the local table where a program has moved its rule, and the rule that the kernel makes for VRFs.
+func TestAround(t *testing.T) {
+	at := func(priority, table int, protocol uint8) netlink.Rule {
+		n := netlink.NewRule()
+		n.Priority, n.Table, n.Protocol = priority, table, protocol
+		return *n
+	}
+	local, main := at(0, unix.RT_TABLE_LOCAL, unix.RTPROT_KERNEL), at(plan.MainRule, unix.RT_TABLE_MAIN, unix.RTPROT_KERNEL)
+	marked := at(9, unix.RT_TABLE_LOCAL, unix.RTPROT_BOOT)
+	marked.Mark, marked.Mask = 0x200, new(uint32)
+	for name, c := range map[string]struct {
+		others []netlink.Rule
+		want   around
+	}{
+		"as found":       {[]netlink.Rule{local, main}, around{others: []int{plan.MainRule}, lowest: plan.MainRule}},
+		"local is moved": {[]netlink.Rule{marked, at(100, unix.RT_TABLE_LOCAL, unix.RTPROT_BOOT), main}, around{others: []int{plan.MainRule}, lowest: 9, local: 100}},
+		"local is twice": {[]netlink.Rule{local, at(100, unix.RT_TABLE_LOCAL, unix.RTPROT_BOOT), main}, around{others: []int{plan.MainRule}, lowest: 100}},
+		"a VRF":          {[]netlink.Rule{local, at(1000, unix.RT_TABLE_UNSPEC, unix.RTPROT_KERNEL), main}, around{others: []int{plan.MainRule}, lowest: 1000}},
+		"unreachable":    {[]netlink.Rule{local, at(1000, unix.RT_TABLE_UNSPEC, unix.RTPROT_BOOT), main}, around{others: []int{1000, plan.MainRule}, lowest: 1000}},
+	} {
+		if got := aroundOf([]netlink.Rule{at(5200, plan.TableID, plan.RouteProtocol)}, c.others); got.found != 5200 || got.lowest != c.want.lowest ||
+			got.local != c.want.local || !slices.Equal(got.others, c.want.others) {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
