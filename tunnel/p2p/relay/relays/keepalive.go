@@ -185,6 +185,9 @@ func (k *keepAlives) blame(relay peer.ID, now time.Duration) {
 func (k *keepAlives) set(order []network.Conn, at time.Time, now time.Duration) {
 	safe, longer := k.safe(now), k.longer(now)
 	spare := k.spare(order)
+	if longer == safe {
+		spare = nil // nothing is left to try
+	}
 	due := safe
 	for _, conn := range order {
 		if s := at.Sub(k.kept[conn].heard); conn != spare && s < safe {
@@ -195,7 +198,7 @@ func (k *keepAlives) set(order []network.Conn, at time.Time, now time.Duration) 
 		was := k.kept[conn]
 		s, probe := at.Sub(was.heard), safe
 		switch {
-		case conn == spare && longer > safe:
+		case conn == spare:
 			probe = longer
 		case s >= safe: // a probe is under way
 			continue

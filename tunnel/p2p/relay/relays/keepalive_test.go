@@ -184,6 +184,23 @@ func TestKeepAliveTogether(t *testing.T) {
 	}
 }
 
+// No connection is silent for longer than was learned, however far its probes are from those of others, and once nothing is left to
+// try on the spare one.
+func TestKeepAliveNeverLonger(t *testing.T) {
+	for apart := range MostSilence / time.Second {
+		r := newRouter(t, 2, 2*time.Minute, false)
+		r.keep.held = MostSilence
+		for id, c := range r.conns {
+			if id != choice.Homes("self", []peer.ID{r.keep.clients()[0].info.ID, r.keep.clients()[1].info.ID})[0] {
+				c.heard = -apart * time.Second
+			}
+		}
+		if r.run(30 * time.Minute); r.ended > 0 {
+			t.Fatalf("probes %v apart: %d connections lost", apart*time.Second, r.ended)
+		}
+	}
+}
+
 // What ends for another reason teaches nothing: a relay that restarts closes its connections, which is heard, at any moment.
 func TestKeepAliveRestart(t *testing.T) {
 	r := newRouter(t, 2, time.Hour, false)
