@@ -48,6 +48,7 @@ type Upkeep struct {
 	RxBytes     uint64                 `json:"rxBytes"`
 	MBPerMonth  float64                `json:"mbPerMonth"` // at the rate since then
 	Purposes    map[string]UpkeepBytes `json:"purposes"`
+	Carried     UpkeepBytes            `json:"carried"`     // what was not upkeep: pods' packets, with all that carrying them took
 	Metered     bool                   `json:"metered"`     // each byte is paid for
 	MeteredFrom string                 `json:"meteredFrom"` // what says so
 }

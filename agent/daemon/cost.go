@@ -19,7 +19,7 @@ const (
 // upkeepOf is what a node has sent and received without a pod asking for it.
 func upkeepOf(b *upkeep.Budget, m *metered, now time.Time) *control.Upkeep {
 	cost := m.now.Load()
-	u := &control.Upkeep{Since: b.Since, Purposes: map[string]control.UpkeepBytes{}, Metered: cost.paid, MeteredFrom: cost.from}
+	u := &control.Upkeep{Since: b.Since, Purposes: map[string]control.UpkeepBytes{}, Carried: control.UpkeepBytes(b.Carried()), Metered: cost.paid, MeteredFrom: cost.from}
 	for p, n := range b.Sums() {
 		u.Purposes[string(p)] = control.UpkeepBytes(n)
 		u.TxBytes += n.Tx

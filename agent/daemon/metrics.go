@@ -91,6 +91,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		cost.counter(n.Tx, string(p), "tx")
 		cost.counter(n.Rx, string(p), "rx")
 	}
+	pods := desc("carried_bytes_total", "IP bytes, headers included, of what carried pods' packets through the tunnel: theirs, overhead, acknowledgements and repetitions, by direction.", "direction")
+	pods.counter(c.upkeep.Carried().Tx, "tx")
+	pods.counter(c.upkeep.Carried().Rx, "rx")
 	handshakes := desc("handshakes", "Handshakes of peers that are not known yet: places, and those taken now.", "state")
 	places, taken := c.node.Handshakes()
 	handshakes.gauge(float64(places), "places")

@@ -121,10 +121,11 @@ func upkeepText(u *control.Upkeep, now time.Time) string {
 		metered = "; metered, by " + clean(u.MeteredFrom)
 	}
 	kB, age := float64(u.TxBytes+u.RxBytes)/1e3, now.Sub(u.Since)
-	if age < startIsOver {
-		return fmt.Sprintf("%.0f kB since the start%s", kB, metered)
+	rate := fmt.Sprintf("%.0f kB since the start", kB)
+	if age >= startIsOver {
+		rate = fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate", kB/age.Hours(), u.MBPerMonth)
 	}
-	return fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate%s", kB/age.Hours(), u.MBPerMonth, metered)
+	return fmt.Sprintf("%s, beside %.1f MB for pods%s", rate, float64(u.Carried.Tx+u.Carried.Rx)/1e6, metered)
 }
 
 // counted is how much is wrong, by severity.

@@ -1,4 +1,4 @@
-// Package upkeep counts what this node sends and receives without a pod's packet asking for it, by purpose.
+// Package upkeep counts what this node sends and receives: without a pod's packet asking for it, by purpose, and what carries those.
 package upkeep
 
 import (
@@ -24,19 +24,20 @@ const (
 // every is how often flows are read: what carries pods' packets within it is no upkeep.
 const every = 10 * time.Second
 
-// Header is what IPv4 and UDP add to a datagram, in bytes.
-const Header = 28
-
 // Bytes are IP bytes, headers included.
 type Bytes struct{ Tx, Rx uint64 }
 
 // Budget is the sum. All methods may be called on nil, which counts nothing.
 type Budget struct {
 	Since time.Time
+	wire  Wire
 
-	mu    sync.Mutex // a leaf: guards what follows
-	sums  map[Purpose]Bytes
-	flows map[*Flow]struct{}
+	mu      sync.Mutex // a leaf: guards what follows
+	sums    map[Purpose]Bytes
+	flows   map[*Flow]struct{}
+	carried Bytes // of connections in times in which they carried pods' bytes
+	quic    Bytes // of all connections over QUIC
+	other   Bytes // of datagrams that are neither QUIC's nor sealed, as far as they are in sums
 }
 
 // New returns an empty Budget.
@@ -51,14 +52,14 @@ func (b *Budget) Add(p Purpose, tx, rx int) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := b.sums[p]
-	b.sums[p] = Bytes{s.Tx + uint64(tx), s.Rx + uint64(rx)} //nolint:gosec // lengths
+	b.sums[p] = b.sums[p].plus(Bytes{uint64(tx), uint64(rx)}) //nolint:gosec // lengths
 }
 
 // Flow is a connection that is counted until End.
 type Flow struct {
 	b       *Budget
 	purpose Purpose
+	quic    bool // counted by Wire as well
 	read    func() (Bytes, bool)
 	carried func() uint64 // pods' bytes so far; nil: none
 
@@ -69,7 +70,15 @@ type Flow struct {
 
 // Follow counts a connection, of which read returns the bytes so far. Those of a time in which it carries pods' bytes are not upkeep.
 func (b *Budget) Follow(p Purpose, read func() (Bytes, bool), carried func() uint64) *Flow {
-	f := &Flow{b: b, purpose: p, read: read, carried: carried}
+	return b.follow(&Flow{b: b, purpose: p, read: read, carried: carried})
+}
+
+// FollowQUIC is Follow for a connection on a socket that Wire counts.
+func (b *Budget) FollowQUIC(p Purpose, read func() (Bytes, bool), carried func() uint64) *Flow {
+	return b.follow(&Flow{b: b, purpose: p, quic: true, read: read, carried: carried})
+}
+
+func (b *Budget) follow(f *Flow) *Flow {
 	if b != nil {
 		b.mu.Lock()
 		b.flows[f] = struct{}{}
@@ -102,9 +111,14 @@ func (f *Flow) sample() {
 	if !ok || f.ended || now.Tx < f.last.Tx || now.Rx < f.last.Rx {
 		return
 	}
+	more := now.less(f.last)
 	if pods == f.pods {
-		s := f.b.sums[f.purpose]
-		f.b.sums[f.purpose] = Bytes{s.Tx + now.Tx - f.last.Tx, s.Rx + now.Rx - f.last.Rx}
+		f.b.sums[f.purpose] = f.b.sums[f.purpose].plus(more)
+	} else {
+		f.b.carried = f.b.carried.plus(more)
+	}
+	if f.quic {
+		f.b.quic = f.b.quic.plus(more)
 	}
 	f.last, f.pods = now, pods
 }
@@ -132,7 +146,8 @@ func (b *Budget) sample() {
 	}
 }
 
-// Sums returns the bytes so far, by purpose.
+// Sums returns the bytes so far, by purpose. What left or arrived beside connections, as packets that punch holes do and dials that
+// fail, is for peers.
 func (b *Budget) Sums() map[Purpose]Bytes {
 	if b == nil {
 		return nil
@@ -140,7 +155,29 @@ func (b *Budget) Sums() map[Purpose]Bytes {
 	b.sample()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	more := b.wire.All.bytes().less(b.wire.Sealed.bytes()).less(b.quic).less(b.other)
+	b.other = b.other.plus(more)
+	b.sums[Peer] = b.sums[Peer].plus(more)
 	return maps.Clone(b.sums)
+}
+
+// Carried returns the bytes so far of what carried pods' packets: theirs, the overhead of each, acknowledgements and repetitions.
+func (b *Budget) Carried() Bytes {
+	if b == nil {
+		return Bytes{}
+	}
+	b.sample()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.carried.plus(b.wire.Sealed.bytes())
+}
+
+// Wire is where sockets count; never nil.
+func (b *Budget) Wire() *Wire {
+	if b == nil {
+		return new(Wire)
+	}
+	return &b.wire
 }
 
 // TCP returns what reads the bytes of a TCP connection from the kernel (tcp(7), TCP_INFO): segments without data, keep-alives and

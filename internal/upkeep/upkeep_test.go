@@ -41,3 +41,34 @@ func TestTCP(t *testing.T) {
 	(*Budget)(nil).Add(API, 1, 1)
 	(*Budget)(nil).Follow(API, TCP(c), nil).End()
 }
+
+// All bytes are either upkeep or carry pods' packets: also those of datagrams that no connection accounts for.
+func TestAllIsCounted(t *testing.T) {
+	b := New()
+	stats, pods := Bytes{}, uint64(0)
+	f := b.FollowQUIC(Peer, func() (Bytes, bool) { return stats, true }, func() uint64 { return pods })
+	quic := func(n int) {
+		b.Wire().All.Sent(n)
+		stats.Tx += uint64(n)
+	}
+	quic(1000)
+	b.Wire().All.Sent(72) // a packet that punches
+	if got := b.Sums()[Peer]; got != (Bytes{Tx: 1072}) {
+		t.Errorf("%+v for a handshake and a punch", got)
+	}
+	pods = 1
+	quic(5000)
+	b.Wire().All.Received(2000)
+	b.Wire().Sealed.Received(2000)
+	if got, carried := b.Sums()[Peer], b.Carried(); got != (Bytes{Tx: 1072}) || carried != (Bytes{5000, 2000}) {
+		t.Errorf("%+v, and %+v for 5000 bytes of QUIC and 2000 sealed", got, carried)
+	}
+	quic(300)
+	f.End()
+	if got, carried := b.Sums()[Peer], b.Carried(); got != (Bytes{Tx: 1372}) || carried != (Bytes{5000, 2000}) {
+		t.Errorf("%+v and %+v in the end", got, carried)
+	}
+	if (*Budget)(nil).Carried() != (Bytes{}) || (*Budget)(nil).Wire() == nil {
+		t.Error("nil counts")
+	}
+}

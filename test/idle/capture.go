@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"edgemesh/tunnel/inet"
@@ -43,7 +44,9 @@ func (b *bench) sum(began time.Time) ([]row, error) {
 			return nil, err
 		}
 		from, to := began.Add(s.from), began.Add(s.to)
-		ps = slices.DeleteFunc(ps, func(p packet) bool { return p.at.Before(from) || p.at.After(to) })
+		ps = slices.DeleteFunc(ps, func(p packet) bool {
+			return p.at.Before(from) || p.at.After(to) || s.peers && strings.HasPrefix(p.kind, "relay")
+		})
 		rows = append(rows, add(s, ps, from, to))
 	}
 	return rows, nil

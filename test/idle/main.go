@@ -2,12 +2,13 @@
 // directions, by what they are for. `make bench-idle` runs it; all states stand side by side in one lab.
 //
 //	main.go     the states, and what happens in them
+//	account.go  what nodes count themselves, beside what is seen
 //	capture.go  reads what tcpdump wrote, and sums it up
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -31,12 +32,14 @@ type state struct {
 	noTCP    bool
 	from, to time.Duration // watched, after the beginning
 	minus    string        // the state whose cost is no part of this one's
+	peers    bool          // what goes to and from relays is no part of it either
+	load     string        // of pods, all the time: tcp or udp
 }
 
 // asked is how often a peer is sent a request that is sent one now and then.
 const asked = 30 * time.Second
 
-func states(d time.Duration) []state {
+func states(d time.Duration, hub int) []state {
 	const m = time.Minute
 	quiet := 2*m + min(d, 3*m)
 	return []state{
@@ -46,6 +49,9 @@ func states(d time.Duration) []state {
 		{name: "idle, TCP blocked, UDP 15 s", node: "udp", udp: m / 4, tcp: m, noTCP: true, from: m, to: m + d},
 		{name: "one peer, last packet 2 to 5 min ago", node: "quiet", udp: 2 * m, tcp: 30 * m, from: 2 * m, to: quiet, minus: "idle"},
 		{name: "one peer, first packet and the 2 min after it", node: "quiet", udp: 2 * m, tcp: 30 * m, from: 0, to: 2 * m, minus: "idle"},
+		{name: fmt.Sprintf("a hub, last packets of %d peers 1 to 2 min ago and more", hub), node: "hub", udp: 2 * m, tcp: 30 * m, from: 3 * m, to: 3*m + min(d, 3*m), peers: true},
+		{name: "pods send 1 Mbit/s in both directions over TCP", node: "tcp", udp: 2 * m, tcp: 30 * m, from: m, to: m + d, load: "tcp"},
+		{name: "pods send 1 Mbit/s in both directions over UDP", node: "datagrams", udp: 2 * m, tcp: 30 * m, from: m, to: m + d, load: "udp"},
 		{name: "one peer, a request each 30 s, with its bytes", node: "asked", udp: 2 * m, tcp: 30 * m, from: m, to: m + d, minus: "idle"},
 	}
 }
@@ -54,6 +60,7 @@ func main() {
 	d := flag.Duration("time", 10*time.Minute, "how long each state is watched")
 	warm := flag.Duration("warm", 2*time.Minute, "how long after the start")
 	silence := flag.Duration("silence", 0, "afterwards, be silent for so long and time the first answer behind each router")
+	hub := flag.Int("hub", 100, "how many peers a hub has")
 	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
 	relays := flag.String("relays", "", "directory of other relays")
 	verbose := flag.Bool("v", false, "list who sent what")
@@ -61,7 +68,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := bench{states: states(*d), watched: *d, warm: *warm, silence: *silence, relays: *relays, verbose: *verbose, keep: *keep}
+	b := bench{states: states(*d, *hub), hub: *hub, watched: *d, warm: *warm, silence: *silence, relays: *relays, verbose: *verbose, keep: *keep}
 	if err := b.run(ctx, *bin); err != nil {
 		fmt.Fprintln(os.Stderr, "idle:", err)
 		os.Exit(1)
@@ -72,11 +79,13 @@ type bench struct {
 	states                 []state
 	watched, warm, silence time.Duration
 	relays, keep           string
+	hub                    int
 	verbose                bool
 
 	l     *lab.Lab
 	nodes map[string]*lab.Node
 	pods  map[string]*lab.Pod
+	edges []*lab.Pod // of the hub
 }
 
 func (b *bench) run(ctx context.Context, bin string) (err error) {
@@ -95,18 +104,19 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 	if err := pause(ctx, b.warm); err != nil {
 		return err
 	}
-	began, before := time.Now(), b.counted(ctx, "idle")
+	began := time.Now()
+	before := b.accounts(ctx)
 	if err := b.live(ctx); err != nil {
 		return err
 	}
-	end, after := time.Now(), b.counted(ctx, "idle")
+	end, after := time.Now(), b.accounts(ctx)
 	rows, err := b.sum(began)
 	if err != nil {
 		return err
 	}
 	print(rows, b.verbose)
-	if before > 0 {
-		fmt.Printf("\nthe idle node's own count: %.1f B/s\n", float64(after-before)/end.Sub(began).Seconds())
+	if err := b.compare(before, after); err != nil {
+		return err
 	}
 	if err := b.wake(ctx, end); err != nil {
 		return err
@@ -157,10 +167,18 @@ func (b *bench) build(ctx context.Context) error {
 			return err
 		}
 	}
+	var edges []*lab.Node
+	for i := range b.hub {
+		n, err := b.l.AddCloudNode(fmt.Sprintf("edge-%d", i), lab.NodeOptions{})
+		if err != nil {
+			return err
+		}
+		edges = append(edges, n)
+	}
 	if err := b.l.WriteMembership(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	for _, r := range b.l.Relays {
 		if err := r.Start(); err != nil {
@@ -171,34 +189,73 @@ func (b *bench) build(ctx context.Context) error {
 		}
 	}
 	for name, n := range b.nodes {
-		if err := n.Start(); err != nil {
+		pod, err := b.start(ctx, n)
+		if err != nil {
 			return err
 		}
-		if err := n.WaitPods(ctx); err != nil {
-			return err
-		}
-		if err := n.WaitReserved(ctx); err != nil {
-			return err
-		}
-		var err error
-		if b.pods[name], err = n.AddPod(ctx, "pod-"+name); err != nil {
-			return err
-		}
-		if err := b.pods[name].Serve(ctx); err != nil {
-			return err
-		}
+		b.pods[name] = pod
 	}
-	return nil
+	b.edges = make([]*lab.Pod, len(edges))
+	errs, few := make([]error, len(edges)), make(chan struct{}, 8)
+	var wg sync.WaitGroup
+	for i, n := range edges {
+		few <- struct{}{}
+		wg.Go(func() {
+			b.edges[i], errs[i] = b.start(ctx, n)
+			<-few
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// start starts a node with a pod that serves.
+func (b *bench) start(ctx context.Context, n *lab.Node) (*lab.Pod, error) {
+	if err := n.Start(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(n.WaitPods(ctx), n.WaitReserved(ctx)); err != nil {
+		return nil, err
+	}
+	pod, err := n.AddPod(ctx, "pod-"+n.Name)
+	if err != nil {
+		return nil, err
+	}
+	return pod, pod.Serve(ctx)
 }
 
 func (b *bench) capture(node string) string { return filepath.Join(b.l.Dir, node+".pcap") }
 
 // live does what the states say.
 func (b *bench) live(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, max(time.Minute+b.watched, 5*time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, max(time.Minute+b.watched, 6*time.Minute))
 	defer cancel()
 	if err := b.get(ctx, "quiet", 5*time.Second); err != nil {
 		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i, pod := range b.edges {
+		wg.Go(func() {
+			if pause(ctx, time.Duration(i)*time.Minute/time.Duration(len(b.edges))) == nil {
+				if _, err := pod.Get(ctx, b.pods["hub"].IP4(), 10*time.Second); err != nil && ctx.Err() == nil {
+					fmt.Println("hub:", err)
+				}
+			}
+		})
+	}
+	for _, s := range b.states {
+		if s.load == "" {
+			continue
+		}
+		wg.Go(func() {
+			var r struct{ Error string }
+			err := b.pods["peer"].Tool(ctx, &r, "gaps", "--proto", s.load, "--size", "1250", "--interval", "10ms", "--duration",
+				(b.watched + time.Minute).String(), b.pods[s.node].IP4().String())
+			if err != nil && ctx.Err() == nil {
+				fmt.Println(s.node+":", err)
+			}
+		})
 	}
 	for {
 		if err := b.get(ctx, "asked", 5*time.Second); err != nil && ctx.Err() == nil {
@@ -209,22 +266,6 @@ func (b *bench) live(ctx context.Context) error {
 		}
 	}
 	return context.Cause(context.WithoutCancel(ctx))
-}
-
-// counted is what an agent has counted as its upkeep, in bytes; 0 where it does not.
-func (b *bench) counted(ctx context.Context, node string) uint64 {
-	n := b.nodes[node]
-	out, _, err := n.AgentCommand(ctx, "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
-	var s struct {
-		Upkeep struct {
-			Tx uint64 `json:"txBytes"`
-			Rx uint64 `json:"rxBytes"`
-		} `json:"upkeep"`
-	}
-	if err != nil || json.Unmarshal([]byte(out), &s) != nil {
-		return 0
-	}
-	return s.Upkeep.Tx + s.Upkeep.Rx
 }
 
 // get has the peer's pod send a request to a node's.

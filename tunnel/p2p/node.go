@@ -195,7 +195,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
 	})
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
-		Spawn: spawn, Log: n.log})
+		Spawn: spawn, Wire: cfg.Upkeep.Wire(), Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
 		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,
 		Sources: func(p peer.ID, to netip.Addr) []netip.Addr {

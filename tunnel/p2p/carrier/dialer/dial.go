@@ -260,9 +260,11 @@ func (d *Dialer) Follow(c network.Conn, b *upkeep.Budget, p upkeep.Purpose, carr
 	if !endpoint.OverUDP(c.RemoteMultiaddr()) || !c.As(&q) {
 		return
 	}
-	f := b.Follow(p, func() (upkeep.Bytes, bool) {
+	to, _ := q.RemoteAddr().(*net.UDPAddr)
+	head := uint64(upkeep.HeaderOf(to)) //nolint:gosec // a length
+	f := b.FollowQUIC(p, func() (upkeep.Bytes, bool) {
 		s := q.ConnectionStats()
-		return upkeep.Bytes{Tx: s.BytesSent + s.PacketsSent*upkeep.Header, Rx: s.BytesReceived + s.PacketsReceived*upkeep.Header}, true
+		return upkeep.Bytes{Tx: s.BytesSent + s.PacketsSent*head, Rx: s.BytesReceived + s.PacketsReceived*head}, true
 	}, carried)
 	context.AfterFunc(q.Context(), f.End)
 }

@@ -10,9 +10,11 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/quic-go/quic-go"
+
+	"edgemesh/internal/upkeep"
 )
 
-// Config is what a Service needs. All of it is required, except Renew.
+// Config is what a Service needs. All of it is required, except Renew and Wire.
 type Config struct {
 	Self peer.ID
 	// Control applies the options of an underlay socket before it is bound.
@@ -21,6 +23,7 @@ type Config struct {
 	Renew time.Duration
 	// Spawn runs a function in a goroutine that the owner waits for; false: the owner is closed.
 	Spawn func(func()) bool
+	Wire  *upkeep.Wire // counts what its sockets send and receive; nil: nobody reads it
 	Log   *slog.Logger
 }
 

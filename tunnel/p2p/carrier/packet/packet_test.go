@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 
+	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
@@ -177,7 +178,7 @@ func TestSharedSocket(t *testing.T) {
 	}
 	gone := false
 	k := &counter{}
-	s, err := newSocket(l, k, func() { gone = true })
+	s, err := newSocket(l, k, new(upkeep.Wire), func() { gone = true })
 	if err != nil {
 		t.Fatal(err)
 	}

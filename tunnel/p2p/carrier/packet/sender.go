@@ -16,6 +16,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
@@ -232,10 +233,11 @@ func (o *sender) write(b, oob []byte) (int, error) {
 		return 0, ErrNoDatagrams
 	}
 	n, _, err := o.sock.WriteMsgUDP(b, oob, to)
-	packets := 1
+	each := n
 	if len(oob) > len(o.base) {
-		packets = (n + o.cut - 1) / o.cut
+		each = o.cut
 	}
-	o.link.sent.Add(uint64(n + packets*headers))
+	o.link.sent.Add(uint64(n + packets(n, each)*headers))
+	o.sock.wire.Sealed.Sent(n + packets(n, each)*upkeep.HeaderOf(to))
 	return n, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -23,6 +24,9 @@ type Service struct {
 func New(cfg Config) *Service {
 	if cfg.Renew <= 0 {
 		cfg.Renew = renewEvery
+	}
+	if cfg.Wire == nil {
+		cfg.Wire = new(upkeep.Wire)
 	}
 	n := &node{cfg: cfg, began: time.Now(), refusals: refusals{log: cfg.Log}}
 	n.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
@@ -42,6 +44,7 @@ type socket struct {
 	onGone func()
 	once   sync.Once
 	named  *sources // nil: the kernel chooses all
+	wire   *upkeep.Wire
 
 	// The rest belongs to the reader, of which there is one.
 	batch
@@ -80,7 +83,7 @@ type received struct {
 	b    []byte
 	size int // of each packet but the last
 	oob  []byte
-	from net.Addr
+	from *net.UDPAddr
 }
 
 var (
@@ -91,12 +94,12 @@ var (
 )
 
 // newSocket takes c over. It sets UDP_GRO where the kernel has it.
-func newSocket(c *net.UDPConn, t taker, onGone func()) (*socket, error) {
+func newSocket(c *net.UDPConn, t taker, wire *upkeep.Wire, onGone func()) (*socket, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("reach the socket: %w", err)
 	}
-	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone, zones: map[uint32]zone{},
+	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone, wire: wire, zones: map[uint32]zone{},
 		batch: batch{hdrs: make([]mmsghdr, udpBatch), iovs: make([]unix.Iovec, udpBatch),
 			names: make([]unix.RawSockaddrInet6, udpBatch), oobs: make([][udpOOB]byte, udpBatch),
 			bufs: make([]byte, udpBatch*udpTrain)}}
@@ -163,11 +166,12 @@ func (s *socket) nextTrain() bool {
 	b := s.bufs[s.at*udpTrain:][:h.len]
 	oob := s.oobs[s.at][:h.hdr.Controllen]
 	s.rest = received{b: b, size: len(b), oob: oob}
-	if n := trainSize(oob); n > 0 {
-		s.rest.size = n
+	if v := udpOption(oob, unix.UDP_GRO); len(v) >= 4 && int32(binary.NativeEndian.Uint32(v)) > 0 {
+		s.rest.size = int(int32(binary.NativeEndian.Uint32(v)))
 	}
 	s.rest.from = s.froms.addr(&s.names[s.at], s.zone)
 	s.at++
+	s.wire.All.Received(len(b) + packets(len(b), s.rest.size)*upkeep.HeaderOf(s.rest.from))
 	return len(b) > 0 || s.nextTrain()
 }
 
@@ -177,6 +181,7 @@ func (s *socket) packet(m *ipv4.Message) bool {
 	b := s.rest.b[:n:n]
 	s.rest.b = s.rest.b[n:]
 	if sealed.Is(b) && !stun.Is(b) {
+		s.wire.Sealed.Received(n + upkeep.HeaderOf(s.rest.from))
 		s.taker.take(b)
 		return false
 	}
@@ -189,28 +194,46 @@ func (s *socket) packet(m *ipv4.Message) bool {
 	return true
 }
 
-// trainSize finds the length of a train's packets among control messages; 0: the message is one packet.
-func trainSize(oob []byte) int {
+// udpOption finds the value of UDP's control message of a kind: the length of a train's packets. Without it a message is one packet.
+func udpOption(oob []byte, kind int32) []byte {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
 		n := int(h.Len)
 		if n < unix.SizeofCmsghdr || n > len(oob) {
-			return 0
+			return nil
 		}
-		if h.Level == unix.SOL_UDP && h.Type == unix.UDP_GRO && n >= unix.CmsgLen(4) {
-			return int(*(*int32)(unsafe.Pointer(&oob[unix.CmsgLen(0)])))
+		if h.Level == unix.SOL_UDP && h.Type == kind {
+			return oob[unix.CmsgLen(0):n]
 		}
 		oob = oob[min(unix.CmsgSpace(n-unix.CmsgLen(0)), len(oob)):]
 	}
-	return 0
+	return nil
 }
+
+// packets is how many of a size n bytes are.
+func packets(n, size int) int { return (n + size - 1) / max(size, 1) }
 
 // WriteMsgUDP sends b from the source that its connection has been given. One that answers has its own in oob.
 func (s *socket) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
+	size := len(b)
+	if v := udpOption(oob, unix.UDP_SEGMENT); len(v) >= 2 {
+		size = int(binary.NativeEndian.Uint16(v))
+	}
 	if s.named != nil {
 		oob = sourceControl(oob, s.named.get(to))
 	}
-	return s.UDPConn.WriteMsgUDP(b, oob, to)
+	n, oobn, err = s.UDPConn.WriteMsgUDP(b, oob, to)
+	s.wire.All.Sent(n + packets(n, size)*upkeep.HeaderOf(to))
+	return n, oobn, err
+}
+
+// WriteTo sends what is not of a connection.
+func (s *socket) WriteTo(b []byte, to net.Addr) (int, error) {
+	n, err := s.UDPConn.WriteTo(b, to)
+	if a, ok := to.(*net.UDPAddr); ok && err == nil {
+		s.wire.All.Sent(n + upkeep.HeaderOf(a))
+	}
+	return n, err
 }
 
 // Close closes the socket.

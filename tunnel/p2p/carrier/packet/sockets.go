@@ -84,7 +84,7 @@ func (s *sockets) Listen(network string, a *net.UDPAddr) (net.PacketConn, error)
 // Share makes u a socket that QUIC and sealed packets share. It closes u where that fails.
 func (s *sockets) Share(u *net.UDPConn) (net.PacketConn, error) {
 	var k *socket
-	k, err := newSocket(u, &dispatcher{in: s.in}, func() {
+	k, err := newSocket(u, &dispatcher{in: s.in}, s.in.cfg.Wire, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.all, k)
