@@ -370,7 +370,7 @@ func (r repairer) run(ctx context.Context) {
 	rested := time.Now() // no repair before
 	look := nextLook{last: time.Now()}
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
-	work, end := r.loop.Begin(ctx)
+	_, end := r.loop.Begin(ctx)
 	own := reporter{set: func(now []string) { r.source.SetPlace(api.Place{NAT: now[0], Addresses: now[1:]}) }}
 	for {
 		addrs := r.kernel.addresses()
@@ -381,6 +381,7 @@ func (r repairer) run(ctx context.Context) {
 		if !r.kernel.due(ctx, wait, rested) {
 			return
 		}
+		var work context.Context
 		work, end = r.loop.Begin(ctx)
 		err := r.kernel.apply(work)
 		watchdog.Step(work)
