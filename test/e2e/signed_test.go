@@ -107,7 +107,7 @@ func TestSignedMembership(t *testing.T) {
 	curlPods(t, pods[one], pods[two], 2*time.Second)
 
 	// A member forges a ban, and a statement, and passes them on.
-	forger.signs(t, three.Membership, "ban", two.Name)
+	forger.signs(t, three.Membership, "ban", two.Name, "--force")
 	curlPods(t, pods[three], pods[one], 10*time.Second) // edge-3 believes itself, and drops edge-2
 	logsLine(t, one, three.PeerID, forger.id, "a member passes on statements of keys that do not count here")
 	curlPods(t, pods[one], pods[two], 2*time.Second)
