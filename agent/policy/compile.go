@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -29,30 +30,29 @@ func (r rule) members(d Direction) []Group {
 	return out
 }
 
-// Compile says what the policies mean for pods of this node. members returns who is in a group.
+// Compile says what all policies of the cluster mean for pods of this node. members returns who is in a group.
 func Compile(all []Policy, local []Pod, members func(Group) []Member) Rules {
-	out := Rules{Chains: map[string][]Accept{}, Sets: map[string][]Member{}}
+	out := Rules{Pods: map[string][2]string{}, Namespaces: map[string][2]bool{}, Chains: map[string]Chain{}, Sets: map[string][]Member{}}
+	all = slices.SortedFunc(slices.Values(all), func(a, b Policy) int { return strings.Compare(a.key(), b.key()) }) // names of chains do not depend on it
+	for _, p := range all {
+		in := out.Namespaces[p.Namespace]
+		out.Namespaces[p.Namespace] = [2]bool{in[0] || p.isolates[0], in[1] || p.isolates[1]}
+	}
 	for _, pod := range local {
 		if !pod.counts() {
 			continue
 		}
 		var chains [2]string
 		for _, d := range []Direction{Ingress, Egress} {
-			accept, isolated := accepts(all, pod, d)
-			if isolated {
-				chains[d] = out.chain(accept)
+			if c := chainOf(all, pod, d); len(c.Policies) > 0 {
+				chains[d] = out.add(c)
 			}
 		}
-		if chains != [2]string{} {
-			for _, a := range pod.Addrs {
-				out.Pods = append(out.Pods, Place{a, chains})
-			}
-		}
+		out.Pods[pod.Namespace+"/"+pod.Name] = chains
 	}
-	slices.SortFunc(out.Pods, func(a, b Place) int { return a.Addr.Compare(b.Addr) })
 	used := map[string]bool{}
 	for _, c := range out.Chains {
-		for _, a := range c {
+		for _, a := range c.Accepts {
 			for _, id := range slices.Concat(a.Groups, a.Named) {
 				used[id] = true
 			}
@@ -66,21 +66,21 @@ func Compile(all []Policy, local []Pod, members func(Group) []Member) Rules {
 	return out
 }
 
-// accepts is what policies allow a pod in one direction, if one of them isolates it.
-func accepts(all []Policy, pod Pod, d Direction) (out []Accept, isolated bool) {
+// chainOf is what policies allow a pod in one direction; none of them isolates it where there are no Policies.
+func chainOf(all []Policy, pod Pod, d Direction) (out Chain) {
 	for _, p := range all {
 		if !p.isolates[d] || p.Namespace != pod.Namespace || !p.pods.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		isolated = true
+		out.Policies = append(out.Policies, p.key())
 		for _, r := range p.rules[d] {
 			if a, matches := r.accept(pod, d); matches {
 				a.Policy = p.key()
-				out = append(out, a)
+				out.Accepts = append(out.Accepts, a)
 			}
 		}
 	}
-	return out, isolated
+	return out
 }
 
 // accept is a rule as it is for one pod; matches is false where it can match nothing.
@@ -105,11 +105,11 @@ func (r rule) accept(pod Pod, d Direction) (a Accept, matches bool) {
 	return a, !a.None || len(a.Named) > 0
 }
 
-// chain returns the name of a chain that accepts this, and notes it. Pods with the same policies share one.
-func (r Rules) chain(accept []Accept) string {
-	b, _ := json.Marshal(accept) // it has no values that JSON lacks
+// add returns the name of a chain, and notes it. Pods with the same policies share one.
+func (r Rules) add(c Chain) string {
+	b, _ := json.Marshal(c) // it has no values that JSON lacks
 	sum := sha256.Sum256(b)
 	name := hex.EncodeToString(sum[:8])
-	r.Chains[name] = accept
+	r.Chains[name] = c
 	return name
 }

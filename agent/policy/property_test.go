@@ -249,13 +249,14 @@ func TestAgainstNaiveJudge(t *testing.T) {
 		if err != nil || json.Unmarshal(b, &saved) != nil || !reflect.DeepEqual(saved, rules) {
 			t.Fatalf("%v: %+v is saved as %s", err, rules, b)
 		}
+		at := placed(saved, n.pods)
 		for _, ends := range [][]netip.Addr{ends4, ends6} {
 			for _, src := range ends {
 				for _, dst := range ends {
 					for _, protocol := range []byte{6, 17, 132, 1} {
 						for port := range uint16(6) {
 							p := Packet{src, dst, protocol, port}
-							if pass, by, _ := saved.Verdict(p); pass != n.passes(p) {
+							if pass, by, _ := at.Verdict(p); pass != n.passes(p) {
 								t.Fatalf("%+v passes: %t, by %v; rules %s", p, pass, by, b)
 							}
 						}

@@ -3,19 +3,57 @@ package policy
 import (
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Rules are what a node enforces, in a form that is saved and written into the kernel as it is.
 type Rules struct {
-	Pods   []Place             `json:"pods"`   // in order of their addresses; pods that are not here are open
-	Chains map[string][]Accept `json:"chains"` // what matches none of a chain is dropped
-	Sets   map[string][]Member `json:"sets"`   // members of groups, by ID
+	// Pods are those that were judged, by NAMESPACE/NAME: the chain of each Direction; "" is open.
+	Pods map[string][2]string `json:"pods"`
+	// Namespaces are those with policies, of the whole cluster, and the Directions in which one of them isolates. A pod that is not
+	// in Pods is closed there.
+	Namespaces map[string][2]bool  `json:"namespaces"`
+	Chains     map[string]Chain    `json:"chains"`
+	Sets       map[string][]Member `json:"sets"` // members of groups, by ID
 }
 
-// Place is the chains of one pod's address, by Direction; "" is open.
+// Chain is what a pod may do in one direction; what matches no Accept is dropped.
+type Chain struct {
+	Policies []string `json:"policies"` // that isolate: NAMESPACE/NAME
+	Accepts  []Accept `json:"accepts,omitempty"`
+}
+
+// Closed is the chain of a pod that was not judged yet. It accepts nothing, and no policy is named.
+const Closed = "closed"
+
+// Placed are Rules with the addresses of this node's pods.
+type Placed struct {
+	Rules
+	At map[netip.Addr]Place // pods that are not here are open
+}
+
+// Place is the pod at an address.
 type Place struct {
-	Addr   netip.Addr `json:"addr"`
-	Chains [2]string  `json:"chains"`
+	Pod    string    // NAMESPACE/NAME
+	Chains [2]string // by Direction; "" is open
+}
+
+// Place finds the chains of pods, NAMESPACE/NAME by address.
+func (r Rules) Place(pods map[netip.Addr]string) Placed {
+	out := Placed{r, map[netip.Addr]Place{}}
+	for a, pod := range pods {
+		chains, judged := r.Pods[pod]
+		namespace, _, _ := strings.Cut(pod, "/")
+		for d, isolates := range r.Namespaces[namespace] {
+			if isolates && !judged {
+				chains[d] = Closed
+			}
+		}
+		if chains != [2]string{} {
+			out.At[a] = Place{pod, chains}
+		}
+	}
+	return out
 }
 
 // Accept is what one rule of a policy lets pass: from or to one of its peers, at one of its ports.
@@ -43,9 +81,9 @@ type Packet struct {
 	Port     uint16 // destination
 }
 
-// Verdict says whether a packet passes on this node, and which policies accepted it, or else in which direction it was dropped. A pod
-// always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
-func (r Rules) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
+// Verdict says whether a packet passes on this node, and which policies accepted it, or else which ones isolate the pod in the
+// direction in which it was dropped. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
+func (r Placed) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 	if p.Src == p.Dst {
 		return true, nil, 0
 	}
@@ -54,16 +92,16 @@ func (r Rules) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 		if d == Ingress {
 			own, peer = p.Dst, p.Src
 		}
-		i, found := slices.BinarySearchFunc(r.Pods, own, func(at Place, a netip.Addr) int { return at.Addr.Compare(a) })
-		if !found || r.Pods[i].Chains[d] == "" {
+		name := r.At[own].Chains[d]
+		if name == "" {
 			continue
 		}
-		chain := r.Chains[r.Pods[i].Chains[d]]
-		at := slices.IndexFunc(chain, func(a Accept) bool { return r.matches(a, peer, p) })
+		chain := r.Chains[name]
+		at := slices.IndexFunc(chain.Accepts, func(a Accept) bool { return r.matches(a, peer, p) })
 		if at < 0 {
-			return false, nil, d
+			return false, chain.Policies, d
 		}
-		by = append(by, chain[at].Policy)
+		by = append(by, chain.Accepts[at].Policy)
 	}
 	slices.Sort(by)
 	return true, by, 0

@@ -1,0 +1,313 @@
+// Package policies owns the NetworkPolicy rules that are in force on this node: in the kernel, on disk for an offline start, and in the
+// file by which the CNI plugin closes new pods. agent/policy decides what rules say.
+//
+//	policies.go  Owner: Set, Apply, what is in force
+package policies
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"edgemesh/agent/policy"
+	"edgemesh/cni/conf"
+	"edgemesh/cni/ipam"
+	"edgemesh/internal/durable"
+	"edgemesh/internal/wake"
+)
+
+// File is the copy in the state directory: the rules that an offline start brings into force.
+const File = "policies.json"
+
+// Given is what a source of policies says.
+type Given struct {
+	From  string       // the source, for people: a file's path, "the API", "the controller"
+	Rules policy.Rules // complete: all policies of the cluster, as far as they concern this node's pods
+	Err   error        // why there are no Rules now, or not all; what was in force stays
+}
+
+// Kernel enforces rules.
+type Kernel interface {
+	// Enforce brings into force what place returns, or leaves the former rules. It calls place after it has read which pods
+	// are closed: their records were written before.
+	Enforce(place func() (policy.Placed, error)) error
+	// Standing reports whether rules are in force, so that new pods can be closed.
+	Standing() bool
+	// Missing says why this kernel can hold no rules, "" if it can.
+	Missing() string
+}
+
+// Config is where an Owner keeps things.
+type Config struct {
+	StateDir   string
+	RuntimeDir string // of the plugin's file
+	DataDir    string // the plugin's records of addresses
+	Kernel     Kernel
+	Log        *slog.Logger
+}
+
+// Owner has the rules in force. Its methods may be called from several goroutines.
+type Owner struct {
+	c        Config
+	applying sync.Mutex // one Apply at a time; locked before mu
+	written  *conf.Policies
+	save     wake.One
+
+	mu      sync.Mutex // nothing else is locked while it is held
+	off     bool
+	given   Given // the last one without an error
+	problem error // of the source
+	failure error // of the kernel
+	placed  policy.Placed
+	unsaved bool
+	changed []func()
+}
+
+// New returns an Owner with the rules that were in force last. It changes nothing yet.
+func New(c Config) *Owner {
+	o := &Owner{c: c, save: wake.NewOne()}
+	b, err := os.ReadFile(filepath.Join(c.StateDir, File))
+	if err == nil {
+		err = json.Unmarshal(b, &o.given.Rules)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		o.problem = fmt.Errorf("the saved rules are unreadable, so that none is in force until the source has been read: %w", err)
+		c.Log.Error("no NetworkPolicy is in force until the source has been read", "file", filepath.Join(c.StateDir, File), "err", err)
+	}
+	o.given.From = "the rules saved in " + c.StateDir
+	return o
+}
+
+// Set brings rules into force, and keeps them for the next start. What the kernel refuses is tried again by Apply.
+func (o *Owner) Set(g Given) {
+	o.mu.Lock()
+	before := o.problem
+	o.problem = g.Err
+	same := g.Err != nil || reflect.DeepEqual(g.Rules, o.given.Rules)
+	if g.Err == nil {
+		o.given, o.unsaved = g, o.unsaved || !same
+	}
+	o.mu.Unlock()
+	if g.Err != nil && (before == nil || before.Error() != g.Err.Error()) {
+		o.c.Log.Error("policies are unusable; the last good ones stay in force", "source", g.From, "err", g.Err)
+	}
+	if same {
+		return
+	}
+	o.save.Wake()
+	if err := o.Apply(); err != nil {
+		o.c.Log.Error("policies are not in force yet; trying again", "source", g.From, "err", err)
+	}
+}
+
+// SetOff says that nothing is enforced (networkPolicy: off).
+func (o *Owner) SetOff(off bool) {
+	o.mu.Lock()
+	same := o.off == off
+	o.off = off
+	o.mu.Unlock()
+	if !same {
+		_ = o.Apply() // noted
+	}
+}
+
+// rules are those to enforce.
+func (o *Owner) rules() policy.Rules {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.off {
+		return policy.Rules{}
+	}
+	return o.given.Rules
+}
+
+// Local are this node's pods, NAMESPACE/NAME by address.
+func (o *Owner) Local() (map[netip.Addr]string, error) {
+	records, err := ipam.Look(o.c.DataDir)
+	out := map[netip.Addr]string{}
+	for _, r := range records {
+		if r.InUse() && r.Named() {
+			out[r.IP] = r.Namespace + "/" + r.Pod
+		}
+	}
+	return out, err
+}
+
+// Apply makes the kernel and the plugin's file hold the rules; it may be called again and again. It fails only where the plugin could
+// not be notified: new pods must not be made then.
+func (o *Owner) Apply() error {
+	o.applying.Lock()
+	defer o.applying.Unlock()
+	rules := o.rules()
+	var placed policy.Placed
+	err := o.enforce(rules, &placed)
+	o.mu.Lock()
+	if o.failure = err; err == nil {
+		o.placed = placed
+	}
+	o.mu.Unlock()
+	file := conf.Policies{Namespaces: map[string][]string{}}
+	for name, isolates := range rules.Namespaces {
+		for d, word := range []string{"Ingress", "Egress"} {
+			if isolates[d] {
+				file.Namespaces[name] = append(file.Namespaces[name], word)
+			}
+		}
+	}
+	if err != nil && !o.c.Kernel.Standing() {
+		file.Refused = err.Error()
+	}
+	return o.write(file)
+}
+
+func (o *Owner) enforce(rules policy.Rules, placed *policy.Placed) error {
+	if len(rules.Namespaces) > 0 {
+		if why := o.c.Kernel.Missing(); why != "" {
+			return errors.New(why)
+		}
+	}
+	return o.c.Kernel.Enforce(func() (_ policy.Placed, err error) {
+		pods := map[netip.Addr]string{}
+		if len(rules.Namespaces) > 0 {
+			pods, err = o.Local()
+		}
+		*placed = rules.Place(pods)
+		return *placed, err
+	})
+}
+
+// write writes the plugin's file; without namespaces there is none.
+func (o *Owner) write(file conf.Policies) error {
+	path := filepath.Join(o.c.RuntimeDir, conf.PoliciesFile)
+	if _, err := os.Stat(path); o.written != nil && reflect.DeepEqual(*o.written, file) && (err == nil) == (len(file.Namespaces) > 0) {
+		return nil
+	}
+	o.written = nil
+	if len(file.Namespaces) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	} else {
+		b, err := json.Marshal(file)
+		if err == nil {
+			err = durable.WriteFile(path, b, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	o.written = &file
+	return nil
+}
+
+// InForce is what is enforced now.
+type InForce struct {
+	policy.Placed
+	From    string
+	Off     bool
+	Problem error // why the source's policies are not those in force
+	Failure error // why the kernel does not hold them
+}
+
+// InForce returns what is enforced now.
+func (o *Owner) InForce() InForce {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure}
+}
+
+// OnPods has f called whenever Local may have changed, from one goroutine at a time. It must be called before Run.
+func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
+
+const (
+	// podsPoll is how often records are read where the kernel does not report changes, saveRest the least time between two writes of
+	// the copy.
+	podsPoll = 1500 * time.Millisecond
+	saveRest = 5 * time.Second
+)
+
+// Run judges new pods, and keeps the copy on disk, until ctx ends.
+func (o *Owner) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { o.keep(ctx) })
+	var events chan fsnotify.Event
+	var poll <-chan time.Time
+	if fs, err := fsnotify.NewWatcher(); err == nil {
+		defer fs.Close()
+		if fs.Add(o.c.DataDir) == nil {
+			events = fs.Events
+		}
+	}
+	if events == nil {
+		t := time.NewTicker(podsPoll)
+		defer t.Stop()
+		poll = t.C
+	}
+	last := map[netip.Addr]string{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+		case <-poll:
+		}
+		if len(o.rules().Namespaces) == 0 {
+			continue
+		}
+		for more := true; more; { // an ADD writes several times
+			select {
+			case <-events:
+			case <-time.After(2 * time.Millisecond):
+				more = false
+			}
+		}
+		pods, err := o.Local()
+		if err != nil || maps.Equal(pods, last) {
+			continue
+		}
+		last = pods
+		for _, f := range o.changed {
+			f()
+		}
+		_ = o.Apply() // noted
+	}
+}
+
+// keep writes rules that changed to disk.
+func (o *Owner) keep(ctx context.Context) {
+	path := filepath.Join(o.c.StateDir, File)
+	for more := true; more; {
+		select {
+		case <-ctx.Done():
+			more = false
+		case <-o.save:
+		}
+		o.mu.Lock()
+		rules, unsaved := o.given.Rules, o.unsaved
+		o.unsaved = false
+		o.mu.Unlock()
+		if unsaved {
+			b, err := json.Marshal(rules)
+			if err == nil {
+				err = durable.WriteFile(path, b, 0o600)
+			}
+			if err != nil {
+				o.c.Log.Error("could not save the policies; an offline start would enforce older ones", "file", path, "err", err)
+			}
+		}
+		more = more && wake.Sleep(ctx, saveRest)
+	}
+}

@@ -1,0 +1,114 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"edgemesh/agent/policy"
+	"edgemesh/cni/conf"
+)
+
+// fake is a kernel that refuses what err says.
+type fake struct {
+	err     error
+	missing string
+	placed  policy.Placed
+	stands  bool
+}
+
+func (f *fake) Enforce(place func() (policy.Placed, error)) error {
+	p, err := place()
+	if err = errors.Join(err, f.err); err == nil {
+		f.placed, f.stands = p, len(p.Namespaces) > 0
+	}
+	return err
+}
+func (f *fake) Standing() bool  { return f.stands }
+func (f *fake) Missing() string { return f.missing }
+
+func owner(t *testing.T, f *fake, stateDir string) (*Owner, Config) {
+	t.Helper()
+	c := Config{StateDir: stateDir, RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: f, Log: slog.New(slog.DiscardHandler)}
+	record := `{"ip":"10.1.1.2","network":"edgemesh","containerID":"c","ifName":"eth0","namespace":"shop","pod":"web-0","allocated":"2026-01-02T03:04:05Z"}`
+	if err := os.WriteFile(filepath.Join(c.DataDir, "10.1.1.2_shop_web-0"), []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return New(c), c
+}
+
+// closing is what the plugin reads.
+func closing(t *testing.T, c Config) conf.Policies {
+	t.Helper()
+	p, err := conf.LoadPolicies(c.RuntimeDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+var shop = policy.Rules{
+	Pods:       map[string][2]string{"shop/web-0": {"one", ""}},
+	Namespaces: map[string][2]bool{"shop": {true, false}},
+	Chains:     map[string]policy.Chain{"one": {Policies: []string{"shop/p"}}},
+	Sets:       map[string][]policy.Member{},
+}
+
+// TestOffline: what was in force is in force again before the plugin may make pods, without any source; and a source that fails leaves
+// it.
+func TestOffline(t *testing.T) {
+	state := t.TempDir()
+	o, _ := owner(t, &fake{}, state)
+	o.Set(Given{From: "a test", Rules: shop})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	o.Run(ctx) // saves at its end
+
+	f := &fake{}
+	again, c := owner(t, f, state)
+	again.Set(Given{From: "a test", Err: errors.New("no answer")})
+	if err := again.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if place := f.placed.At[netip.MustParseAddr("10.1.1.2")]; place != (policy.Place{Pod: "shop/web-0", Chains: [2]string{"one", ""}}) {
+		t.Errorf("placed %+v", f.placed)
+	}
+	if got := closing(t, c).Namespaces; !reflect.DeepEqual(got, map[string][]string{"shop": {"Ingress"}}) {
+		t.Errorf("the plugin closes %v", got)
+	}
+	if got := again.InForce(); got.Problem == nil || len(got.At) != 1 {
+		t.Errorf("in force: %+v", got)
+	}
+	again.Set(Given{From: "a test"})
+	if _, err := os.Stat(filepath.Join(c.RuntimeDir, conf.PoliciesFile)); err == nil || again.InForce().Problem != nil {
+		t.Error("policies that are gone still close new pods")
+	}
+}
+
+// TestRefusedByTheKernel: former rules stay, and where there are none, new pods of namespaces with policies get no network.
+func TestRefusedByTheKernel(t *testing.T) {
+	f := &fake{err: errors.New("shop/p: refused")}
+	o, c := owner(t, f, t.TempDir())
+	o.Set(Given{Rules: shop})
+	if got := closing(t, c); !strings.Contains(got.Refused, "shop/p") || o.InForce().Failure == nil {
+		t.Errorf("%+v, %v", got, o.InForce().Failure)
+	}
+	f.stands = true
+	if err := o.Apply(); err != nil || closing(t, c).Refused != "" {
+		t.Errorf("with former rules: %v, %+v", err, closing(t, c))
+	}
+	f.err, f.missing, f.stands = nil, "no nf_tables", false
+	if err := o.Apply(); err != nil || closing(t, c).Refused != "no nf_tables" {
+		t.Errorf("without nf_tables: %v, %+v", err, closing(t, c))
+	}
+	o.SetOff(true)
+	if got := closing(t, c); len(got.Namespaces) > 0 {
+		t.Errorf("off, and still closes %+v", got)
+	}
+}

@@ -1,0 +1,35 @@
+package conf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// PoliciesFile is beside SubnetFile. The agent writes it first.
+const PoliciesFile = "policies.json"
+
+// Policies is its content: where new pods are closed until the agent has judged them.
+type Policies struct {
+	Namespaces map[string][]string `json:"namespaces"`        // the directions that are closed: Ingress, Egress
+	Refused    string              `json:"refused,omitempty"` // why such pods get no network at all: nothing here can close them
+}
+
+// LoadPolicies reads the file; a missing one has no namespaces.
+func LoadPolicies(runtimeDir string) (p Policies, err error) {
+	path := filepath.Join(runtimeDir, PoliciesFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil {
+		return p, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
