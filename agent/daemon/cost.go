@@ -43,5 +43,5 @@ func checkUpkeep(u *control.Upkeep, now time.Time) []findings.Finding {
 		}
 	}
 	return []findings.Finding{findings.Notef("upkeep", "this node's own traffic takes %.0f MB a month of a metered uplink (by %s), most of it for %s: relays or peers of "+
-		"releases up to 0.3, membership from the API without a controller, or peers that come and go", u.MBPerMonth, u.MeteredFrom, dear)}
+		"releases up to 0.2, membership from the API without a controller, or peers that come and go", u.MBPerMonth, u.MeteredFrom, dear)}
 }

@@ -217,12 +217,16 @@ func (l *localPods) end() {
 
 // openPorts opens the ports to the other members and that of the metrics. Where another program has one that nobody has configured,
 // another is used until the next start, and a finding says so.
-func (d *daemon) openPorts(n nodeConfig) error {
+func (d *daemon) openPorts(n nodeConfig) (err error) {
+	defer func() {
+		if errors.Is(err, unix.EADDRINUSE) {
+			err = configError(err)
+		}
+	}()
 	chosen := len(n.cfg.Listen) == 0
-	if err := n.cfg.ResolveListen(); err != nil {
+	if err = n.cfg.ResolveListen(); err != nil {
 		return err
 	}
-	var err error
 	d.node, err = openNode(n)
 	if chosen && errors.Is(err, unix.EADDRINUSE) {
 		taken := n.cfg.Listen
@@ -235,9 +239,6 @@ func (d *daemon) openPorts(n nodeConfig) error {
 		}
 	}
 	if err != nil {
-		if errors.Is(err, unix.EADDRINUSE) {
-			err = configError(err)
-		}
 		return err
 	}
 	d.cfg.Listen = n.cfg.Listen
@@ -247,9 +248,6 @@ func (d *daemon) openPorts(n nodeConfig) error {
 			d.degraded("metricsAddress", "stop the other program and restart the agent, or set metricsAddress",
 				"another program has %s; until the next start metrics and probes are at %s", config.DefaultMetricsAddress, d.metrics.Addr())
 		}
-	}
-	if errors.Is(err, unix.EADDRINUSE) {
-		err = configError(err)
 	}
 	return err
 }

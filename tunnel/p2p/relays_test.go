@@ -20,6 +20,7 @@ import (
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/reach"
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
@@ -44,8 +45,21 @@ func TestRelaysChange(t *testing.T) {
 		}
 		return nil
 	})
-	if path, err := call(a, b.ID()); err != nil || path.Relay != two.ID.String() {
-		t.Errorf("path %+v: %v, want by the relay that is left", path, err)
+	if _, err := call(a, b.ID()); err != nil { // maybe punched already
+		t.Error(err)
+	}
+	fair.Eventually(t, 5*time.Second, "a path by the relay that is left", relayedBy(a, b.ID(), two.ID))
+}
+
+// relayedBy reports whether n has relayed paths to a peer, all of them by one relay, beside direct ones.
+func relayedBy(n *Node, to, relay peer.ID) func() error {
+	return func() error {
+		st, _ := n.PeerStatus(to)
+		relayed := slices.DeleteFunc(slices.Clone(st.All), func(p paths.Path) bool { return p.Kind != paths.KindRelayed })
+		if len(relayed) == 0 || slices.ContainsFunc(relayed, func(p paths.Path) bool { return p.Relay != relay.String() }) {
+			return fmt.Errorf("paths %+v, want relayed by %s", st.All, relay)
+		}
+		return nil
 	}
 }
 
@@ -125,7 +139,8 @@ func TestOneConnectionWhereMembersAreMany(t *testing.T) {
 	tcpAloneFirst(t, r, one, 1)
 }
 
-// Several addresses for TCP make no difference: QUIC is what is missing.
+// Several addresses for TCP make no difference: QUIC is what is missing. They are dialed at the same time, but none that would be
+// dialed only after another one is connected.
 func TestTwoConnectionsOverTCPWhereMembersAreMany(t *testing.T) {
 	r, err := relaytest.Start(newKey(t), "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
 	if err != nil {
@@ -135,7 +150,7 @@ func TestTwoConnectionsOverTCPWhereMembersAreMany(t *testing.T) {
 	tcpAloneFirst(t, r, r.Info(), 2)
 }
 
-func tcpAloneFirst(t *testing.T, r *relaytest.Relay, one peer.AddrInfo, wantTCP int) {
+func tcpAloneFirst(t *testing.T, r *relaytest.Relay, one peer.AddrInfo, mostTCP int) {
 	t.Helper()
 	key := newKey(t)
 	m := members.Membership{Members: append(strangers(100), members.Member{Name: "a", ID: idOf(t, key)}), Relays: []peer.AddrInfo{one}}
@@ -153,7 +168,7 @@ func tcpAloneFirst(t *testing.T, r *relaytest.Relay, one peer.AddrInfo, wantTCP 
 	fair.Eventually(t, 10*time.Second, "a reservation", reserved(n, 1))
 	are := func(wantUDP int) func() error {
 		return func() error {
-			if tcp, udp := over(); tcp != wantTCP || udp != wantUDP {
+			if tcp, udp := over(); tcp == 0 || tcp > mostTCP || udp != wantUDP {
 				return fmt.Errorf("%d connections over TCP and %d over QUIC", tcp, udp)
 			}
 			return reserved(n, 1)()

@@ -116,8 +116,6 @@ import (
 //		drop
 //	}
 //
-// Without the two parts before, chain between is there, too, and empty: agents before 0.4 know their table by it.
-//
 // Masks turn a lookup by prefix into one in a hash. Blocks have one length in most
 // clusters, so there is one lookup, whatever the number of peers. VXLAN that chain vxlan does not
 // know is dropped there, and again by iptables' chain EDGEMESH-INPUT because it is
@@ -205,8 +203,6 @@ func (g guard) table() table {
 	t.chains = append(t.chains, g.outside()...)
 	if len(g.between) > 0 {
 		t.links, t.chains = g.between[0].Names, append(t.chains, g.uplinks()...)
-	} else if len(g.outs) > 0 && !g.sources() {
-		t.chains = append(t.chains, chain{name: chainBetween})
 	}
 	return t
 }
