@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,22 +17,18 @@ type account struct {
 	purposes        map[string]uint64
 }
 
-// accounts are those of all nodes that are watched.
-func (b *bench) accounts(ctx context.Context) map[string]account {
-	out := map[string]account{}
-	for _, s := range b.states {
-		if _, done := out[s.node]; done {
-			continue
-		}
-		if a, ok := b.account(ctx, s.node); ok {
-			out[s.node] = a
-		}
+// count has a state's node counted at both ends of its time.
+func (b *bench) count(ctx context.Context, began time.Time, s *state) {
+	if pause(ctx, time.Until(began.Add(s.from))) == nil {
+		s.before = b.account(ctx, s.node)
 	}
-	return out
+	if pause(ctx, time.Until(began.Add(s.to))) == nil {
+		s.after = b.account(ctx, s.node)
+	}
 }
 
-// account is one node's; false where its agent does not count.
-func (b *bench) account(ctx context.Context, node string) (account, bool) {
+// account is one node's; the zero one where its agent does not count.
+func (b *bench) account(ctx context.Context, node string) account {
 	n := b.nodes[node]
 	type both struct{ TxBytes, RxBytes uint64 }
 	var s struct {
@@ -43,35 +40,46 @@ func (b *bench) account(ctx context.Context, node string) (account, bool) {
 	}
 	out, _, err := n.AgentCommand(ctx, "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
 	if err != nil || json.Unmarshal([]byte(out), &s) != nil || s.Upkeep == nil {
-		return account{}, false
+		return account{}
 	}
 	u := s.Upkeep
 	a := account{time.Now(), u.TxBytes + u.RxBytes, u.Carried.TxBytes + u.Carried.RxBytes, map[string]uint64{}}
 	for p, n := range u.Purposes {
 		a.purposes[p] = n.TxBytes + n.RxBytes
 	}
-	return a, true
+	return a
 }
 
-// compare prints, for each node, what it has counted between two moments beside what its router has carried then.
-func (b *bench) compare(before, after map[string]account) error {
-	fmt.Printf("\n%-12s %12s %12s %12s %8s   %s\n", "node", "seen, B/s", "upkeep", "carried", "missed", "upkeep by purpose")
-	for _, node := range slices.Sorted(maps.Keys(after)) {
-		from, to := before[node], after[node]
-		ps, err := b.read(b.capture(node))
+// compare prints what each state's node has counted beside what its router has carried in that time. Bare is what the router saw that
+// carried no packet of a pod's: what went to relays, and segments between peers too short for one, each with an acknowledgement.
+func (b *bench) compare() error {
+	fmt.Printf("\n%-55s %10s %8s %8s %9s %8s   %s\n", "state, B/s", "router", "bare", "upkeep", "carried", "missed", "upkeep by purpose")
+	for _, s := range b.states {
+		from, to := s.before, s.after
+		if to.at.IsZero() || from.at.IsZero() {
+			continue
+		}
+		ps, err := b.read(b.capture(s.node))
 		if err != nil {
 			return err
 		}
-		seen := 0
+		seen, short := 0, 0
 		for _, p := range ps {
-			if p.at.After(from.at) && p.at.Before(to.at) {
-				seen += p.size
+			if p.at.Before(from.at) || p.at.After(to.at) {
+				continue
+			}
+			seen += p.size
+			switch {
+			case strings.HasPrefix(p.kind, "relay"):
+				short += p.size
+			case p.kind == "peers TCP data" && p.size < bare:
+				short += p.size + 52
 			}
 		}
 		took := to.at.Sub(from.at).Seconds()
 		upkeep, carried := float64(to.upkeep-from.upkeep), float64(to.carried-from.carried)
 		missed := 100 * (1 - (upkeep+carried)/float64(seen))
-		fmt.Printf("%-12s %12.1f %12.1f %12.1f %7.2f%%  ", node, float64(seen)/took, upkeep/took, carried/took, missed)
+		fmt.Printf("%-55s %10.1f %8.1f %8.1f %9.1f %7.2f%%  ", s.name, float64(seen)/took, float64(short)/took, upkeep/took, carried/took, missed)
 		for _, p := range slices.Sorted(maps.Keys(to.purposes)) {
 			fmt.Printf(" %s %.1f", p, float64(to.purposes[p]-from.purposes[p])/took)
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
 )
 
 // state is one row: a node behind a router of its own, and a time in which it is watched.
@@ -34,7 +35,13 @@ type state struct {
 	minus    string        // the state whose cost is no part of this one's
 	peers    bool          // what goes to and from relays is no part of it either
 	load     string        // of pods, all the time: tcp or udp
+
+	before, after account // what the node counted, at both ends of the time
 }
+
+// bare is less than the IP bytes of a segment between peers that carries a pod's packet: 52 are TCP's and IP's, 22 TLS's, 26 those of
+// the stream and the frame, at least 40 the packet's.
+const bare = 140
 
 // asked is how often a peer is sent a request that is sent one now and then.
 const asked = 30 * time.Second
@@ -56,10 +63,26 @@ func states(d time.Duration, hub int) []state {
 	}
 }
 
+// routers are idle nodes behind routers of all kinds.
+func routers(d time.Duration) (out []state) {
+	for _, udp := range []time.Duration{15 * time.Second, 30 * time.Second, 2 * time.Minute} {
+		for _, tcp := range []time.Duration{2 * time.Minute, 5 * time.Minute, time.Hour} {
+			for _, reset := range []bool{false, true} {
+				how := map[bool]string{false: "silently", true: "with a reset"}[reset]
+				out = append(out, state{name: fmt.Sprintf("idle; UDP %v, TCP %v, %s", udp, tcp, how), node: fmt.Sprintf("nat-%d", len(out)),
+					udp: udp, tcp: tcp, reset: reset, from: time.Minute, to: time.Minute + d})
+			}
+		}
+	}
+	return out
+}
+
 func main() {
-	d := flag.Duration("time", 10*time.Minute, "how long each state is watched")
+	d := flag.Duration("time", 10*time.Minute, "how long each state is watched; 0: only the first answers after silence are timed")
 	warm := flag.Duration("warm", 2*time.Minute, "how long after the start")
 	silence := flag.Duration("silence", 0, "afterwards, be silent for so long and time the first answer behind each router")
+	delay := flag.Duration("delay", 0, "round trip between each site and the others")
+	nats := flag.Bool("nats", false, "also watch idle nodes behind 18 routers that forget UDP and TCP after different times")
 	hub := flag.Int("hub", 100, "how many peers a hub has")
 	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
 	relays := flag.String("relays", "", "directory of other relays")
@@ -68,7 +91,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := bench{states: states(*d, *hub), hub: *hub, watched: *d, warm: *warm, silence: *silence, relays: *relays, verbose: *verbose, keep: *keep}
+	b := bench{states: states(*d, *hub), hub: *hub, watched: *d, warm: *warm, silence: *silence, delay: *delay, relays: *relays, verbose: *verbose, keep: *keep}
+	if *nats {
+		b.states = append(b.states, routers(*d)...)
+	}
 	if err := b.run(ctx, *bin); err != nil {
 		fmt.Fprintln(os.Stderr, "idle:", err)
 		os.Exit(1)
@@ -76,11 +102,11 @@ func main() {
 }
 
 type bench struct {
-	states                 []state
-	watched, warm, silence time.Duration
-	relays, keep           string
-	hub                    int
-	verbose                bool
+	states                        []state
+	watched, warm, silence, delay time.Duration
+	relays, keep                  string
+	hub                           int
+	verbose                       bool
 
 	l     *lab.Lab
 	nodes map[string]*lab.Node
@@ -104,21 +130,12 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 	if err := pause(ctx, b.warm); err != nil {
 		return err
 	}
-	began := time.Now()
-	before := b.accounts(ctx)
-	if err := b.live(ctx); err != nil {
-		return err
+	if b.watched > 0 {
+		if err := b.watch(ctx); err != nil {
+			return err
+		}
 	}
-	end, after := time.Now(), b.accounts(ctx)
-	rows, err := b.sum(began)
-	if err != nil {
-		return err
-	}
-	print(rows, b.verbose)
-	if err := b.compare(before, after); err != nil {
-		return err
-	}
-	if err := b.wake(ctx, end); err != nil {
+	if err := b.wake(ctx, time.Now()); err != nil {
 		return err
 	}
 	if b.keep != "" {
@@ -131,6 +148,26 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 		fmt.Println(w)
 	}
 	return err
+}
+
+// watch prints what each state costs, as routers see it and as nodes count it.
+func (b *bench) watch(ctx context.Context) error {
+	began := time.Now()
+	var counted sync.WaitGroup
+	for i := range b.states {
+		counted.Go(func() { b.count(ctx, began, &b.states[i]) })
+	}
+	err := b.live(ctx)
+	counted.Wait()
+	if err != nil {
+		return err
+	}
+	rows, err := b.sum(began)
+	if err != nil {
+		return err
+	}
+	print(rows, b.verbose)
+	return b.compare()
 }
 
 // build makes relays, sites and nodes, and starts everything. Each measured node has another one to talk to, in the cloud.
@@ -159,6 +196,11 @@ func (b *bench) build(ctx context.Context) error {
 		}
 		if s.noTCP {
 			if err := site.Router.Script("iptables -w -I FORWARD -p tcp -j DROP"); err != nil {
+				return err
+			}
+		}
+		if b.delay > 0 {
+			if _, err := b.l.InsertLink(ctx, site.Router, link.Both(link.Direction{Delay: b.delay / 2}), 1); err != nil {
 				return err
 			}
 		}
@@ -283,16 +325,19 @@ func (b *bench) wake(ctx context.Context, since time.Time) error {
 		return err
 	}
 	fmt.Printf("\nfirst answer after %v of silence:\n", b.silence)
+	first := func(name string) {
+		began := time.Now()
+		err := b.get(ctx, name, 10*time.Second)
+		fmt.Printf("  %-10s %s  %4d ms %v\n", name, began.Format("15:04:05.000"), time.Since(began).Milliseconds(), orNothing(err))
+	}
+	const alone = "short"
+	first(alone)
+	fmt.Println("the others at once:")
 	var wg sync.WaitGroup
 	for name := range b.nodes {
-		if name == "peer" {
-			continue
+		if name != "peer" && name != alone {
+			wg.Go(func() { first(name) })
 		}
-		wg.Go(func() {
-			began := time.Now()
-			err := b.get(ctx, name, 10*time.Second)
-			fmt.Printf("  %-8s %4d ms %v\n", name, time.Since(began).Milliseconds(), orNothing(err))
-		})
 	}
 	wg.Wait()
 	return nil

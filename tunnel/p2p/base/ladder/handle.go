@@ -50,7 +50,9 @@ func (m *Machine) decide() {
 	m.choose()
 	out, wanted := m.openings.serve(m.best, m.dial.running, m.dial.over, m.refused)
 	m.out, m.dial.wanted, m.dial.over = append(m.out, out...), wanted, false
+	best := m.use.lanes[StreamLane]
 	for _, p := range m.paths {
+		p.reserve = p.link.Relayed && best != nil && !best.link.Relayed && best.state == Proven
 		if p.due(m.now) <= m.now {
 			p.request(m.now)
 			m.order(Probe{p.id})

@@ -64,6 +64,7 @@ type probing struct {
 	since   Time // data are unanswered; 0: none
 	rtt     Time
 	before  uint64 // moved, at the last request
+	reserve bool   // relayed, beside a direct path: what is behind it is known from that one
 
 	resting
 }
@@ -115,6 +116,8 @@ func (p *path) due(now Time) Time {
 		return max(p.asked, p.heard) + ProbeBusy
 	case p.isBusy(now) && p.since > 0:
 		return max(p.asked+ProbeBusy, p.since+min(max(answerTrips*p.rtt, answerLeast), answerMost))
+	case p.reserve && !p.waiting:
+		return Never
 	}
 	return max(p.asked, p.heard) + p.wait(now)
 }

@@ -1,6 +1,7 @@
 package ladder
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -241,6 +242,23 @@ func TestRestsPart(t *testing.T) {
 	for next, n := range at {
 		if n > 10 {
 			t.Errorf("%d of 50 paths are looked at at %v", n, next)
+		}
+	}
+}
+
+// A circuit beside a direct path costs nothing while that answers, and is probed once it does not.
+func TestReserveIsNotProbed(t *testing.T) {
+	for _, direct := range []Link{directTCP, directQUIC} {
+		s := newScene(t, true)
+		s.up(2, relayedTCP)
+		s.up(1, direct)
+		s.run(BusyFor)
+		if acts := s.run(30 * time.Minute); slices.Contains(acts, "Probe2") || !slices.Contains(acts, "Probe1") {
+			t.Errorf("%v: the circuit was probed: %v", direct, acts)
+		}
+		delete(s.alive, 1)
+		if acts := s.run(2 * restMost); !slices.Contains(acts, "Probe2") || s.m.State() != Relayed {
+			t.Errorf("%v: %v after the direct path's loss: %v", direct, s.m.State(), acts)
 		}
 	}
 }
