@@ -26,6 +26,9 @@ func (t *Tunnel) Receive(id PeerID, ln Lane, s Stream) error {
 	}
 	defer t.wg.Done()
 	defer p.streams.remove(ln, s)
+	if ln == StreamLane { // nothing is sent over TCP without an answer
+		p.lanes[ln].expect()
+	}
 	err = p.receive(ln, s)
 	if p.ctx.Err() != nil {
 		return ErrClosed

@@ -349,7 +349,7 @@ func TestQuietLaneStays(t *testing.T) {
 // idle peer look used.
 func TestEmptyCarrierIsNoUse(t *testing.T) {
 	_, a, _, _ := pair(t, tunnel.Limits{})
-	s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
+	s := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
 	s.frame(3, nil)
 	s.w.Close()
 	if err := <-s.end; err != nil {
@@ -357,5 +357,26 @@ func TestEmptyCarrierIsNoUse(t *testing.T) {
 	}
 	if p := a.Stats().Peers[0]; !p.Idle {
 		t.Errorf("used by a carrier without packets: %+v", p)
+	}
+}
+
+// The carrier for answers is opened when a peer's carrier for TCP arrives, before there is any: it is ready for the first of them. One
+// for datagrams, which may have no answers, has none opened. Without packets it ends as any other.
+func TestAnswersAreExpected(t *testing.T) {
+	net, a, _, _ := pair(t, tunnel.Limits{IdleTimeout: 50 * time.Millisecond})
+	state := func(lane tunnel.Lane) tunnel.LaneState { return a.Stats().Peers[0].Lanes[lane].State }
+	d := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
+	s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
+	fair.Eventually(t, patience, "the carrier for answers", fair.True(func() bool { return net.Opened() > 0 }))
+	fair.Eventually(t, patience, "its end", fair.True(func() bool { return state(tunnel.StreamLane) == tunnel.LaneIdle }))
+	time.Sleep(200 * time.Millisecond)
+	if n := net.Opened(); n > 2 || state(tunnel.DatagramLane) != tunnel.LaneIdle {
+		t.Errorf("%d carriers were opened, want one in each direction", n)
+	}
+	for _, x := range []*raw{d, s} {
+		_ = x.w.Close()
+		if err := <-x.end; err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -67,7 +67,7 @@ func (l *lane) step() turn {
 		l.expire(t.now-int64(l.p.t.lim.WaitTime), &expired)
 	}
 	for {
-		o := l.carriers.Next(epoch.Time(t.now), epoch.Situation{Packets: !l.empty(), Quiet: l.p.quiet(t.now), Idle: l.idle})
+		o := l.carriers.Next(epoch.Time(t.now), epoch.Situation{Packets: !l.empty(), Wanted: l.wanted, Quiet: l.p.quiet(t.now), Idle: l.idle})
 		t.do = o.Do
 		switch o.Do {
 		case epoch.Send:
@@ -142,6 +142,7 @@ func (l *lane) open(id epoch.Carrier) {
 func (l *lane) opened(c Carrier, epochID uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.wanted = false
 	if l.closed {
 		if err == nil {
 			c.Reset()

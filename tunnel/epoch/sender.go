@@ -60,6 +60,7 @@ type Config struct {
 // Situation is what the owner sees when it calls Next.
 type Situation struct {
 	Packets bool // there is something to send
+	Wanted  bool // there soon will be
 	Quiet   bool // nothing was sent or received for a while: no reason to open a carrier for a better path
 	Idle    bool // the carrier is to end once everything is sent
 }
@@ -137,7 +138,7 @@ func (s *Sender) connect(now Time, in Situation) Order {
 	switch {
 	case s.opening:
 		return Order{Wait: Never}
-	case !in.Packets:
+	case !in.Packets && !in.Wanted:
 		return Order{Do: Rest}
 	case s.due(now):
 		return s.open()

@@ -19,15 +19,12 @@ var ErrRefused = errors.New("refused after the handshake")
 // Open opens and negotiates a stream on c, within ctx; the host's own NewStream would choose the connection itself.
 // The error wraps mss.ErrNotSupported when the peer does not serve proto.
 func Open(ctx context.Context, c network.Conn, proto protocol.ID) (network.Stream, error) {
-	s, err := c.NewStream(network.WithAllowLimitedConn(ctx, "edgemesh"))
+	s, err := open(ctx, c, proto)
 	if err != nil {
-		return nil, fmt.Errorf("open stream: %w", err)
+		return nil, err
 	}
 	abort := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
-	err = s.SetProtocol(proto)
-	if err == nil {
-		err = mss.SelectProtoOrFail(proto, s)
-	}
+	err = mss.SelectProtoOrFail(proto, s)
 	if !abort() && err == nil {
 		err = ctx.Err()
 	}
@@ -38,3 +35,34 @@ func Open(ctx context.Context, c network.Conn, proto protocol.ID) (network.Strea
 	}
 	return s, nil
 }
+
+func open(ctx context.Context, c network.Conn, proto protocol.ID) (network.Stream, error) {
+	s, err := c.NewStream(network.WithAllowLimitedConn(ctx, "edgemesh"))
+	if err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	if err := s.SetProtocol(proto); err != nil {
+		_ = s.Reset()
+		return nil, fmt.Errorf("open stream for %s: %w", proto, err)
+	}
+	return s, nil
+}
+
+// Begin is Open without the round trip: proto is requested with the first data that are written, and that the peer does not serve it
+// is the error of the first Read.
+func Begin(ctx context.Context, c network.Conn, proto protocol.ID) (network.Stream, error) {
+	s, err := open(ctx, c, proto)
+	if err != nil {
+		return nil, err
+	}
+	return begun{s, mss.NewMSSelect(s, proto)}, nil
+}
+
+// begun is a stream that is negotiated with its first data.
+type begun struct {
+	network.Stream
+	lazy mss.LazyConn
+}
+
+func (s begun) Read(b []byte) (int, error)  { return s.lazy.Read(b) }  //nolint:wrapcheck // the stream's own
+func (s begun) Write(b []byte) (int, error) { return s.lazy.Write(b) } //nolint:wrapcheck // likewise

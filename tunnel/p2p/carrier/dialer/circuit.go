@@ -31,7 +31,7 @@ type tcpFirst struct{ host.Host }
 func (h tcpFirst) NewStream(ctx context.Context, p peer.ID, protos ...protocol.ID) (network.Stream, error) {
 	for _, c := range h.Network().ConnsToPeer(p) {
 		if len(protos) == 1 && !c.IsClosed() && !endpoint.IsCircuit(c.RemoteMultiaddr()) && !endpoint.OverUDP(c.RemoteMultiaddr()) {
-			return impatient(conns.Open(ctx, c, protos[0]))
+			return impatient(conns.Begin(ctx, c, protos[0]))
 		}
 	}
 	return impatient(h.Host.NewStream(network.WithNoDial(ctx, "circuit"), p, protos...))
