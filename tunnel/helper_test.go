@@ -102,6 +102,14 @@ func pair(t *testing.T, lim tunnel.Limits) (net *tunneltest.Net, a, b *node, pat
 	return net, a, b, path
 }
 
+// alone is a node whose peer is played by the test.
+func alone(t *testing.T, lim tunnel.Limits) *node {
+	t.Helper()
+	net := tunneltest.NewNet()
+	t.Cleanup(net.Wait)
+	return newNode(t, nodeA, net.Underlay(nodeA), lim, nil)
+}
+
 // packets waits until n frames were written to the device and returns their
 // packets, without the virtio header.
 func (n *node) packets(t *testing.T, count int) [][]byte {

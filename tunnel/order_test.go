@@ -193,7 +193,7 @@ func TestNewEpochWaits(t *testing.T) {
 		"error": func(s *raw) { _ = s.w.CloseWithError(errors.New("reset")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+			a := alone(t, tunnel.Limits{HoldTime: time.Hour})
 			first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
 			defer first.w.Close()
 			first.packet(say("1"))
@@ -223,7 +223,7 @@ func TestNewEpochWaits(t *testing.T) {
 
 // TestNewEpochComesFirst: the new carrier overtakes the old one's HELLO.
 func TestNewEpochComesFirst(t *testing.T) {
-	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+	a := alone(t, tunnel.Limits{HoldTime: time.Hour})
 	second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
 	defer second.w.Close()
 	sent := make(chan struct{})
@@ -243,7 +243,7 @@ func TestNewEpochComesFirst(t *testing.T) {
 
 // TestSilentEpochIsLeft: the old carrier says nothing, as on a dead path; the new one is read after HoldTime.
 func TestSilentEpochIsLeft(t *testing.T) {
-	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Millisecond})
+	a := alone(t, tunnel.Limits{HoldTime: time.Millisecond})
 	first := a.raw(nodeB, tunnel.StreamLane, 7, 1, 0)
 	defer first.w.Close()
 	second := a.raw(nodeB, tunnel.StreamLane, 7, 2, 1)
@@ -257,7 +257,7 @@ func TestSilentEpochIsLeft(t *testing.T) {
 // TestRestartedPeerWaitsForNothing: epochs of another process of the sender do not wait for those of its former life,
 // although that one's streams still hang; among each other they wait.
 func TestRestartedPeerWaitsForNothing(t *testing.T) {
-	_, a, _, _ := pair(t, tunnel.Limits{HoldTime: time.Hour})
+	a := alone(t, tunnel.Limits{HoldTime: time.Hour})
 	old := a.raw(nodeB, tunnel.StreamLane, 7, 9, 0)
 	defer old.w.Close()
 	old.packet(say("old"))
@@ -300,7 +300,7 @@ func TestUpgradeDuringFirstOpen(t *testing.T) {
 	net.SetPath(nodeA, nodeB, better)
 	a.PathChanged(nodeB)
 	close(proceed)
-	fair.Eventually(t, patience, "two carriers", fair.True(func() bool { return net.Opened() == 2 }))
+	fair.Eventually(t, patience, "two carriers, and one for answers", fair.True(func() bool { return net.Opened() == 3 }))
 	fair.Eventually(t, patience, "the lane is up", fair.True(func() bool { return a.Stats().Peers[0].Lanes[tunnel.StreamLane].State == tunnel.LaneUp }))
 	b.packets(t, 1) // what is in flight on a path that is killed is lost
 	first.Kill()

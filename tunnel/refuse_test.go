@@ -98,7 +98,7 @@ func TestMalformedFramesCloseTheStream(t *testing.T) {
 		"protocol": append(make([]byte, virtio.HeaderLen), make([]byte, 40)...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, a, _, _ := pair(t, tunnel.Limits{MalformedPerMinute: 16})
+			a := alone(t, tunnel.Limits{MalformedPerMinute: 16})
 			s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
 			for range 16 {
 				s.frame(2, body)
@@ -115,7 +115,7 @@ func TestMalformedFramesCloseTheStream(t *testing.T) {
 		})
 	}
 	t.Run("framing", func(t *testing.T) {
-		_, a, _, _ := pair(t, tunnel.Limits{})
+		a := alone(t, tunnel.Limits{})
 		s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
 		_, _ = s.w.Write([]byte{2, 255, 255, 255})
 		if err := <-s.end; !errors.Is(err, tunnel.ErrMalformed) {
@@ -125,7 +125,7 @@ func TestMalformedFramesCloseTheStream(t *testing.T) {
 }
 
 func TestReceiveRefuses(t *testing.T) {
-	_, a, _, _ := pair(t, tunnel.Limits{})
+	a := alone(t, tunnel.Limits{})
 	if err := a.Receive("stranger", 0, tunneltest.NewStream(bytes.NewReader(nil), nil)); !errors.Is(err, tunnel.ErrUnknownPeer) {
 		t.Errorf("stranger: %v", err)
 	}

@@ -106,7 +106,7 @@ func TestUnreachableIsTold(t *testing.T) {
 
 // A pod that sends to nobody without end takes no answer from another pod.
 func TestUnreachablesAreShared(t *testing.T) {
-	_, a, _, _ := pair(t, tunnel.Limits{})
+	a := alone(t, tunnel.Limits{})
 	nobody := netip.MustParseAddrPort("10.244.99.9:80")
 	for range 3000 {
 		a.dev.Inject(tunneltest.UDPPacket(addrA, nobody, []byte("x")))
@@ -348,7 +348,7 @@ func TestQuietLaneStays(t *testing.T) {
 // TestEmptyCarrierIsNoUse: a carrier without packets that ends does not make an
 // idle peer look used.
 func TestEmptyCarrierIsNoUse(t *testing.T) {
-	_, a, _, _ := pair(t, tunnel.Limits{})
+	a := alone(t, tunnel.Limits{})
 	s := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
 	s.frame(3, nil)
 	s.w.Close()
