@@ -332,7 +332,7 @@ func (b *bench) wake(ctx context.Context, since time.Time) error {
 	}
 	const alone = "short"
 	first(alone)
-	fmt.Println("the others at once:")
+	fmt.Println("the others, all at the same time:")
 	var wg sync.WaitGroup
 	for name := range b.nodes {
 		if name != "peer" && name != alone {
