@@ -136,8 +136,8 @@ programs() { # once: minutes
   build/tool.sh kubeconform
   test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
 }
-api() { # the agents' side of the Kubernetes API, then the manifests
-  gotest -p 1 -parallel 3 -timeout 25m -- ./test/kubeapi/... ./test/manifests
+api() { # the agents' side of the Kubernetes API, and the manifests: both mostly wait
+  gotest -p 2 -parallel 5 -timeout 25m -- ./test/kubeapi/... ./test/manifests
 }
 export namespaces
 export -f gotest skipped priority checks small race lint programs api

@@ -152,7 +152,7 @@ func TestForgedRecordsMadeAgain(t *testing.T) {
 
 // New disputes are read before those that are read again, these ever less often, and all of them at a bounded rate.
 func TestVoucherIsFair(t *testing.T) {
-	v := voucher{pace: rate.NewLimiter(1, mostVouched)}
+	v := voucher{pace: rate.NewLimiter(vouchPace, mostVouched)}
 	open := map[string]int{}
 	for i := range 3 * mostVouched {
 		open[fmt.Sprintf("n%03d", i)] = i
@@ -161,6 +161,13 @@ func TestVoucherIsFair(t *testing.T) {
 	now, times := time.Now(), map[string]int{}
 	if got := len(v.due(now)); got != mostVouched {
 		t.Errorf("read immediately: %d", got)
+	}
+	// All of them are read within 17 s.
+	for i, read := 1, mostVouched; read < len(open); i++ {
+		read += len(v.due(now.Add(time.Duration(i) * time.Second)))
+		if i > 17 {
+			t.Fatalf("%d of %d read after %d s", read, len(open), i)
+		}
 	}
 	open["new"] = 1000
 	v.follow(open)
