@@ -211,10 +211,9 @@ func (b *Book) wanted(s *Signed) error {
 	return nil
 }
 
-// lacks reports whether s, older than the statement held of its name, has a former peer ID that bans by name need. A delegate could
-// date back what it signs.
+// lacks reports whether s, older than the statement held of its name, has a former peer ID that bans by name need.
 func (b *Book) lacks(s *Signed, held peer.ID) bool {
-	if s.Kind != Member || s.ID == held || !b.pinned(s.Signer) {
+	if s.Kind != Member || s.ID == held {
 		return false
 	}
 	all := b.former[s.Name]
@@ -237,15 +236,12 @@ func (b *Book) remember(name string, all []Signed) {
 	slices.Reverse(keep)
 	digest := &b.digests[part("m"+name)]
 	for i := range was {
-		if delete(b.raws, was[i].raw); b.pinned(was[i].Signer) { // delegates' are not exchanged by themselves
-			*digest ^= was[i].digest()
-		}
+		delete(b.raws, was[i].raw)
+		*digest ^= was[i].digest()
 	}
 	for i := range keep {
-		if b.pinned(keep[i].Signer) {
-			b.raws[keep[i].raw] = true // a delegate's may count again, when what replaced it is purged
-			*digest ^= keep[i].digest()
-		}
+		b.raws[keep[i].raw] = true
+		*digest ^= keep[i].digest()
 	}
 	if b.former[name] = keep; len(keep) == 0 {
 		delete(b.former, name)
@@ -374,7 +370,8 @@ func (b *Book) forget(nodes []mesh.Node) {
 	}
 }
 
-// purge forgets what delegates have signed that may no longer: else it would stand in the way of what others sign.
+// purge forgets what delegates have signed that may no longer: else it would stand in the way of what others sign. What it had
+// replaced counts again.
 func (b *Book) purge() {
 	for subject, s := range maps.Clone(b.held) {
 		if s.Kind == Member && b.authority(&s) != nil {
@@ -382,7 +379,14 @@ func (b *Book) purge() {
 		}
 	}
 	for name, all := range maps.Clone(b.former) {
-		b.remember(name, slices.DeleteFunc(slices.Clone(all), func(s Signed) bool { return b.authority(&s) != nil }))
+		all = slices.DeleteFunc(slices.Clone(all), func(s Signed) bool { return b.authority(&s) != nil })
+		if _, ok := b.held["m"+name]; ok || len(all) == 0 {
+			b.remember(name, all)
+			continue
+		}
+		last := all[len(all)-1]
+		b.remember(name, all[:len(all)-1])
+		b.put("m"+name, &last)
 	}
 	clear(b.seen)
 }

@@ -163,16 +163,22 @@ func TestRenewedInTime(t *testing.T) {
 	members("without renewals", again, 63)
 }
 
-// A ban by name bans the keys that the node has and had. A delegate cannot ban others by it.
+// A ban by name bans the keys that the node has and had, whoever signed for them. A delegate cannot ban others by it.
 func TestBanByNameBansTheKey(t *testing.T) {
 	op, del := newSigner(t), newSigner(t)
+	t.Run("pinned", func(t *testing.T) { banByName(t, op, del, op) })
+	t.Run("delegate", func(t *testing.T) { banByName(t, op, del, del) })
+}
+
+func banByName(t *testing.T, op, del, of7 signer) {
+	t.Helper()
 	first, second, honest := newSigner(t).id, newSigner(t).id, newSigner(t).id
 	path := filepath.Join(t.TempDir(), "statements")
 	b := NewBook([]peer.ID{op.id})
 	if err := b.Load(path, []byte("secret")); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{op.grant(t, del.id), op.sign(t, member("edge-7", first, 1, "10.244.1.0/24")), op.sign(t, member("edge-7", second, 2, "10.244.1.0/24")),
+	for _, text := range []string{op.grant(t, del.id), of7.sign(t, member("edge-7", first, 1, "10.244.1.0/24")), of7.sign(t, member("edge-7", second, 2, "10.244.1.0/24")),
 		op.sign(t, member("edge-1", honest, 1, "10.244.9.0/24")), op.sign(t, Statement{Kind: Ban, Name: "edge-7", Epoch: 3}), op.sign(t, Statement{Kind: Ban, Name: "edge-0", Epoch: 3}),
 		del.sign(t, member("edge-8", second, 5, "10.244.2.0/24")), del.sign(t, member("edge-9", first, 5, "10.244.3.0/24")), del.sign(t, member("edge-0", honest, 5, "10.244.4.0/24"))} {
 		if _, err := b.Add(text); err != nil {
@@ -367,5 +373,27 @@ func TestMistypedSigners(t *testing.T) {
 		if b.Len() != want {
 			t.Errorf("start %d: %d statements", i, b.Len())
 		}
+	}
+}
+
+// Where a delegate's key is banned, what it had replaced counts again, here as at members that lack its statements.
+func TestReplacedCountsAgain(t *testing.T) {
+	op, honest, stolen := newSigner(t), newSigner(t), newSigner(t)
+	id := newSigner(t).id
+	grants := []string{op.grant(t, honest.id), op.grant(t, stolen.id), honest.sign(t, member("edge-7", id, 1, "10.244.1.0/24"))}
+	ban := op.sign(t, Statement{Kind: Ban, ID: stolen.id, Epoch: 9})
+	s := state(node("edge-7", id, "10.244.1.0/24"))
+	b, other := NewBook([]peer.ID{op.id}), NewBook([]peer.ID{op.id})
+	for _, text := range append(grants, stolen.sign(t, member("edge-7", newSigner(t).id, 2, "10.244.1.0/24")), ban) {
+		if _, err := b.Add(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := other.Add(append(grants, ban)...); err != nil {
+		t.Fatal(err)
+	}
+	wantAdmitted(t, b, s, "edge-7=10.244.1.0/24")
+	if b.Digest() != other.Digest() || len(b.former) > 0 {
+		t.Errorf("they differ; former: %v", b.former)
 	}
 }
