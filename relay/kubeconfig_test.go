@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,17 +12,29 @@ import (
 	"edgemesh/internal/secretfile"
 )
 
-// A kubeconfig that other users may read is named in the log, and refused where it belongs to one of them.
+// A kubeconfig whose secret other users may read, in itself or in a file of its own, is named in the log, and refused where it belongs
+// to one of them.
 func TestOpenKubeconfig(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	const text = `{current-context: x, clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}],
-users: [{name: u, user: {token: secret}}], contexts: [{name: x, context: {cluster: c, user: u}}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	t.Run("token", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kubeconfig")
+		openKubeconfig(t, path, path, "token: secret")
+	})
+	t.Run("tokenFile", func(t *testing.T) {
+		dir := t.TempDir()
+		openKubeconfig(t, filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token"), "tokenFile: token")
+	})
+}
+
+func openKubeconfig(t *testing.T, kubeconfig, path, user string) {
+	t.Helper()
+	text := fmt.Sprintf(`{current-context: x, clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}],
+users: [{name: u, user: {%s}}], contexts: [{name: x, context: {cluster: c, user: u}}]}`, user)
+	if err := errors.Join(os.WriteFile(path, []byte("secret"), 0o600), os.WriteFile(kubeconfig, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	says := func() (string, error) {
 		var out strings.Builder
-		err := checkOpen(path, slog.New(slog.NewTextHandler(&out, nil)))
+		err := checkOpen(kubeconfig, slog.New(slog.NewTextHandler(&out, nil)))
 		return out.String(), err
 	}
 	if out, err := says(); out != "" || err != nil {

@@ -116,21 +116,24 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	return errors.Join(err, v.close())
 }
 
-// checkOpen refuses a kubeconfig that other users may read, if it belongs to one of them. Releases up to 0.2 used every one: root's and
-// our own are used for one more release.
+// checkOpen refuses a kubeconfig whose secret other users may read, if the file belongs to one of them. Releases up to 0.2 used every
+// one: root's and our own are used for one more release.
 func checkOpen(path string, log *slog.Logger) error {
-	err := client.CheckPrivate(path)
-	if !errors.Is(err, secretfile.ErrPermissions) {
-		return nil // Start says what else is wrong with it
+	files, _ := client.SecretFiles(path) // Start says what else is wrong with it
+	for _, file := range files {
+		err := secretfile.Private(file)
+		if !errors.Is(err, secretfile.ErrPermissions) {
+			continue
+		}
+		info, failed := os.Stat(file)
+		if failed != nil {
+			return failed
+		}
+		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && int(owner) != os.Geteuid() {
+			return err
+		}
+		log.Warn("the kubeconfig's secret is open to other users of this host: the next release does not start with it", "err", err)
 	}
-	info, failed := os.Stat(path)
-	if failed != nil {
-		return failed
-	}
-	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && int(owner) != os.Geteuid() {
-		return err
-	}
-	log.Warn("the kubeconfig's secret is open to other users of this host: the next release does not start with it", "err", err)
 	return nil
 }
 

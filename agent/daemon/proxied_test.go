@@ -127,7 +127,14 @@ func TestAPIOnlyThroughProxy(t *testing.T) {
 	if err := os.Chmod(secret, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	cfg.Membership.Kubernetes = &config.Kubernetes{Kubeconfig: kubeconfig}
 	if f := checkSecrets(cfg); f != nil {
+		t.Errorf("%+v", f)
+	}
+	if err := os.Chmod(kubeconfig, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkSecrets(cfg); len(f) != 1 || f[0].Remedy != "run: chmod 600 "+kubeconfig {
 		t.Errorf("%+v", f)
 	}
 	nodes, rv, err := c.List(t.Context(), api.MeshNodes(), nil)

@@ -16,6 +16,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/cni/upkeep"
 	"edgemesh/internal/config"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/secretfile"
 	"edgemesh/tunnel"
@@ -73,14 +74,21 @@ func checkResolver(names *resolve.Names) []findings.Finding {
 }
 
 // checkSecrets finds files that other users of this host may read, and that are used nevertheless.
-func checkSecrets(cfg config.Config) []findings.Finding {
-	if cfg.ProxyUser == "" {
-		return nil
+func checkSecrets(cfg config.Config) (out []findings.Finding) {
+	if cfg.ProxyUser != "" {
+		if _, err := proxy.Credentials(cfg.ProxyUser); errors.Is(err, secretfile.ErrPermissions) {
+			out = append(out, findings.Warningf("secrets", "run: chmod 600 "+cfg.ProxyUser+"; the next release does not start with this file", "%v", err))
+		}
 	}
-	if _, err := proxy.Credentials(cfg.ProxyUser); errors.Is(err, secretfile.ErrPermissions) {
-		return []findings.Finding{findings.Warningf("secrets", "run: chmod 600 "+cfg.ProxyUser+"; the next release does not start with this file", "%v", err)}
+	if k := cfg.Membership.Kubernetes; k != nil && k.Kubeconfig != "" {
+		files, _ := client.SecretFiles(k.Kubeconfig) // what else is wrong with it, the membership says
+		for _, file := range files {
+			if err := secretfile.Private(file); errors.Is(err, secretfile.ErrPermissions) {
+				out = append(out, findings.Warningf("secrets", "run: chmod 600 "+file, "membership.kubernetes.kubeconfig: %v", err))
+			}
+		}
 	}
-	return nil
+	return out
 }
 
 // installer writes what the container runtime and the CNI plugin read.

@@ -8,8 +8,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"edgemesh/internal/secretfile"
 )
 
 // LoadKubeconfig reads the file at path. Paths in it stay as they are written.
@@ -28,17 +26,28 @@ func Current(k *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthI
 	return c, u, nil
 }
 
-// CheckPrivate returns an error that says what to do if others may read a kubeconfig that has its user's secret in itself.
-func CheckPrivate(path string) error {
+// SecretFiles are the files that the secret of a kubeconfig's user is in: itself, or its tokenFile and client-key.
+func SecretFiles(path string) (files []string, err error) {
 	k, err := LoadKubeconfig(path)
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(k)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, u, err := Current(k)
-	if err != nil || u.Token == "" && u.Password == "" && len(u.ClientKeyData) == 0 {
-		return err
+	if err != nil {
+		return nil, err
 	}
-	return secretfile.Private(path)
+	if u.Token != "" || u.Password != "" || len(u.ClientKeyData) > 0 {
+		files = append(files, path)
+	}
+	for _, f := range []string{u.TokenFile, u.ClientKey} {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	return files, nil
 }
 
 // byKubeconfig returns the API that a kubeconfig names, or server with its credentials. It refuses beforehand what client-go

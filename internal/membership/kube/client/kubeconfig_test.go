@@ -6,10 +6,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"edgemesh/internal/secretfile"
 )
 
 // config is a kubeconfig with one cluster and one user, in YAML's flow style.
@@ -128,31 +127,24 @@ echo "{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s
 	}
 }
 
-// A kubeconfig with a secret in it that others may read is named, with what to do; one that only points to files is not.
-func TestOpenKubeconfig(t *testing.T) {
+// Where the secret of a kubeconfig's user is: in itself, or in files that it names relative to its own directory.
+func TestSecretFiles(t *testing.T) {
 	const at = `server: "https://1.2.3.4"`
-	for name, x := range map[string]struct {
-		user string
-		mode os.FileMode
-		open bool
-	}{
-		"a token":           {`token: x`, 0o644, true},
-		"for the group":     {`token: x`, 0o640, true},
-		"a key":             {`client-certificate-data: eA==, client-key-data: eA==`, 0o604, true},
-		"private":           {`token: x`, 0o600, false},
-		"paths alone":       {`client-certificate: a.crt, client-key: a.key`, 0o644, false},
-		"a token in a file": {`tokenFile: /a`, 0o644, false},
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kubeconfig")
+	for user, want := range map[string][]string{
+		`token: x`:    {path},
+		`password: x`: {path},
+		`client-certificate-data: eA==, client-key-data: eA==`: {path},
+		`client-certificate: a.crt, client-key: a.key`:         {filepath.Join(dir, "a.key")},
+		`tokenFile: /a`: {"/a"},
+		`exec: {command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}`: nil,
 	} {
-		path := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := os.WriteFile(path, []byte(config(at, x.user)), x.mode); err != nil {
+		if err := os.WriteFile(path, []byte(config(at, user)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(path, x.mode); err != nil { // whatever the umask
-			t.Fatal(err)
-		}
-		err := CheckPrivate(path)
-		if open := errors.Is(err, secretfile.ErrPermissions); open != x.open || open && !strings.Contains(err.Error(), "chmod 600 "+path) {
-			t.Errorf("%s, %v: %v", name, x.mode, err)
+		if got, err := SecretFiles(path); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v", user, got, err)
 		}
 	}
 }
