@@ -56,7 +56,11 @@ func (c *Cluster) Signing(on bool) error {
 	return c.apply("controller.sign", "rbac.yaml")
 }
 
-// apply applies templates of the chart, with one value set to true, "" for none.
+// KeepsRecords takes back kubelets' right to list Nodes, as controller.enabled does. Install gives it: many clusters of tests have
+// no controller.
+func (c *Cluster) KeepsRecords() error { return c.apply("controller.enabled", "rbac.yaml") }
+
+// apply applies templates of the chart without controllers, with one value set to true, "" for none.
 func (c *Cluster) apply(enabled string, names ...string) error {
 	chart := filepath.Join(c.Root, "manifests/edgemesh")
 	var doc bytes.Buffer
@@ -68,9 +72,12 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		return err
 	}
-	part, key, _ := strings.Cut(enabled, ".")
-	if of, ok := values[part].(map[string]any); ok {
-		of[key] = true
+	part, key, _ := strings.Cut("controller.enabled", ".")
+	for _, on := range []bool{false, true} {
+		if of, ok := values[part].(map[string]any); ok {
+			of[key] = on
+		}
+		part, key, _ = strings.Cut(enabled, ".")
 	}
 	for _, name := range names {
 		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))

@@ -295,3 +295,45 @@ func TestNodeRecordsThroughCache(t *testing.T) {
 		})
 	}
 }
+
+// Where controllers keep NodeRecords, a kubelet's certificate lists no Nodes, and its agent joins, follows who comes and goes,
+// and starts again without a controller all the same.
+func TestKubeletsListNoNodes(t *testing.T) {
+	t.Parallel()
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.KeepsRecords(), c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
+	s := startControllers(t, c, "one")
+	a := certAgent(t, c, "a", c.URL)
+	kubelet := login(t, c, "a", "a.conf")
+	fair.Eventually(t, patience, "a kubelet lists no Nodes", fair.True(func() bool {
+		code, _ := kubelet.do(t, http.MethodGet, nodesPath, "")
+		return code == http.StatusForbidden
+	}))
+	if code, _ := kubelet.do(t, http.MethodGet, nodesPath+"/a", ""); code != http.StatusOK {
+		t.Errorf("its own Node: %d", code)
+	}
+	fair.Eventually(t, changeTime, "the records are kept", fair.True(func() bool { return records(t, c) == "a b" }))
+	a.listens()
+	a.start()
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24")
+	must(t, c.CreateMember("d", newPeerID(t), "10.244.3.0/24"))
+	a.sees("a=10.244.1.0/24 b=10.244.2.0/24 d=10.244.3.0/24")
+	cut(t, c, a, "b")
+	s.kill("one")
+	a.stop()
+	a.start()
+	a.sees("a=10.244.1.0/24 d=10.244.3.0/24")
+	s.start("two")
+	must(t, c.CreateMember("e", newPeerID(t), "10.244.4.0/24"))
+	a.sees("a=10.244.1.0/24 d=10.244.3.0/24 e=10.244.4.0/24")
+	if a.told("list nodes") {
+		t.Error("the refusal is reported")
+	}
+	_, err := c.Kubectl("create", "clusterrolebinding", "edgemesh-kubelets-list-nodes", "--clusterrole=edgemesh:agent-nodes", "--group=system:nodes")
+	must(t, err)
+	fair.Eventually(t, patience, "the right is back, as upgrade.md gives it", fair.True(func() bool {
+		code, _ := kubelet.do(t, http.MethodGet, nodesPath, "")
+		return code == http.StatusOK
+	}))
+}

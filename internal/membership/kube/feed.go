@@ -18,13 +18,24 @@ type feed struct {
 	log      *slog.Logger
 
 	records bool      // the NodeRecords are in force
+	refused bool      // Nodes may not be listed: the NodeRecords are in force, also while no controller keeps them
 	next    *store    // of the other kind, while that is followed
 	version uint64    // of next
 	self    *api.Node // this node's own Node, while the NodeRecords are in force: they have neither its annotations nor its conditions
 }
 
 // reset puts the Nodes in force.
-func (f *feed) reset() { f.records, f.next, f.version, f.self = false, nil, 0, nil }
+func (f *feed) reset() { f.records, f.refused, f.next, f.version, f.self = false, false, nil, 0, nil }
+
+// refuse takes whether Nodes may not be listed. It reports whether it put the NodeRecords in force.
+func (f *feed) refuse(refused bool) bool {
+	if f.refused = refused; !refused || f.records {
+		return false
+	}
+	f.self = find[*api.Node](f.nodes, f.name)
+	f.records, f.next = true, nil
+	return true
+}
 
 // kind is the kind in force, and other the other one.
 func (f *feed) kind() api.Kind  { return feedKind(f.records) }
@@ -41,7 +52,7 @@ func feedKind(records bool) api.Kind {
 // that a controller keeps the NodeRecords.
 func (f *feed) follows(kept bool) map[string]bool {
 	kinds := map[string]bool{f.kind().Name: true}
-	if kept == f.records {
+	if (kept || f.refused) == f.records {
 		f.next = nil
 		return kinds
 	}

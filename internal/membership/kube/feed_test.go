@@ -1,10 +1,16 @@
 package kube
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/kubetest"
 )
 
 // recordsOf are NodeRecords of Nodes, of version rv.
@@ -129,5 +135,57 @@ func TestChangeOverHistory(t *testing.T) {
 	w.hears(w.provedList(api.NodeRecords(), recordsOf("150", nodes[:1])))
 	if w.loop.known.feed.records || len(w.states) != states || w.loop.known.history.cluster != "cluster-2" {
 		t.Errorf("records in force: %v; States %v; cluster %s", w.loop.known.feed.records, w.states[states:], w.loop.known.history.cluster)
+	}
+}
+
+// An agent that may not list Nodes, as a kubelet's certificate, takes the NodeRecords, and waits for no Lease; what they say of a
+// member's blocks counts once its Node says the same. Without NodeRecords the refusal is reported.
+func TestNodesForbidden(t *testing.T) {
+	forbidden := trouble{api.Nodes(), apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))}
+	w := newWorld(t)
+	w.list(true, w.lists)
+	snap := w.loop.known.last
+	w.restart(&snap)
+	w.loop.steer()
+	w.hears(forbidden)
+	if len(w.errs) > 0 || !slices.Equal(w.followed, []string{"nodes"}) {
+		t.Errorf("before it is known whether there are NodeRecords: %q, followed %v", w.errs, w.followed)
+	}
+	network := *w.lists["podnetworks"][0].(*api.PodNetwork)
+	network.Status.RecordsLease = "edgemesh/edgemesh-controller"
+	for kind, items := range map[string][]api.Object{"podnetworks": {&network}, "meshnodes": w.lists["meshnodes"], "podblocks": nil} {
+		i := slices.IndexFunc(api.Kinds(), func(k api.Kind) bool { return k.Name == kind })
+		w.hears(w.provedList(api.Kinds()[i], items))
+	}
+	if !slices.Equal(w.followed, []string{"noderecords"}) {
+		t.Errorf("followed %v", w.followed)
+	}
+	var read map[string]int
+	w.loop.known.disputes.read = func(open map[string]int) { read = open }
+	nodes := slices.Clone(w.lists["nodes"])
+	forged := recordsOf("150", nodes)
+	forged[1].(*api.NodeRecord).Spec.PodCIDRs = []string{"10.244.9.0/24"}
+	w.rv = 200
+	w.hears(w.provedList(api.NodeRecords(), forged))
+	if w.is(allThree); !w.loop.known.feed.records || len(w.errs) > 0 || len(read) != 1 {
+		t.Errorf("in force: %v; %q; read: %v", w.loop.known.feed.records, w.errs, read)
+	}
+	w.hears(vouched{name: "b", serial: read["b"], node: kubetest.Node("b", 2, "10.244.9.0/24")})
+	w.is("a=10.244.1.0/24 b=10.244.9.0/24 c=10.244.3.0/24")
+
+	// A controller ends, and Nodes are still refused: the records stay in force.
+	w.hears(kept(true))
+	w.hears(kept(false))
+	w.hears(forbidden)
+	if !w.loop.known.feed.records || len(w.errs) > 0 || !slices.Equal(w.followed, []string{"noderecords"}) {
+		t.Errorf("in force: %v; %q; followed %v", w.loop.known.feed.records, w.errs, w.followed)
+	}
+
+	alone := newWorld(t)
+	alone.loop.steer()
+	alone.hears(forbidden)
+	alone.hears(alone.provedList(api.Kinds()[slices.IndexFunc(api.Kinds(), func(k api.Kind) bool { return k.Name == "podnetworks" })], alone.lists["podnetworks"]))
+	if len(alone.errs) == 0 || !strings.Contains(alone.errs[0], "nodes is forbidden") {
+		t.Errorf("without NodeRecords: %q", alone.errs)
 	}
 }

@@ -52,6 +52,8 @@ type steering struct {
 	named  string                       // that Lease
 	kept   bool                         // they are kept
 
+	forbidden bool // Nodes may not be listed
+
 	depends wake.One // an object came without a NodeRecord to it, or one went: does the controller live?
 }
 
@@ -103,6 +105,9 @@ func (l *loop) take(m any) bool {
 		}
 		return news
 	case trouble:
+		if m.kind.Name == api.Nodes().Name {
+			l.source.forbidden = apierrors.IsForbidden(m.err)
+		}
 		if isNodes(m.kind) && m.kind.Name != l.known.feed.kind().Name {
 			l.known.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
 			return false
@@ -123,6 +128,7 @@ func (l *loop) take(m any) bool {
 		return l.known.takeVouched(m)
 	case kept:
 		l.source.kept = bool(m)
+		l.source.forbidden = l.source.forbidden && !l.known.feed.records // after this controller the right may be there
 	}
 	return false
 }
@@ -142,6 +148,9 @@ func (l *loop) steer() {
 	if n := find[*api.PodNetwork](l.known.stores["podnetworks"], api.NetworkName); n != nil && n.Status.RecordsLease != src.named {
 		src.named = n.Status.RecordsLease
 		latest(src.lease, src.named)
+	}
+	if l.known.feed.refuse(src.forbidden && src.named != "") {
+		l.known.relist(api.NodeRecords().Name)
 	}
 	wants := l.known.feed.follows(src.kept)
 	for _, k := range []api.Kind{api.Nodes(), api.NodeRecords()} {
@@ -241,6 +250,9 @@ func (l *loop) pluginTrouble() bool {
 // trouble is why some kind cannot be followed; for the others the cause is mostly the same.
 func (l *loop) trouble() error {
 	for _, name := range sortedKeys(l.reports.troubles) {
+		if name == api.Nodes().Name && l.source.forbidden && !l.known.stores["podnetworks"].listed {
+			continue // that one says whether there are NodeRecords
+		}
 		if err := l.reports.troubles[name]; err != nil {
 			return err
 		}

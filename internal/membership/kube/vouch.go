@@ -72,6 +72,10 @@ func (d *disputes) vet(n, cur *api.Node, members []mesh.Node) {
 		if cur.Meta.UID == n.Meta.UID {
 			n.Meta.CreationTimestamp = cur.Meta.CreationTimestamp // of two that have a block, the older one keeps it
 		}
+	} else if i := slices.IndexFunc(members, func(m mesh.Node) bool { return m.Name == n.Meta.Name }); i >= 0 { // of the snapshot
+		for _, b := range members[i].PodCIDRs {
+			before = append(before, b.String())
+		}
 	}
 	if slices.Equal(before, n.Spec.PodCIDRs) || !d.contested(n, members) {
 		d.end(n.Meta.Name)
