@@ -8,6 +8,7 @@
 //	rollout.go      stops an update of the agents that crash after they took over
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
 //	pace.go         nodes that change their objects again and again
+//	policies.go     compiles the peers of NetworkPolicies for agents
 //	sign.go         signs who is a member, as a delegate
 //	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
@@ -33,7 +34,9 @@ import (
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 )
 
@@ -118,6 +121,20 @@ func Run(ctx context.Context, cfg Config) error {
 			all.Go(func() { x.run(ctx) })
 		}
 		all.Go(func() { n.run(ctx) })
+		members := func(ctx context.Context, out chan<- mesh.State) {
+			for ; ctx.Err() == nil; wake.Sleep(ctx, tryAgain) {
+				err := membership(ctx, client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, cfg.Version, cfg.Log.With("part", "policies"), func(m mesh.State) {
+					select {
+					case out <- m:
+					case <-ctx.Done():
+					}
+				})
+				if err != nil && ctx.Err() == nil {
+					cfg.Log.Warn("no NetworkPolicy is compiled: the membership cannot be read; retrying", "err", err)
+				}
+			}
+		}
+		all.Go(func() { newPolicies(shared, members, dog.Loop("NetworkPolicies"), cfg.Log, m).run(ctx) })
 		p := &rollouts{api: shared, loop: dog.Loop("rollouts"), namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
 		all.Go(func() { newJournal(shared, dog.Loop("Events about members"), cfg.Log).run(ctx) })

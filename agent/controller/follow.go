@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// watchSeconds is how long one watch runs before everything is listed again.
+	// watchSeconds is how long one watch runs, and listEvery after how long everything is listed again.
 	watchSeconds = 300
+	listEvery    = time.Hour
 	// sweepAgain is when a round is repeated that failed.
 	sweepAgain = time.Second
 	// gather is how long changes are collected that are no hurry.
@@ -93,9 +94,24 @@ func watch(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), se
 	if !send(news{all: true, list: items}) {
 		return ctx.Err()
 	}
-	stream, err := c.Watch(ctx, k, rv, watchSeconds, trim)
+	for listed := time.Now(); time.Since(listed) < listEvery; {
+		began := time.Now()
+		err := receive(ctx, c, k, &rv, trim, send)
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || err == nil && time.Since(began) < time.Second {
+			return nil // only a list helps
+		}
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", k.Name, err)
+		}
+	}
+	return nil
+}
+
+// receive watches from rv, which it keeps up to date, until the server ends that.
+func receive(ctx context.Context, c cluster, k api.Kind, rv *string, trim func(api.Object), send func(news) bool) error {
+	stream, err := c.Watch(ctx, k, *rv, watchSeconds, trim)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", k.Name, err)
+		return err
 	}
 	defer stream.Close()
 	for {
@@ -104,8 +120,9 @@ func watch(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), se
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("watch %s: %w", k.Name, err)
+			return err
 		}
+		*rv = e.Object.Metadata().ResourceVersion
 		if e.What != client.Bookmark && !send(news{event: e}) {
 			return ctx.Err()
 		}

@@ -25,6 +25,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	relays   prometheus.Gauge
 	records  prometheus.Gauge
+	groups   prometheus.Gauge
+	forged   prometheus.Gauge
 	last     atomic.Int64 // when the API answered last, in Unix nanoseconds
 }
 
@@ -42,8 +44,12 @@ func newMetrics() *metrics {
 			Name: "edgemesh_controller_relays", Help: "Relays at which edges reach this controller."}),
 		records: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "edgemesh_controller_node_records", Help: "NodeRecords, one for each Node, as the leader has seen them."}),
+		groups: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "edgemesh_controller_policy_groups", Help: "Groups of pods that NetworkPolicies select as peers, as PolicyGroups."}),
+		forged: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "edgemesh_controller_forged_addresses", Help: "Pods whose status claims an address of another node's block, while there are NetworkPolicies."}),
 	}
-	m.registry.MustRegister(m.leader, m.deleted, m.failures, m.requests, m.relays, m.records)
+	m.registry.MustRegister(m.leader, m.deleted, m.failures, m.requests, m.relays, m.records, m.groups, m.forged)
 	return m
 }
 

@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
@@ -49,25 +47,13 @@ func (s *signer) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "edgemesh-signer")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	source, err := kube.New(kube.Config{Access: s.access, ReadOnly: true, AgentVersion: s.version, StateDir: dir, Log: s.log.With("part", "signer")})
-	if err != nil {
-		return err
-	}
 	s.log.Info("this controller signs who is a member; nodes that pin a key believe it after: edgemesh-agent membership delegate KEY --range CIDR --until DAY", "key", self)
 	records, err := s.records(ctx)
 	if err != nil {
 		return fmt.Errorf("read the NodeRecords: %w", err)
 	}
 	s.read(records, self)
-	source.Watch(ctx, func(m mesh.State) { s.onState(ctx, m, key) }, func(err error) {
-		s.log.Warn("the membership to sign cannot be read as a whole", "err", err)
-	})
-	return nil
+	return membership(ctx, s.access, s.version, s.log.With("part", "signer"), func(m mesh.State) { s.onState(ctx, m, key) })
 }
 
 // read takes what this key has signed before, which stays where nothing changed.

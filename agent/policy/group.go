@@ -3,8 +3,10 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -72,22 +74,71 @@ func (g Group) Members(namespaces map[string]map[string]string, pods []Pod) []Me
 	}
 	var out []Member
 	for _, p := range pods {
-		if !p.counts() || !in[p.Namespace] || !g.pods.Matches(labels.Set(p.Labels)) {
-			continue
+		if in[p.Namespace] {
+			out = append(out, g.selected(p)...)
 		}
-		for _, a := range p.Addrs {
-			if g.port.Name == "" {
-				out = append(out, Member{Addr: a})
-			}
-			for _, c := range p.Ports {
-				if g.port.Name != "" && c.NamedPort == g.port {
-					out = append(out, Member{a, c.Protocol, c.Number})
-				}
+	}
+	return Sorted(out)
+}
+
+// Of is what one pod adds to the group. namespace are the labels of its namespace, which exists.
+func (g Group) Of(namespace map[string]string, p Pod) []Member {
+	if p.Namespace != g.Namespace && (g.namespaces == nil || !g.namespaces.Matches(labels.Set(namespace))) {
+		return nil
+	}
+	return g.selected(p)
+}
+
+// selected is what a pod of a namespace that counts adds.
+func (g Group) selected(p Pod) (out []Member) {
+	if !p.counts() || !g.pods.Matches(labels.Set(p.Labels)) {
+		return nil
+	}
+	for _, a := range p.Addrs {
+		if g.port.Name == "" {
+			out = append(out, Member{Addr: a})
+		}
+		for _, c := range p.Ports {
+			if g.port.Name != "" && c.NamedPort == g.port {
+				out = append(out, Member{a, c.Protocol, c.Number})
 			}
 		}
 	}
-	slices.SortFunc(out, Member.compare)
-	return slices.Compact(out)
+	return out
+}
+
+// Sorted puts members in order, each once, as Rules need them.
+func Sorted(all []Member) []Member {
+	slices.SortFunc(all, Member.compare)
+	return slices.Compact(all)
+}
+
+// String is the address, and for a named port the address, protocol and number, like 10.244.1.5/tcp/8080.
+func (m Member) String() string {
+	for name, p := range protocols {
+		if p == m.Protocol {
+			return fmt.Sprintf("%s/%s/%d", m.Addr, strings.ToLower(name), m.Port)
+		}
+	}
+	return m.Addr.String()
+}
+
+// ParseMember reads what String returns.
+func ParseMember(text string) (m Member, err error) {
+	addr, at, named := strings.Cut(text, "/")
+	if m.Addr, err = netip.ParseAddr(addr); err != nil || m.Addr.Zone() != "" || m.Addr.Is4In6() {
+		return Member{}, fmt.Errorf("%.80q is not an address, or ADDRESS/PROTOCOL/PORT", text)
+	}
+	if !named {
+		return m, nil
+	}
+	protocol, number, _ := strings.Cut(at, "/")
+	port, err := strconv.ParseUint(number, 10, 16)
+	m.Protocol, m.Port = protocols[strings.ToUpper(protocol)], uint16(port)
+	if err != nil || m.String() != text {
+		return Member{}, fmt.Errorf("%.80q is not an address, or ADDRESS/PROTOCOL/PORT", text)
+	}
+	return m, nil
 }
 
 func (m Member) compare(o Member) int {

@@ -102,6 +102,9 @@ type Policy struct {
 
 func (p Policy) key() string { return p.Namespace + "/" + p.Name }
 
+// Isolates are the directions in which the policy closes what it selects.
+func (p Policy) Isolates() [2]bool { return p.isolates }
+
 // rule allows what matches one of its peers and one of its ports.
 type rule struct {
 	any    bool           // every peer
@@ -308,4 +311,10 @@ func Groups(all []Policy) []Group {
 	}
 	slices.SortFunc(out, func(a, b Group) int { return cmp.Compare(a.ID(), b.ID()) })
 	return out
+}
+
+// Protocol is the number of a protocol that the API names.
+func Protocol(name string) (number byte, known bool) {
+	number, known = protocols[name]
+	return number, known
 }

@@ -38,7 +38,7 @@ func (c *Cluster) AwaitCRDs() error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		_, err := c.Kubectl("wait", "--for=condition=Established", "--timeout=60s",
 			"crd/podnetworks.network.edgemesh.io", "crd/meshnodes.network.edgemesh.io",
-			"crd/podblocks.network.edgemesh.io", "crd/noderecords.network.edgemesh.io")
+			"crd/podblocks.network.edgemesh.io", "crd/noderecords.network.edgemesh.io", "crd/policygroups.network.edgemesh.io")
 		if err == nil || time.Now().After(end) {
 			return err
 		}

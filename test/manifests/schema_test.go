@@ -148,7 +148,7 @@ func schemas(t *testing.T) string {
 		out(kind, schema)
 	}
 	crds, err := filepath.Glob(chart + "/crds/*.yaml")
-	if err != nil || len(crds) != 4 {
+	if err != nil || len(crds) != 5 {
 		t.Fatalf("CRDs: %v, %v", crds, err)
 	}
 	for _, f := range crds {

@@ -55,7 +55,7 @@ func (c cluster) left() []string {
 // agents all kinds are listed; here it is done first.
 func (c cluster) remove(files ...string) {
 	c.t.Helper()
-	c.kubectl("get", "podnetworks,meshnodes,podblocks,noderecords")
+	c.kubectl("get", "podnetworks,meshnodes,podblocks,noderecords,policygroups")
 	args := []string{"delete", "--timeout=60s"}
 	for _, file := range files {
 		args = append(args, "-f", file)

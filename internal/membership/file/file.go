@@ -41,6 +41,7 @@ type document struct {
 	AdmitLabel  string   `json:"admitLabel"`
 	Observers   []string `json:"observers"`
 	Controllers []string `json:"controllers"`
+	Policy      string   `json:"networkPolicy"`
 	Nodes       []node   `json:"nodes"`
 }
 
@@ -127,6 +128,7 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 		AdmitLabel:  d.AdmitLabel,
 		Controllers: controllers(bad, d.Controllers),
 	}
+	s.Policies = mesh.Policies{NetworkPolicy: mesh.NetworkPolicy(d.Policy)}
 	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
 	for i, n := range d.Nodes {
 		field := fmt.Sprintf("nodes[%d]", i)

@@ -21,6 +21,7 @@
 //	register.go   keeps these entries: want ──▶ writes ──registered──▶
 //	loop.go       messages ──▶ known ──mesh.State──▶ caller, ──want──▶ registrar
 //	source.go     Source: what callers hold; it starts the goroutines
+//	follow.go     follows other kinds for callers
 //	rollout.go    whether an agent that stands by may take over
 //
 // Who owns what: known and loop belong to the goroutine in Start or Watch. Each reflector, the lessor and the registrar

@@ -38,6 +38,8 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		s.Controllers, s.Observers = r.controllers(o.network), r.listed(o.network, "observers", o.network.Spec.Observers)
 		s.Signed = slices.Clone(o.network.Spec.Signed)
 		s.Watched = mesh.WatchedBy(s.Controllers, s.Observers, o.network.Status.Watched)
+		s.PolicyController = o.network.Status.Policies != nil || o.network.Status.RecordsLease != ""
+		s.PolicyNamespaces = o.network.Status.Policies
 	}
 	known := map[mesh.PeerID]bool{} // members that are relays, as in a snapshot
 	for _, n := range base.Nodes {
@@ -116,6 +118,7 @@ func (r *resolver) problem(format string, args ...any) {
 // network reads the PodNetwork; false keeps the previous one.
 func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
+	s.NetworkPolicy = mesh.NetworkPolicy(n.Spec.NetworkPolicy)
 	var err error
 	if s.PodCIDRs, err = prefixes(n.Spec.PodCIDRs); err == nil {
 		s.WANCIDRs, err = prefixes(n.Spec.WANCIDRs)

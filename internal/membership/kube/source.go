@@ -30,6 +30,7 @@ type Source struct {
 	known   *known  // of the goroutine in Start or Watch
 	reports reports // likewise
 	confirm *confirmation
+	also    followers
 
 	annotations atomic.Pointer[map[string]string] // of the own Node, those of network plugins
 	leaderless  atomic.Pointer[string]            // the controllers' Lease, if nobody renews it
@@ -247,6 +248,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 				for _, list := range relist {
 					list.Wake()
 				}
+				s.also.wake()
 			})
 		})
 	}

@@ -49,7 +49,27 @@ type State struct {
 	AdmitLabel string `json:"admitLabel,omitempty"`
 	Nodes      []Node `json:"nodes,omitempty"`
 	Access
+	Policies
 }
+
+// Policies says who enforces NetworkPolicies, and who compiles them.
+type Policies struct {
+	NetworkPolicy    NetworkPolicy `json:"networkPolicy,omitempty"`    // "" is auto
+	PolicyController bool          `json:"policyController,omitempty"` // one is configured: it compiles them, now or as soon as it runs
+	// PolicyNamespaces have some, with the directions in which these isolate, as Ingress,Egress; nil: not compiled yet. Of now: not in a
+	// snapshot.
+	PolicyNamespaces map[string]string `json:"-"`
+}
+
+// NetworkPolicy says who enforces NetworkPolicies.
+type NetworkPolicy string
+
+const (
+	// PolicyAuto has agents enforce them.
+	PolicyAuto NetworkPolicy = "auto"
+	// PolicyOff leaves them to another program.
+	PolicyOff NetworkPolicy = "off"
+)
 
 // Watched says which controllers, by peer ID, want to know the members' paths, and until when. They are not members.
 type Watched struct {

@@ -29,6 +29,11 @@ func (s State) Validate() error {
 	default:
 		bad.Addf("encryption", "%q is neither %q nor %q", s.Encryption, EncryptionAuto, EncryptionAlways)
 	}
+	switch s.NetworkPolicy {
+	case "", PolicyAuto, PolicyOff:
+	default:
+		bad.Addf("networkPolicy", "%q is neither %q nor %q", s.NetworkPolicy, PolicyAuto, PolicyOff)
+	}
 	s.checkAccess(&bad)
 	if err := CheckAdmitLabel(s.AdmitLabel); err != nil {
 		bad.Addf("admitLabel", "%v", err)

@@ -45,6 +45,8 @@ type Source interface {
 	Warn(reason, message string)
 	// Leaderless is the controllers' Lease that nobody renews; "": one does, or there is none.
 	Leaderless() string
+	// Follow lists and watches another kind of the API, if there is one, until ctx ends; on is called from its goroutine.
+	Follow(ctx context.Context, k api.Kind, on func(kube.News))
 	// Contact is what came of the requests to the API; nil: no API is in use.
 	Contact() *client.Contact
 	// String names the source in messages.
@@ -82,6 +84,9 @@ func (None) SetHealthy(string, string) {}
 func (None) Warn(string, string) {}
 
 func (None) Leaderless() string { return "" }
+
+// Follow returns: there is no API.
+func (None) Follow(context.Context, api.Kind, func(kube.News)) {}
 
 // Contact is nil: no API is in use.
 func (None) Contact() *client.Contact { return nil }

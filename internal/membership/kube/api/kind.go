@@ -12,11 +12,12 @@ type Kind struct {
 	Kind    string // as in the JSON
 	Group   string // "" is core/v1
 	Version string // of Group
-	Foreign bool   // another network plugin's: the cluster may lack it
+	Foreign bool   // the cluster may lack it, or forbid to read it
 	New     func() Object
 
 	Namespace string // "" is the cluster
 	Selector  string // of labels, KEY=VALUE; "" is all
+	Fields    string // likewise, of fields
 }
 
 // Kinds are those from which every membership is read; NodeRecords may stand for Nodes.

@@ -94,10 +94,11 @@ func differ(path string, g reflect.Type, s schema) (out []string) {
 // The structs and the CustomResourceDefinitions, which are written by hand, have the same fields, defaults and bounds.
 func TestSchemas(t *testing.T) {
 	for plural, parts := range map[string]map[string]any{
-		"podnetworks": {"spec": PodNetworkSpec{}, "status": PodNetworkStatus{}},
-		"meshnodes":   {"spec": MeshNodeSpec{}, "status": MeshNodeStatus{}},
-		"noderecords": {"spec": NodeRecordSpec{}},
-		"podblocks":   {"spec": PodBlockSpec{}},
+		"podnetworks":  {"spec": PodNetworkSpec{}, "status": PodNetworkStatus{}},
+		"meshnodes":    {"spec": MeshNodeSpec{}, "status": MeshNodeStatus{}},
+		"noderecords":  {"spec": NodeRecordSpec{}},
+		"podblocks":    {"spec": PodBlockSpec{}},
+		"policygroups": {"spec": PolicyGroupSpec{}},
 	} {
 		s := readSchema(t, plural)
 		for name := range s.Properties {

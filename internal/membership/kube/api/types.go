@@ -42,6 +42,7 @@ const (
 
 // Meta is the part of an object's metadata that is used.
 type Meta struct {
+	Namespace         string            `json:"namespace,omitempty"`
 	Name              string            `json:"name,omitempty"`
 	UID               string            `json:"uid,omitempty"`
 	ResourceVersion   string            `json:"resourceVersion,omitempty"`
@@ -144,6 +145,9 @@ type PodNetworkStatus struct {
 	RecordsLease string `json:"recordsLease,omitempty"`
 	// Failing are revisions of agents that crash after they took over: those that stand by with one of them do not.
 	Failing []FailingAgents `json:"failing,omitempty"`
+	// Policies are the namespaces that have NetworkPolicies, with the directions in which these isolate: Ingress, Egress, or both with a
+	// comma. nil: no controller has compiled them.
+	Policies map[string]string `json:"policies,omitempty"`
 	// Watched is until when a map is open at the controller; the leader moves it while one is.
 	Watched *time.Time `json:"watched,omitempty"`
 }
@@ -157,6 +161,8 @@ type PodNetworkSpec struct {
 	WANCIDRs      []string `json:"wanCIDRs,omitempty"`
 	Encryption    string   `json:"encryption,omitempty"`
 	LAN           LANTrust `json:"lan,omitzero"`
+	// NetworkPolicy is auto or off: whether agents enforce NetworkPolicies.
+	NetworkPolicy string   `json:"networkPolicy,omitempty"`
 	HostAccess    string   `json:"hostAccess,omitempty"`
 	HostPorts     []string `json:"hostPorts,omitempty"`
 	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
@@ -296,6 +302,7 @@ var (
 	_ Object = (*MeshNode)(nil)
 	_ Object = (*NodeRecord)(nil)
 	_ Object = (*PodBlock)(nil)
+	_ Object = (*PolicyGroup)(nil)
 )
 
 // FindCondition returns the condition of that type, nil if there is none.

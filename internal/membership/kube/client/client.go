@@ -249,11 +249,7 @@ func (c *Client) Remove(ctx context.Context, path, uid string) error {
 // the objects as trim, if there is one, leaves them. It returns them with the list's resource version; a list
 // that is cut short is an error.
 func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([]api.Object, string, error) {
-	var q url.Values
-	if k.Selector != "" {
-		q = url.Values{"labelSelector": {k.Selector}}
-	}
-	r, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
+	r, err := c.do(ctx, http.MethodGet, k.Path(""), selectors(k), "", nil)
 	if err != nil {
 		return nil, "", err
 	}
@@ -268,20 +264,28 @@ func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([
 // Watch streams the changes after resource version rv; the server ends it after
 // timeout seconds.
 func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, trim func(api.Object)) (*Stream, error) {
-	q := url.Values{
-		"watch":           {"true"},
-		"resourceVersion": {rv},
-		"timeoutSeconds":  {strconv.Itoa(timeout)},
-	}
+	q := selectors(k)
+	q.Set("watch", "true")
+	q.Set("resourceVersion", rv)
+	q.Set("timeoutSeconds", strconv.Itoa(timeout))
 	if c.Cache() { // on this host. From an API server each watch would have one a minute, for a list after its restart
 		q.Set("allowWatchBookmarks", "true")
-	}
-	if k.Selector != "" {
-		q.Set("labelSelector", k.Selector)
 	}
 	body, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
 	if err != nil {
 		return nil, err
 	}
 	return &Stream{body, json.NewDecoder(body), k, trim, c.met}, nil
+}
+
+// selectors are k's, as a query.
+func selectors(k api.Kind) url.Values {
+	q := url.Values{}
+	if k.Selector != "" {
+		q.Set("labelSelector", k.Selector)
+	}
+	if k.Fields != "" {
+		q.Set("fieldSelector", k.Fields)
+	}
+	return q
 }

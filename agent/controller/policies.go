@@ -1,0 +1,424 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	pods "edgemesh/agent/podgroups"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/seldom"
+	"edgemesh/internal/watchdog"
+)
+
+const (
+	// soon is how long changes of pods and policies are collected.
+	soon = 50 * time.Millisecond
+	// idleGroup is how long a group stays that no policy needs: policies are replaced, and an agent may not have heard yet.
+	idleGroup = 10 * time.Minute
+	// mostNamespaces have policies at most: the PodNetwork names them.
+	mostNamespaces = 10_000
+)
+
+// policies compiles the peers of NetworkPolicies into PolicyGroups, which agents read in place of all pods, and says in the PodNetwork's
+// status which namespaces have policies. Pods are followed once there is a policy. All of it belongs to the goroutine in run, and during
+// a round to those that it waits for.
+type policies struct {
+	api      cluster
+	members  func(ctx context.Context, out chan<- mesh.State) // whose block an address is of; returns when ctx ends
+	loop     *watchdog.Loop
+	log      *slog.Logger
+	metrics  *metrics
+	reported seldom.Log
+
+	peers *pods.Peers
+	have  map[string]map[string]bool             // by kind: keys that were listed; nil: not listed yet
+	made  map[string]map[string]*api.PolicyGroup // as they are in the API, by group and name
+	owned bool                                   // the membership is known
+	idle  map[string]time.Time                   // groups that no policy needs, and since when
+	began bool                                   // pods are followed
+}
+
+func newPolicies(c cluster, members func(context.Context, chan<- mesh.State), loop *watchdog.Loop, log *slog.Logger, m *metrics) *policies {
+	return &policies{api: c, members: members, loop: loop, log: log, metrics: m, peers: pods.NewPeers(func(netip.Addr) string { return "" }),
+		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}}
+}
+
+// run compiles until ctx ends.
+func (p *policies) run(ctx context.Context) {
+	in, states := make(chan news), make(chan mesh.State, 1)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	read := func(k api.Kind) { readers.Go(func() { follow(ctx, p.api, k, nil, in) }) }
+	read(pods.Policies(""))
+	read(api.PolicyGroups())
+	next, say := time.NewTimer(time.Hour), time.NewTicker(sayEvery)
+	defer next.Stop()
+	defer say.Stop()
+	waiting, said := false, map[string]string(nil)
+	for {
+		speak := false
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-in:
+			p.hear(ctx, n)
+			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
+				p.began = true
+				read(pods.Namespaces())
+				read(pods.Pods(""))
+				readers.Go(func() { p.members(ctx, states) })
+			}
+		case s := <-states:
+			p.peers.Owner, p.owned = pods.Owners(s.Admitted()), true
+			p.peers.Reconsider()
+		case <-say.C:
+			speak = true
+		case <-next.C:
+			waiting = false
+			again := p.round(ctx)
+			if want := p.namespaces(); again == nil && want != nil && (said == nil || !maps.Equal(want, said)) {
+				if again = p.say(ctx, want); again == nil {
+					said = want
+				}
+			}
+			if ctx.Err() == nil && again != nil {
+				p.failed("write PolicyGroups; those that there are stay", again)
+				next.Reset(sweepAgain)
+				waiting = true
+			}
+			continue
+		}
+		if speak && said != nil { // the PodNetwork may have been made again
+			if err := p.say(ctx, said); err != nil && ctx.Err() == nil {
+				p.failed("say in the PodNetwork's status which namespaces have NetworkPolicies", err)
+			}
+		}
+		if !waiting && p.ready() {
+			next.Reset(soon)
+			waiting = true
+		}
+	}
+}
+
+func (p *policies) failed(what string, err error) {
+	p.metrics.failures.Inc()
+	if p.reported.Due(what) {
+		p.log.Warn("cannot "+what+"; retrying", "err", err)
+	}
+}
+
+// ready reports whether enough is known to write.
+func (p *policies) ready() bool {
+	kinds := []api.Kind{pods.Policies(""), api.PolicyGroups()}
+	if p.began {
+		kinds = append(kinds, pods.Namespaces(), pods.Pods(""))
+	}
+	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })
+}
+
+// hear takes what the API says of a kind.
+func (p *policies) hear(ctx context.Context, n news) {
+	_, end := p.loop.Begin(ctx)
+	defer end()
+	switch {
+	case n.err != nil:
+		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
+	case n.all:
+		now := make(map[string]bool, len(n.list))
+		for _, o := range n.list {
+			now[pods.Key(o)] = true
+			p.take(o, false)
+		}
+		for key := range p.have[n.kind.Name] {
+			if !now[key] {
+				p.forget(n.kind, key)
+			}
+		}
+		p.have[n.kind.Name] = now
+	case n.event.What == client.Deleted:
+		p.take(n.event.Object, true)
+		delete(p.have[n.kind.Name], pods.Key(n.event.Object))
+	default:
+		p.take(n.event.Object, false)
+		p.have[n.kind.Name][pods.Key(n.event.Object)] = true
+	}
+}
+
+// take notes an object, or that it is gone.
+func (p *policies) take(o api.Object, gone bool) {
+	key := pods.Key(o)
+	switch o := o.(type) {
+	case *pods.Pod:
+		if gone {
+			o = nil
+		}
+		p.peers.SetPod(key, o)
+	case *pods.Namespace:
+		if gone {
+			o = nil
+		}
+		p.peers.SetNamespace(key, o)
+	case *pods.Policy:
+		if gone {
+			o = nil
+		}
+		p.peers.SetPolicy(key, o)
+	case *api.PolicyGroup:
+		id, _, _ := strings.Cut(o.Meta.Name, "-")
+		if p.made[id] == nil {
+			p.made[id] = map[string]*api.PolicyGroup{}
+		}
+		if was := p.made[id][o.Meta.Name]; gone {
+			delete(p.made[id], o.Meta.Name)
+		} else if was == nil || was.Meta.UID != o.Meta.UID || was.Meta.ResourceVersion != o.Meta.ResourceVersion {
+			p.made[id][o.Meta.Name] = o
+		} else {
+			return // what this controller has written
+		}
+		p.peers.Changed[id] = true
+	}
+}
+
+// forget notes that an object of that key is gone.
+func (p *policies) forget(k api.Kind, key string) {
+	switch k.Name {
+	case pods.Pods("").Name:
+		p.peers.SetPod(key, nil)
+	case pods.Namespaces().Name:
+		p.peers.SetNamespace(key, nil)
+	case pods.Policies("").Name:
+		p.peers.SetPolicy(key, nil)
+	case api.PolicyGroups().Name:
+		p.take(&api.PolicyGroup{Meta: api.Meta{Name: key}}, true)
+	}
+}
+
+// round makes the PolicyGroups of the groups that changed what they should be. Those where that fails stay changed.
+func (p *policies) round(ctx context.Context) error {
+	ctx, end := p.loop.Begin(ctx)
+	defer end()
+	p.tidy(time.Now())
+	changed := slices.Sorted(maps.Keys(p.peers.Changed))
+	errs := make([]error, len(changed))
+	slots := make(chan struct{}, workers)
+	var all sync.WaitGroup
+	for i, id := range changed {
+		var want []*api.PolicyGroup
+		if p.peers.Known(id) {
+			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
+		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
+			continue
+		}
+		if p.made[id] == nil {
+			p.made[id] = map[string]*api.PolicyGroup{}
+		}
+		made := p.made[id]
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = p.agree(ctx, want, made)
+		})
+	}
+	all.Wait()
+	for i, id := range changed {
+		if errs[i] == nil {
+			delete(p.peers.Changed, id)
+		}
+		if len(p.made[id]) == 0 {
+			delete(p.made, id)
+		}
+	}
+	p.metrics.groups.Set(float64(len(p.made)))
+	p.accuse(ctx)
+	return errors.Join(errs[:min(len(errs), 4)]...)
+}
+
+// tidy marks groups for deletion that no policy has needed for a while.
+func (p *policies) tidy(now time.Time) {
+	for id := range p.made {
+		p.consider(id, now)
+	}
+	for _, id := range p.peers.Groups() {
+		p.consider(id, now)
+	}
+}
+
+func (p *policies) consider(id string, now time.Time) {
+	since, idle := p.idle[id]
+	switch {
+	case p.peers.Needed(id):
+		delete(p.idle, id)
+	case !idle:
+		p.idle[id] = now
+	case now.Sub(since) >= idleGroup:
+		p.peers.Drop(id)
+		delete(p.idle, id)
+		p.peers.Changed[id] = true
+	}
+}
+
+// agree makes the PolicyGroups of one group what they should be: what gains members first, and what is not wanted last, so that whoever
+// reads all of them misses none.
+func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[string]*api.PolicyGroup) error {
+	named := map[string]bool{}
+	for _, w := range want {
+		named[w.Meta.Name] = true
+	}
+	slices.SortStableFunc(want, func(a, b *api.PolicyGroup) int { return gains(b, made) - gains(a, made) })
+	for _, w := range want {
+		old := made[w.Meta.Name]
+		var got api.PolicyGroup
+		var err error
+		switch {
+		case old == nil:
+			err = p.api.Create(ctx, api.PolicyGroups().Path(""), w, &got)
+		case same(old, w):
+			continue
+		default:
+			patch := map[string]any{"metadata": map[string]any{"uid": old.Meta.UID, "resourceVersion": old.Meta.ResourceVersion, "labels": w.Meta.Labels}, "spec": w.Spec}
+			err = p.api.Patch(ctx, api.PolicyGroups().Path(w.Meta.Name), client.Merge, nil, patch, &got)
+		}
+		if err != nil {
+			return fmt.Errorf("PolicyGroup %s: %w", w.Meta.Name, err)
+		}
+		made[w.Meta.Name] = &got
+	}
+	for name, old := range made {
+		if named[name] {
+			continue
+		}
+		err := p.api.Remove(ctx, api.PolicyGroups().Path(name), old.Meta.UID)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another one of that name, which is heard of
+			return fmt.Errorf("PolicyGroup %s: %w", name, err)
+		}
+		delete(made, name)
+	}
+	return nil
+}
+
+// gains is 2 if w is not in the API, where members of others move to it, and 1 if it has members there that it lacks.
+func gains(w *api.PolicyGroup, made map[string]*api.PolicyGroup) int {
+	old := made[w.Meta.Name]
+	if old == nil {
+		return 2
+	}
+	have := make(map[string]bool, len(old.Spec.Members))
+	for _, m := range old.Spec.Members {
+		have[m] = true
+	}
+	if slices.ContainsFunc(w.Spec.Members, func(m string) bool { return !have[m] }) {
+		return 1
+	}
+	return 0
+}
+
+func same(a, b *api.PolicyGroup) bool {
+	return a.Spec.Group == b.Spec.Group && a.Spec.Chunk == b.Spec.Chunk && a.Spec.Chunks == b.Spec.Chunks && slices.Equal(a.Spec.Members, b.Spec.Members) &&
+		a.Meta.Labels[api.GroupLabel] == b.Meta.Labels[api.GroupLabel]
+}
+
+// accuse names pods that claim addresses of other nodes: they are in no group.
+func (p *policies) accuse(ctx context.Context) {
+	forged := p.peers.Forged()
+	p.metrics.forged.Set(float64(len(forged)))
+	for _, key := range slices.Sorted(maps.Keys(forged)) {
+		f := forged[key]
+		if !p.reported.Due("forged " + key) {
+			continue
+		}
+		text := fmt.Sprintf("pod %s of node %s claims the address %s, which is of the block of node %s: NetworkPolicies do not know it as a peer", key, f.Node, f.Addr, f.Owner)
+		p.log.Warn(text, "remedy", "find what writes pods' status with the node's identity; if the node was taken over, delete its Node and list it in the PodNetwork's banned")
+		var node api.Node
+		err := p.api.Get(ctx, api.Nodes().Path(f.Node), &node)
+		if err == nil {
+			var ignored struct{}
+			err = p.api.Create(ctx, api.EventsPath, api.NodeEvent(node.Meta, "edgemesh-controller", "Warning", "MeshForgedAddress", text), &ignored)
+		}
+		if err != nil {
+			p.log.Info("an event could not be recorded", "node", f.Node, "err", err)
+		}
+	}
+}
+
+// directions in which policies isolate, as the PodNetwork's status has them.
+func directions(d [2]bool) string {
+	return strings.Join(slices.DeleteFunc([]string{"Ingress", "Egress"}, func(name string) bool { return !d[0] && name == "Ingress" || !d[1] && name == "Egress" }), ",")
+}
+
+// namespaces are those with policies, for the PodNetwork's status; nil: not known yet.
+func (p *policies) namespaces() map[string]string {
+	if !p.ready() {
+		return nil
+	}
+	out := map[string]string{}
+	all := p.peers.Namespaces()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if len(out) == mostNamespaces {
+			p.failed("name all namespaces that have NetworkPolicies", fmt.Errorf("%d, at most %d: the policies of the last ones are not enforced", len(all), mostNamespaces))
+			break
+		}
+		out[name] = directions(all[name])
+	}
+	return out
+}
+
+// say writes into the PodNetwork's status which namespaces have policies.
+func (p *policies) say(ctx context.Context, want map[string]string) error {
+	ctx, end := p.loop.Begin(ctx)
+	defer end()
+	var n api.PodNetwork
+	path := api.PodNetworks().Path(api.NetworkName)
+	if err := p.api.Get(ctx, path, &n); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil // nobody reads it yet
+		}
+		return fmt.Errorf("read the PodNetwork: %w", err)
+	}
+	if n.Status.Policies != nil && maps.Equal(n.Status.Policies, want) {
+		return nil
+	}
+	change := map[string]any{}
+	for name := range n.Status.Policies {
+		change[name] = nil
+	}
+	for name, d := range want {
+		change[name] = d
+	}
+	if err := p.api.Patch(ctx, path+"/status", client.Merge, nil, map[string]any{"status": map[string]any{"policies": change}}, &n); err != nil {
+		return fmt.Errorf("say in the PodNetwork's status which namespaces have NetworkPolicies: %w", err)
+	}
+	if n.Status.Policies == nil {
+		return errors.New("the PodNetwork's status does not keep `policies`: its CustomResourceDefinition is of an older release; apply the chart's crds/")
+	}
+	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", len(p.made))
+	return nil
+}
+
+// membership hands out the members until ctx ends.
+func membership(ctx context.Context, access client.Access, version string, log *slog.Logger, onState func(mesh.State)) error {
+	dir, err := os.MkdirTemp("", "edgemesh-members")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	source, err := kube.New(kube.Config{Access: access, ReadOnly: true, AgentVersion: version, StateDir: dir, Log: log})
+	if err != nil {
+		return err
+	}
+	source.Watch(ctx, onState, func(err error) { log.Warn("the membership cannot be read as a whole", "err", err) })
+	return nil
+}

@@ -1,0 +1,319 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	pods "edgemesh/agent/podgroups"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/watchdog"
+)
+
+// groupAPI holds PolicyGroups and a PodNetwork, and notes what is written, in order.
+type groupAPI struct {
+	cluster
+	mu      sync.Mutex
+	groups  map[string]*api.PolicyGroup
+	network api.PodNetwork
+	objects map[string][]api.Object // of other kinds, as they are listed
+	writes  []string
+	version int
+	fail    string // writes to this path fail
+}
+
+func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out []api.Object, rv string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, g := range f.groups {
+		if k.Name == "policygroups" {
+			c := *g
+			out = append(out, &c)
+		}
+	}
+	return append(out, f.objects[k.Name]...), "1", nil
+}
+
+func (f *groupAPI) Watch(ctx context.Context, _ api.Kind, _ string, _ int, _ func(api.Object)) (*client.Stream, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (f *groupAPI) Get(_ context.Context, path string, out any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch out := out.(type) {
+	case *api.PodNetwork:
+		*out = f.network
+	case *api.Node:
+		out.Meta.Name = path[strings.LastIndex(path, "/")+1:]
+	}
+	return nil
+}
+
+func (f *groupAPI) Create(_ context.Context, path string, in, out any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g, ok := in.(*api.PolicyGroup)
+	if !ok {
+		f.writes = append(f.writes, "event "+in.(map[string]any)["reason"].(string))
+		return nil
+	}
+	if f.fail != "" && f.fail == g.Meta.Name {
+		return apierrors.NewConflict(schema.GroupResource{}, g.Meta.Name, nil)
+	}
+	c := *g
+	f.version++
+	c.Meta.UID, c.Meta.ResourceVersion = fmt.Sprint("uid-", f.version), fmt.Sprint(f.version)
+	f.groups[g.Meta.Name] = &c
+	f.writes = append(f.writes, "create "+fmt.Sprint(g.Spec.Chunk))
+	*out.(*api.PolicyGroup) = c
+	return nil
+}
+
+func (f *groupAPI) Patch(_ context.Context, path, _ string, _ url.Values, in, out any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	if n, ok := out.(*api.PodNetwork); ok {
+		var change struct {
+			Status struct{ Policies map[string]*string }
+		}
+		if err := json.Unmarshal(body, &change); err != nil {
+			return err
+		}
+		now := maps.Clone(f.network.Status.Policies)
+		if now == nil {
+			now = map[string]string{}
+		}
+		for name, d := range change.Status.Policies {
+			if d == nil {
+				delete(now, name)
+			} else {
+				now[name] = *d
+			}
+		}
+		f.network.Status.Policies = now
+		*n = f.network
+		return nil
+	}
+	g := *f.groups[path[strings.LastIndex(path, "/")+1:]]
+	if err := json.Unmarshal(body, &g); err != nil {
+		return err
+	}
+	f.version++
+	g.Meta.Name, g.Meta.ResourceVersion = path[strings.LastIndex(path, "/")+1:], fmt.Sprint(f.version)
+	f.groups[g.Meta.Name] = &g
+	f.writes = append(f.writes, "patch "+fmt.Sprint(g.Spec.Chunk))
+	*out.(*api.PolicyGroup) = g
+	return nil
+}
+
+func (f *groupAPI) Remove(_ context.Context, path, _ string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := path[strings.LastIndex(path, "/")+1:]
+	f.writes = append(f.writes, "delete "+fmt.Sprint(f.groups[name].Spec.Chunk))
+	delete(f.groups, name)
+	return nil
+}
+
+// members are all that groups have.
+func (f *groupAPI) members() (out []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, g := range f.groups {
+		out = append(out, g.Spec.Members...)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func readObject[T api.Object](t *testing.T, out T, text string) T {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func podJSON(t *testing.T, name, node, ip, more string) *pods.Pod {
+	return readObject(t, new(pods.Pod), fmt.Sprintf(`{"metadata":{"namespace":"shop","name":%q,"uid":%q,"resourceVersion":"1","labels":{"app":"web"}%s},"spec":{"nodeName":%q,
+		"containers":[{"ports":[{"name":"http","containerPort":8080}]}]},"status":{"phase":"Running","podIPs":[{"ip":%q}]}}`, name, "uid-"+name+ip, more, node, ip))
+}
+
+// policyJSON allows ingress from pods with app=web, or to the port http of them.
+func policyJSON(t *testing.T, name string) *pods.Policy {
+	return readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"shop","name":%q,"uid":%q},"spec":{"podSelector":{},"policyTypes":["Ingress"],
+		"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"web"}}}]}]}}`, name, "uid-"+name))
+}
+
+func shop(t *testing.T) *pods.Namespace {
+	return readObject(t, new(pods.Namespace), `{"metadata":{"name":"shop","uid":"s"}}`)
+}
+
+// twoNodes own 10.244.1.0/24 and 10.244.2.0/24.
+func twoNodes(ctx context.Context, out chan<- mesh.State) {
+	out <- mesh.State{Nodes: []mesh.Node{{Name: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
+		{Name: "b", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
+	<-ctx.Done()
+}
+
+// running is a controller's part with an API, whose changes news sends.
+func runningPolicies(t *testing.T, f *groupAPI, do func(p *policies)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		dog := watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)})
+		p := newPolicies(f, twoNodes, dog.Loop("NetworkPolicies"), slog.New(slog.DiscardHandler), newMetrics())
+		ended := make(chan struct{})
+		go func() { defer close(ended); p.run(ctx) }()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		cancel()
+		<-ended
+		if do != nil {
+			do(p)
+		}
+	})
+}
+
+func newGroupAPI(objects map[string][]api.Object) *groupAPI {
+	return &groupAPI{groups: map[string]*api.PolicyGroup{}, objects: objects}
+}
+
+// The peers of a policy become a PolicyGroup, of pods whose node owns their address; the PodNetwork says which namespaces have policies.
+func TestPolicyGroups(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{
+		"networkpolicies": {policyJSON(t, "one"), policyJSON(t, "two")},
+		"namespaces":      {shop(t)},
+		"pods": {
+			podJSON(t, "web-1", "a", "10.244.1.5", ""), podJSON(t, "web-2", "b", "10.244.2.5", ""),
+			podJSON(t, "forged", "b", "10.244.1.6", ""),     // of node a's block
+			podJSON(t, "elsewhere", "c", "192.168.1.5", ""), // of no member
+		},
+	})
+	runningPolicies(t, f, func(p *policies) {
+		if got := p.peers.Forged(); len(got) != 1 || got["shop/forged"].Owner != "a" {
+			t.Errorf("forged: %v", got)
+		}
+	})
+	if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) || len(f.groups) != 1 {
+		t.Errorf("members %v in %d groups", got, len(f.groups))
+	}
+	if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
+		t.Errorf("the PodNetwork says %v", got)
+	}
+	if !slices.Contains(f.writes, "event MeshForgedAddress") {
+		t.Errorf("no event names the forged address: %v", f.writes)
+	}
+	writes := len(f.writes)
+	runningPolicies(t, f, nil) // a restart
+	if again := slices.DeleteFunc(slices.Clone(f.writes[writes:]), func(w string) bool { return strings.HasPrefix(w, "event") }); len(again) > 0 {
+		t.Errorf("a restart wrote %v", again)
+	}
+}
+
+// Without policies nothing is read of pods, and the PodNetwork says that there are none.
+func TestNoPolicies(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	runningPolicies(t, f, func(p *policies) {
+		if p.began {
+			t.Error("pods are followed")
+		}
+	})
+	if p := f.network.Status.Policies; p == nil || len(p) > 0 || len(f.writes) > 0 {
+		t.Errorf("the PodNetwork says %v; written: %v", p, f.writes)
+	}
+}
+
+// What another program wrote into a PolicyGroup is undone, and a group that no policy needs goes after a while.
+func TestForeignGroup(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{
+		"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	runningPolicies(t, f, nil)
+	for _, g := range f.groups {
+		g.Spec.Members = append(g.Spec.Members, "10.244.9.9")
+	}
+	f.groups["00000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunks: 1}}
+	runningPolicies(t, f, func(p *policies) {
+		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5"}) || len(f.groups) != 2 {
+			t.Errorf("members %v in %d groups", got, len(f.groups))
+		}
+		for id := range p.idle {
+			p.idle[id] = time.Now().Add(-idleGroup)
+		}
+		if err := p.round(t.Context()); err != nil || len(f.groups) != 1 {
+			t.Errorf("%d groups, %v", len(f.groups), err)
+		}
+	})
+}
+
+// A group grows by chunks, whose additions are written first, and one pod changes one chunk.
+func TestChunks(t *testing.T) {
+	var every []api.Object
+	for i := range 10_000 {
+		every = append(every, podJSON(t, fmt.Sprint("web-", i), "a", netip.AddrFrom4([4]byte{10, 244, byte(64 + i/256), byte(i)}).String(), ""))
+	}
+	list := func(n int) []api.Object { return every[:n] }
+	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": list(900)})
+	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics())
+	p.peers.Owner, p.owned, p.began = func(netip.Addr) string { return "a" }, true, true
+	step := func(n int) []string {
+		t.Helper()
+		f.objects["pods"] = list(n)
+		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(), pods.Pods(""), api.PolicyGroups()} {
+			all, _, _ := f.List(t.Context(), k, nil)
+			p.hear(t.Context(), news{kind: k, all: true, list: all})
+		}
+		f.writes = nil
+		if err := p.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(f.members()); got != n {
+			t.Fatalf("%d members of %d", got, n)
+		}
+		for _, g := range f.groups {
+			if len(g.Spec.Members) > api.MaxChunk {
+				t.Fatalf("chunk %d has %d members", g.Spec.Chunk, len(g.Spec.Members))
+			}
+		}
+		return f.writes
+	}
+	if w := step(900); !slices.Equal(w, []string{"create 0"}) {
+		t.Errorf("900: %v", w)
+	}
+	if w := step(1500); len(w) != 2 || w[0] != "create 1" {
+		t.Errorf("grown to two chunks: %v", w)
+	}
+	if w := step(1501); len(w) != 1 {
+		t.Errorf("one more: %v", w)
+	}
+	if w := step(10_000); len(f.groups) != 16 {
+		t.Errorf("10,000: %d chunks, %v", len(f.groups), w)
+	}
+	if w := step(9_999); len(w) != 1 {
+		t.Errorf("one less: %v", w)
+	}
+	if w := step(100); len(f.groups) != 1 || !slices.Contains(w[:1], "patch 0") {
+		t.Errorf("shrunk: %d chunks, %v", len(f.groups), w)
+	}
+}

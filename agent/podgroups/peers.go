@@ -1,0 +1,298 @@
+// Package podgroups knows the pods, namespaces and policies of a cluster, and who is in the groups that policies select as peers. The
+// controller uses it, and agents where none is configured.
+//
+//	objects.go  pods, namespaces and policies as the API has them
+//	peers.go    who is in which group, kept up to date by one object at a time
+//	owner.go    whose an address is
+//	chunks.go   a group as PolicyGroups, and back
+package podgroups
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"edgemesh/agent/policy"
+)
+
+// Peers knows who is in which group. It is not safe for concurrent use.
+type Peers struct {
+	// Owner is the node whose block has an address, "" for none.
+	Owner func(netip.Addr) string
+	// Changed are the groups whose members changed; the caller clears it.
+	Changed map[string]bool
+
+	namespaces map[string]*Namespace
+	pods       map[string]*peer           // by NAMESPACE/NAME
+	at         map[netip.Addr][]*peer     // pods that claim an address
+	policies   map[string]policy.Policy   // by NAMESPACE/NAME
+	errs       map[string]error           // of policies
+	groups     map[string]*group          // by ID
+	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
+}
+
+// peer is a pod, and what it adds to groups.
+type peer struct {
+	Pod
+	in []entry
+}
+
+type entry struct {
+	group  *group
+	member policy.Member
+}
+
+// group is a group, and how many pods add each member.
+type group struct {
+	policy.Group
+	id      string
+	members map[policy.Member]int
+	users   int // policies
+}
+
+// NewPeers returns Peers without anything.
+func NewPeers(owner func(netip.Addr) string) *Peers {
+	return &Peers{Owner: owner, Changed: map[string]bool{}, namespaces: map[string]*Namespace{}, pods: map[string]*peer{}, at: map[netip.Addr][]*peer{},
+		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{}}
+}
+
+// Policies are all of them, in order of their names; errs are what is wrong with some.
+func (p *Peers) Policies() (all []policy.Policy, errs map[string]error) {
+	for _, key := range slices.Sorted(maps.Keys(p.policies)) {
+		all = append(all, p.policies[key])
+	}
+	return all, p.errs
+}
+
+// Namespaces are those with policies, and in which directions these isolate.
+func (p *Peers) Namespaces() map[string][2]bool { return Isolated(maps.Values(p.policies)) }
+
+// Needed reports whether a policy has the group as a peer.
+func (p *Peers) Needed(id string) bool { return p.groups[id] != nil && p.groups[id].users > 0 }
+
+// Known reports whether the group is kept up to date.
+func (p *Peers) Known(id string) bool { return p.groups[id] != nil }
+
+// Groups are the IDs of those that are kept up to date: those that policies need, and those that they needed before, until Drop.
+func (p *Peers) Groups() []string { return slices.Sorted(maps.Keys(p.groups)) }
+
+// Drop forgets a group that no policy needs.
+func (p *Peers) Drop(id string) {
+	g := p.groups[id]
+	if g == nil || g.users > 0 {
+		return
+	}
+	delete(p.groups, id)
+	delete(p.within[g.Namespace], g)
+	for _, x := range p.pods {
+		x.in = slices.DeleteFunc(x.in, func(e entry) bool { return e.group == g })
+	}
+}
+
+// Members are a group's, in order.
+func (p *Peers) Members(id string) []policy.Member {
+	g := p.groups[id]
+	if g == nil {
+		return nil
+	}
+	return policy.Sorted(slices.Collect(maps.Keys(g.members)))
+}
+
+// SetPolicy takes a policy as it is now, nil where it is gone.
+func (p *Peers) SetPolicy(key string, now *Policy) {
+	before := policy.Groups(p.policy(key))
+	delete(p.policies, key)
+	delete(p.errs, key)
+	if now != nil {
+		parsed, err := policy.Parse(now.Written)
+		if p.policies[key] = parsed; err != nil {
+			p.errs[key] = err
+		}
+	}
+	for _, g := range policy.Groups(p.policy(key)) {
+		p.use(g)
+	}
+	for _, g := range before {
+		p.groups[g.ID()].users--
+	}
+}
+
+func (p *Peers) policy(key string) []policy.Policy {
+	if x, there := p.policies[key]; there {
+		return []policy.Policy{x}
+	}
+	return nil
+}
+
+// use counts a policy that needs g.
+func (p *Peers) use(g policy.Group) {
+	id := g.ID()
+	if have := p.groups[id]; have != nil {
+		have.users++
+		return
+	}
+	n := &group{Group: g, id: id, members: map[policy.Member]int{}, users: 1}
+	p.groups[id] = n
+	if p.within[g.Namespace] == nil {
+		p.within[g.Namespace] = map[*group]bool{}
+	}
+	p.within[g.Namespace][n] = true
+	p.Changed[id] = true
+	for _, x := range p.pods {
+		if g.Namespace == "" || g.Namespace == x.As.Namespace {
+			p.add(n, x, p.believed(x))
+		}
+	}
+}
+
+// SetNamespace takes a namespace as it is now, nil where it is gone.
+func (p *Peers) SetNamespace(name string, now *Namespace) {
+	before := p.namespaces[name]
+	if now == nil {
+		delete(p.namespaces, name)
+	} else {
+		p.namespaces[name] = now
+	}
+	if now != nil && before != nil && maps.Equal(now.Labels, before.Labels) {
+		return
+	}
+	for _, x := range p.pods {
+		if x.As.Namespace == name {
+			p.place(x)
+		}
+	}
+}
+
+// SetPod takes a pod as it is now, nil where it is gone.
+func (p *Peers) SetPod(key string, now *Pod) {
+	before := p.pods[key]
+	if now != nil && before != nil && now.Meta.UID == before.Meta.UID && now.Node == before.Node && samePod(now.As, before.As) {
+		return
+	}
+	var near []*peer
+	if before != nil {
+		near = append(near, p.leave(before)...)
+		delete(p.pods, key)
+	}
+	if now != nil {
+		x := &peer{Pod: *now}
+		p.pods[key] = x
+		near = append(near, x)
+		for _, a := range now.As.Addrs {
+			near = append(near, p.at[a]...)
+			p.at[a] = append(p.at[a], x)
+		}
+	}
+	for _, x := range near {
+		p.place(x)
+	}
+}
+
+func samePod(a, b policy.Pod) bool {
+	return a.HostNetwork == b.HostNetwork && a.Ended == b.Ended && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Ports, b.Ports)
+}
+
+// leave takes a pod out, and returns those that claim one of its addresses.
+func (p *Peers) leave(x *peer) (near []*peer) {
+	p.clear(x)
+	for _, a := range x.As.Addrs {
+		p.at[a] = slices.DeleteFunc(p.at[a], func(y *peer) bool { return y == x })
+		if near = append(near, p.at[a]...); len(p.at[a]) == 0 {
+			delete(p.at, a)
+		}
+	}
+	return near
+}
+
+// Reconsider looks at all addresses again: blocks have other owners now.
+func (p *Peers) Reconsider() {
+	for _, x := range p.pods {
+		p.place(x)
+	}
+}
+
+// Forged are pods that claim an address of another node's block: KEY to what is wrong.
+func (p *Peers) Forged() map[string]Forgery {
+	out := map[string]Forgery{}
+	for key, x := range p.pods {
+		if x.As.HostNetwork || x.As.Ended {
+			continue
+		}
+		for _, a := range x.As.Addrs {
+			if owner := p.Owner(a); owner != "" && owner != x.Node {
+				out[key] = Forgery{x.Node, a, owner}
+			}
+		}
+	}
+	return out
+}
+
+// Forgery is an address that a pod of Node has, though it is of Owner's block.
+type Forgery struct {
+	Node  string
+	Addr  netip.Addr
+	Owner string
+}
+
+// place puts a pod into the groups that it belongs to now.
+func (p *Peers) place(x *peer) {
+	was := x.in
+	x.in = nil
+	now := p.believed(x)
+	for _, in := range []string{"", x.As.Namespace} {
+		for g := range p.within[in] {
+			p.add(g, x, now)
+		}
+	}
+	p.remove(was)
+}
+
+func (p *Peers) clear(x *peer) {
+	p.remove(x.in)
+	x.in = nil
+}
+
+func (p *Peers) remove(in []entry) {
+	for _, e := range in {
+		if e.group.members[e.member]--; e.group.members[e.member] == 0 {
+			delete(e.group.members, e.member)
+			p.Changed[e.group.id] = true
+		}
+	}
+}
+
+func (p *Peers) add(g *group, x *peer, now policy.Pod) {
+	n := p.namespaces[now.Namespace]
+	if n == nil || len(now.Addrs) == 0 {
+		return
+	}
+	for _, m := range g.Of(n.Labels, now) {
+		x.in = append(x.in, entry{g, m})
+		if g.members[m]++; g.members[m] == 1 {
+			p.Changed[g.id] = true
+		}
+	}
+}
+
+// believed is the pod with those of its addresses that its node owns, and that no younger pod has.
+func (p *Peers) believed(x *peer) policy.Pod {
+	out := x.As
+	out.Addrs = nil
+	for _, a := range x.As.Addrs {
+		younger := slices.ContainsFunc(p.at[a], func(y *peer) bool {
+			return y != x && y.Node == x.Node && !y.As.Ended && created(y).After(created(x))
+		})
+		if !younger && p.Owner(a) == x.Node && x.Node != "" {
+			out.Addrs = append(out.Addrs, a)
+		}
+	}
+	return out
+}
+
+func created(x *peer) time.Time {
+	if x.Meta.CreationTimestamp == nil {
+		return time.Time{}
+	}
+	return *x.Meta.CreationTimestamp
+}

@@ -1,0 +1,28 @@
+package policyapi
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"edgemesh/agent/findings"
+)
+
+// lasting is how long what the API answers at a start, or during an upgrade, is no finding.
+const lasting = time.Minute
+
+// Findings are what there is to say of policies of the API.
+func (l *Live) Findings() (out []findings.Finding) {
+	const id = "network-policy"
+	s := l.Status()
+	if s.Engine != "" {
+		out = append(out, findings.Notef(id, "%s enforces NetworkPolicies on this node, and the agent does not", s.Engine))
+	}
+	if s.Trouble != nil && time.Since(s.Since) >= lasting {
+		out = append(out, findings.Warningf(id, "fix what it names; `networkPolicy: off` in the PodNetwork silences this", "NetworkPolicies of the API are not in force, those that were stay: %v", s.Trouble))
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Invalid)) {
+		out = append(out, findings.Warningf(id, "correct the NetworkPolicy "+key, "NetworkPolicy %s lets nothing pass to and from the pods that it selects: %v", key, s.Invalid[key]))
+	}
+	return out
+}

@@ -1,0 +1,79 @@
+package policyapi
+
+import (
+	"maps"
+	"slices"
+
+	"edgemesh/agent/podgroups"
+	"edgemesh/agent/policy"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+)
+
+// groups are the PolicyGroups that were read, by group and chunk. The last chunk of a group stays, whatever is deleted: its members
+// count while a policy needs it.
+type groups map[string]map[int]*api.PolicyGroup
+
+func (g groups) take(n kube.News) {
+	listed := map[string]map[int]bool{}
+	for _, o := range n.List {
+		if x, ok := o.(*api.PolicyGroup); ok {
+			if listed[x.Spec.Group] == nil {
+				listed[x.Spec.Group] = map[int]bool{}
+			}
+			listed[x.Spec.Group][x.Spec.Chunk] = true
+			g.put(x)
+		}
+	}
+	for id, chunks := range listed {
+		maps.DeleteFunc(g[id], func(i int, _ *api.PolicyGroup) bool { return n.Proved && !chunks[i] })
+	}
+	x, ok := n.Event.Object.(*api.PolicyGroup)
+	switch {
+	case !ok:
+	case n.Event.What != client.Deleted:
+		g.put(x)
+	case len(g[x.Spec.Group]) > 1:
+		delete(g[x.Spec.Group], x.Spec.Chunk)
+	}
+}
+
+func (g groups) put(x *api.PolicyGroup) {
+	if g[x.Spec.Group] == nil {
+		g[x.Spec.Group] = map[int]*api.PolicyGroup{}
+	}
+	g[x.Spec.Group][x.Spec.Chunk] = x
+}
+
+// keep forgets all but these.
+func (g groups) keep(needed map[string]bool) {
+	maps.DeleteFunc(g, func(id string, _ map[int]*api.PolicyGroup) bool { return !needed[id] })
+}
+
+// members are a group's; complete reports whether all of its chunks are known.
+func (g groups) members(id string) (out []policy.Member, complete bool) {
+	chunks := slices.Collect(maps.Values(g[id]))
+	out, _ = podgroups.Members(chunks) // what cannot be read does not count
+	return out, len(chunks) > 0 && !slices.ContainsFunc(chunks, func(c *api.PolicyGroup) bool { return c.Spec.Chunks > len(chunks) })
+}
+
+// few is up to how many groups one watch reads. More are read by the first digit of their names, so that another one has a sixteenth
+// of them sent again.
+const few = 64
+
+// groupKinds are the kinds to follow for groups.
+func groupKinds(needed map[string]bool) (out []api.Kind) {
+	parts := map[string][]string{}
+	for _, id := range slices.Sorted(maps.Keys(needed)) {
+		part := ""
+		if len(needed) > few {
+			part = id[:1]
+		}
+		parts[part] = append(parts[part], id)
+	}
+	for _, part := range slices.Sorted(maps.Keys(parts)) {
+		out = append(out, api.PolicyGroups(parts[part]...))
+	}
+	return out
+}

@@ -1,0 +1,282 @@
+package policyapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"edgemesh/agent/podgroups"
+	"edgemesh/agent/policies"
+	"edgemesh/agent/policy"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
+)
+
+// world is an API that a Live reads, and what it brings into force.
+type world struct {
+	mu      sync.Mutex
+	objects map[string]api.Object // by kind and key
+	missing error
+	proved  bool
+	reads   map[string]bool // what was followed, ever
+	on      map[string]func(kube.News)
+	kinds   map[string]api.Kind
+	local   map[netip.Addr]string
+	given   []policies.Given
+	off     bool
+}
+
+func newWorld() *world {
+	return &world{objects: map[string]api.Object{}, proved: true, reads: map[string]bool{}, on: map[string]func(kube.News){}, kinds: map[string]api.Kind{}, local: map[netip.Addr]string{}}
+}
+
+func (w *world) selects(k api.Kind, o api.Object) bool {
+	switch o := o.(type) {
+	case *podgroups.Pod:
+		return k.Name == "pods" && (k.Fields == "" || k.Fields == "spec.nodeName="+o.Node)
+	case *podgroups.Policy:
+		return k.Name == "networkpolicies" && (k.Namespace == "" || k.Namespace == o.Meta.Namespace)
+	case *podgroups.Namespace:
+		return k.Name == "namespaces"
+	case *api.PolicyGroup:
+		return k.Name == "policygroups" && strings.Contains(k.Selector, o.Spec.Group)
+	}
+	return false
+}
+
+func (w *world) follow(ctx context.Context, k api.Kind, on func(kube.News)) {
+	w.mu.Lock()
+	key := keyOf(k)
+	w.reads[key], w.on[key], w.kinds[key] = true, on, k
+	n := kube.News{All: true, Proved: w.proved, Missing: w.missing}
+	n.All = w.missing == nil
+	for _, o := range w.objects {
+		if w.selects(k, o) {
+			n.List = append(n.List, o)
+		}
+	}
+	w.mu.Unlock()
+	on(n)
+	<-ctx.Done()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.on, key)
+}
+
+// put changes an object, or deletes it.
+func (w *world) put(o api.Object, gone bool) {
+	w.mu.Lock()
+	what, key := client.Modified, fmt.Sprintf("%T %s", o, podgroups.Key(o))
+	if w.objects[key] = o; gone {
+		delete(w.objects, key)
+		what = client.Deleted
+	}
+	var tell []func(kube.News)
+	for k, on := range w.on {
+		if w.selects(w.kinds[k], o) {
+			tell = append(tell, on)
+		}
+	}
+	w.mu.Unlock()
+	for _, on := range tell {
+		on(kube.News{Event: client.Event{What: what, Object: o}})
+	}
+	synctest.Wait()
+	time.Sleep(time.Second)
+}
+
+// last are the rules in force.
+func (w *world) last() policy.Rules {
+	if len(w.given) == 0 {
+		return policy.Rules{}
+	}
+	return w.given[len(w.given)-1].Rules
+}
+
+// passes reports whether b is reached from a.
+func (w *world) passes(a, b string) bool {
+	pass, _, _ := w.last().Place(w.local).Verdict(policy.Packet{Src: netip.MustParseAddr(a), Dst: netip.MustParseAddr(b), Protocol: 6, Port: 80})
+	return pass
+}
+
+var version int
+
+func object[T api.Object](t *testing.T, out T, text string, args ...any) T {
+	t.Helper()
+	if err := json.Unmarshal(fmt.Appendf(nil, text, args...), out); err != nil {
+		t.Fatal(err)
+	}
+	version++
+	out.Metadata().ResourceVersion = fmt.Sprint(version)
+	return out
+}
+
+func pod(t *testing.T, name, node, ip, app string) *podgroups.Pod {
+	return object(t, new(podgroups.Pod), `{"metadata":{"namespace":"shop","name":%q,"uid":%[1]q,"labels":{"app":%q}},"spec":{"nodeName":%q},"status":{"podIPs":[{"ip":%q}]}}`, name, app, node, ip)
+}
+
+// onlyWeb lets pods with app=web of the namespace reach all of its pods.
+func onlyWeb(t *testing.T) *podgroups.Policy {
+	return object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"policyTypes":["Ingress"],
+		"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"web"}}}]}]}}`)
+}
+
+func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Node: "a", Follow: w.follow, Local: func() (map[netip.Addr]string, error) { return maps.Clone(w.local), nil },
+			InForce: func() bool { return len(w.last().Namespaces) > 0 },
+			Set:     func(g policies.Given) { w.given = append(w.given, g) }, SetOff: func(off bool) { w.off = off }, Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run(ctx) }()
+		do(t, l)
+		cancel()
+		<-ended
+	})
+}
+
+// state is one in which node a has 10.244.1.0/24, and b 10.244.2.0/24.
+func state(p mesh.Policies) mesh.State {
+	return mesh.State{Policies: p, Nodes: []mesh.Node{{Name: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
+		{Name: "b", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
+}
+
+// Without a controller a node follows policies, and pods and namespaces once there is one; a changed label counts.
+func TestAlone(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s"}}`), false)
+		w.put(pod(t, "db", "a", "", "db"), false) // its address has not reached the cloud
+		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Second)
+		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, []string{keyOf(podgroups.Policies(""))}) || len(w.last().Namespaces) > 0 {
+			t.Errorf("without policies it reads %v, in force: %v", got, w.last())
+		}
+		w.put(onlyWeb(t), false)
+		if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("not as the policy says: %+v", w.last())
+		}
+		w.put(pod(t, "far", "b", "10.244.2.5", "other"), false)
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("a changed label changed nothing")
+		}
+		w.put(onlyWeb(t), true)
+		if !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Error("a deleted policy still holds")
+		}
+	})
+}
+
+// With a controller a node reads nothing while no namespace of its pods has policies, and then these, its pods and the groups that they
+// need; nothing takes away the last chunk of a group.
+func TestWithController(t *testing.T) {
+	w := newWorld()
+	parsed, _ := policy.Parse(onlyWeb(t).Written)
+	id := policy.Groups([]policy.Policy{parsed})[0].ID()
+	group := func(members ...string) *api.PolicyGroup {
+		version++
+		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: "g", ResourceVersion: fmt.Sprint(version)}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: members}}
+	}
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(pod(t, "db", "a", "", "db"), false)
+		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
+		w.put(onlyWeb(t), false)
+		compiled := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}
+		l.SetState(state(compiled))
+		time.Sleep(time.Second)
+		if len(w.reads) > 0 || w.last().Namespaces["shop"] != [2]bool{true, false} {
+			t.Errorf("without pods it reads %v; namespaces %v", w.reads, w.last().Namespaces)
+		}
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		l.PodsChanged()
+		time.Sleep(time.Second)
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("open before the group is known")
+		}
+		w.put(group("10.244.2.5"), false)
+		if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("not as the policy says: %+v", w.last())
+		}
+		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
+		slices.Sort(want)
+		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
+			t.Errorf("it reads %v, want %v", got, want)
+		}
+		w.put(group("10.244.2.6"), false)
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Error("a changed group changed nothing")
+		}
+		w.put(group("10.244.2.6"), true)
+		if !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Error("a group that a policy needs is gone")
+		}
+		// What the PodNetwork lacks ends a policy only where the policy's own kind says so.
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}}))
+		time.Sleep(time.Second)
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("opened by the word of the PodNetwork")
+		}
+		w.put(onlyWeb(t), true)
+		if !w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("a deleted policy still holds")
+		}
+	})
+}
+
+// Lists that nothing proves open nothing; a kind that cannot be read leaves what was in force, and closes no node.
+func TestUnproved(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, true}}}}}
+	w.proved = false // an empty cache
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(2 * unprovedPatience)
+		if len(w.given) > 1 {
+			t.Errorf("an empty list opened the node: %+v", w.last())
+		}
+	})
+	w = newWorld()
+	w.missing = fmt.Errorf("forbidden")
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Minute)
+		if len(w.given) > 0 || w.off || l.Status().Trouble == nil || !strings.Contains(l.Status().Trouble.Error(), "upgrade the chart") {
+			t.Errorf("%+v, trouble %v", w.given, l.Status().Trouble)
+		}
+	})
+}
+
+// Another program that enforces is known by its own pod, ready in the host's network of this node.
+func TestEngine(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3"}]}`:                                        "kube-router (pod kube-system/x)",
+		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3","args":["--run-firewall=false"]}]}`:        "",
+		`{"hostNetwork":true,"containers":[{"image":"quay.io/calico/node:v3.30"}]}`:                                                           "Calico (pod kube-system/x)",
+		`{"hostNetwork":true,"containers":[{"image":"example.com/node:22"}]}`:                                                                 "",
+		`{"containers":[{"image":"cloudnativelabs/kube-router:v2"}]}`:                                                                         "", // anybody's pod
+		`{"hostNetwork":true,"containers":[{"image":"quay.io/cilium/cilium:v1.18@sha256:0123456789abcdef0123456789abcdef0123456789abcdef"}]}`: "Cilium (pod kube-system/x)",
+	} {
+		p := object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"x","uid":"x"},"spec":%s,"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, text)
+		if got := engine(map[string]*podgroups.Pod{"kube-system/x": p}); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		p.Ready = false
+		if got := engine(map[string]*podgroups.Pod{"kube-system/x": p}); got != "" {
+			t.Errorf("%s: %q enforces, and is not ready", text, got)
+		}
+	}
+}
