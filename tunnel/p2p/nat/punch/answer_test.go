@@ -37,6 +37,7 @@ func (noted) Local() []endpoint.Endpoint               { return nil }
 func (noted) Dialable(endpoint.Endpoint) bool          { return true }
 func (noted) ReachesIPv6(endpoint.Endpoint) bool       { return false }
 func (noted) Near(a netip.Addr) bool                   { return false }
+func (noted) Owns(a netip.Addr) bool                   { return false }
 func (noted) View() sense.View                         { return sense.View{Kind: ladder.NATStable} }
 func (noted) Predict(context.Context) []netip.AddrPort { return nil }
 func (noted) ListenAddrs() []ma.Multiaddr              { return nil }

@@ -103,6 +103,8 @@ type Addrs interface {
 	Local() []endpoint.Endpoint
 	// Dialable reports whether an endpoint that a peer offered may be dialed at all.
 	Dialable(e endpoint.Endpoint) bool
+	// Owns reports whether ip is one of them.
+	Owns(ip netip.Addr) bool
 	// Near reports whether ip is in a network of this host's.
 	Near(ip netip.Addr) bool
 	// ReachesIPv6 reports whether e is in the IPv6 internet, and this host as well.
@@ -146,11 +148,7 @@ func (u *Puncher) NAT() ladder.NAT {
 // nat66 reports whether relays see this node at an IPv6 address that is not its own.
 func (u *Puncher) nat66() bool {
 	seen, _ := u.Seen()
-	local := u.Addrs.Local()
-	return slices.ContainsFunc(seen, func(s endpoint.Endpoint) bool {
-		ip := s.Addr.Addr()
-		return ip.Is6() && !slices.ContainsFunc(local, func(l endpoint.Endpoint) bool { return l.Addr.Addr() == ip })
-	})
+	return slices.ContainsFunc(seen, func(s endpoint.Endpoint) bool { return s.Addr.Addr().Is6() && !u.Addrs.Owns(s.Addr.Addr()) })
 }
 
 // Peer is a peer as its attempts see it. Its methods are called without any lock of this
@@ -180,6 +178,7 @@ type Attempts struct {
 	mu     sync.Mutex          // a leaf
 	known  []endpoint.Endpoint // where the peer said it may be dialed, last time
 	theirs ladder.NAT          // the peer's, as it said
+	nat66  bool                // likewise: its IPv6 is translated
 	past   history
 	busy   bool          // answering an offer
 	offers *rate.Limiter // of the peer, that are answered
@@ -213,7 +212,7 @@ func (a *Attempts) NAT() ladder.NAT {
 func (a *Attempts) offered(o offer, eps []endpoint.Endpoint) {
 	nat := ladder.ParseNAT(o.NAT)
 	a.mu.Lock()
-	a.known, a.theirs = eps, nat
+	a.known, a.theirs, a.nat66 = eps, nat, o.NAT66
 	a.mu.Unlock()
 	a.p.Offered(eps, nat)
 }
@@ -295,7 +294,7 @@ func (a *Attempts) Tried() (t Tried, ok bool) {
 // WhyRelayed says in words why there is no direct path.
 func (a *Attempts) WhyRelayed() []string {
 	mine := a.u.NAT()
-	nat66 := a.u.nat66()
+	here := a.u.nat66()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch last := a.past.last; {
@@ -305,8 +304,13 @@ func (a *Attempts) WhyRelayed() []string {
 		return []string{"relayed: " + last.apart}
 	}
 	why := []string{"relayed: " + whyRelayed(mine, a.theirs), a.past.last.text()}
-	if nat66 {
+	switch {
+	case here && a.nat66:
+		why = append(why, "IPv6 is translated here and there (NAT66)")
+	case here:
 		why = append(why, "IPv6 is translated here (NAT66)")
+	case a.nat66:
+		why = append(why, "IPv6 is translated there (NAT66)")
 	}
 	if a.guessed != "" {
 		why = append(why, a.guessed)

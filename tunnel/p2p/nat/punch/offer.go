@@ -30,7 +30,9 @@ type offer struct {
 	Guess []string `json:"guess,omitempty"`
 	NAT   string   `json:"nat,omitempty"` // the sender's, by ladder.NAT's names
 	// NAT64 says that the sender has no IPv4 and reaches IPv4 hosts.
-	NAT64 bool     `json:"nat64,omitempty"`
+	NAT64 bool `json:"nat64,omitempty"`
+	// NAT66 says that relays see the sender at an IPv6 address that is not its own.
+	NAT66 bool     `json:"nat66,omitempty"`
 	Want  []string `json:"want"` // transports that are missing: "tcp", "quic"
 	Turn  int      `json:"turn"` // who dials first; the coordinator decides
 	// Ports says that the sender takes part in port guessing, and which ports of its own

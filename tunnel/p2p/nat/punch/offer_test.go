@@ -2,7 +2,9 @@ package punch
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -111,5 +113,31 @@ func TestFewerPortsWhereHopeless(t *testing.T) {
 func TestWhyRelayedNamesNATs(t *testing.T) {
 	if got, want := whyRelayed(ladder.NATNone, ladder.NATStable), "no NAT here; NAT there stable: one port for all destinations"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Where IPv6 is translated, status says at which end.
+func TestWhyRelayedNamesNAT66(t *testing.T) {
+	for _, x := range []struct {
+		here, there bool
+		want        string
+	}{{false, false, ""}, {true, false, "here"}, {false, true, "there"}, {true, true, "here and there"}} {
+		var seen []endpoint.Endpoint
+		if x.here {
+			seen = []endpoint.Endpoint{{UDP: true, Addr: netip.MustParseAddrPort("[2001:db8::1]:4001")}}
+		}
+		u := New(Config{Dialer: noted{}, Addrs: noted{}, Sense: noted{}, Mapped: func() []endpoint.Endpoint { return nil },
+			Seen: func() ([]endpoint.Endpoint, bool) { return seen, false }, ViaNAT64: func(context.Context) bool { return false }})
+		a := u.With(wanting{}, nil)
+		a.offered(offer{NAT66: x.there}, nil)
+		a.past.add(outcome{missing: []string{"tcp"}}, 1)
+		said := strings.Join(a.WhyRelayed(), "; ")
+		if got := strings.Contains(said, "IPv6 is translated"); got != (x.want != "") || !strings.Contains(said, x.want) ||
+			x.want == "here" && strings.Contains(said, "and there (") || x.want == "there" && strings.Contains(said, "here and") {
+			t.Errorf("translated here %v, there %v: %s", x.here, x.there, said)
+		}
+		if o := u.localOffer(t.Context(), nil); o.NAT66 != x.here {
+			t.Errorf("offered: %v, want %v", o.NAT66, x.here)
+		}
 	}
 }

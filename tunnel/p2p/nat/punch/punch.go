@@ -219,7 +219,7 @@ func (u *Puncher) localOffer(ctx context.Context, want []string) offer {
 			eps = append(eps, endpoint.Endpoint{UDP: e.UDP, Addr: netip.AddrPortFrom(s.Addr.Addr(), e.Addr.Port())})
 		}
 	}
-	o := offer{Want: want, NAT: u.NAT().String(), NAT64: u.ViaNAT64(ctx)}
+	o := offer{Want: want, NAT: u.NAT().String(), NAT64: u.ViaNAT64(ctx), NAT66: u.nat66()}
 	for _, e := range slices.Concat(u.Mapped(), eps, local) {
 		if s := e.Multiaddr().String(); !slices.Contains(o.Addrs, s) && len(o.Addrs) < maxOffer {
 			o.Addrs = append(o.Addrs, s)

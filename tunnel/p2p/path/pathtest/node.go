@@ -262,6 +262,7 @@ func (w *World) witness(p peer.ID) [][]endpoint.Endpoint {
 // Dialable, Near and ReachesIPv6 are of a host in the middle of the internet, without IPv6.
 func (n *Node) Dialable(endpoint.Endpoint) bool    { return true }
 func (n *Node) Near(netip.Addr) bool               { return false }
+func (n *Node) Owns(netip.Addr) bool               { return true }
 func (n *Node) ReachesIPv6(endpoint.Endpoint) bool { return false }
 
 // View says that there is no NAT, or one that keeps ports.
