@@ -144,7 +144,7 @@ type Node struct {
 	puncher *punch.Puncher
 	peers   *peers.Table
 	mark    uint32
-	sources sync.Map // network.Conn → netip.Addr: where packets of QUIC leave from whose source the kernel chooses
+	sources sync.Map // network.Conn → netip.Addr: where packets of QUIC leave from that no address is bound to
 }
 
 // New starts a node. It returns an error that wraps ErrListen and names the
@@ -369,7 +369,7 @@ func (n *Node) onPath(proto protocol.ID, f func(*paths.Conn, network.Stream)) {
 
 func (n *Node) connected(c network.Conn) {
 	p, v := c.RemotePeer(), n.gater.View()
-	if src, ok := n.chosen(c); ok {
+	if src, ok := n.source(c); ok {
 		n.sources.Store(c, src)
 	}
 	if v.IsMember(p) {
@@ -400,16 +400,22 @@ func (n *Node) follow(c network.Conn, v *members.View) {
 	}
 }
 
-// chosen is the address that the kernel chooses for what a connection over QUIC sends, if it does: no address is bound to it, and
-// none named.
-func (n *Node) chosen(c network.Conn) (src netip.Addr, ok bool) {
+// source is where a connection over QUIC that no address is bound to sends from: where the peer dialed it, or what is named, or
+// what the kernel chooses now.
+func (n *Node) source(c network.Conn) (src netip.Addr, ok bool) {
 	var q *quic.Conn
 	if ip, bound := endpoint.IP(c.LocalMultiaddr()); !bound || !ip.IsUnspecified() || endpoint.IsCircuit(c.RemoteMultiaddr()) || !c.As(&q) {
 		return src, false
 	}
+	if at, is := q.LocalAddr().(*net.UDPAddr); is && !at.IP.IsUnspecified() {
+		return at.AddrPort().Addr().Unmap(), true
+	}
 	to, ok := q.RemoteAddr().(*net.UDPAddr)
-	if !ok || n.packets.Named(to) {
+	if !ok {
 		return src, false
+	}
+	if src = n.packets.Source(to); src.IsValid() {
+		return src, true
 	}
 	return n.addrs.Source(to.AddrPort().Addr().Unmap(), n.mark)
 }
@@ -423,6 +429,12 @@ func (n *Node) disconnected(c network.Conn) {
 // addressesChanged suspects all relays and has all peers look for better paths.
 func (n *Node) addressesChanged(now []netip.Addr) {
 	n.log.Info("addresses of this node changed", "now", now)
+	n.sources.Range(func(k, was any) bool { // the kernel may choose another one now
+		if src, ok := n.source(k.(network.Conn)); ok { //nolint:forcetypeassert // nothing else is stored
+			n.sources.CompareAndSwap(k, was, src)
+		}
+		return true
+	})
 	n.sense.Again()
 	n.mapper.Look()
 	n.lan.Look()
@@ -432,10 +444,9 @@ func (n *Node) addressesChanged(now []netip.Addr) {
 
 // addressGone gives up the connections bound to an address that this host has no longer: they would be found silent later.
 func (n *Node) addressGone(a netip.Addr) {
-	n.packets.SourceGone(a)
 	for _, c := range n.h.Network().Conns() {
 		ip, ok := endpoint.IP(c.LocalMultiaddr())
-		if src, chosen := n.sources.Load(c); chosen {
+		if src, known := n.sources.Load(c); known {
 			ip, ok = src.(netip.Addr) //nolint:forcetypeassert // nothing else is stored
 		}
 		if !ok || ip != a || endpoint.IsCircuit(c.RemoteMultiaddr()) {

@@ -53,12 +53,11 @@ type Config struct {
 	// ListenUDP opens the sockets of QUIC, those that dial included.
 	ListenUDP listenUDP
 	// Sources are the own addresses that could serve for a dial of p at an address, beside the one that the kernel chooses; nil:
-	// there are none. SendFrom has a QUIC connection to an address leave from one of them, until it is forgotten, and calls lost
-	// when src has left this host.
+	// there are none. SendFrom has a QUIC connection to an address leave from one of them, until it is forgotten.
 	Sources func(p peer.ID, to netip.Addr) []netip.Addr
 	// Metered reports whether each byte on the uplink is paid for: sources are then tried one by one. nil: never.
 	Metered  func() bool
-	SendFrom func(to net.Addr, src netip.Addr, lost func()) (forget func())
+	SendFrom func(to net.Addr, src netip.Addr) (forget func())
 	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress
 	Names *resolve.Names

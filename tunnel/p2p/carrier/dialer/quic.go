@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -40,7 +39,7 @@ func (d *Dialer) bind(a ma.Multiaddr) (ma.Multiaddr, error) {
 // resting is a listening socket for connections without a keep-alive, unless who dials wants one.
 type resting struct {
 	plainhost.Transport
-	sendFrom func(to net.Addr, src netip.Addr, lost func()) (forget func())
+	sendFrom func(to net.Addr, src netip.Addr) (forget func())
 }
 
 var _ quicreuse.QUICTransport = resting{}
@@ -59,18 +58,12 @@ func (t resting) Dial(ctx context.Context, a net.Addr, tlsConf *tls.Config, c *q
 	if !src.IsValid() {
 		return t.Transport.Dial(ctx, a, tlsConf, c)
 	}
-	var made atomic.Pointer[quic.Conn]
-	forget := t.sendFrom(a, src, func() {
-		if conn := made.Load(); conn != nil {
-			_ = conn.CloseWithError(0, "this node has lost "+src.String())
-		}
-	})
+	forget := t.sendFrom(a, src)
 	conn, err := t.Transport.Dial(ctx, a, tlsConf, c)
 	if err != nil {
 		forget()
 		return nil, err
 	}
-	made.Store(conn)
 	context.AfterFunc(conn.Context(), forget)
 	return conn, nil
 }

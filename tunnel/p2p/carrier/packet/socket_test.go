@@ -104,7 +104,7 @@ func TestSendFrom(t *testing.T) {
 	var all sockets
 	s.named = &all.named
 	to, other := *far.LocalAddr().(*net.UDPAddr), *far.LocalAddr().(*net.UDPAddr)
-	src, lost := netip.MustParseAddr("127.0.0.2"), 0
+	src := netip.MustParseAddr("127.0.0.2")
 	from := func(to *net.UDPAddr) netip.Addr {
 		t.Helper()
 		if _, _, err := s.WriteMsgUDP([]byte("x"), nil, to); err != nil {
@@ -116,13 +116,12 @@ func TestSendFrom(t *testing.T) {
 		}
 		return at.Addr()
 	}
-	forget := all.SendFrom(&to, src, func() { lost++ })
+	forget := all.SendFrom(&to, src)
 	if a, b := from(&to), from(&other); a != src || b == src {
 		t.Errorf("from %v and %v, want %v alone", a, b, src)
 	}
-	all.SourceGone(netip.MustParseAddr("127.0.0.3"))
-	if all.SourceGone(src); lost != 1 {
-		t.Errorf("lost %d times", lost)
+	if a, b := all.Source(&to), all.Source(&other); a != src || b.IsValid() {
+		t.Errorf("sources %v and %v, want %v alone", a, b, src)
 	}
 	forget()
 	forget()

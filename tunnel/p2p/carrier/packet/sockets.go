@@ -23,29 +23,22 @@ type sockets struct {
 // connection is known by the address it was dialed at, the very one.
 type sources struct {
 	count atomic.Int32
-	of    sync.Map // *net.UDPAddr → source
-}
-
-// source is one of them; lost is called when this host has the address no longer.
-type source struct {
-	netip.Addr
-	lost func()
+	of    sync.Map // *net.UDPAddr → netip.Addr
 }
 
 // get returns the source of what is sent to an address; none: the kernel chooses it.
 func (s *sources) get(to net.Addr) netip.Addr {
 	if s.count.Load() > 0 {
 		if v, ok := s.of.Load(to); ok {
-			return v.(source).Addr //nolint:forcetypeassert // nothing else is stored
+			return v.(netip.Addr) //nolint:forcetypeassert // nothing else is stored
 		}
 	}
 	return netip.Addr{}
 }
 
-// SendFrom has what a QUIC connection sends to an address, the one it is dialed at, leave from src, until forget is called. lost
-// is called when SourceGone says that src has left this host.
-func (s *sockets) SendFrom(to net.Addr, src netip.Addr, lost func()) (forget func()) {
-	s.named.of.Store(to, source{src, lost})
+// SendFrom has what a QUIC connection sends to an address, the one it is dialed at, leave from src, until forget is called.
+func (s *sockets) SendFrom(to net.Addr, src netip.Addr) (forget func()) {
+	s.named.of.Store(to, src)
 	s.named.count.Add(1)
 	return func() {
 		if _, was := s.named.of.LoadAndDelete(to); was {
@@ -54,8 +47,8 @@ func (s *sockets) SendFrom(to net.Addr, src netip.Addr, lost func()) (forget fun
 	}
 }
 
-// Named reports whether SendFrom names the source of what is sent to an address.
-func (s *sockets) Named(to net.Addr) bool { return s.named.get(to).IsValid() }
+// Source is what SendFrom names for an address; none: the kernel chooses.
+func (s *sockets) Source(to net.Addr) netip.Addr { return s.named.get(to) }
 
 // Open opens an underlay socket of its own, for no sealed packets yet.
 func (s *sockets) Open(network string, a *net.UDPAddr) (*net.UDPConn, error) {
@@ -98,16 +91,6 @@ func (s *sockets) Share(u *net.UDPConn) (net.PacketConn, error) {
 	defer s.mu.Unlock()
 	s.all[k] = struct{}{}
 	return k, nil
-}
-
-// SourceGone says that an address has left this host.
-func (s *sockets) SourceGone(a netip.Addr) {
-	s.named.of.Range(func(_, v any) bool {
-		if v.(source).Addr == a { //nolint:forcetypeassert // nothing else is stored
-			v.(source).lost() //nolint:forcetypeassert // likewise
-		}
-		return true
-	})
 }
 
 // socketOf finds the socket of a QUIC connection, and the source address that packets beside it need; none where the
