@@ -185,9 +185,21 @@ func (r *round) result(to ma.Multiaddr, err error) {
 	}
 }
 
-// direct dials the addresses of what is not there yet, those of names as they become known.
+// direct dials the addresses of what is not there yet, those of names, and of /dnsaddr, as they become known.
 func (r *round) direct(ctx context.Context, have there) {
-	addrs := slices.DeleteFunc(r.listed(ctx), func(a ma.Multiaddr) bool { return have.lacks(a) == 0 })
+	var now []ma.Multiaddr
+	for _, a := range r.c.info.Addrs {
+		if isDNSAddr(a) {
+			r.run(func() { r.all(ctx, r.behind(ctx, a), have) })
+			continue
+		}
+		now = append(now, a)
+	}
+	r.all(ctx, now, have)
+}
+
+func (r *round) all(ctx context.Context, addrs []ma.Multiaddr, have there) {
+	addrs = slices.DeleteFunc(addrs, func(a ma.Multiaddr) bool { return have.lacks(a) == 0 })
 	var first *tcpFirst
 	if tcp := len(addrs) - count(addrs, isQUIC); r.alone && tcp > 0 {
 		first = newTCPFirst(r.worked, tcp)
@@ -205,27 +217,17 @@ func (r *round) direct(ctx context.Context, have there) {
 	}
 }
 
-// listed are the relay's addresses, /dnsaddr looked up, one level of it.
-func (r *round) listed(ctx context.Context) []ma.Multiaddr {
-	var out []ma.Multiaddr
-	for _, a := range r.c.info.Addrs {
-		of := []ma.Multiaddr{a}
-		if isDNSAddr(a) {
-			txt, err := madns.NewResolver(madns.WithDefaultResolver(r.c.Names))
-			if err == nil {
-				of, err = txt.Resolve(ctx, a)
-			}
-			if err != nil {
-				r.result(nil, fmt.Errorf("resolve %s: %w", a, err))
-			}
-		}
-		for _, x := range of {
-			if !isDNSAddr(x) && !ma.Contains(out, x) {
-				out = append(out, x)
-			}
-		}
+// behind are the addresses that /dnsaddr stands for, one level of it.
+func (r *round) behind(ctx context.Context, a ma.Multiaddr) []ma.Multiaddr {
+	txt, err := madns.NewResolver(madns.WithDefaultResolver(r.c.Names))
+	var of []ma.Multiaddr
+	if err == nil {
+		of, err = txt.Resolve(ctx, a)
 	}
-	return out
+	if err != nil {
+		r.result(nil, fmt.Errorf("resolve %s: %w", a, err))
+	}
+	return slices.DeleteFunc(of, isDNSAddr)
 }
 
 func isDNSAddr(a ma.Multiaddr) bool { return a[0].Code() == ma.P_DNSADDR }

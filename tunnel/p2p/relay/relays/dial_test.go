@@ -3,7 +3,11 @@ package relays
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +17,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/members"
@@ -149,4 +154,46 @@ func TestProxyIsAskedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Literals are dialed immediately, also where the lookup of another address, a /dnsaddr, never ends.
+func TestLiteralsDoNotWaitForDNS(t *testing.T) {
+	conf := ""
+	for i := range 6 { // as many as are used, so that those of this host are not
+		silent, err := net.ListenPacket("udp", fmt.Sprintf("127.0.83.%d:53", 1+i))
+		if err != nil {
+			t.Skip("no name server here: ", err)
+		}
+		defer silent.Close()
+		conf += fmt.Sprintf("nameserver 127.0.83.%d\n", 1+i)
+	}
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "etc/resolv.conf"), []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	names := resolve.New(resolve.Config{Root: root})
+	defer names.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	literal := ma.StringCast("/ip4/192.0.2.1/tcp/4470")
+	at := make(chan ma.Multiaddr, 8)
+	r := &round{results: make(chan dialed, 8), over: make(chan struct{}),
+		dial: func(_ context.Context, a ma.Multiaddr, _ peer.ID) error { at <- a; return errors.New("refused") },
+		c: &client{ctx: ctx, info: peer.AddrInfo{ID: "relay", Addrs: []ma.Multiaddr{ma.StringCast("/dnsaddr/relay.example.org"), literal}},
+			common: &common{ctx: ctx, Config: Config{Names: names, Spawn: func(f func()) bool { go f(); return true },
+				Members: members.NewGater(members.NewView("self", members.Membership{Relays: []peer.AddrInfo{{ID: "relay"}}}), members.Rules{})}}}}
+	r.run(func() { r.direct(ctx, there{}) })
+	select {
+	case a := <-at:
+		if !a.Equal(literal) {
+			t.Errorf("dialed %s", a)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the literal was not dialed while the lookup of the name had no answer")
+	}
+	cancel()
+	r.dials.Wait()
 }
