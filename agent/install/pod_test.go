@@ -71,7 +71,8 @@ func (b *box) installed(dir string) pod {
 		b.t.Fatalf("no static pod in %s", dir)
 	}
 	at := map[string]string{"sysctls": "/host/proc/sys/net", "resolv-conf": "/host/etc/resolv.conf", "resolv-networkmanager": "/host/run/NetworkManager",
-		"resolv-systemd": "/host/run/systemd/resolve", "resolv-resolvconf": "/host/run/resolvconf"}
+		"resolv-systemd": "/host/run/systemd/resolve", "resolv-resolvconf": "/host/run/resolvconf",
+		"resolv-netconfig": "/host/run/netconfig", "resolv-connman": "/host/run/connman"}
 	for _, v := range p.Spec.Volumes {
 		if at[v.Name] == "" {
 			at[v.Name] = v.HostPath.Path

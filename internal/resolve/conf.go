@@ -18,9 +18,10 @@ const (
 	maxServers = 6
 )
 
-// managed is where NetworkManager, systemd-resolved (the servers of its links) and resolvconf write what holds now, also where
-// /etc/resolv.conf is no link to it.
-var managed = []string{"/run/NetworkManager/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/resolvconf/resolv.conf"}
+// managed is where NetworkManager, systemd-resolved (the servers of its links), resolvconf, netconfig (SUSE) and ConnMan write what
+// holds now, also where /etc/resolv.conf is no link to it.
+var managed = []string{"/run/NetworkManager/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/resolvconf/resolv.conf",
+	"/run/netconfig/resolv.conf", "/run/connman/resolv.conf"}
 
 // servers are the name servers of now, HOST:PORT, at least one. In a container, /etc/resolv.conf is a copy from when it began,
 // and a file of the host's that was mounted is the old one once the host has replaced it: those come last.

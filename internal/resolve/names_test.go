@@ -356,6 +356,12 @@ func TestServersOfNow(t *testing.T) {
 	if outdated(root) {
 		t.Error("outdated while the host's file is the mounted one")
 	}
+	write("new", "192.0.2.54") // as network managers do
+	if err := os.Rename(filepath.Join(root, "new"), filepath.Join(root, managed[0])); err != nil {
+		t.Fatal(err)
+	}
+	check("192.0.2.53:53", "192.0.2.54:53")
+	write(managed[0], "fe80::1%eth0")
 
 	// A mount of one file is like a descriptor: it leads to the old file after that was replaced.
 	old, err := os.Open(filepath.Join(root, confFile))
