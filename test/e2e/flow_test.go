@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -19,7 +18,7 @@ const fullRounds = 5
 
 // rounds is how often a gap is measured, and the median taken.
 func rounds() int {
-	if os.Getenv("EDGEMESH_E2E") == "full" {
+	if full() {
 		return fullRounds
 	}
 	return 1

@@ -37,10 +37,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// full says whether the whole suite was requested.
+func full() bool { return os.Getenv("EDGEMESH_E2E") == "full" }
+
 // slow skips a test unless the whole suite was asked for.
 func slow(t *testing.T) {
 	t.Helper()
-	if os.Getenv("EDGEMESH_E2E") != "full" {
+	if !full() {
 		t.Skip("slow: run with EDGEMESH_E2E=full (make e2e)")
 	}
 }

@@ -58,7 +58,7 @@ func everywhere() []stands {
 		{name: "IPv6 firewall", random: true, ipv6: true, put: func(t *testing.T, l *lab.Lab, name string) *lab.Node {
 			t.Helper()
 			n := at(t, l, name, lab.Symmetric)
-			addIPv6(t, l, n)
+			ok(t, n.AddIPv6())
 			return n
 		}},
 		{name: "two uplinks", put: func(t *testing.T, l *lab.Lab, name string) *lab.Node {

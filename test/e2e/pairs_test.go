@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -101,28 +100,9 @@ func behindIPv6Firewalls(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 	t.Helper()
 	a, b = two(lab.Symmetric, lab.Symmetric)(t, l)
 	for _, n := range []*lab.Node{a, b} {
-		addIPv6(t, l, n)
+		ok(t, n.AddIPv6())
 	}
 	return a, b
-}
-
-// addIPv6 gives the node's site a prefix of its own, behind a firewall that lets in only answers.
-func addIPv6(t *testing.T, l *lab.Lab, n *lab.Node) {
-	t.Helper()
-	x := slices.Index(l.Sites, n.Site) + 1
-	prefix := fmt.Sprintf("2a05:6:%x::", x)
-	ok(t, n.Site.Router.Script("sysctl -qw net.ipv6.conf.all.forwarding=1",
-		"ip -6 addr add "+prefix+"1/64 dev lan0 nodad",
-		"ip -6 route replace default via 2a05:5::1",
-		"ip6tables -w -P FORWARD DROP",
-		"ip6tables -w -A FORWARD ! -i wan0 -j ACCEPT",
-		"ip6tables -w -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"))
-	ok(t, n.Script("ip -6 addr add "+prefix+"10/64 dev eth0 nodad", "ip -6 route replace default via "+prefix+"1"))
-	ok(t, l.WAN.Script("sysctl -qw net.ipv6.conf.all.forwarding=1",
-		fmt.Sprintf("ip -6 route add %s/64 via 2a05:5:0:%x::1", prefix, x)))
-	for _, r := range l.Relays {
-		ok(t, r.Script("ip -6 route replace default via 2a05:5::1"))
-	}
 }
 
 // TestPairs holds what is promised for every pair of places in the world. The

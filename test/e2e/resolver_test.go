@@ -11,6 +11,30 @@ import (
 	"edgemesh/test/lab"
 )
 
+// inPod is what runs an agent as in a pod: its /etc/resolv.conf is a copy from when it began, with one name server, and the files of
+// its host are mounted. The host's network manager replaces its own by one with another server.
+func inPod(t *testing.T, n *lab.Node, server string) (run []string, nameserver func(string)) {
+	t.Helper()
+	host := filepath.Join(n.Dir, "host")
+	managed := filepath.Join(host, "run/NetworkManager/resolv.conf")
+	ok(t, os.MkdirAll(filepath.Dir(managed), 0o755))
+	ok(t, os.MkdirAll(resolve.Mounted, 0o755)) // stays: it may be the mount point of another test
+	run = resolver(t, n, server)
+	run[4] = "mount --bind " + host + " " + resolve.Mounted + " && " + run[4]
+	return run, func(server string) { ok(t, lab.ReplaceFile(managed, "nameserver "+server+"\n")) }
+}
+
+// byName has a node know the relay by its name alone.
+func byName(t *testing.T, l *lab.Lab, n *lab.Node, r *lab.Relay) {
+	t.Helper()
+	c := l.Cluster
+	c.Relays = nil
+	for _, a := range l.Cluster.Relays {
+		c.Relays = append(c.Relays, strings.Replace(a, "/ip4/"+r.Addr+"/", "/dns/relay.example.test/", 1))
+	}
+	ok(t, lab.ReplaceFile(n.Membership, c.YAML()))
+}
+
 // TestFailoverWithStaleResolver moves a node to another uplink and back, in a pod whose resolv.conf is a copy from when it began.
 // Each uplink has a name server of its own, which the other one does not reach, and the relay by the address that it says. The
 // host's network manager replaces its file.
@@ -33,29 +57,17 @@ func TestFailoverWithStaleResolver(t *testing.T) {
 		_, err := dns.Start("dns-"+server, n.ToolPath(), "names", server, addr)
 		ok(t, err)
 	}
-	host := filepath.Join(n.Dir, "host")
-	managed := filepath.Join(host, "run/NetworkManager/resolv.conf")
-	ok(t, os.MkdirAll(filepath.Dir(managed), 0o755))
+	start, nameserver := inPod(t, n, at.String())
 	up := func(iface, via, server, metric string) []string {
-		ok(t, lab.ReplaceFile(managed, "nameserver "+server+"\n"))
+		nameserver(server)
 		return []string{"ip link set " + iface + " up", "ip route replace default via " + via + " dev " + iface + " metric " + metric}
-	}
-	if os.Mkdir(resolve.Mounted, 0o755) == nil {
-		t.Cleanup(func() { _ = os.Remove(resolve.Mounted) })
 	}
 	startRelays(t, l)
 	ok(t, far.Start())
 	ready(t, far)
-	byName := l.Cluster
-	byName.Relays = nil
-	for _, a := range l.Cluster.Relays {
-		byName.Relays = append(byName.Relays, strings.Replace(a, "/ip4/"+r.Addr+"/", "/dns/relay.example.test/", 1))
-	}
-	ok(t, lab.ReplaceFile(n.Membership, byName.YAML()))
+	byName(t, l, n, r)
 	ok(t, n.WriteConfig())
 	ok(t, n.Script(append(up("eth0", "192.168.1.1", at.String(), "100"), "ip link set eth1 down")...))
-	start := resolver(t, n, at.String())
-	start[4] = "mount --bind " + host + " " + resolve.Mounted + " && " + start[4]
 	n.Agent, err = n.NS.Start(n.Name, append(start, n.AgentPath(), "run", "--config", n.ConfigFile())...)
 	ok(t, err)
 	ok(t, n.WaitPods(within(t, 20*time.Second)))

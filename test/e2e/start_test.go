@@ -48,7 +48,7 @@ func TestStartDegraded(t *testing.T) {
 			return err
 		})
 	}
-	full := os.Getenv("EDGEMESH_E2E") == "full"
+	full := full()
 	for i, x := range []struct {
 		name  string
 		spoil func() error

@@ -35,6 +35,7 @@ type state struct {
 	minus    string        // the state whose cost is no part of this one's
 	peers    bool          // what goes to and from relays is no part of it either
 	load     string        // of pods, all the time: tcp or udp
+	dual     bool          // it has IPv6, too
 
 	before, after account // what the node counted, at both ends of the time
 }
@@ -51,6 +52,7 @@ func states(d time.Duration, hub int) []state {
 	quiet := 2*m + min(d, 3*m)
 	return []state{
 		{name: "idle", node: "idle", udp: 2 * m, tcp: 30 * m, from: m, to: m + d},
+		{name: "idle, with IPv6 beside IPv4", node: "dual", udp: 2 * m, tcp: 30 * m, from: m, to: m + d, dual: true},
 		{name: "idle, NAT forgets UDP after 30 s and TCP after 2 min", node: "short", udp: m / 2, tcp: 2 * m, from: m, to: m + d},
 		{name: "the same with a reset, TCP after 5 min", node: "reset", udp: m / 2, tcp: 5 * m, reset: true, from: m, to: m + d},
 		{name: "idle, TCP blocked, UDP 15 s", node: "udp", udp: m / 4, tcp: m, noTCP: true, from: m, to: m + d},
@@ -179,6 +181,7 @@ func (b *bench) build(ctx context.Context) error {
 			return err
 		}
 		r.Programs = b.relays
+		r.ServeIPv6()
 	}
 	for _, s := range append(b.states, state{node: "peer", udp: 2 * time.Minute, tcp: 30 * time.Minute}) {
 		if b.nodes[s.node] != nil {
@@ -193,6 +196,11 @@ func (b *bench) build(ctx context.Context) error {
 		}
 		if err := site.SetTimeouts(s.udp, s.tcp, s.reset); err != nil {
 			return err
+		}
+		if s.dual {
+			if err := b.nodes[s.node].AddIPv6(); err != nil {
+				return err
+			}
 		}
 		if s.noTCP {
 			if err := site.Router.Script("iptables -w -I FORWARD -p tcp -j DROP"); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -190,6 +191,23 @@ func (r *Relay) Start() error {
 func (r *Relay) ListenIPv6() {
 	r.Listen = append(r.Listen, fmt.Sprintf("/ip6/::/tcp/%d", relayPort),
 		fmt.Sprintf("/ip6/::/udp/%d/quic-v1", relayPort))
+}
+
+// ServeIPv6 has the relay listen on IPv6 as well, and the membership say so.
+func (r *Relay) ServeIPv6() {
+	r.ListenIPv6()
+	l := r.lab
+	for _, a := range l.Cluster.Relays {
+		if rest, is := strings.CutPrefix(a, "/ip4/"+r.Addr+"/"); is {
+			l.Cluster.Relays = append(l.Cluster.Relays, "/ip6/"+r.Addr6()+"/"+rest)
+		}
+	}
+}
+
+// Addr6 is the relay's public IPv6 address.
+func (r *Relay) Addr6() string {
+	b := netip.MustParseAddr(r.Addr).As4()
+	return fmt.Sprintf("2a05:5:0:%x::%x", b[2], b[3])
 }
 
 // WaitUp waits until the relay accepts connections.

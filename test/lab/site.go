@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -180,6 +181,26 @@ func (s *Site) SetWAN(addr netip.Addr) error {
 		fmt.Sprintf("ip addr add %s/16 dev wan0", addr),
 		"ip route replace default via "+InternetAddr,
 		"conntrack -F")
+}
+
+// AddIPv6 gives the node's site a prefix of its own, behind a firewall that lets in only answers. The relays reach it.
+func (n *Node) AddIPv6() error {
+	l := n.Site.lab
+	x := slices.Index(l.Sites, n.Site) + 1
+	prefix := fmt.Sprintf("2a05:6:%x::", x)
+	err := errors.Join(
+		n.Site.Router.Script("sysctl -qw net.ipv6.conf.all.forwarding=1",
+			"ip -6 addr add "+prefix+"1/64 dev "+lanBridge+" nodad",
+			"ip -6 route replace default via 2a05:5::1",
+			"ip6tables -w -P FORWARD DROP",
+			"ip6tables -w -A FORWARD ! -i wan0 -j ACCEPT",
+			"ip6tables -w -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"),
+		n.Script("ip -6 addr add "+prefix+"10/64 dev "+n.Uplink+" nodad", "ip -6 route replace default via "+prefix+"1"),
+		l.WAN.Script("sysctl -qw net.ipv6.conf.all.forwarding=1", fmt.Sprintf("ip -6 route add %s/64 via 2a05:5:0:%x::1", prefix, x)))
+	for _, r := range l.Relays {
+		err = errors.Join(err, r.Script("ip -6 route replace default via 2a05:5::1"))
+	}
+	return err
 }
 
 // Block makes both routers drop what goes to the other's public address, before
