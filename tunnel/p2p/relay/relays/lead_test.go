@@ -246,6 +246,33 @@ func TestLostVersionIsDialedAgain(t *testing.T) {
 	}
 }
 
+// An IP version that was dialed without success, for packets that were lost maybe, is dialed again soon, and then later and later.
+func TestVainDialIsRepeated(t *testing.T) {
+	const v4, v6 = "/ip4/192.0.2.1/udp/9/quic-v1", "/ip6/2001:db8::1/udp/9/quic-v1"
+	now := time.Hour
+	h := connsOf{of: netOfAll{all: map[peer.ID][]network.Conn{"relay": {
+		&twoEnds{local: ma.StringCast("/ip4/192.0.2.2/udp/1/quic-v1"), remote: ma.StringCast(v4)}}}}}
+	shared := &common{ctx: t.Context(), host: h, Config: Config{Dialer: listens{}, Now: func() time.Duration { return now }}}
+	c := newClient(shared, peer.AddrInfo{ID: "relay", Addrs: []ma.Multiaddr{ma.StringCast(v4), ma.StringCast(v6)}})
+	s := &session{c: c}
+	var pauses []time.Duration
+	for range 12 {
+		began := now
+		for !c.demand.ask(now, true) || !c.demand.hasten() {
+			now += time.Second
+		}
+		pauses = append(pauses, now-began)
+		s.dialed()
+	}
+	if pauses[0] != 0 || pauses[1] != firstVain || pauses[2] != 2*firstVain || pauses[11] != redialAtMost {
+		t.Errorf("dialed after %v", pauses)
+	}
+	s.hopeful()
+	if !c.demand.ask(now, true) {
+		t.Error("not dialed, though another uplink may be there")
+	}
+}
+
 // A UDP socket that was not looked at for a while may have another port; that is no new place.
 func TestUnseen(t *testing.T) {
 	at := func(udp bool, a string) endpoint.Endpoint {

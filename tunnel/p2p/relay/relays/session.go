@@ -23,6 +23,9 @@ const (
 	// redialAtMost is the longest pause between two attempts to get the transport that is missing beside the one that is
 	// there: a firewall seldom changes its mind.
 	redialAtMost = 15 * time.Minute
+	// firstVain is the first pause after an IP version was dialed without success for punching; each one is twice as long as the
+	// one before, up to redialAtMost. It may have been lost packets, or a firewall.
+	firstVain = 4 * time.Second
 	// renewAtMost is the longest time between two reservations. A relay keeps one as long as the connection, so this is for
 	// what nobody thought of.
 	renewAtMost = 6 * time.Hour
@@ -42,6 +45,7 @@ type session struct {
 	refused time.Time      // since when the relay refuses us; zero: it does not
 	pause   time.Duration  // before the missing transport is dialed again
 	redial  time.Time      // when that is
+	vain    time.Duration  // the last pause after an IP version was dialed without success; 0: it was not
 	hadTCP  bool
 	rest    rest
 	through time.Time // when the last connection through a proxy began; zero: there is none
@@ -76,7 +80,7 @@ func (c *client) session() error {
 // redialSoon makes the session dial the missing transport soon, or when punching asks for it where TCP is enough.
 func (s *session) redialSoon() {
 	s.pause, s.redial = shortPause, time.Now().Add(shortPause)
-	s.c.demand.dialed(0)
+	s.hopeful()
 	s.c.demand.putOff(s.c.enough(s.c.conns()))
 }
 
@@ -179,13 +183,20 @@ func (s *session) complete(conns []network.Conn) {
 	s.redial = time.Now().Add(s.pause)
 }
 
-// dialed ends a dial that punching asked for. An IP version that was dialed without success is not dialed again soon.
+// dialed ends a dial that punching asked for. An IP version that was dialed without success is dialed again later and later.
 func (s *session) dialed() {
-	vain := time.Duration(0)
-	if s.c.missing(s.c.conns()) != 0 {
-		vain = s.c.Now() + redialAtMost
+	if s.c.missing(s.c.conns()) == 0 {
+		s.hopeful()
+		return
 	}
-	s.c.demand.dialed(vain)
+	s.vain = min(max(2*s.vain, firstVain), redialAtMost)
+	s.c.demand.dialed(s.c.Now() + s.vain)
+}
+
+// hopeful has what lacks dialed as soon as punching asks for it.
+func (s *session) hopeful() {
+	s.vain = 0
+	s.c.demand.dialed(0)
 }
 
 // lost has what is gone dialed again: the last connection of a transport soon, that of an IP version when punching asks for it.
@@ -195,7 +206,7 @@ func (s *session) lost(before, now []network.Conn) {
 	case gone(false) || gone(true):
 		s.redialSoon()
 	case s.c.missing(now)&^s.c.missing(before) != 0:
-		s.c.demand.dialed(0)
+		s.hopeful()
 	}
 }
 
