@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -134,4 +135,41 @@ func TestAnnouncedIsOwn(t *testing.T) {
 			t.Errorf("%s is owned: %v", text, !want)
 		}
 	}
+}
+
+// A QUIC connection that a peer has dialed at one of this node's addresses ends with that address, whichever the kernel would choose.
+func TestAddressOfAcceptedConnection(t *testing.T) {
+	ka, kb := newKey(t), newKey(t)
+	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}}
+	a := loopbackNode(t, ka, m)
+	b, err := New(Config{Key: kb, Listen: addrs(t, "/ip4/0.0.0.0/udp/0/quic-v1"), Membership: m, Log: testLog(t, "b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	at, _ := endpoint.Parse(b.ListenAddrs()[0])
+	if err := a.dialer.Dial(t.Context(), ma.StringCast(fmt.Sprintf("/ip4/127.0.0.2/udp/%d/quic-v1", at.Addr.Port())), b.ID()); err != nil {
+		t.Fatal(err)
+	}
+	conns := func() int { return len(b.h.Network().ConnsToPeer(a.ID())) }
+	fair.Eventually(t, 10*time.Second, "the connection", func() error {
+		known := 0
+		b.sources.Range(func(_, src any) bool { known++; return src == netip.MustParseAddr("127.0.0.2") })
+		if conns() != 1 || known != 1 {
+			return fmt.Errorf("%d connections, %d with a known address", conns(), known)
+		}
+		return nil
+	})
+	b.addressGone(netip.MustParseAddr("127.0.0.1"))
+	time.Sleep(50 * time.Millisecond)
+	if conns() != 1 {
+		t.Error("given up for another address")
+	}
+	b.addressGone(netip.MustParseAddr("127.0.0.2"))
+	fair.Eventually(t, 5*time.Second, "its end", func() error {
+		if conns() != 0 {
+			return errors.New("the connection is there, though its address is gone")
+		}
+		return nil
+	})
 }
