@@ -269,7 +269,10 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 		return err
 	}
 	s.NoTables = h.refused != "" || nft.Missing() != ""
-	names := uplink.Between(links, lone(links, before.Links))
+	names, err := rtnetlink.NoTranslators(links, uplink.Between(links, lone(links, before.Links)))
+	if err != nil {
+		return err
+	}
 	for i := range s.Each {
 		if f := &s.Each[i]; f.Wanted && !before.On[i] && !w.Forward.All && len(names) > 1 {
 			f.Uplinks = plan.Uplinks{Names: names, From: sysctl.LinkNames(links, before.From[i])}

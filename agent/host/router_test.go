@@ -186,6 +186,21 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 	}
 }
 
+// TestCLATIsNoUplink: a translator of the node's own IPv4, which comes after the agent, sends and receives through the uplinks. It is
+// known by its address (RFC 7335).
+func TestCLATIsNoUplink(t *testing.T) {
+	p := newPlant(t, "")
+	mustSet(t, p.host, dual())
+	e := plantEnds["IPv6"]
+	p.closed(true, e)
+	run(t, "ip addr add 192.0.0.4/32 dev plc0")
+	mustSet(t, p.host, dual())
+	p.open(e)
+	run(t, "ip addr del 192.0.0.4/32 dev plc0")
+	mustSet(t, p.host, dual())
+	p.closed(true, e)
+}
+
 // says fails unless these notes are all that is said of the host as a router, each by its ID and a part of its text.
 func (p *plant) says(w mesh.Host, want ...string) {
 	p.t.Helper()

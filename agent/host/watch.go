@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
@@ -199,7 +200,7 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 }
 
 // ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
-// deleted from them, uplinks that are new or have another name, routes deleted from our table, and sysctls of all, of our
+// deleted from them, uplinks that are new or have another name, CLATs, routes deleted from our table, and sysctls of all, of our
 // interfaces and of uplinks that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
 // programs add.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
@@ -227,6 +228,12 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		}
 		link, err := netlink.LinkDeserialize(nil, m.Data)
 		return renamed || err == nil && w.newUplink(link)
+	case unix.RTM_NEWADDR:
+		if len(m.Data) < unix.SizeofIfAddrmsg {
+			return false
+		}
+		a, ok := netip.AddrFromSlice(attribute(m.Data[unix.SizeofIfAddrmsg:], unix.IFA_LOCAL))
+		return ok && uplink.Continuity.Contains(a)
 	case unix.RTM_DELADDR:
 		return len(m.Data) >= unix.SizeofIfAddrmsg && w.ours[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
 	case unix.RTM_DELROUTE:

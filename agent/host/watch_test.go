@@ -83,6 +83,7 @@ func TestWatcherHearsOfUplinks(t *testing.T) {
 		"ip tuntap add dev vpn0 mode tun",
 		"ip link set vpn0 name vpn1",
 		"sysctl -qw net.ipv4.conf.vpn1.rp_filter=2\nsysctl -qw net.ipv4.conf.vpn1.rp_filter=1", // would drop peers' native packets
+		"ip addr add 192.0.0.4/32 dev vpn1",                                                    // it is a CLAT, and no uplink
 		"hw0",
 		"ip link add host0 type bridge\nip link set hw0 master host0",
 		"ip link set host0 name host1",

@@ -4,10 +4,15 @@ package uplink
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 )
+
+// Continuity has the addresses of links that translate this host's IPv4 for its uplinks with IPv6 alone: a CLAT, or the B4 of
+// DS-Lite (RFC 7335).
+var Continuity = netip.MustParsePrefix("192.0.0.0/29") //nolint:gochecknoglobals // a constant
 
 // Indexes returns the indexes of links that are up and lead to other hosts. A bridge
 // leads to containers (docker0) unless one of its ports is neither a veth nor a TAP

@@ -21,6 +21,8 @@ func TestNAT66(t *testing.T) {
 	a, b := two(lab.Symmetric, lab.Symmetric)(t, l)
 	for _, n := range []*lab.Node{a, b} {
 		ok(t, n.Site.Router.Script("sysctl -qw net.ipv6.conf.all.forwarding=1", "ip -6 addr add fd00::1/64 dev lan0 nodad",
+			"ip6tables -w -A INPUT -i wan0 -p ipv6-icmp -j ACCEPT",
+			"ip6tables -w -A INPUT -i wan0 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", "ip6tables -w -A INPUT -i wan0 -j DROP",
 			"ip6tables -w -P FORWARD DROP", "ip6tables -w -A FORWARD ! -i wan0 -j ACCEPT",
 			"ip6tables -w -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
 			"ip6tables -w -t nat -A POSTROUTING -o wan0 -j MASQUERADE"))

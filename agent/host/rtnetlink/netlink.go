@@ -24,6 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
+
+	"edgemesh/internal/uplink"
 )
 
 // dump lists what. It repeats a listing during which the kernel's state changed
@@ -112,6 +114,19 @@ func Addressed(links []netlink.Link, names []string) (out []string, err error) {
 		}
 	}
 	return out, err
+}
+
+// NoTranslators leaves out the names of links that translate this host's own packets, which then leave by an uplink.
+func NoTranslators(links []netlink.Link, names []string) ([]string, error) {
+	all, err := dump("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
+	for _, l := range links {
+		if slices.ContainsFunc(all, func(x netlink.Addr) bool {
+			return x.LinkIndex == l.Attrs().Index && uplink.Continuity.Contains(prefixOf(x.IPNet).Addr())
+		}) {
+			names = slices.DeleteFunc(names, func(n string) bool { return n == l.Attrs().Name })
+		}
+	}
+	return names, err
 }
 
 // OnLink returns a function that lists the interfaces, by index, that have an address's prefix: that of the

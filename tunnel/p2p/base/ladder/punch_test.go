@@ -120,6 +120,30 @@ func TestIPv6ComesBack(t *testing.T) {
 	}
 }
 
+// The NATs of IPv4 do not end attempts between two nodes with IPv6 after the first two: a firewall may let the third one through.
+func TestNATsSayLessOfIPv6(t *testing.T) {
+	for both, want := range map[bool]int{false: hopelessTries, true: doubtfulTries} {
+		s := newScene(t, true)
+		s.busy, s.nat = true, true
+		s.tell(NATs{Mine: NATRandom, Theirs: NATRandom})
+		s.tell(IPv6{Both: both})
+		s.up(1, relayedTCP)
+		s.tell(Punched{})
+		n := 1
+		for end := s.now + 5*time.Minute; s.now < end; {
+			for _, act := range s.run(100 * time.Millisecond) {
+				if strings.HasPrefix(act, "Punch[") {
+					n++
+					s.react(s.tell(Punched{}))
+				}
+			}
+		}
+		if n != want {
+			t.Errorf("both with IPv6: %v: %d attempts, want %d", both, n, want)
+		}
+	}
+}
+
 // What one transport does over IPv6 says nothing of the other: many firewalls let one of them through.
 func TestIPv6OverOneTransport(t *testing.T) {
 	s := newScene(t, true)

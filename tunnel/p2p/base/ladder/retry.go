@@ -83,6 +83,14 @@ func (s *spares) spare(now, used Time) {
 // unspare follows bulk, and a lane for datagrams.
 func (s *spares) unspare(now Time) { s.is = s.is && now < s.again }
 
+// believed is after how many attempts the kinds of NATs are believed. They are IPv4's: between two nodes with IPv6 they say less.
+func (s *punch) believed() int {
+	if s.ipv6 {
+		return max(s.tries, doubtfulTries)
+	}
+	return s.tries
+}
+
 // pause is how long after the kth failed attempt the next one follows. The last one leaves room for an attempt within a
 // minute of a path's return.
 func pause(k int) Time {
@@ -151,9 +159,9 @@ func (s *punch) ended(now Time, wanted, missing int, e Punched, jitter func(Time
 		wait = min(wait, ipv6Pause)
 	case missing <= 1: // one direct transport is there: no hurry
 		wait = min(oneMissing*wait, oneMissingMax)
-	case s.tries > 0 && s.attempts >= s.tries && !s.worked:
+	case s.tries > 0 && s.attempts >= s.believed() && !s.worked:
 		wait = doubtfulPause
-		if s.tries == hopelessTries {
+		if s.believed() == hopelessTries {
 			wait = hopelessPause
 		}
 	}

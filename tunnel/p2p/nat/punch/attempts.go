@@ -217,8 +217,13 @@ func (a *Attempts) offered(o offer, eps []endpoint.Endpoint) {
 	a.p.Offered(eps, nat)
 }
 
-// IPv6 reports whether this node and the peer, by what it said, are both in the IPv6 internet.
-func (a *Attempts) IPv6() bool { return slices.ContainsFunc(a.Known(), a.u.Addrs.ReachesIPv6) }
+// IPv6 reports whether this node and the peer, by what it said, are both in the IPv6 internet, or translated to it.
+func (a *Attempts) IPv6() bool {
+	known := a.Known()
+	return slices.ContainsFunc(known, a.u.Addrs.ReachesIPv6) || a.u.nat66() && slices.ContainsFunc(known, func(e endpoint.Endpoint) bool {
+		return e.Addr.Addr().Is6() && endpoint.IsPublic(e.Addr.Addr())
+	})
+}
 
 // missing returns which of the wanted transports have no direct path, or may have a better one.
 func (a *Attempts) missing(want []string) []string {
