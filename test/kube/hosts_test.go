@@ -17,7 +17,7 @@ import (
 // With metricsAddress mesh:9469 a pod in the cloud scrapes all agents, and nobody on a LAN does.
 func TestScrapeAgents(t *testing.T) {
 	c, _ := installed(t)
-	agentConfig(t, c, "127.0.0.1:9469", "mesh:9469")
+	agentConfig(t, c, "membership: {kubernetes: {}}\n", "membership: {kubernetes: {}}\n    metricsAddress: mesh:9469\n")
 	from := on(t, waitPods(t, "app=web", 4, time.Minute), "cloud")
 	for _, n := range cluster.FirstNodes() {
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
