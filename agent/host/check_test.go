@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct{ breakage, repair, name, cause string }{
 		{"ip rule del lookup 5210", "", "rules", "5210"},
 		{"ip route flush table 5210", "", "routes", "blackhole 10.244.0.0/16"},
-		{"iptables -D FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD", "", "firewall", "filter/FORWARD"},
+		{"iptables -t mangle -D FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD", "", "firewall", "mangle/FORWARD"},
 		{"ip link set edgemesh-br down", "", "bridge", "set edgemesh-br up"},
 		{"sysctl -qw net.ipv4.ip_forward=0", "", "forwarding", "ip_forward from 0 to 1"},
 	} {

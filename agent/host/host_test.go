@@ -113,11 +113,11 @@ func TestDriftIsRepaired(t *testing.T) {
 		"nft flush map inet edgemesh inputs",
 		"nft delete element inet edgemesh inputs { lo }",
 		"ip rule del lookup 5222",
-		"ip6tables -D FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD",
-		"iptables -I FORWARD -j DROP",
-		"iptables -A FORWARD -j EDGEMESH-FORWARD",
-		"iptables -I EDGEMESH-FORWARD 3 -j ACCEPT",
-		"iptables -D EDGEMESH-FORWARD 4",
+		"ip6tables -t mangle -D FORWARD ! -i edgemesh-br -j EDGEMESH-FORWARD",
+		"iptables -t mangle -I FORWARD -j DROP",
+		"iptables -t mangle -A FORWARD -j EDGEMESH-FORWARD",
+		"iptables -t mangle -I EDGEMESH-FORWARD 3 -j ACCEPT",
+		"iptables -t mangle -D EDGEMESH-FORWARD 4",
 		"iptables -t nat -A EDGEMESH-NAT -j ACCEPT",
 		"iptables -N EDGEMESH-OLD\niptables -I INPUT -j EDGEMESH-OLD",
 		"sysctl -qw net.ipv4.ip_forward=0",
@@ -129,8 +129,8 @@ func TestDriftIsRepaired(t *testing.T) {
 		if done := mustSet(t, h, dual()); len(done) == 0 {
 			t.Errorf("%s: Set saw nothing", drift)
 		}
-		if drift == "iptables -I FORWARD -j DROP" {
-			run(t, "iptables -D FORWARD -j DROP") // not ours; ours went before it
+		if drift == "iptables -t mangle -I FORWARD -j DROP" {
+			run(t, "iptables -t mangle -D FORWARD -j DROP") // not ours; ours went before it
 		}
 		wantFound(t, drift+": repaired", want)
 		wantUnchanged(t, h, dual())

@@ -336,7 +336,7 @@ func TestSecondUplinkIsRefused(t *testing.T) {
 	end()
 	mustSet(t, l.host, w)
 	wantUnchanged(t, l.host, w)
-	wantContains(t, "iptables", run(t, "iptables-nft-save -t filter"), "-i up0 -g EDGEMESH-BETWEEN", "-i vpn0 -g EDGEMESH-BETWEEN")
+	wantContains(t, "iptables", run(t, "iptables-nft-save -t mangle"), "-i up0 -g EDGEMESH-BETWEEN", "-i vpn0 -g EDGEMESH-BETWEEN")
 }
 
 // ownTable has another program make our table, which then refuses all others until end.

@@ -22,6 +22,7 @@ type Firewall struct {
 	// printed maps a chain's rules as written here to what this iptables prints, where
 	// that differs.
 	printed map[string]string
+	ahead   map[string]int // how often a jump of ours was put before a rule, by both
 }
 
 // New returns a Firewall that finds programs by find, nil for LookPath.
@@ -29,7 +30,7 @@ func New(log *slog.Logger, find Find) *Firewall {
 	if find == nil {
 		find = LookPath
 	}
-	return &Firewall{log: log, find: find, printed: map[string]string{}}
+	return &Firewall{log: log, find: find, printed: map[string]string{}, ahead: map[string]int{}}
 }
 
 // Open chooses the backend, once: otherwise changes of foreign rules could switch it back and
@@ -202,10 +203,33 @@ func (fw *Firewall) diffChain(b *backend, have ruleset, c chain, toFill []chain)
 	if c.hook == "" || have.jumpInPlace(c) {
 		return out
 	}
-	return append(out, plan.Change{What: fmt.Sprintf("jump from %s %s/%s to %s", b.version(), c.table, c.hook, c.name), Do: func() error {
+	what, ahead := fmt.Sprintf("jump from %s %s/%s to %s", b.version(), c.table, c.hook, c.name), have.ahead(c)
+	if c.yields && fw.yields(what, have, c.table, ahead) {
+		return out
+	}
+	text := what
+	if len(ahead) > 0 {
+		text += ", behind `" + ahead[0] + "`"
+	}
+	return append(out, plan.Change{What: text, Do: func() error {
+		for _, rule := range ahead {
+			if fw.ahead[what+rule]++; c.yields && fw.ahead[what+rule] == yieldAfter {
+				fw.log.Info("another program takes the first place of a chain again and again, and keeps it: ours stays behind it", "rule", rule, "jump", what)
+			}
+		}
 		// An earlier change may have moved the rules.
 		return b.again(func(now ruleset) error { return placeJump(b, now, c) })
 	}})
+}
+
+// yieldAfter is how often the first place among jumps is taken back from a program that wants it, too.
+const yieldAfter = 5
+
+// yields reports whether all rules before a jump were before it that often. One that lets nothing pass is not obeyed.
+func (fw *Firewall) yields(jump string, have ruleset, table string, ahead []string) bool {
+	return len(ahead) > 0 && !slices.ContainsFunc(ahead, func(rule string) bool {
+		return fw.ahead[jump+rule] < yieldAfter || have.rejectsAll(table, rule, maxChainDepth)
+	})
 }
 
 // learn remembers how this iptables prints chains that were just filled.

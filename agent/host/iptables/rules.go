@@ -12,6 +12,7 @@ package iptables
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"edgemesh/agent/host/plan"
@@ -21,23 +22,25 @@ import (
 const (
 	chainSource  = Prefix + "SOURCE"  // raw: who may send with which source, where there is no guard
 	chainRange   = Prefix + "RANGE"   // raw: who may send with a source of the cluster
-	chainForward = Prefix + "FORWARD" // filter: what is not forwarded
+	chainForward = Prefix + "FORWARD" // mangle: what is not forwarded
 	chainAccept  = Prefix + "ACCEPT"  // filter: what is forwarded if no other rule objects
-	chainOutput  = Prefix + "OUTPUT"  // filter: no tunnel inside the tunnel
+	chainOutput  = Prefix + "OUTPUT"  // mangle: no tunnel inside the tunnel
 	chainMSS     = Prefix + "MSS"     // mangle: MSS clamp
 	chainInside  = Prefix + "INSIDE"  // nat: packets to the cluster's ranges
 	chainNAT     = Prefix + "NAT"     // nat: packets that leave
-	chainInput   = Prefix + "INPUT"   // filter: probes and VXLAN to the host
-	chainHost    = Prefix + "HOST"    // filter: who reaches the ports of nodes, where not everyone does
-	chainDeny    = Prefix + "DENY"    // filter: what pods do not reach through this node
-	chainUplinks = Prefix + "UPLINKS" // filter: what comes from an uplink, where there is no nf_tables
-	chainBetween = Prefix + "BETWEEN" // filter: what goes from one uplink to another
+	chainInput   = Prefix + "INPUT"   // mangle: what does not reach the host
+	chainProbes  = Prefix + "PROBES"  // filter: probes and VXLAN reach it, whatever the host's policy
+	chainHost    = Prefix + "HOST"    // mangle: who reaches the ports of nodes, where not everyone does
+	chainDeny    = Prefix + "DENY"    // mangle: what pods do not reach through this node
+	chainUplinks = Prefix + "UPLINKS" // mangle: what comes from an uplink, where there is no nf_tables
+	chainBetween = Prefix + "BETWEEN" // mangle: what goes from one uplink to another
 	chainOutside = Prefix + "OUTSIDE" // mangle: what would leave for the pod ranges, where there is no nf_tables
 )
 
 // chainsOf lists the chains of one family in the order in which they are made. This is
 // where a rule is added: as a line of one of the functions below, written as
-// iptables-save prints it. Words in braces are expand's.
+// iptables-save prints it. Words in braces are expand's. What drops is in tables that pass before table filter, where
+// programs contend for the first place and accept what their own rules let pass; what accepts has to be in filter.
 func chainsOf(f plan.Family) []chain {
 	if !f.Wanted {
 		return nil
@@ -50,20 +53,20 @@ func chainsOf(f plan.Family) []chain {
 		out = append(out, chain{table: "raw", name: chainSource, hook: "PREROUTING", rules: sourceRules(f)})
 	}
 	if f.Access.Closed {
-		out = append(out, chain{table: "filter", name: chainHost, rules: hostRules(f)})
+		out = append(out, chain{table: "mangle", name: chainHost, rules: hostRules(f)})
 	}
 	if len(f.Access.Deny) > 0 {
-		out = append(out, chain{table: "filter", name: chainDeny, rules: denyRules(f)})
+		out = append(out, chain{table: "mangle", name: chainDeny, rules: denyRules(f)})
 	}
 	if f.Uplinks.Names != nil { // else package nft has them
-		out = append(out, chain{table: "filter", name: chainBetween, rules: betweenRules(f)},
-			chain{table: "filter", name: chainUplinks, rules: expand(f, "-i {uplink} -g "+chainBetween)})
+		out = append(out, chain{table: "mangle", name: chainBetween, rules: betweenRules(f)},
+			chain{table: "mangle", name: chainUplinks, rules: expand(f, "-i {uplink} -g "+chainBetween)})
 	}
 	out = append(out, []chain{
-		{table: "filter", name: chainForward, hook: "FORWARD", only: notFromPods(f), rules: forwardRules(f)},
+		{table: "mangle", name: chainForward, hook: "FORWARD", only: notFromPods(f), rules: forwardRules(f)},
 		{table: "filter", name: chainAccept, hook: "FORWARD", rules: acceptRules(f), last: true},
-		{table: "filter", name: chainOutput, hook: "OUTPUT", only: ownSockets, rules: outputRules(f)},
-		{table: "mangle", name: chainMSS, hook: "FORWARD", only: opens, rules: mssRules(f)},
+		{table: "mangle", name: chainOutput, hook: "OUTPUT", only: ownSockets, rules: outputRules(f)},
+		{table: "mangle", name: chainMSS, hook: "FORWARD", only: opens, rules: mssRules(f), anywhere: true},
 		{table: "nat", name: chainInside, rules: insideRules(f)},
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: natRules(f)},
 	}...)
@@ -71,7 +74,10 @@ func chainsOf(f plan.Family) []chain {
 		out = append(out, chain{table: "mangle", name: chainOutside, hook: "POSTROUTING", rules: expand(f, "-o lo -j RETURN", "-d {range} ! -o {ours} -j DROP")})
 	}
 	if rules := inputRules(f); len(rules) > 0 {
-		out = append(out, chain{table: "filter", name: chainInput, hook: "INPUT", rules: rules})
+		out = append(out, chain{table: "mangle", name: chainInput, hook: "INPUT", rules: rules})
+	}
+	if rules := probeRules(f); len(rules) > 0 {
+		out = append(out, chain{table: "filter", name: chainProbes, hook: "INPUT", rules: rules, yields: true})
 	}
 	return out
 }
@@ -280,21 +286,26 @@ func acceptRules(f plan.Family) []string {
 	)
 }
 
-// inputRules let probes and VXLAN in, whatever the host's policy, and VXLAN from
-// peers only: the guard keeps theirs from being tracked. No other program has the
-// port, or there is no VXLAN. Pods, here and elsewhere, send none: the guard
-// has not looked inside theirs.
+// inputRules drop what pods and peers may not send to the host, and VXLAN that is not from peers: the guard keeps theirs from being
+// tracked. Pods, here and elsewhere, send none: the guard has not looked inside theirs.
 func inputRules(f plan.Family) []string {
 	return expand(f,
 		"-i {ours} -p udp -m udp --dport {vxlan-port} -j DROP",
-		"-p udp -m udp --dport {vxlan-port} -m conntrack --ctstate UNTRACKED -j ACCEPT",
-		"-p udp -m udp --dport {vxlan-port} -j DROP",
-		"-s {range} -d {gateway-prefix} -p udp -m udp --dport {probe-port} -j ACCEPT",
+		"-p udp -m udp --dport {vxlan-port} -m conntrack ! --ctstate UNTRACKED -j DROP",
+		"{closed}-s {range} -d {gateway-prefix} -p udp -m udp --dport {probe-port} -j RETURN",
 		"{closed}-d {block} ! -i lo -j "+chainHost,
 		"{closed}-d {link-local} -i {bridge} -j "+chainHost,
 		"{closed}-d {everyone} {pods} -j "+chainHost, // sockets of the host that are bound to no address receive these, too
 		"{deny}{pods} -j "+chainDeny,
 		"{deny}-s {range} ! -i lo -j "+chainDeny,
+	)
+}
+
+// probeRules let probes and VXLAN in, whatever the host's policy. No other program has the port, or there is no VXLAN.
+func probeRules(f plan.Family) []string {
+	return expand(f,
+		"-p udp -m udp --dport {vxlan-port} -j ACCEPT",
+		"-s {range} -d {gateway-prefix} -p udp -m udp --dport {probe-port} -j ACCEPT",
 	)
 }
 
@@ -367,6 +378,9 @@ type chain struct {
 	only  string // matches the packets that jump; "" for all
 	rules []string
 	last  bool // the jump stands behind the host's own rules, not before them
+
+	anywhere bool // the jump's place does not matter
+	yields   bool // whoever takes the first place again and again has it
 }
 
 // jump is the rule in the built-in chain.
@@ -385,11 +399,16 @@ func (rs ruleset) jumpInPlace(c chain) bool {
 // last, so that they overrule the chain's policy, but no rule of the host or of network
 // policy, except one that rejects everything.
 func jumpPosition(have ruleset, c chain) int {
-	if !c.last {
-		return 0
-	}
 	hook := have.chains[key{c.table, c.hook}]
 	end := len(hook)
+	switch i := slices.Index(hook, c.jump()); {
+	case c.anywhere && i >= 0:
+		return i
+	case c.anywhere:
+		return end
+	case !c.last:
+		return 0
+	}
 	for i, rule := range hook {
 		if have.rejectsAll(c.table, rule, maxChainDepth) {
 			end = i
@@ -400,6 +419,15 @@ func jumpPosition(have ruleset, c chain) int {
 		return end - 1
 	}
 	return end
+}
+
+// ahead are the rules before the jump to c that should be behind it; none where there is no such jump, or there are several.
+func (rs ruleset) ahead(c chain) []string {
+	hook := rs.chains[key{c.table, c.hook}]
+	if at := slices.Index(hook, c.jump()); !c.last && at > 0 && c.jumps(hook) == 1 {
+		return hook[:at]
+	}
+	return nil
 }
 
 // jumps counts the rules of hook that jump to c, including those of other versions.

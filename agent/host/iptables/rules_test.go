@@ -6,6 +6,7 @@ import (
 )
 
 func TestJumpPosition(t *testing.T) {
+	mss := chain{table: "filter", name: chainMSS, hook: "FORWARD", anywhere: true}
 	guard := chain{table: "filter", name: chainForward, hook: "FORWARD"}
 	accept := chain{table: "filter", name: chainAccept, hook: "FORWARD", last: true}
 	others := map[key][]string{
@@ -22,6 +23,8 @@ func TestJumpPosition(t *testing.T) {
 	}{
 		{"guard, empty", guard, nil, 0},
 		{"guard, behind others", guard, []string{"-j DOCKER-USER", "-j EDGEMESH-FORWARD"}, 0},
+		{"anywhere, not there", mss, []string{"-j DOCKER-USER"}, 1},
+		{"anywhere, there", mss, []string{"-j DOCKER-USER", "-j EDGEMESH-MSS", "-j cali-FORWARD"}, 1},
 		{"accept, empty", accept, nil, 0},
 		{"accept, at the end", accept, []string{"-j EDGEMESH-FORWARD", "-j EDGEMESH-ACCEPT"}, 1},
 		{"accept, network policy came after it", accept, []string{"-j EDGEMESH-ACCEPT", "-s 10.0.0.1 -d 10.0.0.2 -j DROP"}, 2},
