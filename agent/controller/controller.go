@@ -36,6 +36,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/resolve"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 )
@@ -87,13 +88,14 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	names := resolve.New(resolve.Config{Log: cfg.Log})
 	defer names.Close()
-	c, err := client.New(client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server, Names: names}, "edgemesh-controller/"+cfg.Version, nil)
+	budget := upkeep.New()
+	c, err := client.New(client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server, Names: names, Upkeep: budget}, "edgemesh-controller/"+cfg.Version, nil)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig, --server: %w", err)
 	}
 	defer c.Close()
 
-	m := newMetrics()
+	m := newMetrics(budget)
 	e := &election{store: &leases{c: c, namespace: cfg.Namespace}, identity: cfg.Identity, log: cfg.Log, leads: m.lead, heard: m.hear, loop: dog.Loop("leader election")}
 	if cfg.MetricsAddress != "" {
 		l, err := net.Listen("tcp", cfg.MetricsAddress)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -84,18 +85,28 @@ func TestReady(t *testing.T) {
 	}
 	is("/healthz", http.StatusOK)
 	is("/metrics", http.StatusOK)
-	resp, err := http.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
+	metrics := func() string {
+		t.Helper()
+		resp, err := http.Get("http://" + address + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
 	}
-	text, err := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if err != nil || !strings.Contains(string(text), `edgemesh_build_info{goversion="go`) {
-		t.Errorf("metrics without build_info: %v", err)
+	if !strings.Contains(metrics(), `edgemesh_build_info{goversion="go`) {
+		t.Error("metrics without build_info")
 	}
 	is("/readyz", http.StatusServiceUnavailable)
 	close(open)
 	is("/readyz", http.StatusOK)
+	if bytes := regexp.MustCompile(`edgemesh_upkeep_bytes_total\{direction="rx",purpose="api"\} [1-9]`); !bytes.MatchString(metrics()) {
+		t.Error("what the API has sent is not counted")
+	}
 	end()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"edgemesh/internal/endpoint"
+	"edgemesh/internal/upkeep"
 	"edgemesh/internal/version"
 )
 
@@ -30,7 +31,7 @@ type metrics struct {
 	last     atomic.Int64 // when the API answered last, in Unix nanoseconds
 }
 
-func newMetrics() *metrics {
+func newMetrics(b *upkeep.Budget) *metrics {
 	m := &metrics{
 		registry: endpoint.Registry(version.Number()),
 		leader:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "edgemesh_controller_leader", Help: "1 while this controller leads."}),
@@ -48,6 +49,14 @@ func newMetrics() *metrics {
 			Name: "edgemesh_controller_policy_groups", Help: "Groups of pods that NetworkPolicies select as peers, as PolicyGroups."}),
 		forged: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "edgemesh_controller_forged_addresses", Help: "Pods whose status claims an address of another node's block, while there are NetworkPolicies."}),
+	}
+	for direction, of := range map[string]func(upkeep.Bytes) uint64{
+		"tx": func(n upkeep.Bytes) uint64 { return n.Tx }, "rx": func(n upkeep.Bytes) uint64 { return n.Rx },
+	} {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "edgemesh_upkeep_bytes_total", Help: "IP bytes to and from the API, headers included, by direction.",
+			ConstLabels: prometheus.Labels{"purpose": string(upkeep.API), "direction": direction},
+		}, func() float64 { return float64(of(b.Sums()[upkeep.API])) }))
 	}
 	m.registry.MustRegister(m.leader, m.deleted, m.failures, m.requests, m.relays, m.records, m.groups, m.forged)
 	return m

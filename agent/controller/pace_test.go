@@ -47,7 +47,7 @@ func TestRecordsDoNotAnswerWritesWithWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		f := &recordsAPI{patched: map[string]int{}}
-		r := &records{api: f, log: slog.New(slog.NewTextHandler(&log, nil)), metrics: newMetrics(), pace: copying(),
+		r := &records{api: f, log: slog.New(slog.NewTextHandler(&log, nil)), metrics: newMetrics(nil), pace: copying(),
 			nodes: map[string]*api.Node{}, made: map[string]*api.NodeRecord{}, dirty: map[string]bool{}, behind: map[string]time.Time{}}
 		labelled := func(name, site string) *api.Node {
 			n := kubetest.Node(name, 0, "10.244.1.0/24")
@@ -100,7 +100,7 @@ func TestFailedWritesAccuseNobody(t *testing.T) {
 		f := &recordsAPI{patched: map[string]int{}, failing: 10}
 		old, now := kubetest.Node("calm", 0, "10.244.1.0/24"), kubetest.Node("calm", 0, "10.244.1.0/24")
 		now.Meta.Labels = map[string]string{mesh.SiteLabel: "second"}
-		r := &records{api: f, log: slog.New(slog.NewTextHandler(&log, nil)), metrics: newMetrics(), pace: copying(),
+		r := &records{api: f, log: slog.New(slog.NewTextHandler(&log, nil)), metrics: newMetrics(nil), pace: copying(),
 			nodes: map[string]*api.Node{"calm": old}, made: map[string]*api.NodeRecord{"calm": {Meta: api.Meta{Name: "calm"}, Spec: old.RecordSpec()}},
 			dirty: map[string]bool{}, behind: map[string]time.Time{}}
 		r.take(client.Event{What: client.Modified, Object: now})

@@ -61,7 +61,7 @@ func ended(code int) (c api.ContainerStatus) {
 // TestRollouts: what crashes after it took over stops its revision, until it runs for a minute; whatever else fails does not.
 func TestRollouts(t *testing.T) {
 	f := &statusAPI{}
-	r := &rollouts{api: f, log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
+	r := &rollouts{api: f, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil)}
 	now := time.Unix(1e9, 0)
 	see := func(what string, p *api.Pod) {
 		trimPod(p)

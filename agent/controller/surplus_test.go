@@ -58,7 +58,7 @@ func (f *fakeAPI) took() []string {
 }
 
 func newSurplus(f cluster) *surplus {
-	return &surplus{api: f, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
+	return &surplus{api: f, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil),
 		nodes: map[string]map[string]*api.PodBlock{}, dirty: map[string]bool{}}
 }
 

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,6 +85,7 @@ func main() {
 	warm := flag.Duration("warm", 2*time.Minute, "how long after the start")
 	silence := flag.Duration("silence", 0, "afterwards, be silent for so long and time the first answer behind each router")
 	delay := flag.Duration("delay", 0, "round trip between each site and the others")
+	only := flag.String("only", "", "the nodes of the states to watch, separated by commas; default: all")
 	nats := flag.Bool("nats", false, "also watch idle nodes behind 18 routers that forget UDP and TCP after different times")
 	hub := flag.Int("hub", 100, "how many peers a hub has")
 	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
@@ -96,6 +98,9 @@ func main() {
 	b := bench{states: states(*d, *hub), hub: *hub, watched: *d, warm: *warm, silence: *silence, delay: *delay, relays: *relays, verbose: *verbose, keep: *keep}
 	if *nats {
 		b.states = append(b.states, routers(*d)...)
+	}
+	if *only != "" {
+		b.states = slices.DeleteFunc(b.states, func(s state) bool { return !slices.Contains(strings.Split(*only, ","), s.node) })
 	}
 	if err := b.run(ctx, *bin); err != nil {
 		fmt.Fprintln(os.Stderr, "idle:", err)
@@ -278,10 +283,12 @@ func (b *bench) capture(node string) string { return filepath.Join(b.l.Dir, node
 
 // live does what the states say.
 func (b *bench) live(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, max(time.Minute+b.watched, 6*time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, b.until())
 	defer cancel()
-	if err := b.get(ctx, "quiet", 5*time.Second); err != nil {
-		return err
+	if b.nodes["quiet"] != nil {
+		if err := b.get(ctx, "quiet", 5*time.Second); err != nil {
+			return err
+		}
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -307,15 +314,23 @@ func (b *bench) live(ctx context.Context) error {
 			}
 		})
 	}
-	for {
+	for ok := true; ok; ok = pause(ctx, asked) == nil {
+		if b.nodes["asked"] == nil {
+			continue
+		}
 		if err := b.get(ctx, "asked", 5*time.Second); err != nil && ctx.Err() == nil {
 			fmt.Println("asked:", err)
 		}
-		if pause(ctx, asked) != nil {
-			break
-		}
 	}
 	return context.Cause(context.WithoutCancel(ctx))
+}
+
+// until is when the last state ends.
+func (b *bench) until() (d time.Duration) {
+	for _, s := range b.states {
+		d = max(d, s.to)
+	}
+	return d
 }
 
 // get has the peer's pod send a request to a node's.
@@ -338,7 +353,7 @@ func (b *bench) wake(ctx context.Context, since time.Time) error {
 		err := b.get(ctx, name, 10*time.Second)
 		fmt.Printf("  %-10s %s  %4d ms %v\n", name, began.Format("15:04:05.000"), time.Since(began).Milliseconds(), orNothing(err))
 	}
-	const alone = "short"
+	alone := b.states[0].node
 	first(alone)
 	fmt.Println("the others, all at the same time:")
 	var wg sync.WaitGroup

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Where it says
-	// nothing new more than selfCalm times in a row, it is read half as often each time, down to selfRarely: for so long an annotation may have no effect. A change of its
-	// NodeRecord, which has no annotations, has it read immediately.
+	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Where it says nothing
+	// new more than selfCalm times in a row, it is read a quarter as often each time, down to selfRarely: for so long an annotation
+	// may have no effect. A change of its NodeRecord, which has no annotations, has it read immediately.
 	selfEvery  = time.Minute
 	selfRarely = 30 * time.Minute
 	selfCalm   = 3 // what kubelet reports follows the blocks
@@ -131,7 +131,7 @@ func (r *reflector) readSelf(ctx context.Context, again wake.One) {
 			if calm++; last == nil || !sameContent(last, &n) {
 				calm = 0
 			}
-			if wait = min(2*wait, selfRarely); calm <= selfCalm {
+			if wait = min(4*wait, selfRarely); calm <= selfCalm {
 				wait = selfEvery
 			}
 			last = &n
