@@ -183,7 +183,7 @@ func runningPolicies(t *testing.T, f *groupAPI, do func(p *policies)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		dog := watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)})
-		p := newPolicies(f, twoNodes, dog.Loop("NetworkPolicies"), slog.New(slog.DiscardHandler), newMetrics())
+		p := newPolicies(f, twoNodes, dog.Loop("NetworkPolicies"), slog.New(slog.DiscardHandler), newMetrics(nil))
 		ended := make(chan struct{})
 		go func() { defer close(ended); p.run(ctx) }()
 		time.Sleep(2 * time.Second)
@@ -275,7 +275,7 @@ func TestChunks(t *testing.T) {
 	}
 	list := func(n int) []api.Object { return every[:n] }
 	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": list(900)})
-	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics())
+	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
 	p.peers.Owner, p.owned, p.began = func(netip.Addr) string { return "a" }, true, true
 	step := func(n int) []string {
 		t.Helper()
