@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -186,19 +187,28 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 	}
 }
 
-// TestCLATIsNoUplink: a translator of the node's own IPv4, which comes after the agent, sends and receives through the uplinks. It is
-// known by its address (RFC 7335).
+// TestCLATIsNoUplink: a translator of the node's own IPv4 sends and receives through the uplinks. It is a TUN device with an address
+// of RFC 7335; a VPN with another one is an uplink, and so is hardware, whatever a DHCP server gives it.
 func TestCLATIsNoUplink(t *testing.T) {
 	p := newPlant(t, "")
-	mustSet(t, p.host, dual())
-	e := plantEnds["IPv6"]
-	p.closed(true, e)
-	run(t, "ip addr add 192.0.0.4/32 dev plc0")
-	mustSet(t, p.host, dual())
-	p.open(e)
-	run(t, "ip addr del 192.0.0.4/32 dev plc0")
-	mustSet(t, p.host, dual())
-	p.closed(true, e)
+	run(t, `
+ip tuntap add dev clat0 mode tun
+ip link set clat0 up
+ip addr add 192.0.0.4/32 dev clat0
+ip tuntap add dev vpn0 mode tun
+ip link set vpn0 up
+ip addr add 10.9.0.2/32 dev vpn0
+ip addr add 192.0.0.3/29 dev plc0`)
+	s, err := p.host.plan(dual())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.Each {
+		names := s.Each[i].Uplinks.Names
+		if slices.Contains(names, "clat0") || !slices.Contains(names, "vpn0") || !slices.Contains(names, "plc0") || !slices.Contains(names, "up0") {
+			t.Errorf("uplinks %v, want up0, plc0 and vpn0", names)
+		}
+	}
 }
 
 // says fails unless these notes are all that is said of the host as a router, each by its ID and a part of its text.

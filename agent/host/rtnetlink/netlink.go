@@ -116,14 +116,16 @@ func Addressed(links []netlink.Link, names []string) (out []string, err error) {
 	return out, err
 }
 
-// NoTranslators leaves out the names of links that translate this host's own packets, which then leave by an uplink.
+// NoTranslators leaves out the names of links that translate this host's own packets, which then leave by an uplink: TUN devices
+// alone, since a DHCP server may give any address to hardware.
 func NoTranslators(links []netlink.Link, names []string) ([]string, error) {
 	all, err := dump("addresses", func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	for _, l := range links {
-		if slices.ContainsFunc(all, func(x netlink.Addr) bool {
-			return x.LinkIndex == l.Attrs().Index && uplink.Continuity.Contains(prefixOf(x.IPNet).Addr())
+		t, is := l.(*netlink.Tuntap)
+		if is && t.Mode == netlink.TUNTAP_MODE_TUN && slices.ContainsFunc(all, func(x netlink.Addr) bool {
+			return x.LinkIndex == t.Index && uplink.Continuity.Contains(prefixOf(x.IPNet).Addr())
 		}) {
-			names = slices.DeleteFunc(names, func(n string) bool { return n == l.Attrs().Name })
+			names = slices.DeleteFunc(names, func(n string) bool { return n == t.Name })
 		}
 	}
 	return names, err
