@@ -96,7 +96,8 @@ func (p *pool) lend(t *testing.T, kubeEdge bool) *kubeapi.Cluster {
 		p.free[kubeEdge] = append(p.free[kubeEdge], c)
 	})
 	for _, path := range []string{
-		kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks", kubeapi.Group + "noderecords",
+		kubeapi.Group + "podblocks", kubeapi.Group + "meshnodes", kubeapi.Group + "podnetworks", kubeapi.Group + "noderecords", kubeapi.Group + "policygroups",
+		"/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0",
 		"/api/v1/namespaces/" + kubeapi.Namespace + "/pods?gracePeriodSeconds=0", "/api/v1/nodes",
 		"/api/v1/namespaces/default/events",
 	} {

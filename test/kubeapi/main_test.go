@@ -85,6 +85,7 @@ type agent struct {
 	source *kube.Source
 	cancel context.CancelFunc
 	done   chan struct{}
+	also   func(mesh.State) // nil, or called with each State
 
 	mu     sync.Mutex
 	state  mesh.State
@@ -192,6 +193,9 @@ func (a *agent) stop() {
 
 func (a *agent) onState(s mesh.State) {
 	err := errors.Join(s.Validate(), snapshot.Save(a.cfg.StateDir, s))
+	if a.also != nil {
+		a.also(s)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {

@@ -1,0 +1,199 @@
+package kubeapi_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"edgemesh/agent/policies"
+	"edgemesh/agent/policy"
+	"edgemesh/agent/policyapi"
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/kube/api"
+	"edgemesh/test/fair"
+	"edgemesh/test/kubeapi"
+)
+
+const (
+	groupsPath      = kubeapi.Group + "policygroups"
+	defaultPods     = "/api/v1/namespaces/default/pods"
+	defaultPolicies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+)
+
+// enforcer is what a node enforces of policies, as its rules say.
+type enforcer struct {
+	mu    sync.Mutex
+	local map[netip.Addr]string
+	rules policy.Rules
+	live  *policyapi.Live
+}
+
+// enforces has a node compile policies, with a pod at an address; it must be called before the agent starts.
+func enforces(t *testing.T, a *agent, addr, pod string) *enforcer {
+	e := &enforcer{local: map[netip.Addr]string{netip.MustParseAddr(addr): pod}}
+	e.live = policyapi.New(policyapi.Config{
+		Node: a.cfg.NodeName, Local: func() (map[netip.Addr]string, error) { return e.local, nil },
+		InForce: func() bool { return len(e.now().Namespaces) > 0 },
+		Set: func(g policies.Given) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.rules = g.Rules
+		},
+		SetOff: func(bool) {}, Follow: func(ctx context.Context, k api.Kind, on func(kube.News)) { a.source.Follow(ctx, k, on) },
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	a.also = e.live.SetState
+	return e
+}
+
+// run compiles until the test ends.
+func (e *enforcer) run(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); e.live.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+}
+
+func (e *enforcer) now() policy.Rules {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rules
+}
+
+func (e *enforcer) passes(from, to string) bool {
+	pass, _, _ := e.now().Place(e.local).Verdict(policy.Packet{Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr(to), Protocol: 6, Port: 80})
+	return pass
+}
+
+// becomes waits until a packet passes, or does not, and returns after how long that is.
+func (e *enforcer) becomes(t *testing.T, what, from, to string, pass bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	fair.Eventually(t, patience, what, fair.True(func() bool { return e.passes(from, to) == pass }))
+	return time.Since(began)
+}
+
+// makePod makes a pod on a node, with that address in its status.
+func makePod(c *kubeapi.Cluster, name, node, app, ip string) error {
+	if err := c.Do(http.MethodPost, defaultPods, map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "labels": map[string]string{"app": app}},
+		"spec": map[string]any{"nodeName": node, "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "x"}}}}, nil); err != nil {
+		return err
+	}
+	return c.Patch(defaultPods+"/"+name+"/status", map[string]any{"status": map[string]any{"phase": "Running", "podIP": ip, "podIPs": []map[string]string{{"ip": ip}}}})
+}
+
+// A node enforces what NetworkPolicies say of its pods, by the controller's PolicyGroups: a label that changes counts within a second,
+// no node writes groups, an address of another node's block is in none, and what was compiled stays while no controller runs.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
+	_ = c.Do(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil) // it may be there
+	s := startControllers(t, c, "one")
+	a := tokenAgent(t, c, "a", c.URL)
+	e := enforces(t, a, "10.244.1.5", "default/db")
+	a.start()
+	e.run(t)
+	must(t, makePod(c, "db", "a", "db", "10.244.1.5"), makePod(c, "web", "b", "web", "10.244.2.5"))
+	must(t, c.Do(http.MethodPost, defaultPolicies, map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]any{"name": "p"},
+		"spec": map[string]any{"podSelector": map[string]any{}, "policyTypes": []string{"Ingress"}, "ingress": []any{map[string]any{"from": []any{
+			map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"app": "web"}}}}}}}}, nil))
+	t.Logf("a new policy: %v", e.becomes(t, "strangers are shut out", "10.244.2.6", "10.244.1.5", false).Round(time.Millisecond))
+	if e.becomes(t, "web passes", "10.244.2.5", "10.244.1.5", true); len(e.now().Sets) != 1 {
+		t.Errorf("sets: %v", e.now().Sets)
+	}
+	label := func(app string) {
+		must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": app}}}))
+	}
+	for range 3 {
+		label("other")
+		closed := e.becomes(t, "a pod that lost its label is shut out", "10.244.2.5", "10.244.1.5", false)
+		label("web")
+		open := e.becomes(t, "its label is there again", "10.244.2.5", "10.244.1.5", true)
+		t.Logf("a label that changes: closed after %v, open after %v", closed.Round(time.Millisecond), open.Round(time.Millisecond))
+		if os.Getenv("EDGEMESH_E2E") == "full" && max(closed, open) > time.Second {
+			t.Errorf("%v, want at most 1s", max(closed, open))
+		}
+	}
+
+	who := login(t, c, "a", "a.conf")
+	var groups struct {
+		Items []api.PolicyGroup `json:"items"`
+	}
+	must(t, c.Do(http.MethodGet, groupsPath, nil, &groups))
+	if len(groups.Items) != 1 {
+		t.Fatalf("%d PolicyGroups", len(groups.Items))
+	}
+	own := groupsPath + "/" + groups.Items[0].Meta.Name
+	who.wants(t,
+		post("a forged PolicyGroup", groupsPath, `{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"PolicyGroup","metadata":{"name":"00000000000000aa-0"},"spec":{"group":"00000000000000aa","chunk":0,"chunks":1,"members":["10.244.9.9"]}}`).refused(forbidden, ""),
+		patch("a member into one", own, `{"spec":{"members":["10.244.2.6"]}}`).refused(forbidden, ""),
+		remove("one", own).refused(forbidden, ""),
+		patch("which namespaces have policies", kubeapi.Group+"podnetworks/cluster/status", `{"status":{"policies":{}}}`).refused(forbidden, ""))
+
+	must(t, makePod(c, "thief", "b", "web", "10.244.1.6"))
+	fair.Eventually(t, patience, "an event names the forged address", fair.True(func() bool {
+		var events struct {
+			Items []struct {
+				Reason, Message string
+			} `json:"items"`
+		}
+		must(t, c.Do(http.MethodGet, "/api/v1/namespaces/default/events", nil, &events))
+		for _, x := range events.Items {
+			if x.Reason == "MeshForgedAddress" && strings.Contains(x.Message, "default/thief of node b") {
+				return true
+			}
+		}
+		return false
+	}))
+	if e.passes("10.244.1.6", "10.244.1.5") {
+		t.Error("an address of another node's block passes")
+	}
+
+	s.kill("one")
+	label("other")
+	time.Sleep(time.Second)
+	if !e.passes("10.244.2.5", "10.244.1.5") || e.passes("10.244.2.6", "10.244.1.5") {
+		t.Error("what was compiled did not stay without a controller")
+	}
+	s.start("one")
+	t.Logf("a restarted controller: %v", e.becomes(t, "a restarted controller catches up", "10.244.2.5", "10.244.1.5", false).Round(time.Millisecond))
+	must(t, c.Delete(defaultPolicies+"/p"))
+	e.becomes(t, "a deleted policy opens", "10.244.2.6", "10.244.1.5", true)
+}
+
+// Without a controller a node compiles from all pods itself.
+func TestPoliciesWithoutController(t *testing.T) {
+	t.Parallel()
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
+	_ = c.Do(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil) // it may be there
+	must(t, c.Do(http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", map[string]any{"metadata": map[string]string{"name": "alone"},
+		"rules": []any{map[string]any{"apiGroups": []string{""}, "resources": []string{"namespaces"}, "verbs": []string{"list", "watch"}}}}, nil),
+		c.Do(http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", map[string]any{"metadata": map[string]string{"name": "alone"},
+			"roleRef":  map[string]string{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "alone"},
+			"subjects": []any{map[string]string{"kind": "ServiceAccount", "name": "edgemesh-agent", "namespace": kubeapi.Namespace}}}, nil))
+	t.Cleanup(func() {
+		must(t, c.Delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/alone"), c.Delete("/apis/rbac.authorization.k8s.io/v1/clusterroles/alone"))
+	})
+	a := tokenAgent(t, c, "a", c.URL)
+	e := enforces(t, a, "10.244.1.5", "default/db")
+	a.start()
+	e.run(t)
+	must(t, makePod(c, "db", "a", "db", "10.244.1.5"), makePod(c, "web", "b", "web", "10.244.2.5"))
+	must(t, c.Do(http.MethodPost, defaultPolicies, map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]any{"name": "p"},
+		"spec": map[string]any{"podSelector": map[string]any{}, "ingress": []any{map[string]any{"from": []any{map[string]any{
+			"podSelector": map[string]any{"matchLabels": map[string]string{"app": "web"}}}}}}}}, nil))
+	e.becomes(t, "strangers are shut out", "10.244.2.6", "10.244.1.5", false)
+	e.becomes(t, "web passes", "10.244.2.5", "10.244.1.5", true)
+	must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "other"}}}))
+	t.Logf("a label that changes: %v", e.becomes(t, "its label counts", "10.244.2.5", "10.244.1.5", false).Round(time.Millisecond))
+}
