@@ -486,8 +486,8 @@ func (s *scene) network() []made {
 	var pings *lab.Process
 	return []made{
 		{id: "route", severity: findings.Broken, node: s.one, to: []string{far}, follows: true, // from way
-			harm: onto(s.one.NS, "ip route add default dev lo table 98", "ip rule add pref 100 to "+far+"/32 lookup 98"),
-			undo: onto(s.one.NS, "ip rule del pref 100", "ip route flush table 98")},
+			harm: onto(s.one.NS, "ip route add default dev lo table 98", "ip rule add pref 1 to "+far+"/32 lookup 98"), // ours cannot come before it
+			undo: onto(s.one.NS, "ip rule del pref 1", "ip route flush table 98")},
 		{id: "node", severity: findings.Broken, node: s.one, to: []string{s.far.Name}, harm: onto(s.far.NS, "iptables -w -I INPUT -p icmp -j DROP"),
 			undo: onto(s.far.NS, "iptables -w -D INPUT -p icmp -j DROP")},
 		{id: "size", severity: findings.Broken, node: s.one, to: []string{s.far.Name}, harm: onto(s.far.NS, "iptables -w -I INPUT -p icmp -m length --length 1400: -j DROP"),
