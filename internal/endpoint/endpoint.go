@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,9 @@ const (
 	writeTimeout  = 30 * time.Second
 	idleTimeout   = time.Minute
 	shutdown      = time.Second
+	// mostOpen connections are open at a time: whoever reaches the port could use up the program's files and memory. Each one more
+	// closes the oldest; a request is answered within milliseconds.
+	mostOpen = 64
 )
 
 // Registry has what every program exports: its version, and the Go runtime's and the process's figures.
@@ -61,7 +66,8 @@ func Handler(reg *prometheus.Registry, healthy func() error, ready func(context.
 
 // Serve serves h on l until stop is called.
 func Serve(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ConnState: new(open).changed, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -76,5 +82,25 @@ func Serve(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
 			_ = srv.Close() // what did not end in time
 		}
 		<-done
+	}
+}
+
+// open are a server's connections, the oldest first.
+type open struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (o *open) changed(c net.Conn, s http.ConnState) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch s {
+	case http.StateNew:
+		if o.conns = append(o.conns, c); len(o.conns) > mostOpen {
+			_ = o.conns[0].Close() // the server learns of it
+			o.conns = o.conns[1:]
+		}
+	case http.StateClosed:
+		o.conns = slices.DeleteFunc(o.conns, func(x net.Conn) bool { return x == c })
 	}
 }
