@@ -57,8 +57,8 @@ func (l *lab) forgedNodes(v version, closed bool) {
 	pod, node, probes := l.listen(l.podA, v.podA, serverPort), l.listen(l.node, v.gateway, closedPort), l.listen(l.node, v.gateway, probePort)
 	vtep := l.listen(l.lan, lanHost4, 0)
 	for chain, send := range map[string]func([]byte){
-		"nodes" + version: func(p []byte) { l.raw(l.lan, "lan0", hardware(t, "up0"), p) },
-		"inner-nodes" + version: func(p []byte) {
+		"lan" + version: func(p []byte) { l.raw(l.lan, "lan0", hardware(t, "up0"), p) },
+		"vxlan": func(p []byte) {
 			if err := send(vtep, inVXLAN(p), nodeLAN4, mesh.VXLANPort); err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,20 +48,15 @@ import (
 //		}
 //		chain lan4 {
 //			ip daddr 127.0.0.0/8 drop
-//			ip saddr & MASK == GATEWAYS jump nodes4               with hostAccess nodes or none: nodes send through the tunnel
-//			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have
+//			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have; with hostAccess nodes or
+//			                                                      none not from the block's gateway: nodes send through the tunnel
 //			ether saddr . (ip saddr & MASK) @native4-24-probes ip daddr GATEWAY udp dport PROBES accept
 //			drop
 //		}
-//		chain nodes4 {
-//			ip daddr GATEWAY udp dport PROBES return
-//			drop
-//		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
-//			inner saddr & MASK == GATEWAYS jump inner-nodes4      as chain nodes4, for what is ours
 //			inner ip; iif . ether saddr . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24-mac notrack accept
 //			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
-//			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
+//			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept    from gateways @vxlan4-24, too
 //			udp, VNI of ours, fib daddr type != unicast drop      from an unauthenticated sender, to this host
 //		}
 //		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
@@ -122,26 +118,24 @@ import (
 // tracked: the host may have rules by which nothing is tracked, and this table may
 // be deleted.
 const (
-	guardTable      = "edgemesh"
-	chainFirst      = "prerouting"
-	chainPods       = "pods"
-	chainVXLAN      = "vxlan"
-	chainInner      = "unpacked"
-	chainNodes      = "nodes"       // with the IP version's number
-	chainInnerNodes = "inner-nodes" // the same
-	chainInput      = "input"
-	chainOut        = "output"
-	chainLeave      = "leave"
-	chainForward    = "forward"
-	chainBetween    = "between"
-	leaveSet        = "vxlan-out"
-	linkSet         = "vxlan-link"
-	bound           = "-mac"    // ends the names of sets of VXLAN with the outer packets' MACs
-	probing         = "-probes" // ends the names of sets of who sends probes alone
+	guardTable   = "edgemesh"
+	chainFirst   = "prerouting"
+	chainPods    = "pods"
+	chainVXLAN   = "vxlan"
+	chainInner   = "unpacked"
+	chainInput   = "input"
+	chainOut     = "output"
+	chainLeave   = "leave"
+	chainForward = "forward"
+	chainBetween = "between"
+	leaveSet     = "vxlan-out"
+	linkSet      = "vxlan-link"
+	bound        = "-mac"    // ends the names of sets of VXLAN with the outer packets' MACs
+	probing      = "-probes" // ends the names of sets of who sends probes alone
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
-// and block lengths, not on that of peers; with hostAccess nodes or none also on that of longer blocks (plan.LAN.Nodes).
+// and block lengths, not on that of peers.
 type guard struct {
 	families  []plan.Family
 	native    bool
@@ -196,7 +190,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(15, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(16, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -325,7 +319,6 @@ func (g guard) chains() []chain {
 	out := []chain{g.pods()}
 	for _, f := range g.families {
 		c := g.lan(f)
-		out = append(out, g.nodes(f)...)
 		for _, r := range f.Ranges {
 			first.add(isVersion(f.V6), ip(f.V6).saddr().in(r), goTo(c.name))
 		}
@@ -379,12 +372,9 @@ func (g guard) lan(f plan.Family) chain {
 		c.add(toLoopback...)
 	}
 	saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
-	for _, n := range f.LAN.Nodes {
-		c.add(saddr.and(n.Mask.AsSlice()).is(n.Addr), jump(chainNodes+suffix(f.V6)))
-	}
 	if g.native {
 		for _, bits := range f.LAN.Bits {
-			c.add(inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
+			c.add(pods(f, saddr, bits), inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
 		}
 		for _, bits := range f.LAN.Bits {
 			c.add(inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)),
@@ -395,21 +385,19 @@ func (g guard) lan(f plan.Family) chain {
 	return c
 }
 
-// nodes let through nothing but probes of what has the address of a node: the tunnel carries the rest.
-func (g guard) nodes(f plan.Family) (out []chain) {
-	if len(f.LAN.Nodes) == 0 {
+// pods matches sources that are not the gateway of their block of that length, where nodes send through the tunnel.
+func pods(f plan.Family, saddr field, bits int) words {
+	host, first := net.CIDRMask(bits, 8*int(saddr.size)), netip.IPv4Unspecified()
+	for i := range host {
+		host[i] = ^host[i]
+	}
+	if f.V6 {
+		first = netip.IPv6Unspecified()
+	}
+	if !f.LAN.PodsOnly || bits == first.BitLen() {
 		return nil
 	}
-	c := chain{name: chainNodes + suffix(f.V6)}
-	c.add(ip(f.V6).daddr().is(f.Gateway), isUDP, dport.is(g.probePort), ret)
-	c.add(drop)
-	if out = append(out, c); g.port != 0 {
-		c := chain{name: chainInnerNodes + suffix(f.V6)}
-		c.add(g.innerProbe(f), ret)
-		c.add(forUs, drop)
-		out = append(out, c)
-	}
-	return out
+	return saddr.and(host).isNot(mesh.Gateway(netip.PrefixFrom(first, bits)))
 }
 
 // Offsets in an encapsulated packet, from its UDP header (RFC 7348, section 5).
@@ -471,21 +459,20 @@ func (g guard) vxlan() chain {
 		return rule(innerEtherType.is(etherType(f.V6)), inSet(set, key...))
 	}
 	for _, f := range g.families {
-		for _, n := range f.LAN.Nodes {
-			c.add(innerEtherType.is(etherType(f.V6)), inner(f.V6).saddr().and(n.Mask.AsSlice()).is(n.Addr), jump(chainInnerNodes+suffix(f.V6)))
+		for _, bits := range f.LAN.Bits {
+			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), pods(f, inner(f.V6).saddr(), bits), notrack, accept)
+			c.add(from(f, bits, vxlanSet(f.V6, bits)), pods(f, inner(f.V6).saddr(), bits), notrack, accept)
 		}
 	}
 	for _, f := range g.families {
-		for _, bits := range f.LAN.Bits {
-			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), notrack, accept)
-			c.add(from(f, bits, vxlanSet(f.V6, bits)), notrack, accept)
+		probe, ends := g.innerProbe(f), []string{bound + probing, probing}
+		if f.LAN.PodsOnly {
+			ends = append(ends, bound, "")
 		}
-	}
-	for _, f := range g.families {
-		probe := g.innerProbe(f)
 		for _, bits := range f.LAN.Bits {
-			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound+probing), probe, notrack, accept)
-			c.add(from(f, bits, vxlanSet(f.V6, bits)+probing), probe, notrack, accept)
+			for _, end := range ends {
+				c.add(from(f, bits, vxlanSet(f.V6, bits)+end), probe, notrack, accept)
+			}
 		}
 	}
 	c.add(forUs, drop)

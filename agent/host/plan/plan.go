@@ -86,9 +86,8 @@ type LAN struct {
 	Native, VXLAN bool
 	Bits          []int // lengths that members' blocks have
 	// PodsOnly: what nodes send themselves takes the tunnel, where the sender is proved, and what comes in past it with the
-	// address of a node, one of Nodes, is dropped, except for probes.
+	// address of a node is dropped, except for probes.
 	PodsOnly bool
-	Nodes    []Match
 }
 
 // New splits w by IP version and leaves out what the host cannot hold. addrs are the
@@ -145,7 +144,7 @@ func (s *State) addLAN(h mesh.Host, can Capabilities) {
 			ProbePort: w.ProbePort, Native: s.LAN.Native, VXLAN: s.LAN.VXLAN, Bits: w.Bits[i],
 		}
 		if f.LAN.On && h.Access.HostAccess.Closed() {
-			f.LAN.PodsOnly, f.LAN.Nodes = true, gatewaysOf(ofVersion(h.Nodes, f.V6), f.Ranges)
+			f.LAN.PodsOnly = true
 		}
 		if s.LAN.VXLAN && f.V6 == w.IPv6Underlay {
 			f.LAN.VXLANPort = w.VXLANPort
