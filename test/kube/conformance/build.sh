@@ -15,7 +15,7 @@ mkdir -p "$cache"
 exec 9>"$cache/.lock"
 flock 9
 
-stamp=$(cat "$0" $binaries/go.sum | sha256sum)
+stamp=$(cat test/kube/conformance/build.sh $binaries/go.sum | sha256sum)
 if [ "$(cat "$cache/.built" 2>/dev/null)" != "$stamp" ]; then
   start=$SECONDS
   suite=k8s.io/kubernetes/test
@@ -47,7 +47,7 @@ programs=(bash:bash curl:curl dig:dig nslookup:nslookup host:host ss:ss ip:ip ip
   dash:sh nc.openbsd:nc)
 busybox=$(command -v busybox)
 for a in $("$busybox" --list); do
-  printf '%s\n' "${programs[@]}" | grep -q ":$a\$" || [ "$a" = busybox ] || files+=("->busybox:/bin/$a")
+  case " ${programs[*]##*:} busybox " in *" $a "*) ;; *) files+=("->busybox:/bin/$a") ;; esac
 done
 libraries=()
 for p in busybox:busybox "${programs[@]}"; do
