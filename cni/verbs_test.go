@@ -3,7 +3,10 @@ package main_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -416,5 +419,58 @@ func TestSecondInterface(t *testing.T) {
 	}
 	if used := n.used(); len(used) != 4 {
 		t.Errorf("addresses in use: %v", used)
+	}
+}
+
+// TestFormerNames: a pod made by a release before, whose interface had another name, is checked, not attached again, and deleted.
+func TestFormerNames(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	p := n.add("web-0")
+	if name := n.veths()[0]; !strings.HasPrefix(name, "veth") || len(name) > 15 {
+		t.Errorf("%s: usual exclusions of veth* do not match", name)
+	}
+	sum := sha256.Sum256([]byte("edgemesh\x00" + p.id + "\x00eth0"))
+	name := "em" + hex.EncodeToString(sum[:6])
+	n.onHost(func() error {
+		l, err := netlink.LinkByName(p.result.Interfaces[1].Name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, name), netlink.LinkSetUp(l))
+	})
+	if err := p.check(); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.call("ADD", p.id, newNS(t).Path(), args("web-0", "uid-web-0"), n.netconf(nil)); err == nil {
+		t.Error("attached twice")
+	}
+	p.del()
+	if v := n.veths(); len(v) != 0 || len(n.used()) != 0 {
+		t.Errorf("left: %v %v", v, n.used())
+	}
+}
+
+// TestSetDownIsNoFailedADD: another program set the host's end down; the pod keeps its interface, and its address when the store is lost.
+func TestSetDownIsNoFailedADD(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	p := n.add("web-0")
+	n.onHost(func() error {
+		l, err := netlink.LinkByName(p.result.Interfaces[1].Name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(l)
+	})
+	if _, err := n.call("ADD", p.id, newNS(t).Path(), args("web-0", "uid-web-0"), n.netconf(nil)); err == nil {
+		t.Error("a running pod's interface was taken from it")
+	}
+	wantEqual(t, "interfaces", n.veths(), []string{p.result.Interfaces[1].Name})
+}
+
+// onHost runs f in the node's namespace.
+func (n *node) onHost(f func() error) {
+	n.t.Helper()
+	if err := n.netns.Do(func(ns.NetNS) error { return f() }); err != nil {
+		n.t.Fatal(err)
 	}
 }

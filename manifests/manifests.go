@@ -21,6 +21,14 @@ var agentUnit string
 //go:embed static-pod/edgemesh-agent.yaml
 var agentPod string
 
+// Networkd and NetworkManager have these programs leave the pod network's interfaces alone.
+var (
+	//go:embed network/10-edgemesh.network
+	Networkd string
+	//go:embed network/10-edgemesh.conf
+	NetworkManager string
+)
+
 // AgentUnit is the agent's systemd unit, for binaries in prefix/bin, and a configuration that names these directories to
 // write to, stateDir first; none: those of the defaults.
 func AgentUnit(prefix string, writes ...string) string {

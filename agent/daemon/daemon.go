@@ -469,7 +469,7 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 		tunnel: d.tunnel, node: d.node, lan: d.lan, reach: b.doctor.reach, source: d.source,
 		pools: func() []control.Pool { return pools(d.kernel.pods, d.log) },
 		good:  func() bool { _, problem := d.force.plan(); return problem == nil },
-		found: b.doctor.now, upkeep: d.upkeep,
+		found: b.doctor.now, upkeep: d.upkeep, others: d.kernel.host.Removed,
 	}
 	all := append([]prometheus.Collector{own}, d.counts.collectors()...)
 	if d.cfg.CNIMode == config.CNIOwn {

@@ -296,7 +296,7 @@ func (k *kernel) warn(ctx context.Context) {
 
 // repairs is whether the last repair of kernel state failed, and which ones do not last.
 func (k *kernel) repairs() []findings.Finding {
-	out := k.host.Undone()
+	out := slices.Concat(k.host.Undone(), k.host.Others())
 	if err, _ := k.state(); err != nil {
 		out = append(out, findings.Brokenf("host", "fix the cause; the agent retries every 2 s", "the last repair failed: %v", err))
 	}

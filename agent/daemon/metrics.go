@@ -34,6 +34,7 @@ type collector struct {
 	upkeep *upkeep.Budget
 	good   func() bool // the membership's source is readable and valid
 	found  func() []findings.Finding
+	others func() uint64
 }
 
 // Describe sends nothing: what the collector has depends on what happened ("unchecked", as prometheus calls it).
@@ -107,6 +108,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, k := range []mesh.PathKind{mesh.Native, mesh.VXLAN} {
 		lan.counter(received[k], string(k))
 	}
+	desc("foreign_config_removed_total", "Addresses and routes that other programs gave interfaces of the pod network, and the agent removed.").counter(c.others())
 	c.collectPeers(desc("peers", "Members by the path to them.", "path"), desc("relays", "Relays of the membership: known, connected and reserved at.", "state"))
 	c.collectPools(desc)
 	if api := c.source.Contact(); api != nil {

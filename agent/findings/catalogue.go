@@ -26,9 +26,9 @@ type Kind struct {
 
 // peers are findings of other nodes, hidden by what cuts this one off; relays are of relays.
 var (
-	peers  = []string{"peer-offline", "peer-unreachable", "relayed"}                                             //nolint:gochecknoglobals // a constant
-	relays = []string{"relay-unreachable", "relay-refuses", "proxy", "udp", "clock"}                             //nolint:gochecknoglobals // a constant
-	state  = []string{"routes", "rules", "vxlan", "guard", "snat", "firewall", "bridge", "tun", "paths", "host"} //nolint:gochecknoglobals // a constant
+	peers  = []string{"peer-offline", "peer-unreachable", "relayed"}                                                           //nolint:gochecknoglobals // a constant
+	relays = []string{"relay-unreachable", "relay-refuses", "proxy", "udp", "clock"}                                           //nolint:gochecknoglobals // a constant
+	state  = []string{"routes", "rules", "vxlan", "guard", "snat", "firewall", "interfaces", "bridge", "tun", "paths", "host"} //nolint:gochecknoglobals // a constant
 )
 
 const (
@@ -53,6 +53,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "host", Seen: ByStatus, Cause: "the kernel's state could not be compared or repaired", Remedy: "fix the cause; the agent tries again every 2 s"},
 	{ID: "undone", Seen: ByStatus, Cause: "another program undoes what the agent sets in the kernel: the same repair was made five times or more, each within ten minutes of the one before", Remedy: "find and stop the program: a network or firewall service, a timer, configuration management. `opensnoop` (bcc) names who writes under /proc/sys, `nft monitor` who changes nftables; `kernel state repaired` in the agent's log has each time"},
 	{ID: "forwarding", Seen: ByDoctor, Cause: "forwarding, or a setting that pods' packets need, is off", Remedy: repaired},
+	{ID: "interfaces", Seen: ByStatus, Cause: "another program, one that configures every interface it finds, gave interfaces of the pod network addresses or routes, which the agent removed", Remedy: "keep that program off the interfaces `edgemesh-*` and `veth*`: [compatibility.md](compatibility.md#programs-that-configure-every-interface) says how for each"},
 	{ID: "bridge", Seen: ByDoctor, Cause: "the pods' bridge is missing, down or different", Remedy: repaired},
 	{ID: "tun", Seen: ByDoctor, Hides: []string{"routes", "way"}, Cause: "the TUN is missing, down or different", Remedy: repaired},
 	{ID: "vxlan", Seen: ByDoctor, Cause: "the VXLAN interface is missing or different", Remedy: repaired},

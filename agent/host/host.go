@@ -11,6 +11,7 @@
 //	check.go    what doctor and status report
 //	foreign.go  probes through the host's own firewall, and what drops them
 //	undone.go   repairs that another program undoes
+//	others.go   what other programs configure on our interfaces
 //	watch.go    changes that the kernel announces
 package host
 
@@ -69,6 +70,7 @@ type Host struct {
 	toTUN func([]byte) error
 	keepers
 	undone  undone
+	others  others
 	flushed atomic.Uint64 // repairs of the host's firewall
 
 	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
@@ -79,6 +81,7 @@ type Host struct {
 	applied bool         // a Set succeeded: further changes are repairs
 	apart   apart
 	wanted  plan.State // by the last pass
+	fresh   bool       // the last pass wanted something else than the one before
 	probed  rules      // the host's firewall as probed last
 }
 
@@ -176,6 +179,12 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 // repaired notes what was changed back after the first Set.
 func (h *Host) repaired(part, what string) {
 	h.log.Info("kernel state repaired", "part", part, "change", what)
+	if part == interfaces {
+		if !h.fresh { // else what former ranges had
+			h.others.add(time.Now(), what)
+		}
+		return
+	}
 	h.undone.add(time.Now(), part, what)
 }
 
@@ -201,7 +210,7 @@ func (h *Host) walk(ctx context.Context, w mesh.Host, visit func(part, []plan.Ch
 	if err != nil {
 		return err
 	}
-	if !reflect.DeepEqual(s, h.wanted) { // repairs are the agent's own doing for a while
+	if h.fresh = !reflect.DeepEqual(s, h.wanted); h.fresh { // repairs are the agent's own doing for a while
 		h.wanted = s
 		h.undone.forget()
 	}

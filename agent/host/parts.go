@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/iptables"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
@@ -63,6 +64,7 @@ func (k keepers) parts(s plan.State, applied bool) []part {
 		ofLAN(of("firewall", remedyAgain, k.fw.Diff, iptables.Count)),
 		uplinks,
 		of("forwarding", remedySetting, k.diffRouters, presentForwarding),
+		of(interfaces, remedyOf(interfaces), rtnetlink.DiffOthers, func(plan.State) string { return "no other program configures our interfaces or pods'" }),
 		of("bridge", remedyAgain, rtnetlink.DiffBridge, presentBridge),
 		of("tun", remedyTUN, rtnetlink.DiffTUN, func(s plan.State) string { return onLink(plan.TUNName, s, true) }),
 		of("vxlan", remedyAgain, rtnetlink.DiffVXLAN, presentVXLAN),
@@ -71,6 +73,12 @@ func (k keepers) parts(s plan.State, applied bool) []part {
 		of("paths", remedyAgain, k.Paths.diffAll, func(plan.State) string { return k.Paths.present() }),
 		of("forwarding", remedySetting, k.diffForwarding, presentForwarding),
 	}
+}
+
+// remedyOf is that of a kind of findings.
+func remedyOf(id string) string {
+	kind, _ := findings.Of(id)
+	return kind.Remedy
 }
 
 // namesUnless looks for foreign state under our names and numbers. It comes before everything else,

@@ -75,8 +75,7 @@ func (u *undone) finding(now time.Time) []findings.Finding {
 	if more != "" {
 		more = "; also of" + strings.TrimPrefix(more, ",")
 	}
-	kind, _ := findings.Of("undone")
-	f := findings.Warningf("undone", kind.Remedy, "another program undid what the agent had set, %s since %s, and each time the agent did it again: %s: %s%s",
+	f := findings.Warningf("undone", remedyOf("undone"), "another program undid what the agent had set, %s since %s, and each time the agent did it again: %s: %s%s",
 		wording.Count(first.times, "time"), first.first.Format(time.TimeOnly), first.part, first.what, more)
 	f.Since = &first.first
 	return []findings.Finding{f}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -50,7 +51,8 @@ type Watcher struct {
 	route, nft *nl.NetlinkSocket // nft nil where the kernel has no nftables
 	rules      *nl.NetlinkSocket
 	kernel     *netlink.Handle // lists and changes rules
-	ours       map[int32]bool  // indices of bridge and TUN
+	ours       map[int32]bool  // indices of bridge, TUN and VXLAN
+	pods       map[int32]bool  // indices of the host's ends of pods' interfaces: up, and plugged in
 	outer      map[int]bool    // indices of links that lead to other networks
 	seen       map[int]seen
 }
@@ -70,7 +72,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: watch: %w", err)
 	}
-	w := &Watcher{host: h, route: route, ours: map[int32]bool{}, outer: map[int]bool{}, seen: map[int]seen{}}
+	w := &Watcher{host: h, route: route, ours: map[int32]bool{}, pods: map[int32]bool{}, outer: map[int]bool{}, seen: map[int]seen{}}
 	if w.rules, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE); err == nil {
 		w.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
@@ -81,7 +83,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	if w.nft, err = nl.Subscribe(unix.NETLINK_NETFILTER, nftGroup); err != nil {
 		w.nft = nil
 	}
-	for _, name := range []string{plan.BridgeName, plan.TUNName} {
+	for _, name := range []string{plan.BridgeName, plan.TUNName, plan.VXLANName} {
 		if link, err := netlink.LinkByName(name); err == nil {
 			w.ours[int32(link.Attrs().Index)] = true
 		}
@@ -94,6 +96,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	slices.SortFunc(links, func(a, b netlink.Link) int { return a.Attrs().Index - b.Attrs().Index }) // what stands on another comes later
 	for _, l := range links {
 		w.newUplink(l)
+		w.damagedPod(l)
 	}
 	return w, nil
 }
@@ -134,6 +137,23 @@ func (w *Watcher) newUplink(l netlink.Link) bool {
 		w.outer[a.MasterIndex] = true
 	}
 	return true
+}
+
+// damagedPod reports whether a link is a pod's that was whole, and is down or not plugged in any longer.
+func (w *Watcher) damagedPod(l netlink.Link) bool {
+	a := l.Attrs()
+	if !rtnetlink.IsPod(l) {
+		return false
+	}
+	was := w.pods[int32(a.Index)]
+	w.pods[int32(a.Index)] = a.Flags&net.FlagUp != 0 && a.MasterIndex != 0
+	return was && !w.pods[int32(a.Index)]
+}
+
+// known reports whether an interface is ours, or a pod's.
+func (w *Watcher) known(index int32) bool {
+	_, pod := w.pods[index]
+	return pod || w.ours[index]
 }
 
 // Run calls changed, from one goroutine at a time, whenever Set may have
@@ -200,9 +220,9 @@ func listen(ctx context.Context, s *nl.NetlinkSocket, matters func(syscall.Netli
 }
 
 // ofOurs reports whether a message matters (rtnetlink(7)): our interfaces, addresses
-// deleted from them, uplinks that are new or have another name, CLATs, routes deleted from our table, and sysctls of all, of our
-// interfaces and of uplinks that the kernel announces: forwarding, rp_filter. The periodic pass finds what other
-// programs add.
+// and routes given to them or deleted, pods' interfaces that are set down, uplinks that are new or have another name, CLATs, routes
+// deleted from our table, and sysctls of all, of our interfaces and of uplinks that the kernel announces: forwarding, rp_filter.
+// The periodic pass finds what other programs add elsewhere.
 func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -212,7 +232,7 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		info := nl.DeserializeIfInfomsg(m.Data)
 		index := info.Index
 		name := attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)
-		if n := nl.BytesToString(name); n == plan.BridgeName || n == plan.TUNName {
+		if n := nl.BytesToString(name); plan.OurLink(n) {
 			w.ours[index] = m.Header.Type == unix.RTM_NEWLINK
 			return true
 		}
@@ -224,18 +244,28 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		if m.Header.Type == unix.RTM_DELLINK {
 			delete(w.outer, int(index))
 			delete(w.seen, int(index))
+			delete(w.pods, index)
 			return renamed
 		}
 		link, err := netlink.LinkDeserialize(nil, m.Data)
-		return renamed || err == nil && w.newUplink(link)
-	case unix.RTM_NEWADDR:
+		if err != nil {
+			return renamed
+		}
+		damaged := w.damagedPod(link)
+		return w.newUplink(link) || damaged || renamed
+	case unix.RTM_DELADDR, unix.RTM_NEWADDR:
 		if len(m.Data) < unix.SizeofIfAddrmsg {
 			return false
 		}
 		a, ok := netip.AddrFromSlice(attribute(m.Data[unix.SizeofIfAddrmsg:], unix.IFA_LOCAL))
-		return ok && uplink.Continuity.Contains(a)
-	case unix.RTM_DELADDR:
-		return len(m.Data) >= unix.SizeofIfAddrmsg && w.ours[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
+		return ok && m.Header.Type == unix.RTM_NEWADDR && uplink.Continuity.Contains(a) || w.known(int32(nl.DeserializeIfAddrmsg(m.Data).Index))
+	case unix.RTM_NEWROUTE:
+		if len(m.Data) < unix.SizeofRtMsg {
+			return false
+		}
+		msg := nl.DeserializeRtMsg(m.Data)
+		over := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_OIF)
+		return msg.Protocol != unix.RTPROT_KERNEL && msg.Protocol != plan.RouteProtocol && len(over) == 4 && w.known(int32(nl.NativeEndian().Uint32(over)))
 	case unix.RTM_DELROUTE:
 		if len(m.Data) < unix.SizeofRtMsg {
 			return false

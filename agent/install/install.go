@@ -144,7 +144,7 @@ func Install(ctx context.Context, o Options) error {
 		return err
 	}
 	if o.Form != DaemonSet {
-		err = i.configure(text)
+		err = errors.Join(i.configure(text), i.exclude(ctx))
 	}
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"edgemesh/cni/podlink"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"
@@ -24,6 +25,8 @@ type box struct {
 	o     Options
 	out   bytes.Buffer
 	calls []string // of systemctl, and "cleanup"
+	// others are active: systemd-networkd, NetworkManager, dhcpcd.
+	others bool
 }
 
 func newBox(t *testing.T, form Form) *box {
@@ -37,6 +40,9 @@ func newBox(t *testing.T, form Form) *box {
 		Form: form, Root: t.TempDir(), Prefix: "/usr/local", StateDir: config.DefaultStateDir, DataDir: config.DefaultCNIDataDir,
 		Binary: filepath.Join(bin, "edgemesh-agent"), Out: &b.out,
 		Systemctl: func(_ context.Context, args ...string) error {
+			if args[0] == "--quiet" && args[1] == "is-active" && !b.others {
+				return errors.New("inactive")
+			}
 			b.calls = append(b.calls, strings.Join(args, " "))
 			return nil
 		},
@@ -275,6 +281,47 @@ func TestStaticPod(t *testing.T) {
 	}
 	if !slices.Equal(b.calls, []string{"cleanup"}) {
 		t.Errorf("called %q", b.calls)
+	}
+}
+
+// TestOthersAreKeptOff: programs that configure every interface are kept off ours, and know it immediately; a file that the package
+// brings is not written again, and an operator's own lines stay where they are.
+func TestOthersAreKeptOff(t *testing.T) {
+	b := newBox(t, Systemd)
+	b.others = true
+	root := b.o.Root
+	write(t, filepath.Join(root, "etc/dhcpcd.conf"), "hostname\ninterface eth1\nstatic ip_address=10.0.0.2/24\n")
+	write(t, filepath.Join(root, "etc/NetworkManager/NetworkManager.conf"), "[main]\n")
+	before := b.tree()
+	b.install()
+	after := b.tree()
+	for path, text := range map[string]string{
+		"/etc/systemd/network/10-edgemesh.network":    "Name=edgemesh-* " + podlink.HostPrefix + "*",
+		"/etc/NetworkManager/conf.d/10-edgemesh.conf": "interface-name:" + podlink.HostPrefix + "*",
+		"/etc/dhcpcd.conf":                            "denyinterfaces edgemesh-* " + podlink.HostPrefix + "*\nhostname\ninterface eth1\n",
+	} {
+		if !strings.Contains(after[path], text) {
+			t.Errorf("%s is %q", path, after[path])
+		}
+	}
+	for _, unit := range []string{"systemd-networkd", "NetworkManager", "dhcpcd"} {
+		if !slices.Contains(b.calls, "reload "+unit+".service") {
+			t.Errorf("%s was not reloaded: %q", unit, b.calls)
+		}
+	}
+	b.calls = nil
+	b.install()
+	if again := b.tree(); again["/etc/dhcpcd.conf"] != after["/etc/dhcpcd.conf"] || slices.Contains(b.calls, "reload dhcpcd.service") {
+		t.Errorf("an upgrade repeats it: %q, %q", again["/etc/dhcpcd.conf"], b.calls)
+	}
+	b.uninstall()
+	if left := b.tree(); !maps.Equal(left, before) {
+		t.Errorf("the host is not as it was: %v", left)
+	}
+	write(t, filepath.Join(root, "usr/lib/systemd/network/10-edgemesh.network"), "of the package")
+	b.install()
+	if _, there := b.tree()["/etc/systemd/network/10-edgemesh.network"]; there {
+		t.Error("the package's file is there already")
 	}
 }
 

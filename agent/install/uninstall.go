@@ -55,7 +55,7 @@ func Uninstall(ctx context.Context, o Options) error {
 	for path := range nodeIP {
 		delete(i.rec.Files, path)
 	}
-	errs = append(errs, i.take(o.Purge))
+	errs = append(errs, i.take(o.Purge), i.include())
 	if o.Purge {
 		errs = append(errs, ipam.Purge(i.path(o.DataDir)))
 	}

@@ -64,7 +64,10 @@ func (o options) packages(a arch, dir string) error {
 		for _, name := range p.programs {
 			add(filepath.Join(dir, name), "/usr/bin/"+name, "", 0o755, "")
 		}
-		if p.name == "edgemesh-agent" { // the plugin of kubectl is the agent under another name
+		if p.name == "edgemesh-agent" {
+			add(filepath.Join(o.repo, "manifests/network/10-edgemesh.network"), "/usr/lib/systemd/network/10-edgemesh.network", "", 0o644, "")
+			add(filepath.Join(o.repo, "manifests/network/10-edgemesh.conf"), "/usr/lib/NetworkManager/conf.d/10-edgemesh.conf", "", 0o644, "")
+			// The plugin of kubectl is the agent under another name.
 			for _, name := range []string{"kubectl-edgemesh", "kubectl_complete-edgemesh"} {
 				add("edgemesh-agent", "/usr/bin/"+name, content.TypeSymlink, 0o777, "")
 			}

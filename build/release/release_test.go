@@ -281,7 +281,8 @@ func checkDeb(t *testing.T, deb, number string) {
 		want []string
 	}{
 		{[]string{"--field", deb, "Package", "Version", "Architecture", "Depends"}, []string{"Package: edgemesh-agent", "Version: " + number, "Architecture: armhf", "Depends: iptables"}},
-		{[]string{"--contents", deb}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/bin/kubectl-edgemesh -> edgemesh-agent", " ./usr/bin/kubectl_complete-edgemesh -> edgemesh-agent", " ./usr/lib/systemd/system/edgemesh-agent.service", " ./etc/edgemesh/agent.yaml", "2023-11-14",
+		{[]string{"--contents", deb}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/bin/kubectl-edgemesh -> edgemesh-agent", " ./usr/bin/kubectl_complete-edgemesh -> edgemesh-agent", " ./usr/lib/systemd/system/edgemesh-agent.service",
+			" ./usr/lib/systemd/network/10-edgemesh.network", " ./usr/lib/NetworkManager/conf.d/10-edgemesh.conf", " ./etc/edgemesh/agent.yaml", "2023-11-14",
 			" ./usr/share/man/man1/edgemesh-agent.1", " ./usr/share/bash-completion/completions/edgemesh-agent",
 			" ./usr/share/zsh/vendor-completions/_edgemesh-agent", " ./usr/share/fish/vendor_completions.d/edgemesh-agent.fish"}},
 		{[]string{"--info", deb, "conffiles"}, []string{"/etc/edgemesh/agent.yaml"}},

@@ -48,11 +48,11 @@ func checkHost(p Pod, bridge string, filtered bool) error {
 			return differs("bridge %s lacks the gateway %s/%d", bridge, a.Gateway, a.Prefix.Bits())
 		}
 	}
-	name := HostName(p.Owner)
-	host, err := netlink.LinkByName(name)
+	host, err := hostEnd(p.Owner)
 	if err != nil {
-		return differs("host interface %s: %v", name, err)
+		return differs("host interface %s: %v", HostName(p.Owner), err)
 	}
+	name := host.Attrs().Name
 	switch {
 	case host.Attrs().MasterIndex != br.Attrs().Index:
 		return differs("host interface %s is not a port of %s", name, bridge)

@@ -2,6 +2,7 @@ package podlink
 
 import (
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/conf"
@@ -53,12 +55,37 @@ func (p Pod) IPs() []netip.Addr {
 // HostName is the name of the host end of an attachment's veth pair. It is derived from
 // the attachment, so that DEL finds it without stored state.
 func HostName(o ipam.Owner) string {
-	sum := sha256.Sum256([]byte(o.Network + "\x00" + o.ContainerID + "\x00" + o.IfName))
-	return hostPrefix + hex.EncodeToString(sum[:6])
+	sum := ownerSum(o)
+	return HostPrefix + nameCode.EncodeToString(sum[:])[:unix.IFNAMSIZ-1-len(HostPrefix)]
+}
+
+// formerName is the one that releases up to 0.2 gave it: biosdevname names network cards the same way, and they are configured.
+func formerName(o ipam.Owner) string {
+	sum := ownerSum(o)
+	return "em" + hex.EncodeToString(sum[:6])
+}
+
+func ownerSum(o ipam.Owner) [sha256.Size]byte {
+	return sha256.Sum256([]byte(o.Network + "\x00" + o.ContainerID + "\x00" + o.IfName))
+}
+
+var nameCode = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) //nolint:gochecknoglobals // a constant
+
+// hostEnd finds the host end of an attachment, under either name. The error may be a netlink.LinkNotFoundError.
+func hostEnd(o ipam.Owner) (netlink.Link, error) {
+	link, err := netlink.LinkByName(HostName(o))
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		if former, err := netlink.LinkByName(formerName(o)); err == nil {
+			return former, nil
+		}
+	}
+	return link, err
 }
 
 const (
-	hostPrefix = "em"
+	// HostPrefix begins the names of host ends. Programs that configure whatever interface they find leave alone what begins
+	// with veth, or can be made to; the letter m sets ours apart from those of others, which have hexadecimal digits there.
+	HostPrefix = "vethem"
 	tagBytes   = 4
 	// MaxNames bounds a container's ID and the name of its network together, in bytes. Both
 	// are in an interface's alias, which has at most 255 bytes (IFALIASZ - 1); the rest of
@@ -122,14 +149,38 @@ var ErrAttached = errors.New("the container is already attached")
 // Attached reports whether the attachment exists and was started: another ADD for it must
 // leave it alone. One that a failed ADD left unfinished does not count.
 func Attached(o ipam.Owner) (bool, error) {
-	l, err := netlink.LinkByName(HostName(o))
+	l, err := hostEnd(o)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("find interface %s: %w", HostName(o), err)
 	}
-	return l.Attrs().Flags&net.FlagUp != 0, nil
+	return Started(l)
+}
+
+// Started reports whether Start set a host end up, even if another program has set it down since.
+func Started(l netlink.Link) (bool, error) {
+	if l.Attrs().Flags&net.FlagUp != 0 {
+		return true, nil
+	}
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(l.Attrs().Index)
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	req.AddData(msg)
+	answer, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if errors.Is(err, unix.ENODEV) || err == nil && len(answer) != 1 {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at interface %s: %w", l.Attrs().Name, err)
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(answer[0][unix.SizeofIfInfomsg:])
+	if err != nil {
+		return false, fmt.Errorf("attributes of interface %s: %w", l.Attrs().Name, err)
+	}
+	ups := attrs[unix.IFLA_CARRIER_UP_COUNT].Value // a veth has a carrier once both ends are up
+	return len(ups) == 4 && nl.NativeEndian().Uint32(ups) > 0, nil
 }
 
 // Create creates the pod's veth pair, attaches the host end to br without setting it up,
@@ -140,7 +191,7 @@ func Attached(o ipam.Owner) (bool, error) {
 // packets from its address alone.
 func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (host netlink.Link, defaults []netip.Addr, err error) {
 	name := HostName(p.Owner)
-	if err := remove(name); err != nil {
+	if err := remove(p.Owner); err != nil {
 		return nil, nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
@@ -166,7 +217,7 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(ne
 		})
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, remove(name))
+		return nil, nil, errors.Join(err, remove(p.Owner))
 	}
 	return host, defaults, nil
 }
@@ -297,8 +348,12 @@ func (h Host) Living() ([]ipam.Living, error) {
 		if !ok {
 			continue
 		}
+		started, err := Started(l)
+		if err != nil {
+			return nil, err
+		}
 		for _, ip := range a.ips {
-			living = append(living, ipam.Living{IP: ip, Owner: a.owner, Up: l.Attrs().Flags&net.FlagUp != 0,
+			living = append(living, ipam.Living{IP: ip, Owner: a.owner, Up: started,
 				Elsewhere: a.store != "" && a.store != storeTag(h.Store)})
 		}
 	}
@@ -306,10 +361,10 @@ func (h Host) Living() ([]ipam.Living, error) {
 }
 
 // Evict removes an attachment's veth pair. It succeeds if there is none.
-func (Host) Evict(o ipam.Owner) error { return remove(HostName(o)) }
+func (Host) Evict(o ipam.Owner) error { return remove(o) }
 
-func remove(name string) error {
-	link, err := netlink.LinkByName(name)
+func remove(o ipam.Owner) error {
+	link, err := hostEnd(o)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
@@ -318,7 +373,7 @@ func remove(name string) error {
 		fault.Point("link removed")
 	}
 	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("remove interface %s: %w", name, err)
+		return fmt.Errorf("remove interface %s: %w", HostName(o), err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package rtnetlink
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 
 	"edgemesh/agent/host/plan"
 	"edgemesh/cni/conf"
+	"edgemesh/cni/podlink"
 )
 
 // bridgeAlias distinguishes our bridge from a foreign one of the same name, even after its
@@ -122,7 +124,7 @@ func setHairpins(bridge netlink.Link, on bool) error {
 		return err
 	}
 	for _, l := range links {
-		if l.Attrs().MasterIndex != bridge.Attrs().Index || !isPod(l) {
+		if l.Attrs().MasterIndex != bridge.Attrs().Index || !IsPod(l) {
 			continue
 		}
 		if err := ignore(netlink.LinkSetHairpin(l, on), unix.ENODEV); err != nil {
@@ -132,12 +134,13 @@ func setHairpins(bridge netlink.Link, on bool) error {
 	return nil
 }
 
-func isPod(l netlink.Link) bool {
+// IsPod reports whether a link is the host's end of a pod's interface.
+func IsPod(l netlink.Link) bool {
 	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
 }
 
-// diffPorts plugs in pods' interfaces whose bridge was deleted. Everything else about them
-// is as the plugin configured it.
+// diffPorts plugs in pods' interfaces whose bridge was deleted, and sets up those that another program has set down: one that ADD
+// has not started yet is its own. Everything else about them is as the plugin configured it.
 func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
 	links, err := Links()
 	if err != nil {
@@ -146,7 +149,17 @@ func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
 	var out []plan.Change
 	for _, l := range links {
 		a := l.Attrs()
-		if a.MasterIndex != 0 || !isPod(l) {
+		if !IsPod(l) {
+			continue
+		}
+		started, err := podlink.Started(l)
+		if err != nil {
+			return nil, err
+		}
+		if started && a.Flags&net.FlagUp == 0 {
+			out = append(out, plan.Change{What: "set " + a.Name + " up", Do: func() error { return ignore(netlink.LinkSetUp(l), unix.ENODEV) }})
+		}
+		if a.MasterIndex != 0 {
 			continue
 		}
 		out = append(out, plan.Change{What: "plug " + a.Name + " into " + plan.BridgeName, Do: func() error {

@@ -5,6 +5,7 @@
 //	batch.go    many requests in one call
 //	link.go     an interface's addresses, MTU and sysctls; the TUN; what leads to other hosts
 //	bridge.go   the bridge and its ports
+//	others.go   what other programs configure on our interfaces and pods'
 //	vxlan.go    the VXLAN device
 //	rule.go     policy rules
 //	place.go    where our rules stand among those of other programs

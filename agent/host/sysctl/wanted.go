@@ -86,6 +86,11 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 	return diff(want, nil)
 }
 
+// DiffPod compares what the plugin sets for the host's end of a pod's interface.
+func DiffPod(name string) ([]plan.Change, error) {
+	return diff([]setting{{"net/ipv6/conf/" + name + "/disable_ipv6", "1", true}}, nil)
+}
+
 // reverseFilter returns rp_filter and accept_local for an interface of ours. Loose, because an answer
 // may still take the old path after a change; the effective value is the larger of
 // `all` and the interface's. Off where the guard has checked each source: the kernel would look up
