@@ -106,6 +106,7 @@ func (d *doctor) judges() {
 		}),
 		check("controller", 0, func(plan) []findings.Finding { return checkController(d.source.Leaderless()) }),
 		check("host", 0, func(plan) []findings.Finding { return d.kernel.repairs() }),
+		check("conntrack", hostEvery, func(plan) []findings.Finding { return host.Conntrack() }),
 		check("uplink", 0, func(p plan) []findings.Finding {
 			used, _ := d.reach.peers(false)
 			via, _ := proxyOf(d.cfg, d.force.inside) // an error is the check's of the network

@@ -68,6 +68,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "nftables", Seen: ByStatus, Cause: "an nftables rule drops pods' packets, or whether one does is unknown", Remedy: "let the table that it names accept packets from and to the pod ranges"},
 	{ID: "iptables", Seen: ByStatus, Cause: "an iptables rule drops pods' packets, or both backends have rules", Remedy: "delete the rule that it names, or let it accept the pod ranges"},
 	{ID: "input", Seen: ByDoctor, Cause: "the host's firewall keeps other nodes from this node's mesh address", Remedy: "accept the pod ranges as sources"},
+	{ID: "conntrack", Seen: ByStatus, Cause: "the kernel's table of connections is nearly full: once it is, new connections of the host and its pods are dropped", Remedy: "`conntrack -S` and `conntrack -L` say which address opens so many; stop it, or raise `net.netfilter.nf_conntrack_max` in /etc/sysctl.d"},
 	{ID: "ipv6", Seen: ByStatus, Cause: "the node has IPv6 blocks, and its host no IPv6", Remedy: "enable IPv6 on the host, install ip6tables, or give the node IPv4 blocks only"},
 	{ID: "lan", Seen: ByStatus, Cause: "the host can hold no LAN paths: the tunnel carries everything", Remedy: "fix the cause it names, or turn them off on purpose: `lan.native`, `lan.vxlan`"},
 	{ID: "upkeep", Seen: ByStatus, Cause: "what this node sends and receives by itself takes more than 100 MB a month of a metered uplink", Remedy: "upgrade relays and peers to this release; in Kubernetes run the controller; `status` shows the rate, `edgemesh_upkeep_bytes_total` the purposes"},

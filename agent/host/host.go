@@ -11,6 +11,7 @@
 //	check.go    what doctor and status report
 //	foreign.go  probes through the host's own firewall, and what drops them
 //	undone.go   repairs that another program undoes
+//	conntrack.go the kernel's table of connections, when it is full
 //	others.go   what other programs configure on our interfaces
 //	watch.go    changes that the kernel announces
 package host

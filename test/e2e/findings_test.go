@@ -275,6 +275,7 @@ var elsewhere = map[string]string{
 	"lan-global":      "TestGlobalUnderlay",
 	"ports":           "TestStartDegraded",
 	"host-ports":      "TestConflist",
+	"conntrack":       "TestConntrackFull",             // a namespace's table, which takes a quarter of a million connections
 	"interfaces":      "TestOthersConfigureInterfaces", // it is over ten minutes after the last removal
 	"captive-portal":  "TestPortal",
 	"resolver":        "TestServersOfNow", // it needs a container

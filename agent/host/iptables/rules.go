@@ -71,7 +71,7 @@ func chainsOf(f plan.Family) []chain {
 		{table: "nat", name: chainNAT, hook: "POSTROUTING", rules: natRules(f)},
 	}...)
 	if f.Outside { // else package nft has it
-		out = append(out, chain{table: "mangle", name: chainOutside, hook: "POSTROUTING", rules: expand(f, "-o lo -j RETURN", "-d {range} ! -o {ours} -j DROP")})
+		out = append(out, chain{table: "mangle", name: chainOutside, hook: "POSTROUTING", rules: outsideRules(f)})
 	}
 	if rules := inputRules(f); len(rules) > 0 {
 		out = append(out, chain{table: "mangle", name: chainInput, hook: "INPUT", rules: rules})
@@ -110,6 +110,7 @@ func expand(f plan.Family, lines ...string) []string {
 		words["unconfigured"] = []string{"fe80::/10", "::/128"}
 		words["icmp"] = []string{"ipv6-icmp"}
 		words["link-local"] = []string{"fe80::/10"}
+		words["discovery"] = []string{"135", "136"} // neighbour solicitation and advertisement (RFC 4861, section 4)
 	} else {
 		words["loopback"] = []string{"127.0.0.0/8"} // IPv6's is never routed
 		words["everyone"] = []string{"224.0.0.0/4", "255.255.255.255/32"}
@@ -324,6 +325,16 @@ func mssRules(f plan.Family) []string {
 		"-o {tun} {opens} -j TCPMSS --clamp-mss-to-pmtu",
 		"-i {vxlan} {opens} -j TCPMSS --clamp-mss-to-pmtu",
 		"-o {vxlan} {opens} -j TCPMSS --clamp-mss-to-pmtu",
+	)
+}
+
+// outsideRules drop what would leave for the pod ranges over other programs' interfaces, as package nft's chain outside does; what
+// this host's own neighbour discovery sends names addresses of the ranges and carries nothing of pods.
+func outsideRules(f plan.Family) []string {
+	return expand(f,
+		"-o lo -j RETURN",
+		"-p ipv6-icmp -m icmp6 --icmpv6-type {discovery} -m addrtype --src-type LOCAL -j RETURN",
+		"-d {range} ! -o {ours} -j DROP",
 	)
 }
 
