@@ -146,6 +146,7 @@ func (l *lab) nodesSend(v version) {
 	}{
 		{"node", node, v.far, serverPort}, {"node to a Service", l.listen(l.node, anyOf(v), 0), service, servicePort}, {"LAN host to a NodePort", lan, v.nodeLAN, nodePort},
 	}
+	run(t, "ping -w 10 -c 1 "+v.lanHost) // a neighbour that is not known yet may cost a packet
 	say(node, "open", v.far, serverPort) // the same packet where nothing is closed
 	l.receive(there, "open")
 	say(pod, "open to a Service", service, servicePort) // its connection continues, in the pod's name
