@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -36,17 +37,19 @@ func newIPv6Pair(t *testing.T, kind lab.NAT) *pair {
 func (p *pair) until(t *testing.T, d time.Duration, is func(n1, n2 lab.PeerStatus) error) time.Duration {
 	t.Helper()
 	start, ctx := time.Now(), within(t, d)
+	var last error // is's: a call that the end of the time cuts says nothing
 	ok(t, lab.Until(ctx, 50*time.Millisecond, func() error {
 		_ = tryCurl(ctx, p.pod1.NS, p.pod2, pairs(p.pod1, p.pod2)[0][1], pairs(p.pod1, p.pod2)[0][0], time.Second)
 		one, err := p.n1.Status(ctx)
 		if err != nil {
-			return err
+			return errors.Join(last, err)
 		}
 		two, err := p.n2.Status(ctx)
 		if err != nil {
-			return err
+			return errors.Join(last, err)
 		}
-		return is(one.Peer(p.n2.Name), two.Peer(p.n1.Name))
+		last = is(one.Peer(p.n2.Name), two.Peer(p.n1.Name))
+		return last
 	}))
 	return time.Since(start)
 }

@@ -148,6 +148,13 @@ func TestDoctorOfVersions(t *testing.T) {
 		}
 	}
 	r.Process.Kill()
+	ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond, func() error {
+		s, err := n.Status(t.Context())
+		if err == nil && slices.ContainsFunc(s.Relays, func(r lab.RelayStatus) bool { return r.Connected }) {
+			err = errors.New("the node has not noticed that its relay has ended")
+		}
+		return err
+	}))
 	code, all := doctorOf(t, n)
 	if i := slices.IndexFunc(all, func(f finding) bool { return f.Check == "relay-unreachable" }); code != 1 || i < 0 || !strings.Contains(all[i].Remedy, "start edgemesh-relay there") {
 		t.Errorf("the relay does not run: exit code %d: %+v", code, all)
