@@ -22,6 +22,7 @@ import (
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/p2p/who/refusals"
@@ -32,6 +33,7 @@ import (
 type server struct {
 	host    *plainhost.Host
 	service *relayservice.Service
+	clones  *clones.Witness
 	seen    *stun.Service // answers members' STUN requests
 	gater   *members.Gater
 	access  access
@@ -40,6 +42,8 @@ type server struct {
 	refused *refusals.Book
 	log     *slog.Logger
 
+	stop     context.CancelFunc // ends what spawn runs
+	spawned  sync.WaitGroup
 	announce []ma.Multiaddr
 	listen   atomic.Pointer[[]ma.Multiaddr] // as bound, ports known
 }
@@ -135,6 +139,14 @@ func (v *server) start(c config) error {
 	if v.seen, err = stun.Start(v.host.QUIC.ConnManager, bound, v.log); err != nil {
 		return err
 	}
+	var ctx context.Context
+	ctx, v.stop = context.WithCancel(context.Background())
+	v.clones = &clones.Witness{Host: v.host, Judged: v.isMember, Log: v.log, Spawn: v.spawn, Found: func(p clones.Pair, again bool) {
+		p.Report(v.log, v.gater.View().Name(p.Peer), again)
+	}}
+	if err = v.clones.Start(ctx); err != nil {
+		return err
+	}
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
 		IsMember: v.isMember,
@@ -149,11 +161,14 @@ func (v *server) start(c config) error {
 			return choice.Share(view.Len(), len(view.Relays()))
 		},
 		Relays:  func() []peer.AddrInfo { return v.gater.View().Relays() },
-		Refused: v.refuse,
+		Refused: v.refuse, StandsBy: v.clones.StandsBy,
 		Metrics: v.metrics,
 	})
 	return err
 }
+
+// spawn runs f until close.
+func (v *server) spawn(f func()) bool { v.spawned.Go(f); return true }
 
 // refuse counts a refusal, and reports it.
 func (v *server) refuse(reason string, p peer.ID, from string) {
@@ -251,5 +266,9 @@ func (v *server) close() error {
 		errs = append(errs, v.service.Close())
 	}
 	errs = append(errs, v.host.Close())
+	if v.stop != nil {
+		v.stop()
+	}
+	v.spawned.Wait()
 	return errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -89,6 +90,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 	if purge {
 		errs = append(errs,
 			removeFile(cfg.StateDir, identity.KeyFile),
+			removeFile(cfg.StateDir, clones.HardwareFile),
 			removeFile(cfg.StateDir, snapshot.ChangesFile),
 			removeFile(cfg.StateDir, snapshot.File),
 			removeFile(cfg.StateDir, kube.MemoryFile),

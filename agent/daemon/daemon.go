@@ -12,6 +12,7 @@
 //	passon.go      signed statements to and from other members; hung.go: loops that hang
 //	ranges.go      ranges that the host itself needs stay out of force
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
+//	twin.go        another machine with this node's key, or a peer's
 //	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself
 //	known.go       who this node is by its key, and its own pods while that does not let it join; ports that are taken
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages
@@ -72,6 +73,7 @@ import (
 	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/socket"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -87,6 +89,7 @@ type daemon struct {
 	opts       Options
 	dog        *watchdog.Watchdog
 	id         peer.ID
+	original   bool // the key was made on this machine
 	log        *slog.Logger
 	source     source.Source
 	book       *signed.Book // nil: no key is pinned
@@ -184,6 +187,10 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	if err != nil {
 		return badKeyError{keyError(err)}
 	}
+	original, err := clones.Remember(cfg.StateDir, "/")
+	if err != nil {
+		o.Log.Warn("if this machine is copied, its hardware does not tell which one keeps the node's traffic", "err", err)
+	}
 	id, err := peer.IDFromPrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
@@ -192,7 +199,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	if err != nil {
 		return configError(err)
 	}
-	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New()}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), original: original}
 	memory.AfterStart()
 	via, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
@@ -325,7 +332,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		}
 	}()
 	if err := d.openPorts(nodeConfig{
-		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, log: d.log,
+		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, original: d.original, log: d.log,
 	}); err != nil {
 		return err
 	}
@@ -335,7 +342,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	processors.Limit()
 	d.kernel.host = host.New(host.Config{StateDir: d.cfg.StateDir, ToTUN: d.device.toKernel, Log: d.log.With("part", "host")})
 	d.lan = newLANPaths(lanConfig{
-		self: p.Self.PeerID, lan: d.cfg.LAN, keep: p.Host.Keep, host: d.kernel.host,
+		self: p.Self.PeerID, lan: d.cfg.LAN, keep: p.Host.Keep, standsBy: d.node.StandsBy, host: d.kernel.host,
 		peers: lanPeers{d.node, d.force.current}, log: d.log.With("part", "lan"),
 	})
 	d.kernel.canHold = d.lan.setCapabilities
@@ -411,6 +418,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	wg.Go(func() { m.onConfirmed(ctx) })
 	wg.Go(func() { m.retryRefused(ctx) })
+	wg.Go(func() { m.followStandby(ctx) })
 	repair := repairer{kernel: d.kernel, node: d.node, relay: d.cfg.Relay, source: d.source, socket: ctl, followMesh: followMesh,
 		loop: d.dog.Loop("kernel repair"), ready: d.dog.Ready, log: d.log}
 	d.dog.Watch("tunnel", d.tunnel.Watch)

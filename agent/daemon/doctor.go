@@ -98,6 +98,7 @@ func (d *doctor) judges() {
 		check("loops", 0, func(plan) []findings.Finding { return hungLoops(d.dog) }),
 		check("start", 0, func(plan) []findings.Finding { return d.noted }),
 		check("key", hostEvery, func(plan) []findings.Finding { return []findings.Finding{d.checkKey()} }),
+		check("clone", 0, func(plan) []findings.Finding { return checkClones(d.node, d.cfg) }),
 		check("secrets", hostEvery, func(plan) []findings.Finding { return checkSecrets(d.cfg) }),
 		check("resolver", hostEvery, func(plan) []findings.Finding { return checkResolver(d.names) }),
 		check("membership", 0, func(p plan) []findings.Finding {

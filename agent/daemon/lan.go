@@ -38,12 +38,13 @@ const (
 
 // lanConfig is what the search for LAN paths needs of the agent.
 type lanConfig struct {
-	self  mesh.PeerID
-	lan   config.LAN
-	keep  bool // another plugin has the pods: no LAN paths, for good
-	host  *host.Host
-	peers lanPeers
-	log   *slog.Logger
+	self     mesh.PeerID
+	lan      config.LAN
+	standsBy func() bool // another machine has this node's key and keeps its traffic
+	keep     bool        // another plugin has the pods: no LAN paths, for good
+	host     *host.Host
+	peers    lanPeers
+	log      *slog.Logger
 }
 
 // lanPaths joins the search for native and VXLAN paths to the rest of the agent. When the
@@ -115,6 +116,8 @@ func (l *lanPaths) open(gateways [2]netip.Addr) {
 func (l *lanPaths) off(p mesh.Plan) (noNative, noVXLAN string) {
 	both := ""
 	switch {
+	case l.standsBy():
+		both = "another machine has this node's key and keeps its traffic"
 	case p.Encrypted:
 		both = "encryption: always"
 	case l.keep:

@@ -31,7 +31,7 @@ func TestPortOfOtherGateways(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	force := &inForce{now: plan{Plan: of("10.244.1.0/24")}}
 	l := newLANPaths(lanConfig{
-		lan: config.LAN{Native: true}, host: host.New(host.Config{StateDir: t.TempDir(), Log: log}), log: log,
+		lan: config.LAN{Native: true}, standsBy: func() bool { return false }, host: host.New(host.Config{StateDir: t.TempDir(), Log: log}), log: log,
 		peers: lanPeers{node: &p2p.Node{}, plan: force.current},
 	})
 	defer l.close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -55,7 +56,9 @@ type nodeConfig struct {
 	counts  *counts
 	upkeep  *upkeep.Budget
 	metered func() bool
-	log     *slog.Logger
+	// original: the key was made on this machine.
+	original bool
+	log      *slog.Logger
 }
 
 // openNode opens the ports to the other members.
@@ -72,7 +75,9 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 	if err != nil {
 		return nil, configError(err)
 	}
+	name, _ := os.Hostname()
 	node, err := p2p.New(p2p.Config{
+		Original: n.original, HostName: name,
 		Key: n.key, Listen: cfg.Listen, Announced: cfg.Relay.Announce, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
 		PortGuessing: cfg.Punch.Guess == config.GuessAuto, Metered: n.metered, Upkeep: n.upkeep, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,

@@ -24,6 +24,7 @@ import (
 	"edgemesh/tunnel/p2p/path/mdns"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/p2p/who/refusals"
@@ -48,13 +49,13 @@ func newGate(cfg Config, g *members.Gater, refused *refusals.Book) (*gate.Gate, 
 
 // newHost makes the libp2p host. announce is what identify and the DHT say about this node
 // in place of whatever libp2p has found.
-func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, keys identity.Renewal, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
+func newHost(d *dialer.Dialer, g *members.Gater, gate *gate.Gate, keys identity.Renewal, instance string, announce func() []ma.Multiaddr) (*plainhost.Host, error) {
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, err
 	}
 	h, err := d.Host(plainhost.Config{
-		UserAgent: "edgemesh-agent",
+		UserAgent: clones.Agent("edgemesh-agent", instance),
 		Muxer: identity.Muxer().Quiet(func(p peer.ID, at net.Addr) time.Duration {
 			switch {
 			case !g.View().IsRelay(p):
@@ -180,6 +181,7 @@ func (n *Node) startRelay(h *plainhost.Host, cfg Config) error {
 		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
 		Share:    func() int { return choice.Share(n.gater.View().Len(), len(n.gater.View().Relays())) },
 		Relays:   n.relays.Infos,
+		StandsBy: n.copies.witness.StandsBy,
 		Refused:  func(why string, p peer.ID, from string) { metrics.Refuse(why); n.refused.Refuse(why, p, from) },
 	})
 	return err

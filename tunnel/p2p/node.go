@@ -7,6 +7,7 @@
 //	node.go        the node: how it begins and ends, and what its owner can request of it
 //	host.go        the libp2p host, and what else is made of the configuration
 //	status.go      what an operator is shown
+//	copies.go      another machine with a key, this node's or a peer's
 //	tasks.go       goroutines and the clock
 //	counting.go    queries of what the NAT does, counted
 //	errors.go      errors of the rooms that the owner of a node may see
@@ -64,6 +65,7 @@ import (
 	"edgemesh/tunnel/p2p/path/reach"
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/lookup"
 	"edgemesh/tunnel/p2p/who/members"
@@ -79,6 +81,10 @@ type Config struct {
 	// Announced are addresses that lead to this node although no interface has them, as behind a 1:1 NAT.
 	Announced  []ma.Multiaddr
 	Membership members.Membership
+	// Original reports that this is the machine on which Key was made, and HostName is its name: what is said where another one has
+	// the same key.
+	Original bool
+	HostName string
 	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
 	// 0 sets none.
 	SocketMark uint32
@@ -144,7 +150,9 @@ type Node struct {
 	puncher *punch.Puncher
 	peers   *peers.Table
 	mark    uint32
-	sources sync.Map // network.Conn → netip.Addr: where packets of QUIC leave from that no address is bound to
+	copies  *copies
+	want    *members.View // guarded by copies.using, as is what is in force of it
+	sources sync.Map      // network.Conn → netip.Addr: where packets of QUIC leave from that no address is bound to
 }
 
 // New starts a node. It returns an error that wraps ErrListen and names the
@@ -172,6 +180,7 @@ func New(cfg Config) (*Node, error) {
 		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
 	}
 	n.makeLower(self, cfg)
+	n.makeCopies(cfg)
 	if err = n.listen(cfg); err == nil {
 		n.makeUpper(self, cfg)
 		err = n.start(cfg.Names)
@@ -226,6 +235,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 			}
 		},
 		NewAddress: n.mapper.Again, Refusal: n.join.Refusal, Carried: wake.NewOne(),
+		Clone: func() *clones.Pair { return n.copies.notice() }, Cloned: func(c network.Conn, p *clones.Pair) { n.copies.hear(c, p) },
 	})
 	n.sense = sense.New(sense.Config{
 		Servers: func() []netip.AddrPort {
@@ -252,11 +262,11 @@ func (n *Node) listen(cfg Config) error {
 	if n.gate, err = newGate(cfg, n.gater, n.refused); err != nil {
 		return err
 	}
-	h, err := newHost(n.dialer, n.gater, n.gate, cfg.keys, n.announce)
+	h, err := newHost(n.dialer, n.gater, n.gate, cfg.keys, n.copies.place.Instance, n.announce)
 	if err != nil {
 		return err
 	}
-	n.h = h
+	n.h, n.copies.witness.Host = h, h
 	if err := n.dialer.Listen(h.Swarm, cfg.Listen); err != nil {
 		return err
 	}
@@ -314,7 +324,11 @@ func (n *Node) start(names *resolve.Names) error {
 	if err := n.relays.Start(ctx, n.h, n.peers.Circuits()); err != nil {
 		return err
 	}
+	if err := n.copies.witness.Start(ctx); err != nil {
+		return err
+	}
 	n.peers.Run()
+	spawn(func() { n.standBy(ctx) })
 	if n.upkeep != nil {
 		spawn(func() { n.upkeep.Run(ctx.Done()) })
 	}
@@ -345,6 +359,7 @@ func (n *Node) start(names *resolve.Names) error {
 		spawn(func() { n.mapper.Run(ctx) })
 	}
 	n.onPath(identity.PathProtocol, func(c *paths.Conn, s network.Stream) { c.Probes.Answer(s) })
+	n.h.SetStreamHandler(identity.InstanceProtocol, n.copies.place.Answer)
 	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.AnswerPunch)
 	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.Reports.Receive)
 	n.h.Network().Notify(&network.NotifyBundle{
@@ -382,6 +397,7 @@ func (n *Node) connected(c network.Conn) {
 		}
 		n.relays.Wake(p)
 	}
+	n.copies.isKnown()
 	n.follow(c, v)
 	n.dialer.Taken(c, n.peers.Conn(c) != nil || v.IsRelay(p))
 }
@@ -483,9 +499,18 @@ func (n *Node) ListenAddrs() []ma.Multiaddr { return n.dialer.ListenAddrs() }
 func (n *Node) SetMembership(m members.Membership) { n.use(members.NewView(n.ID(), m)) }
 
 // ChangeMembership makes c of the membership in force, likewise. Calls of the two must not overlap.
-func (n *Node) ChangeMembership(c members.Change) { n.use(n.gater.View().With(c)) }
+func (n *Node) ChangeMembership(c members.Change) { n.use(n.want.With(c)) }
 
 func (n *Node) use(v *members.View) {
+	n.copies.using.Lock()
+	defer n.copies.using.Unlock()
+	n.want = v
+	n.enforce()
+}
+
+// enforce puts what is wanted in force, or what is left of it while this node stands by. The caller holds copies.using.
+func (n *Node) enforce() {
+	v := n.copies.reduce(n.want)
 	n.gater.SetView(v)
 	for _, c := range n.h.Network().Conns() {
 		if !v.Known(c.RemotePeer()) || !v.Outside(c.RemoteMultiaddr()) {

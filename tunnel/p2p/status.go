@@ -72,7 +72,11 @@ func (n *Node) Refused() map[string]uint64 {
 func (n *Node) Carried() map[paths.Kind]peers.Carried { return peers.CarriedBy(n.peers) }
 
 // Members is how many members there are besides this node.
-func (n *Node) Members() int { return n.gater.View().Len() }
+func (n *Node) Members() int {
+	n.copies.using.Lock()
+	defer n.copies.using.Unlock()
+	return n.want.Len()
+}
 
 // Handshakes is how many may run at a time, and how many do.
 func (n *Node) Handshakes() (all, now int) { return n.gate.Handshakes() }

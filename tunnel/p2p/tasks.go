@@ -59,7 +59,8 @@ func sinceBoot() ladder.Time {
 
 // tuned is what tests choose.
 type tuned struct {
-	now   func() ladder.Time // nil: sinceBoot
-	renew time.Duration      // of packets' keys; 0: packet's
-	keys  identity.Renewal   // of TCP connections
+	now          func() ladder.Time // nil: sinceBoot
+	renew        time.Duration      // of packets' keys; 0: packet's
+	keys         identity.Renewal   // of TCP connections
+	standbyEvery time.Duration      // 0: standbyEvery
 }

@@ -15,6 +15,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/nat/targets"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/members"
 )
 
@@ -47,6 +48,9 @@ type Config struct {
 	// Refusal says why a relay does not serve this node, where that is known better than from what failed.
 	Refusal    func(peer.ID) error
 	NewAddress func()
+	// Clone is what peers are sent of another machine with this node's key, nil for nothing; Cloned takes what a peer sends of its own.
+	Clone  func() *clones.Pair
+	Cloned func(network.Conn, *clones.Pair)
 	// Carried is woken when a path that is new, or was quiet, carries data: traffic through relays is looked at more often.
 	Carried wake.One
 }

@@ -16,6 +16,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -35,7 +36,8 @@ const (
 // message is what one side sends the other about its relays: one JSON document on a stream of its own, after a
 // connection was made and when its reservations change. Who takes it closes the stream; who does not, resets it.
 type message struct {
-	Relays []entry `json:"relays"`
+	Relays []entry      `json:"relays"`
+	Clone  *clones.Pair `json:"clone,omitempty"` // another machine has the sender's key
 }
 
 // entry is one relay as the sender sees it.
@@ -49,6 +51,7 @@ type entry struct {
 type report struct {
 	rtt  map[peer.ID]time.Duration
 	held map[peer.ID]bool
+	pair *clones.Pair
 }
 
 // Reports are exchanged with peers, so that both ends of a circuit know which relay suits them.
@@ -78,7 +81,7 @@ func (r *Reports) message() message {
 		}
 	}
 	all := append(held, others...)
-	return message{all[:min(len(all), maxReported)]}
+	return message{all[:min(len(all), maxReported)], r.Clone()}
 }
 
 // Send tells the peer at the other end of conn. It does not block.
@@ -176,6 +179,11 @@ func (r *Reports) sendAll() {
 	if same {
 		return
 	}
+	r.Again()
+}
+
+// Again sends every connected peer a message, whose clone is new.
+func (r *Reports) Again() {
 	for _, conn := range r.Peers.Conns() {
 		r.Send(conn)
 	}
@@ -191,6 +199,7 @@ func (r *Reports) Receive(s network.Stream) {
 	r.mu.Lock()
 	r.of[s.Conn().RemotePeer()] = got
 	r.mu.Unlock()
+	r.Cloned(s.Conn(), got.pair)
 	_ = s.Close()
 }
 
@@ -213,7 +222,7 @@ func parseReport(b []byte) (*report, bool) {
 	if err := json.Unmarshal(b, &m); err != nil || len(m.Relays) > maxReported {
 		return nil, false
 	}
-	r := &report{rtt: make(map[peer.ID]time.Duration), held: make(map[peer.ID]bool)}
+	r := &report{rtt: make(map[peer.ID]time.Duration), held: make(map[peer.ID]bool), pair: m.Clone}
 	for _, e := range m.Relays {
 		id, err := peer.Decode(e.ID)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 
@@ -64,6 +65,8 @@ type Config struct {
 	Relays func() []peer.AddrInfo
 	// Refused is called for every request that is refused, with the reason, the peer, and its address.
 	Refused func(reason string, p peer.ID, from string)
+	// StandsBy reports whether a connection is of a machine that stands by for another one with its key; nil: none is.
+	StandsBy func(network.Conn) bool
 	// Metrics is notified of circuits and reservations.
 	Metrics relayv2.MetricsTracer
 

@@ -47,6 +47,9 @@ func Start(c Config) (*Service, error) {
 	if c.Refused == nil {
 		c.Refused = func(string, peer.ID, string) {}
 	}
+	if c.StandsBy == nil {
+		c.StandsBy = func(network.Conn) bool { return false }
+	}
 	c.look = cmp.Or(c.look, stallTime/stallLooks)
 	if c.Controllers.Is == nil {
 		c.Controllers.Is = func(peer.ID) bool { return false }
@@ -62,7 +65,7 @@ func Start(c Config) (*Service, error) {
 	}
 	var err error
 	served := func(p peer.ID) bool { return c.IsMember(p) || c.Controllers.Is(p) }
-	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host}, s.traffic}, c.Limits, served, &s.counter,
+	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host, c.StandsBy}, s.traffic}, c.Limits, served, &s.counter,
 		relayv2.WithResources(c.Limits.resources()),
 		relayv2.WithACL(&acl{isMember: c.IsMember, controllers: c.Controllers, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
 		// Private addresses are wanted too: relays inside a company's network.

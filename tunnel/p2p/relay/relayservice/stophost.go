@@ -20,7 +20,10 @@ import (
 // member keeps a TCP and a QUIC connection to its relay; the swarm would take
 // whichever has more streams, TCP is the faster one (2.2 against 1.2 Gbit/s)
 // and BBR bears loss.
-type stopHost struct{ host.Host }
+type stopHost struct {
+	host.Host
+	standsBy func(network.Conn) bool // for another machine with its key
+}
 
 // stopStagger is how long a connection has to answer before the next one is tried
 // beside it: one that died unseen must not keep a circuit from its end.
@@ -32,7 +35,9 @@ func (h stopHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.ID)
 	ends := h.Network().ConnsToPeer(p)
 	slices.Reverse(ends) // newest first: an older one may belong to an address the member has lost
 	slices.SortStableFunc(ends, func(a, b network.Conn) int { return cmp.Compare(rank(a), rank(b)) })
-	ends = slices.DeleteFunc(ends, func(c network.Conn) bool { return c.IsClosed() || endpoint.IsCircuit(c.RemoteMultiaddr()) })
+	ends = slices.DeleteFunc(ends, func(c network.Conn) bool {
+		return c.IsClosed() || endpoint.IsCircuit(c.RemoteMultiaddr()) || h.standsBy(c)
+	})
 	if len(ends) == 0 || len(pids) != 1 {
 		return nil, network.ErrNoConn
 	}

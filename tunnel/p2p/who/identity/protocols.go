@@ -24,6 +24,8 @@ const (
 	// LoadProtocol queries whether a relay is crowded: the answer is LoadUnknown and a line's end, then perhaps
 	// LoadCrowded and another.
 	LoadProtocol protocol.ID = "/edgemesh/load/1"
+	// InstanceProtocol has two places of one key answer at the same time (package clones).
+	InstanceProtocol protocol.ID = "/edgemesh/instance/1"
 	// LANProtocol exchanges what native and VXLAN paths need.
 	LANProtocol protocol.ID = "/edgemesh/lan/1"
 	// ObserveProtocol reports a member's paths to another one.
@@ -45,7 +47,7 @@ const (
 // number behind the last slash counts what two versions cannot say to each other.
 func Protocols() []protocol.ID {
 	return []protocol.ID{
-		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol,
+		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
 		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

@@ -79,6 +79,19 @@ func (r *View) With(c Change) *View {
 	return next
 }
 
+// Reduced is the view of a node that stands by for another one: at most relays, and one member if it is one.
+func (r *View) Reduced(relays bool, member peer.ID) *View {
+	next := *r
+	next.names = newNames()
+	if name, ok := r.names.get(member); ok && relays {
+		next.names = next.names.with(nil, []Member{{ID: member, Name: name}})
+	}
+	if !relays {
+		next.order, next.relays = nil, nil
+	}
+	return &next
+}
+
 // IsMember reports whether p is a member.
 func (r *View) IsMember(p peer.ID) bool { _, ok := r.names.get(p); return ok }
 
