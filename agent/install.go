@@ -64,7 +64,7 @@ before, and an agent must have run here, because its block is known only then.`,
 			if err != nil {
 				return fmt.Errorf("find this binary: %w", err)
 			}
-			o.Binary = self
+			o.Binary, o.Forget = self, daemon.Forget
 			if o.Root == "/" {
 				o.Version = apiVersion
 				o.TUN = tun.Available
@@ -79,6 +79,7 @@ before, and an agent must have run here, because its block is known only then.`,
 	c.Flags().StringVar(&o.Image, "image", "", "image of the static pod (default: the one of this release)")
 	c.Flags().StringVar(&o.NodeName, "node-name", "", "the node's name, if it differs from the host name")
 	c.Flags().StringVar(&o.Membership, "membership", "", "membership file to put into a new configuration")
+	c.Flags().BoolVar(&o.IfCloned, "if-cloned", false, "give a copied machine, whose hardware is not that on which its key was made, a new key")
 	c.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig to put into a new configuration (default: kubelet's, if it exists)")
 	c.Flags().StringVar((*string)(&o.NodeIP), "node-ip", "", "have kubelet report the node's mesh address: on, or off to take that back (default: as it is)")
 	c.Flags().Lookup("node-ip").NoOptDefVal = string(install.NodeIPMesh)

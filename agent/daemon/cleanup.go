@@ -89,17 +89,21 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 	}
 	if purge {
 		errs = append(errs,
-			removeFile(cfg.StateDir, identity.KeyFile),
-			removeFile(cfg.StateDir, clones.HardwareFile),
-			removeFile(cfg.StateDir, snapshot.ChangesFile),
-			removeFile(cfg.StateDir, snapshot.File),
-			removeFile(cfg.StateDir, kube.MemoryFile),
+			Forget(cfg.StateDir),
 			removeFile(cfg.StateDir, config.PortFile),
-			removeFile(cfg.StateDir, addressFile),
 			removeFile(cfg.StateDir, routersFile),
 			removeFile(cfg.StateDir, namesFile),
 			removeFile(cfg.StateDir, version.StateFile),
 			removeFile(cfg.StateDir, lockFile))
+	}
+	return errors.Join(errs...)
+}
+
+// Forget removes who the node of a state directory is, and what was known by it: the next start makes a new key.
+func Forget(stateDir string) error {
+	var errs []error
+	for _, name := range []string{identity.KeyFile, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
+		errs = append(errs, removeFile(stateDir, name))
 	}
 	return errors.Join(errs...)
 }

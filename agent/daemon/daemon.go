@@ -12,7 +12,7 @@
 //	passon.go      signed statements to and from other members; hung.go: loops that hang
 //	ranges.go      ranges that the host itself needs stay out of force
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
-//	twin.go        another machine with this node's key, or a peer's
+//	clones.go      another machine with this node's key, or a peer's
 //	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself
 //	known.go       who this node is by its key, and its own pods while that does not let it join; ports that are taken
 //	open.go        the node's ports, the TUN, the CNI directories; translate.go: configuration for other packages

@@ -25,6 +25,8 @@ import (
 	"edgemesh/internal/secretfile"
 	"edgemesh/manifests"
 	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/who/clones"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Form is how the agent is started.
@@ -60,6 +62,10 @@ type Options struct {
 	Membership string // path of cluster.yaml
 	Kubeconfig string // instead of it
 	Server     string // instead of both; all empty: kubelet's kubeconfig, if it exists, or on an edge of KubeEdge MetaServer
+
+	IfCloned bool // a machine whose hardware is not the key's gets a new identity
+	// Forget removes the identity, and what was known by it, from a state directory.
+	Forget func(stateDir string) error
 
 	NodeIP NodeIP // what becomes of kubelet's --node-ip
 
@@ -143,6 +149,9 @@ func Install(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(i.path(o.StateDir), 0o700); err != nil {
 		return err
 	}
+	if err := i.ifCloned(); err != nil {
+		return err
+	}
 	if o.Form != DaemonSet {
 		err = errors.Join(i.configure(text), i.exclude(ctx))
 	}
@@ -156,6 +165,28 @@ func Install(ctx context.Context, o Options) error {
 		err = i.installPod(pod)
 	}
 	return errors.Join(err, i.setNodeIP(ctx, nodeIP), i.done())
+}
+
+// ifCloned makes a copied machine one of its own, if that is wanted.
+func (i *installer) ifCloned() error {
+	if !i.o.IfCloned {
+		return nil
+	}
+	dir := i.path(i.o.StateDir)
+	matches, known := clones.Compare(dir, i.o.Root)
+	switch {
+	case !exists(filepath.Join(dir, identity.KeyFile)):
+		return nil
+	case !known:
+		i.say("whether this machine is a copy cannot be seen: %s has no fingerprint of the hardware, which the agent writes when it starts, or this host shows nothing of its hardware; the key stays. On a copy, remove %s and membership.json there", i.o.StateDir, identity.KeyFile)
+		return nil
+	case matches:
+		i.say("this is the machine on which its key was made: the key stays")
+		return nil
+	}
+	i.say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one", i.o.StateDir)
+	i.todo = append(i.todo, fmt.Sprintf("register the new peer ID, which `edgemesh-agent id --state-dir %s` prints, and set nodeName in %s if it names the original", i.o.StateDir, config.DefaultPath))
+	return i.o.Forget(dir)
 }
 
 func (i *installer) check() error {

@@ -17,6 +17,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"
+	"edgemesh/tunnel/p2p/who/clones"
 )
 
 // box is a host in a directory, and the agent's binaries to install.
@@ -444,5 +445,52 @@ func TestNodeNameIsWritten(t *testing.T) {
 	b.install()
 	if c := b.tree()[config.DefaultPath]; !strings.Contains(c, fmt.Sprintf("nodeName: %q\n", name)) {
 		t.Errorf("the configuration: %q", c)
+	}
+}
+
+// TestIfCloned: on a copied machine the key is forgotten, elsewhere it stays.
+func TestIfCloned(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wanted      bool
+		fingerprint string // "": none
+		gone        bool
+	}{
+		"the original":       {true, "same", false},
+		"a copy":             {true, "other", true},
+		"not wanted":         {false, "other", false},
+		"an older key":       {true, "", false},
+		"nothing to be read": {true, "no hardware", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, Systemd)
+			dir := filepath.Join(b.o.Root, b.o.StateDir)
+			key := filepath.Join(dir, "identity.key")
+			write(t, key, "key")
+			serial := filepath.Join(b.o.Root, "sys/class/dmi/id/product_uuid")
+			write(t, serial, "uuid-1")
+			if tc.fingerprint != "" {
+				if _, err := clones.Remember(dir, b.o.Root); err != nil {
+					t.Fatal(err)
+				}
+			}
+			switch tc.fingerprint {
+			case "other":
+				write(t, serial, "uuid-2")
+			case "no hardware":
+				if err := os.Remove(serial); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.o.IfCloned, b.o.Forget = tc.wanted, func(dir string) error { return os.Remove(filepath.Join(dir, "identity.key")) }
+			if err := Install(t.Context(), b.o); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(key); errors.Is(err, fs.ErrNotExist) != tc.gone {
+				t.Errorf("the key: %v; want it gone: %v\n%s", err, tc.gone, &b.out)
+			}
+			if tc.gone != strings.Contains(b.out.String(), "register the new peer ID") {
+				t.Errorf("it says:\n%s", &b.out)
+			}
+		})
 	}
 }

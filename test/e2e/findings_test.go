@@ -257,7 +257,7 @@ var elsewhere = map[string]string{
 	"relay-unreachable": "TestFaults", "udp": "TestFaults", "nftables": "TestFaults", "iptables": "TestFaults", "tun": "TestFaults",
 	"forwarding": "TestFaults", "routes": "TestFaults", "way": "TestFaults", "addresses": "TestFaults", "clock": "TestFaults",
 	"pool": "TestFaults", "membership": "TestFaults", "key": "TestFaults", "owner": "TestFaults",
-	"uplink": "TestFaultsOfPaths", "peer-offline": "TestFaultsOfPaths",
+	"clone": "TestClone", "uplink": "TestFaultsOfPaths", "peer-offline": "TestFaultsOfPaths",
 	"hung-loop": "TestHungLoop", "mtu": "TestFaultMTUHole", "proxy": "TestFaultProxy",
 	// Not in this lab: what the host has, an hour, a cluster's API, or an attack is needed.
 	"names":           "TestTaken",          // an agent that runs has had its names; one that does not is the finding agent: TestHostTaken

@@ -118,6 +118,7 @@ func (m move) hold(t *testing.T, kinds [2]lab.NAT, times int) {
 			}
 		}
 	}
+	noClone(t, p.lab)
 	all := slices.Concat(there, back)
 	held(t, all, medianMoved+float64(m.away.Milliseconds()))
 	t.Logf("%d moves: to the one that moves %.1f s, longest %.1f; from it %.1f s, longest %.1f", times,

@@ -110,6 +110,8 @@ func (x *copies) reduce(v *members.View) *members.View {
 func (x *copies) note(p clones.Pair) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	was := x.pairs[p.Peer]
+	p.Keeps, p.StandsBy = p.Keeps.OrBefore(was.Keeps), p.StandsBy.OrBefore(was.StandsBy)
 	x.pairs[p.Peer] = seenPair{p, x.now()}
 }
 
@@ -135,7 +137,7 @@ func (x *copies) notice() *clones.Pair {
 		return nil
 	}
 	p := x.proof
-	return &clones.Pair{Keeps: clones.At{Host: p.Mine.Host}, StandsBy: clones.At{Host: p.Theirs.Host, Addr: p.Seen}, Why: p.Mine.Why(p.Theirs)}
+	return &clones.Pair{Keeps: clones.At{Instance: p.Mine.Instance, Host: p.Mine.Host}, StandsBy: p.At, Why: p.Mine.Why(p.Theirs)}
 }
 
 // fresh reports whether what was seen at that time counts. The caller holds mu.
@@ -146,13 +148,14 @@ func (n *Node) proved(p clones.Proof) {
 	x, keeps := n.copies, p.Mine.Keeps(p.Theirs)
 	x.mu.Lock()
 	again := x.at != 0 && x.proof.Theirs.Instance == p.Theirs.Instance
+	p.At = p.At.OrBefore(x.proof.At)
 	x.proof, x.at, x.proofs = p, x.now(), x.proofs+1
 	if !keeps {
 		x.standing, x.since = true, 0
 	}
 	x.mu.Unlock()
 	if !again {
-		n.log.Warn("another machine has this node's key, and answers", "at", clones.At{Host: p.Theirs.Host, Addr: p.Seen}, "seen by", n.gater.View().Name(p.Witness), "this machine keeps the traffic", keeps)
+		n.log.Warn("another machine has this node's key, and answers", "at", p.At, "seen by", n.gater.View().Name(p.Witness), "this machine keeps the traffic", keeps)
 	}
 	if keeps {
 		n.relays.Reports.Again()
@@ -250,8 +253,8 @@ func (n *Node) StandsBy() bool {
 // StandbyChanged is woken when StandsBy may say something else.
 func (n *Node) StandbyChanged() <-chan struct{} { return n.copies.changed }
 
-// Twin is the other machine with this node's key, as it was proved last; ok is false if there is none, or it was not seen lately.
-func (n *Node) Twin() (p clones.Proof, ok bool) {
+// Clone is the other machine with this node's key, as it was proved last; ok is false if there is none, or it was not seen lately.
+func (n *Node) Clone() (p clones.Proof, ok bool) {
 	x := n.copies
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -73,7 +73,7 @@ func testPlace(t *testing.T) *Place {
 // TestOnlyTheKeyProves: nobody without the key is a node's second place, whatever it has heard before.
 func TestOnlyTheKeyProves(t *testing.T) {
 	p := testPlace(t)
-	twin := hello{NewInstance(), random(16)}
+	clone := hello{NewInstance(), random(16)}
 	state := func(key *Place, by, to hello) signed {
 		s, err := Statement{hello: by, Other: to}.sign(key.Key)
 		if err != nil {
@@ -81,22 +81,22 @@ func TestOnlyTheKeyProves(t *testing.T) {
 		}
 		return s
 	}
-	meetTwin := func(hello) offer { return offer{hello: twin} }
+	meetClone := func(hello) offer { return offer{hello: clone} }
 	var mine hello
-	remember := func(h hello) offer { mine = h; return meetTwin(h) }
+	remember := func(h hello) offer { mine = h; return meetClone(h) }
 	for name, tc := range map[string]struct {
 		meet  func(hello) offer
 		pass  func(signed) signed
 		holds bool
 	}{
-		"the twin":            {remember, func(signed) signed { return state(p, twin, mine) }, true},
-		"its own statement":   {meetTwin, func(s signed) signed { return s }, false},
+		"the clone":           {remember, func(signed) signed { return state(p, clone, mine) }, true},
+		"its own statement":   {meetClone, func(s signed) signed { return s }, false},
 		"itself":              {func(h hello) offer { return offer{hello: h} }, func(s signed) signed { return s }, false},
-		"another key":         {remember, func(signed) signed { return state(testPlace(t), twin, mine) }, false},
-		"an older statement":  {remember, func(signed) signed { return state(p, twin, hello{mine.Instance, random(16)}) }, false},
-		"of another exchange": {remember, func(signed) signed { return state(p, hello{twin.Instance, random(16)}, mine) }, false},
+		"another key":         {remember, func(signed) signed { return state(testPlace(t), clone, mine) }, false},
+		"an older statement":  {remember, func(signed) signed { return state(p, clone, hello{mine.Instance, random(16)}) }, false},
+		"of another exchange": {remember, func(signed) signed { return state(p, hello{clone.Instance, random(16)}, mine) }, false},
 		"changed": {remember, func(signed) signed {
-			s := state(p, twin, mine)
+			s := state(p, clone, mine)
 			s.Body = []byte(strings.Replace(string(s.Body), `"matches":false`, `"matches":true`, 1))
 			return s
 		}, false},

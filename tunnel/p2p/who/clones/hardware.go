@@ -99,10 +99,12 @@ func (t Traits) Matches(now Traits) bool {
 	return agree > 0
 }
 
-// Compare reports whether this machine's hardware matches the fingerprint of the key in dir, and whether there was one.
+// Compare reports whether the hardware of the machine below root matches the fingerprint of the key in dir; known: there is something
+// to compare on either side.
 func Compare(dir, root string) (matches, known bool) {
 	t, _ := load(dir)
-	return t.Matches(Hardware(root)), len(t) > 0
+	now := Hardware(root)
+	return t.Matches(now), len(t) > 0 && len(now) > 0
 }
 
 // load reads the fingerprint: nil where there is none, or one that a power cut tore.

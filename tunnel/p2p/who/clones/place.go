@@ -37,7 +37,7 @@ type Place struct {
 // Proof is that another machine has this node's key, and answers.
 type Proof struct {
 	Mine, Theirs Statement
-	Seen         string  // where the witness sees it: its word
+	At           At      // where the witness sees it: its word
 	Witness      peer.ID // who passed it on
 }
 
@@ -98,5 +98,5 @@ func (p *Place) exchange(s io.ReadWriter) (proof Proof, err error) {
 		return proof, err
 	}
 	theirs, err := x.open(p.Key.GetPublic(), other.hello, mine)
-	return Proof{Mine: said, Theirs: theirs, Seen: other.Seen}, err
+	return Proof{Mine: said, Theirs: theirs, At: At{theirs.Instance, theirs.Host, other.Seen}}, err
 }

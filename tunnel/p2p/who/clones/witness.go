@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,8 +30,9 @@ const (
 
 // At is a machine as a witness sees it.
 type At struct {
-	Host string `json:"host,omitempty"`
-	Addr string `json:"addr,omitempty"`
+	Instance string `json:"instance,omitempty"`
+	Host     string `json:"host,omitempty"`
+	Addr     string `json:"addr,omitempty"`
 }
 
 func (a At) String() string {
@@ -38,6 +40,14 @@ func (a At) String() string {
 		return a.Addr
 	}
 	return fmt.Sprintf("%s (host name %q)", a.Addr, a.Host)
+}
+
+// OrBefore is a, or was where a says less of the same machine: only through which relay it was seen.
+func (a At) OrBefore(was At) At {
+	if a.Instance == was.Instance && strings.Contains(a.Addr, "/p2p-circuit") && was.Addr != "" {
+		return was
+	}
+	return a
 }
 
 // Pair are two machines with one key.
@@ -247,6 +257,6 @@ func exchange(ctx context.Context, of [2]network.Conn) (out judged, err error) {
 	if !said[0].Keeps(said[1]) {
 		k = 1
 	}
-	at := func(i int) At { return At{said[i].Host, of[i].RemoteMultiaddr().String()} }
+	at := func(i int) At { return At{said[i].Instance, said[i].Host, of[i].RemoteMultiaddr().String()} }
 	return judged{Pair{of[k].RemotePeer(), at(k), at(1 - k), said[k].Why(said[1-k])}, said[1-k].Instance}, nil
 }

@@ -32,8 +32,8 @@ func place(a clones.At) string { return wording.Foreign(a.String(), maxPlace) }
 func checkClones(node *p2p.Node, cfg config.Config) (out []findings.Finding) {
 	const id = "clone"
 	kind, _ := findings.Of(id)
-	if p, ok := node.Twin(); ok {
-		other := place(clones.At{Host: p.Theirs.Host, Addr: p.Seen})
+	if p, ok := node.Clone(); ok {
+		other := place(p.At)
 		by := node.MemberName(p.Witness)
 		if by == "" {
 			by = "relay " + p.Witness.String()
