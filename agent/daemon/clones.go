@@ -39,7 +39,7 @@ func checkClones(node *p2p.Node, cfg config.Config) (out []findings.Finding) {
 			by = "relay " + p.Witness.String()
 		}
 		if node.StandsBy() {
-			out = append(out, findings.Brokenf(id, fmt.Sprintf("if this is a copy of the other machine, run `edgemesh-agent install --if-cloned` here, or stop the agent and remove %s and membership.json from %s, then register the new peer ID; "+
+			out = append(out, findings.Brokenf(id, fmt.Sprintf("if this is a copy, run `edgemesh-agent install --if-cloned` here, or stop the agent and remove %s and membership.json from %s, then register the new peer ID; "+
 				"if it replaces the other one, switch that off and restart this agent", "identity.key, identity.hardware", cfg.StateDir),
 				"another machine runs as %s with the same key, at %s, seen by %s, and keeps the node's traffic: %s. This one stands by: its pods reach no other node",
 				cfg.NodeName, other, by, p.Theirs.Why(p.Mine)))

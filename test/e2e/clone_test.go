@@ -36,7 +36,7 @@ func otherHardware(t *testing.T, n *lab.Node) {
 	traits := clones.Traits{}
 	ok(t, json.Unmarshal(b, &traits))
 	if len(traits) == 0 {
-		t.Skip("NOT RUN: nothing can be told of this machine's hardware")
+		t.Skip("NOT RUN: nothing is known of this machine's hardware")
 	}
 	for kind := range traits {
 		traits[kind] = []string{"another"}

@@ -17,6 +17,7 @@ import (
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/internal/keytest"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -86,7 +87,7 @@ func (p pipe) SetProtocol(protocol.ID) error      { return nil }
 // Two messages to a peer are never on their way together: the older one could arrive last. What changes meanwhile is in
 // the next, and one that was not taken is sent again.
 func TestOneReportAfterTheOther(t *testing.T) {
-	s := New(Config{Now: func() time.Duration { return 0 }, Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{Now: func() time.Duration { return 0 }, Spawn: func(f func()) bool { go f(); return true }, Clone: func() *clones.Pair { return nil }, Log: slog.New(slog.DiscardHandler)})
 	s.ctx, s.Peers = t.Context(), circuits{}
 	w := wire{id: newID(t), streams: make(chan net.Conn, 10)}
 	next := func(taken bool) {

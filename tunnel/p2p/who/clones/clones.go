@@ -23,9 +23,9 @@ const (
 	maxExchange  = 8 << 10
 	// domain keeps these signatures apart from all others by the same key.
 	domain = "edgemesh clone\x00"
-	// alike is by how much two times may differ that count as the same.
-	alike = time.Second
-	mark  = " instance/"
+	// closeBy is by how much two times may differ that count as the same.
+	closeBy = time.Second
+	mark    = " instance/"
 )
 
 // NewInstance returns the number of a node's start.
@@ -79,7 +79,7 @@ func (s Statement) Keeps(o Statement) bool {
 		return s.Matches
 	case (s.Known == 0) != (o.Known == 0):
 		return s.Known > 0
-	case (s.Known - o.Known).Abs() > alike: // less is chance, and another one in each exchange
+	case (s.Known - o.Known).Abs() > closeBy: // less is chance, and another one in each exchange
 		return s.Known > o.Known
 	}
 	return s.Instance < o.Instance

@@ -27,7 +27,7 @@ func TestKeeps(t *testing.T) {
 		{"neither matches: known first", Statement{Known: time.Hour}, Statement{Known: time.Minute}, true},
 		{"both match: known first", Statement{Matches: true, Known: time.Minute}, Statement{Matches: true, Known: time.Hour}, false},
 		{"restarted a moment ago, the other stands by", Statement{Known: 1}, Statement{}, true},
-		{"at the same time: the number", Statement{Known: time.Second}, Statement{Known: time.Second + alike/2}, true},
+		{"at the same time: the number", Statement{Known: time.Second}, Statement{Known: time.Second + closeBy/2}, true},
 		{"both stand by: the number", Statement{}, Statement{}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // HardwareFile is the name of the fingerprint, beside the key.
 const HardwareFile = "identity.hardware"
 
-// Traits are what can be told of a machine's hardware, hashed, by kind: "board", "nic", "disk".
+// Traits are what can be known of a machine's hardware, hashed, by kind: "board", "nic", "disk".
 type Traits map[string][]string
 
 // sources are the files of each kind, below the host's root.

@@ -20,7 +20,7 @@ import (
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-// An exchange that failed is repeated at once, on other connections if there are any, then after pauses, in all so often.
+// An exchange that failed is repeated soon, on other connections if there are any, then after pauses, in all so often.
 const (
 	tries      = 6
 	soon       = 500 * time.Millisecond
