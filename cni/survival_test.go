@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,10 +12,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+
+	"edgemesh/cni/podlink"
 )
 
 var dualStack = []string{"10.244.1.0/24", "fd00:1::/64"}
@@ -386,4 +391,50 @@ func TestRequestedAddress(t *testing.T) {
 		p := &pod{result: res}
 		wantEqual(t, name, p.addrs()[:len(c.want)], c.want)
 	}
+}
+
+// TestManyPodsTogether: a node comes back, and kubelet starts its pods in the same second: each gets an address of its own, and an
+// interface that is up.
+func TestManyPodsTogether(t *testing.T) {
+	const pods = 40
+	n := newNode(t, dualStack...)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	addrs := map[string]string{}
+	began := time.Now()
+	for i := range pods {
+		wg.Go(func() {
+			name := fmt.Sprintf("web-%d", i)
+			p, err := n.tryAdd(name, nil)
+			for err != nil && strings.Contains(err.Error(), "the runtime tries again") { // on a busy machine some wait for too long
+				p, err = n.tryAdd(name, nil)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range p.addrs() {
+				if other := addrs[a]; other != "" {
+					t.Errorf("%s has the address %s of %s", name, a, other)
+				}
+				addrs[a] = name
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d pods in %s", pods, time.Since(began).Round(time.Millisecond))
+	if len(addrs) != 2*pods || len(n.veths()) != pods {
+		t.Errorf("%d addresses, %d interfaces of %d pods", len(addrs), len(n.veths()), pods)
+	}
+	n.onHost(func() error {
+		links, err := podlink.Dump(netlink.LinkList)
+		for _, l := range links {
+			if l.Type() == "veth" && l.Attrs().Flags&net.FlagUp == 0 {
+				t.Errorf("%s is down", l.Attrs().Name)
+			}
+		}
+		return err
+	})
 }
