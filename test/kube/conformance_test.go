@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	start := time.Now()
-	suite := c.AdminCommand(ctx, filepath.Join(bin, "ginkgo"), "--procs=4", "--timeout=55m", "--no-color", "-v", "--silence-skips", "--grace-period=15s",
+	suite := c.AdminCommand(ctx, filepath.Join(bin, "ginkgo"), "--procs=4", "--timeout=55m", "--no-color", "-v", "--silence-skips", "--grace-period=15s", "--flake-attempts=2",
 		"--focus="+focus, "--skip="+skip, "--json-report=report.json", "--output-dir="+dir, filepath.Join(bin, "e2e.test"), "--",
 		"--kubeconfig="+c.Kubeconfig, "--provider=skeleton", "--kubectl-path="+c.Program("kubectl"), "--node-os-distro=custom",
 		"--master-os-distro=custom", "--report-dir="+dir, "--disable-log-dump", "--allowed-not-ready-nodes=0", "--num-nodes=4")
@@ -103,6 +103,9 @@ func judge(t *testing.T, dir string, took time.Duration, suiteErr error) {
 	count := map[string]int{}
 	for _, s := range ran {
 		count[s.State]++
+		if s.Attempts > 1 && s.State == "passed" {
+			figure(t, "FLAKY: failed, and passed the second time: %s", s.Name)
+		}
 	}
 	figure(t, "Kubernetes' own tests: %d passed, %d failed, %d skipped themselves, in %s; %s/report.json",
 		count["passed"], count["failed"], count["skipped"], seconds(took), dir)

@@ -19,6 +19,7 @@ import (
 type Spec struct {
 	Name, State, Message string
 	Seconds              float64
+	Attempts             int // more than one: it failed before
 }
 
 // node is a part of Ginkgo's JSON report (types.SpecReport).
@@ -28,6 +29,7 @@ type node struct {
 	ContainerHierarchyTexts []string
 	State                   string
 	RunTime                 float64 // ns
+	NumAttempts             int
 	Failure                 struct{ Message string }
 }
 
@@ -48,7 +50,7 @@ func Read(r io.Reader) ([]Spec, error) {
 			case n.LeafNodeType != "It", n.State == "pending", n.State == "skipped" && n.Failure.Message == "":
 				continue
 			}
-			out = append(out, Spec{name, n.State, n.Failure.Message, n.RunTime / 1e9})
+			out = append(out, Spec{name, n.State, n.Failure.Message, n.RunTime / 1e9, n.NumAttempts})
 		}
 	}
 	return out, nil
