@@ -188,6 +188,8 @@ func (known) Doctor(context.Context) []findings.Finding { return nil }
 func (known) Explain(context.Context, string) ([]findings.Finding, error) {
 	return nil, errors.New("egde-2: no such member (did you mean edge-2?)\x1b")
 }
+func (known) Policies(string) control.Policies { return control.Policies{} }
+
 func (known) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }
 func (known) Observe(context.Context, func(any) error) error {
 	return errors.New("no membership yet\x1b")

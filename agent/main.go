@@ -33,6 +33,6 @@ members: over the LAN if they share one, otherwise through an encrypted tunnel t
 dialed directly, hole-punched or relayed.`,
 	}
 	root.AddCommand(newRun(), newInit(), self.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(), newNetcheck(), newLogLevel(), newNodeIP(),
-		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newConnectivityTest(), newCapture(), newMap(), newMembership(), self.Version(program))
+		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newConnectivityTest(), newCapture(), newMap(), newMembership(), newPolicy(), self.Version(program))
 	return root
 }

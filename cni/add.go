@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/cni/antispoof"
+	"edgemesh/cni/closing"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
@@ -71,6 +72,9 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 	}
 	pod, err := c.podOf(recs, pools)
 	var result *current.Result
+	if err == nil { // right behind the record, by which the agent judges the pod
+		err = closing.Close(c.RuntimeDir, c.owner.Namespace, pod.IPs())
+	}
 	if err == nil {
 		result, err = c.connect(pod, pools, netns, recs)
 	}

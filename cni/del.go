@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"edgemesh/cni/closing"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 )
@@ -41,6 +43,13 @@ func (c *call) release() error {
 		return err
 	}
 	err := c.withStore(func(s *ipam.Store) error {
+		var addrs []netip.Addr
+		for _, r := range s.Records() {
+			if r.InUse() && r.ContainerID == c.owner.ContainerID && r.IfName == c.owner.IfName {
+				addrs = append(addrs, r.IP)
+			}
+		}
+		closing.Forget(c.RuntimeDir, addrs) // while nobody else can have them
 		_, err := s.Release(c.owner)
 		return err
 	})

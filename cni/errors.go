@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/cni/antispoof"
 	"edgemesh/cni/calls"
+	"edgemesh/cni/closing"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/overlap"
@@ -44,6 +45,7 @@ func remedies() []remedy {
 		{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: check that it runs on this node"},
 		{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
 		{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
+		{closing.ErrRefused, types.ErrPluginNotAvailable, "`edgemesh-agent status` says why; networkPolicy: off runs pods without policies"},
 		{podlink.ErrDiffers, codeDiffers, "restart the pod: it gets the same address again"},
 		{podlink.ErrAttached, codeAttached, "call DEL for the container first"},
 		{ipam.ErrBusy, types.ErrTryAgainLater, "another call holds the lock; the runtime tries again"},

@@ -136,3 +136,42 @@ type Punch struct {
 type Error struct {
 	Error string `json:"error"`
 }
+
+// Policies are the NetworkPolicies in force on a node, and what they did.
+type Policies struct {
+	Source  string            `json:"source"`            // a file, the API, or the copy on disk
+	Off     bool              `json:"off,omitempty"`     // networkPolicy: off
+	Problem string            `json:"problem,omitempty"` // why the source's are not those in force
+	Failure string            `json:"failure,omitempty"` // why the kernel does not hold them
+	Dropped map[string]uint64 `json:"dropped"`           // packets since they are in force, by direction: ingress, egress
+	Pods    []PolicyPod       `json:"pods"`              // those to which a policy applies
+	Flows   []PolicyFlow      `json:"flows"`             // dropped within the last minute
+}
+
+// PolicyPod is a pod to which policies apply. A direction without any is open.
+type PolicyPod struct {
+	Pod       string           `json:"pod"` // NAMESPACE/NAME
+	Addresses []string         `json:"addresses"`
+	Ingress   *PolicyDirection `json:"ingress,omitempty"`
+	Egress    *PolicyDirection `json:"egress,omitempty"`
+}
+
+// PolicyDirection is what applies in one direction.
+type PolicyDirection struct {
+	Closed   bool              `json:"closed,omitempty"` // the pod is new, and no source has named it yet
+	Policies []string          `json:"policies"`         // that isolate it
+	Hits     map[string]uint64 `json:"hits"`             // connections that a policy accepted, of all pods with the same policies
+	Dropped  uint64            `json:"dropped"`          // packets within a day of the last one
+}
+
+// PolicyFlow is packets that were dropped.
+type PolicyFlow struct {
+	From      string   `json:"from"`
+	To        string   `json:"to"`
+	Protocol  string   `json:"protocol"`
+	Port      uint16   `json:"port"`
+	Packets   uint64   `json:"packets"`
+	Direction string   `json:"direction"` // in which it was dropped: ingress or egress
+	Pod       string   `json:"pod"`       // to which the policies apply
+	Policies  []string `json:"policies"`  // that isolate it
+}

@@ -88,6 +88,11 @@ func (c *Client) Explain(ctx context.Context, to string) ([]findings.Finding, er
 	return call[[]findings.Finding](ctx, c, http.MethodPost, pathTo, PingRequest{Target: to})
 }
 
+// Policies are the NetworkPolicies in force on this node: for one pod, or all with "".
+func (c *Client) Policies(ctx context.Context, pod string) (Policies, error) {
+	return call[Policies](ctx, c, http.MethodGet, pathPolicy+"?pod="+url.QueryEscape(pod), nil)
+}
+
 // LogLevel sets the level of the agent's log, unless level is "", and returns it.
 func (c *Client) LogLevel(ctx context.Context, level string) (string, error) {
 	method, body := http.MethodGet, any(nil)

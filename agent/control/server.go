@@ -25,6 +25,7 @@ const (
 	pathDoctor = "/v1/doctor"
 	pathTo     = "/v1/doctor/to"
 	pathPaths  = "/v1/paths"
+	pathPolicy = "/v1/policy"
 
 	onlyInUse = "in-use" // a query of pathStatus; agents that do not know it answer with all
 
@@ -42,6 +43,8 @@ type Backend interface {
 	Doctor(ctx context.Context) []findings.Finding
 	// Explain follows a packet to a node or a pod's address.
 	Explain(ctx context.Context, to string) ([]findings.Finding, error)
+	// Policies are the NetworkPolicies in force: for one pod, or all with "".
+	Policies(pod string) Policies
 	LogLevel() *slog.LevelVar
 	// Observe calls each with what members report of their paths, one value of JSON each, until ctx ends or each returns an error.
 	Observe(ctx context.Context, each func(any) error) error
@@ -165,6 +168,9 @@ func handler(b Backend, log *slog.Logger) http.Handler {
 		if err != nil && !begun { // later ones are the client's end
 			reply(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
 		}
+	})
+	mux.HandleFunc("GET "+pathPolicy, func(w http.ResponseWriter, r *http.Request) {
+		reply(w, http.StatusOK, b.Policies(r.URL.Query().Get("pod")))
 	})
 	mux.Handle("GET "+logs.Path, logs.Handler(b.LogLevel(), log))
 	mux.Handle("PUT "+logs.Path, logs.Handler(b.LogLevel(), log))

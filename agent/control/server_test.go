@@ -56,6 +56,8 @@ func (e echo) Observe(ctx context.Context, each func(any) error) error {
 	<-ctx.Done()
 	return nil
 }
+func (echo) Policies(string) Policies { return Policies{} }
+
 func (echo) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }
 
 // What status shows on one screen is requested without the idle peers, which are a number.

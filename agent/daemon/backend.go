@@ -74,6 +74,12 @@ func (b *backend) Explain(ctx context.Context, to string) ([]findings.Finding, e
 	return b.explainer.Explain(ctx, to)
 }
 
+// Policies implements control.Backend.
+func (b *backend) Policies(pod string) control.Policies {
+	defer b.calls.Call("policy")()
+	return b.doctor.kernel.policies.Status(pod)
+}
+
 // Observe implements control.Backend. What it takes from this node each second is watched (observed), not the client that it waits for.
 func (b *backend) Observe(ctx context.Context, each func(any) error) error {
 	return b.observer.Observe(ctx, each)

@@ -13,7 +13,9 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
+	"edgemesh/agent/policies"
 	"edgemesh/cni/calls"
+	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/snapshot"
@@ -85,11 +87,13 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 		removeFile(cfg.RuntimeDir, control.SocketFile),
 		removeFile(cfg.RuntimeDir, control.FailureFile),
 		removeFile(cfg.RuntimeDir, calls.File),
+		removeFile(cfg.RuntimeDir, conf.PoliciesFile),
 		removeFile(cfg.RuntimeDir, watchdog.File),
 	}
 	if purge {
 		errs = append(errs,
 			Forget(cfg.StateDir),
+			removeFile(cfg.StateDir, policies.File),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, routersFile),
 			removeFile(cfg.StateDir, namesFile),

@@ -11,6 +11,7 @@
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
 //	passon.go      signed statements to and from other members; hung.go: loops that hang
 //	ranges.go      ranges that the host itself needs stay out of force
+//	policies.go    NetworkPolicy, with agent/policies
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
 //	clones.go      another machine with this node's key, or a peer's
 //	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself
@@ -52,7 +53,9 @@ import (
 	"edgemesh/agent/deputy"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
+	"edgemesh/agent/host/nft"
 	"edgemesh/agent/observe"
+	"edgemesh/agent/policies"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
@@ -312,6 +315,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
 	}
+	d.kernel.policies = policies.New(policies.Config{StateDir: d.cfg.StateDir, RuntimeDir: d.cfg.RuntimeDir, DataDir: d.kernel.pods.DataDir,
+		Kernel: policyKernel{nft.NewPolicies(d.log)}, Log: d.log.With("part", "policy")})
+	setPolicies(d.kernel.policies, state, d.cfg)
 	if ignored := endpoint.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)
 	}
@@ -425,6 +431,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { repair.run(ctx) })
 	wg.Go(func() { d.metered.run(ctx) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
+	wg.Go(func() { d.kernel.policies.Run(ctx) })
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
 	if d.cfg.Membership.Kubernetes != nil { // otherwise nobody is there to notify
 		wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
@@ -477,7 +484,7 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 		tunnel: d.tunnel, node: d.node, lan: d.lan, reach: b.doctor.reach, source: d.source,
 		pools: func() []control.Pool { return pools(d.kernel.pods, d.log) },
 		good:  func() bool { _, problem := d.force.plan(); return problem == nil },
-		found: b.doctor.now, upkeep: d.upkeep, others: d.kernel.host.Removed,
+		found: b.doctor.now, upkeep: d.upkeep, others: d.kernel.host.Removed, policy: d.kernel.policies.Dropped,
 	}
 	all := append([]prometheus.Collector{own}, d.counts.collectors()...)
 	if d.cfg.CNIMode == config.CNIOwn {

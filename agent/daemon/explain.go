@@ -74,6 +74,11 @@ func (x explainer) Host(ctx context.Context) []findings.Finding {
 // HasPod reports whether a pod here has the address.
 func (x explainer) HasPod(ip netip.Addr) (bool, error) { return upkeep.HasPod(x.kernel.pods, ip) }
 
+// Policy says what NetworkPolicies do to packets for a pod of this node.
+func (x explainer) Policy(from, to netip.Addr) findings.Finding {
+	return x.kernel.policies.Explain(from, to)
+}
+
 // Open opens a stream to a member's explainer.
 func (x explainer) Open(ctx context.Context, n mesh.Node) (explain.Stream, error) {
 	s, err := x.node.OpenStream(ctx, admit.ID(n.PeerID), identity.ExplainProtocol)

@@ -94,6 +94,11 @@ func (w *firstStart) Explain(context.Context, string) ([]findings.Finding, error
 	return w.findings(), nil
 }
 
+// Policies implements control.Backend.
+func (w *firstStart) Policies(string) control.Policies {
+	return control.Policies{Problem: ErrWaiting.Error()}
+}
+
 // Observe implements control.Backend.
 func (w *firstStart) Observe(context.Context, func(any) error) error { return ErrWaiting }
 

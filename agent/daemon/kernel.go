@@ -21,6 +21,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
+	"edgemesh/agent/policies"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
@@ -35,16 +36,17 @@ import (
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
-// keeps the outcome. The first eight fields are set once, before it is used.
+// keeps the outcome. The first nine fields are set once, before it is used.
 type kernel struct {
-	host    *host.Host
-	cni     *cniconf.Installer
-	pods    *conf.NetConf // as the plugin has it
-	log     *slog.Logger
-	force   *inForce
-	canHold func(host.Capabilities) // called with what the kernel can hold
-	changed wake.One                // wakes the repair
-	gone    wake.One                // wakes keepHostPorts
+	host     *host.Host
+	cni      *cniconf.Installer
+	pods     *conf.NetConf // as the plugin has it
+	policies *policies.Owner
+	log      *slog.Logger
+	force    *inForce
+	canHold  func(host.Capabilities) // called with what the kernel can hold
+	changed  wake.One                // wakes the repair
+	gone     wake.One                // wakes keepHostPorts
 	// confirmed is closed once pods may be given addresses of the blocks in force.
 	confirmed <-chan struct{}
 
@@ -74,6 +76,9 @@ func (k *kernel) apply(ctx context.Context) error {
 	}
 	can, err := k.host.Set(ctx, p.Host)
 	k.canHold(can)
+	if !p.Host.Keep {
+		err = errors.Join(err, k.policies.Apply()) // before any new pod
+	}
 	if err != nil || p.Host.Keep || !k.isConfirmed() {
 		return err // an existing subnet.json stays
 	}

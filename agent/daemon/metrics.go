@@ -32,7 +32,8 @@ type collector struct {
 	source interface{ Contact() *client.Contact }
 	pools  func() []control.Pool
 	upkeep *upkeep.Budget
-	good   func() bool // the membership's source is readable and valid
+	policy func() map[string]uint64 // packets dropped, by direction
+	good   func() bool              // the membership's source is readable and valid
 	found  func() []findings.Finding
 	others func() uint64
 }
@@ -111,6 +112,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	desc("foreign_config_removed_total", "Addresses and routes that other programs gave interfaces of the pod network, and the agent removed.").counter(c.others())
 	c.collectPeers(desc("peers", "Members by the path to them.", "path"), desc("relays", "Relays of the membership: known, connected and reserved at.", "state"))
 	c.collectPools(desc)
+	denied := desc("policy_drops_total", "Packets that NetworkPolicies dropped, by direction of the pod; none while no policy is in force.", "direction")
+	for direction, n := range c.policy() {
+		denied.counter(n, direction)
+	}
 	if api := c.source.Contact(); api != nil {
 		requests := desc("api_requests_total", "Requests to the API, or to the cache on the node, by what came of them.", "result")
 		requests.counter(api.Answered, "answered")

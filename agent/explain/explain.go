@@ -42,6 +42,8 @@ type Agent interface {
 	Host(context.Context) []findings.Finding
 	// HasPod reports whether a pod of this node has the address.
 	HasPod(netip.Addr) (bool, error)
+	// Policy says what NetworkPolicies do to packets for a pod of this node; from may be invalid.
+	Policy(from, to netip.Addr) findings.Finding
 	// Open opens a stream to the agent of another member.
 	Open(context.Context, mesh.Node) (Stream, error)
 }
@@ -60,7 +62,7 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []findings.
 	out = append(append(out, e.policy()), e.kernel(ctx)...)
 	out = append(out, e.route())
 	if e.local {
-		return append(out, e.reach(ctx)...)
+		return append(append(out, a.Policy(netip.Addr{}, ip)), e.reach(ctx)...)
 	}
 	agent := e.ping(ctx) // connects, so that there is a path to describe
 	out = append(out, e.path(agent.Severity == findings.Broken), agent, e.counters())

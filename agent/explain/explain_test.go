@@ -56,6 +56,7 @@ func (f *fake) Ping(context.Context, mesh.Node) (time.Duration, string, error) {
 	return time.Millisecond, "relayed over quic", nil
 }
 func (f *fake) Host(context.Context) []findings.Finding         { return f.kernel }
+func (f *fake) Policy(_, to netip.Addr) findings.Finding        { return findings.Okayf("policy", "%s", to) }
 func (f *fake) HasPod(netip.Addr) (bool, error)                 { return false, nil }
 func (f *fake) Open(context.Context, mesh.Node) (Stream, error) { return f.open() }
 

@@ -27,7 +27,7 @@ func answer(ctx context.Context, a Agent, peer mesh.Node, from, to netip.Addr) [
 	out = append(append(out, policy), e.kernel(ctx)...)
 	out = append(out, e.route(), e.path(false), e.counters())
 	if to != gatewayFor(plan.Self, to) {
-		out = append(out, e.pod(ctx, to))
+		out = append(out, a.Policy(from, to), e.pod(ctx, to))
 	}
 	return out
 }

@@ -25,7 +25,7 @@ type end struct {
 	local bool // it is this node's
 }
 
-// policy looks for rules of ours that drop packets; NetworkPolicies are other programs' matter.
+// policy looks for podDenyCIDRs that drop packets. NetworkPolicies are judged at the pod's node.
 func (e end) policy() findings.Finding {
 	for _, p := range e.plan.Host.Access.PodDenyCIDRs {
 		if p.Contains(e.ip) {

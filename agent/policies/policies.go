@@ -2,6 +2,8 @@
 // file by which the CNI plugin closes new pods. agent/policy decides what rules say.
 //
 //	policies.go  Owner: Set, Apply, what is in force
+//	file.go      policies of a membership file
+//	seen.go      what applies, and what is dropped: for operators
 package policies
 
 import (
@@ -21,6 +23,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"edgemesh/agent/host/nft"
 	"edgemesh/agent/policy"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
@@ -45,8 +48,11 @@ type Kernel interface {
 	Enforce(place func() (policy.Placed, error)) error
 	// Standing reports whether rules are in force, so that new pods can be closed.
 	Standing() bool
-	// Missing says why this kernel can hold no rules, "" if it can.
+	// Missing says why this kernel can hold no rules, "" if it can; Partly why it cannot hold all of them.
 	Missing() string
+	Partly() string
+	// Counts reads what was passed and dropped; only totals unless all.
+	Counts(all bool) (nft.PolicyCounts, error)
 }
 
 // Config is where an Owner keeps things.
@@ -61,9 +67,14 @@ type Config struct {
 // Owner has the rules in force. Its methods may be called from several goroutines.
 type Owner struct {
 	c        Config
-	applying sync.Mutex // one Apply at a time; locked before mu
-	written  *conf.Policies
 	save     wake.One
+	moved    wake.One       // another file is to be followed
+	applying sync.Mutex     // one Apply at a time; locked before mu
+	plugin   *conf.Policies // as its file was written
+
+	compiling sync.Mutex // of a file; locked before applying
+	written   *written   // nil: there is none
+	from      string     // its path
 
 	mu      sync.Mutex // nothing else is locked while it is held
 	off     bool
@@ -72,12 +83,13 @@ type Owner struct {
 	failure error // of the kernel
 	placed  policy.Placed
 	unsaved bool
+	file    *string // to be followed, nil: none was ever set
 	changed []func()
 }
 
 // New returns an Owner with the rules that were in force last. It changes nothing yet.
 func New(c Config) *Owner {
-	o := &Owner{c: c, save: wake.NewOne()}
+	o := &Owner{c: c, save: wake.NewOne(), moved: wake.NewOne()}
 	b, err := os.ReadFile(filepath.Join(c.StateDir, File))
 	if err == nil {
 		err = json.Unmarshal(b, &o.given.Rules)
@@ -166,7 +178,7 @@ func (o *Owner) Apply() error {
 			}
 		}
 	}
-	if err != nil && !o.c.Kernel.Standing() {
+	if file.Refused = o.c.Kernel.Partly(); err != nil && !o.c.Kernel.Standing() {
 		file.Refused = err.Error()
 	}
 	return o.write(file)
@@ -191,10 +203,10 @@ func (o *Owner) enforce(rules policy.Rules, placed *policy.Placed) error {
 // write writes the plugin's file; without namespaces there is none.
 func (o *Owner) write(file conf.Policies) error {
 	path := filepath.Join(o.c.RuntimeDir, conf.PoliciesFile)
-	if _, err := os.Stat(path); o.written != nil && reflect.DeepEqual(*o.written, file) && (err == nil) == (len(file.Namespaces) > 0) {
+	if _, err := os.Stat(path); o.plugin != nil && reflect.DeepEqual(*o.plugin, file) && (err == nil) == (len(file.Namespaces) > 0) {
 		return nil
 	}
-	o.written = nil
+	o.plugin = nil
 	if len(file.Namespaces) == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -208,7 +220,7 @@ func (o *Owner) write(file conf.Policies) error {
 			return err
 		}
 	}
-	o.written = &file
+	o.plugin = &file
 	return nil
 }
 
@@ -235,7 +247,7 @@ const (
 	// podsPoll is how often records are read where the kernel does not report changes, saveRest the least time between two writes of
 	// the copy.
 	podsPoll = 1500 * time.Millisecond
-	saveRest = 5 * time.Second
+	saveRest = 2 * time.Second
 )
 
 // Run judges new pods, and keeps the copy on disk, until ctx ends.
@@ -243,6 +255,8 @@ func (o *Owner) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { o.keep(ctx) })
+	wg.Go(func() { o.follow(ctx) })
+	wg.Go(func() { o.logDrops(ctx) })
 	var events chan fsnotify.Event
 	var poll <-chan time.Time
 	if fs, err := fsnotify.NewWatcher(); err == nil {
@@ -257,28 +271,36 @@ func (o *Owner) Run(ctx context.Context) {
 		poll = t.C
 	}
 	last := map[netip.Addr]string{}
+	var again <-chan time.Time // ADD closes the pod just after it has written the record
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-events:
+			for more := true; more; { // an ADD writes several times
+				select {
+				case <-events:
+				case <-time.After(2 * time.Millisecond):
+					more = false
+				}
+			}
 		case <-poll:
+		case <-again:
+			again = nil
+			_ = o.Apply() // noted
+			continue
 		}
 		if len(o.rules().Namespaces) == 0 {
 			continue
-		}
-		for more := true; more; { // an ADD writes several times
-			select {
-			case <-events:
-			case <-time.After(2 * time.Millisecond):
-				more = false
-			}
 		}
 		pods, err := o.Local()
 		if err != nil || maps.Equal(pods, last) {
 			continue
 		}
-		last = pods
+		last, again = pods, time.After(200*time.Millisecond)
+		o.compiling.Lock()
+		o.compile()
+		o.compiling.Unlock()
 		for _, f := range o.changed {
 			f()
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"edgemesh/agent/findings"
+	"edgemesh/agent/host/nft"
 	"edgemesh/agent/policy"
 	"edgemesh/cni/conf"
 )
@@ -32,6 +34,9 @@ func (f *fake) Enforce(place func() (policy.Placed, error)) error {
 }
 func (f *fake) Standing() bool  { return f.stands }
 func (f *fake) Missing() string { return f.missing }
+func (f *fake) Partly() string  { return "" }
+
+func (f *fake) Counts(bool) (nft.PolicyCounts, error) { return nft.PolicyCounts{}, nil }
 
 func owner(t *testing.T, f *fake, stateDir string) (*Owner, Config) {
 	t.Helper()
@@ -99,6 +104,9 @@ func TestRefusedByTheKernel(t *testing.T) {
 	if got := closing(t, c); !strings.Contains(got.Refused, "shop/p") || o.InForce().Failure == nil {
 		t.Errorf("%+v, %v", got, o.InForce().Failure)
 	}
+	if found := o.Findings(); len(found) != 1 || found[0].ID != "network-policy" || found[0].Severity != findings.Broken || !strings.Contains(found[0].Text, "shop/p") {
+		t.Errorf("found %+v", found)
+	}
 	f.stands = true
 	if err := o.Apply(); err != nil || closing(t, c).Refused != "" {
 		t.Errorf("with former rules: %v, %+v", err, closing(t, c))
@@ -108,7 +116,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 		t.Errorf("without nf_tables: %v, %+v", err, closing(t, c))
 	}
 	o.SetOff(true)
-	if got := closing(t, c); len(got.Namespaces) > 0 {
+	if got := closing(t, c); len(got.Namespaces) > 0 || len(o.Findings()) > 0 {
 		t.Errorf("off, and still closes %+v", got)
 	}
 }

@@ -280,8 +280,9 @@ var elsewhere = map[string]string{
 	"captive-portal":  "TestPortal",
 	"resolver":        "TestServersOfNow", // it needs a container
 	"controller":      "TestLeaderless",
-	"upkeep":          "TestCost",                // after an hour
-	"ip-version":      "TestBrokenIPv6",          // it needs a relay with both versions
+	"upkeep":          "TestCost",       // after an hour
+	"ip-version":      "TestBrokenIPv6", // it needs a relay with both versions
+	"network-policy":  "TestRefusedByTheKernel",
 	"bridge-filter":   "TestBridgeFilterMissing", // the module is built into many kernels
 	"agent":           "TestFindings",            // and path, which follows from it
 	"path":            "TestFindings",

@@ -30,6 +30,8 @@ type Cluster struct {
 	HostAccess string   `json:"hostAccess,omitempty"`
 	HostPorts  []string `json:"hostPorts,omitempty"`
 	PodDeny    []string `json:"podDenyCIDRs,omitempty"`
+	Policies   string   `json:"policies,omitempty"`
+	Policy     string   `json:"networkPolicy,omitempty"`
 	Nodes      []Member `json:"nodes"`
 }
 

@@ -6,6 +6,7 @@
 //	senders.go    the elements of its sets
 //	outside.go    the same table: where packets for the pod ranges may leave
 //	nat.go        table inet edgemesh-nat
+//	policies.go   table inet edgemesh-policy: NetworkPolicy
 //	tables.go     Tables, which compares both
 //	trace.go      table inet edgemesh-probe: where a packet is dropped, and by which rule
 package nft
@@ -90,6 +91,8 @@ var (
 	etherSaddr  = payload(expr.PayloadBaseLLHeader, 6, 6)
 	dport       = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
 	icmpType    = payload(expr.PayloadBaseTransportHeader, 0, 1)
+	icmpCoded   = payload(expr.PayloadBaseTransportHeader, 0, 2) // type and code
+	tcpFlags    = payload(expr.PayloadBaseTransportHeader, 13, 1)
 	ctState     = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATE, Register: register} }}
 	ctStatus    = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATUS, Register: register} }}
 	ctDirection = field{size: 1, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeyDIRECTION, Register: register} }}

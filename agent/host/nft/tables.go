@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/cni/closing"
 )
 
 // Tables compares and changes our tables. It is not safe for concurrent use.
@@ -126,7 +127,8 @@ func CheckNames(s plan.State) error {
 
 // Cleanup deletes our tables.
 func Cleanup() error {
-	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), tableOf(Mark{}, onward).remove())
+	policies := table{name: closing.Table, marks: []string{chainMid}}
+	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), policies.remove(), tableOf(Mark{}, onward).remove())
 }
 
 var (

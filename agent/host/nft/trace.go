@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/cni/closing"
 )
 
 // For as long as a trace lasts there is one more table. It sees marked packets only: it has the kernel report what each rule
@@ -351,4 +353,6 @@ func (r Rule) IPTables() bool {
 }
 
 // Ours reports whether the table is one of ours.
-func (r Rule) Ours() bool { return slices.Contains([]string{guardTable, natTable}, r.Table) }
+func (r Rule) Ours() bool {
+	return slices.Contains([]string{guardTable, natTable, closing.Table}, r.Table)
+}

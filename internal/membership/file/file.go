@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -42,6 +43,7 @@ type document struct {
 	Observers   []string `json:"observers"`
 	Controllers []string `json:"controllers"`
 	Policy      string   `json:"networkPolicy"`
+	Policies    string   `json:"policies"`
 	Nodes       []node   `json:"nodes"`
 }
 
@@ -88,6 +90,9 @@ func parse(path string, data io.ReadSeeker) (mesh.State, error) {
 	if nodes != nil {
 		s.Nodes = nodes
 	}
+	if s.PolicyFile != "" && !filepath.IsAbs(s.PolicyFile) {
+		s.PolicyFile = filepath.Join(filepath.Dir(path), s.PolicyFile)
+	}
 	if err := s.Validate(); err != nil {
 		var invalid *mesh.Invalid
 		if errors.As(err, &invalid) {
@@ -128,7 +133,7 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 		AdmitLabel:  d.AdmitLabel,
 		Controllers: controllers(bad, d.Controllers),
 	}
-	s.Policies = mesh.Policies{NetworkPolicy: mesh.NetworkPolicy(d.Policy)}
+	s.Policies = mesh.Policies{NetworkPolicy: mesh.NetworkPolicy(d.Policy), PolicyFile: d.Policies}
 	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
 	for i, n := range d.Nodes {
 		field := fmt.Sprintf("nodes[%d]", i)

@@ -29,11 +29,17 @@ const (
 // Watch reads path now and after each change, and calls onState with the membership if it
 // differs from the last one, within 2 s of the change. For a missing or broken file it
 // calls onErr, once per cause, and the last good membership stays in force; when the file
-// is good again it calls onState even if nothing else changed. It notices changes by
-// writing, by rename and by symlink swap (as in ConfigMap volumes). Watch calls from one
+// is good again it calls onState even if nothing else changed. Watch calls from one
 // goroutine and returns when ctx ends.
 func Watch(ctx context.Context, path string, onState func(mesh.State), onErr func(error)) {
-	w := watcher{path: path, onState: onState, onErr: onErr}
+	r := reader{path: path, onState: onState, onErr: onErr}
+	Follow(ctx, path, r.read)
+}
+
+// Follow calls read now and within 2 s of each change of a file, from one goroutine, until ctx ends. It notices changes by
+// writing, by rename and by symlink swap (as in ConfigMap volumes).
+func Follow(ctx context.Context, path string, read func()) {
+	w := watcher{path: path}
 	// Without inotify, whose instances are few and shared, polling still keeps the
 	// promise.
 	var events chan fsnotify.Event
@@ -67,7 +73,8 @@ func Watch(ctx context.Context, path string, onState func(mesh.State), onErr fun
 				quiet.Reset(wait)
 				continue
 			}
-			w.read()
+			w.since = time.Time{}
+			read()
 		}
 	}
 }
@@ -81,14 +88,19 @@ type stamp struct {
 
 type watcher struct {
 	path    string
-	onState func(mesh.State)
-	onErr   func(error)
 	fs      *fsnotify.Watcher
 	watched stamp // the directory that fs watches
 
 	seen    stamp     // when last looked at
 	changed time.Time // when seen last changed
 	since   time.Time // when the first change came that has not been read yet; zero without one
+}
+
+// reader reads cluster.yaml, and says what is new.
+type reader struct {
+	path    string
+	onState func(mesh.State)
+	onErr   func(error)
 	have    bool
 	last    mesh.State // valid if have
 	problem string     // last one reported, "" when the file is good
@@ -168,8 +180,7 @@ func stampOf(path string) stamp {
 	return stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
 }
 
-func (w *watcher) read() {
-	w.since = time.Time{}
+func (w *reader) read() {
 	s, err := Load(w.path)
 	if err != nil {
 		if text := err.Error(); text != w.problem {

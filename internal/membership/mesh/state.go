@@ -55,6 +55,7 @@ type State struct {
 // Policies says who enforces NetworkPolicies, and who compiles them.
 type Policies struct {
 	NetworkPolicy    NetworkPolicy `json:"networkPolicy,omitempty"`    // "" is auto
+	PolicyFile       string        `json:"policies,omitempty"`         // of a membership file: a path
 	PolicyController bool          `json:"policyController,omitempty"` // one is configured: it compiles them, now or as soon as it runs
 	// PolicyNamespaces have some, with the directions in which these isolate, as Ingress,Egress; nil: not compiled yet. Of now: not in a
 	// snapshot.

@@ -1,0 +1,119 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"edgemesh/agent/policy"
+	"edgemesh/internal/nstest"
+)
+
+// world is local pods web (10.1.1.2, fd00::2) and db (10.1.1.3, fd00::3) of shop, and mon (10.1.3.2) of ops elsewhere.
+func world(t *testing.T, specs ...string) (policy.Rules, map[netip.Addr]string) {
+	t.Helper()
+	pods, at := []policy.Pod{}, map[netip.Addr]string{}
+	for _, p := range []struct{ namespace, name, v4, v6 string }{{"shop", "web", "10.1.1.2", "fd00::2"}, {"shop", "db", "10.1.1.3", "fd00::3"}, {"ops", "mon", "10.1.3.2", "fd00:3::2"}} {
+		v4, v6 := netip.MustParseAddr(p.v4), netip.MustParseAddr(p.v6)
+		pods = append(pods, policy.Pod{Namespace: p.namespace, Name: p.name, Labels: map[string]string{"app": p.name}, Addrs: []netip.Addr{v4, v6},
+			Ports: []policy.ContainerPort{{NamedPort: policy.NamedPort{Name: "main", Protocol: 6}, Number: 8080}}})
+		if p.name != "mon" {
+			at[v4], at[v6] = "shop/"+p.name, "shop/"+p.name
+		}
+	}
+	var all []policy.Policy
+	for i, s := range specs {
+		n := policy.NetworkPolicy{Metadata: policy.Metadata{Namespace: "shop", Name: fmt.Sprint("p", i)}}
+		if err := yaml.UnmarshalStrict([]byte(s), &n.Spec); err != nil {
+			t.Fatal(err)
+		}
+		p, err := policy.Parse(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	namespaces := map[string]map[string]string{"shop": {}, "ops": {"tier": "back"}}
+	return policy.Compile(all, pods[:2], func(g policy.Group) []policy.Member { return g.Members(namespaces, pods) }), at
+}
+
+func enforcing(r policy.Rules, at map[netip.Addr]string) func() (policy.Placed, error) {
+	return func() (policy.Placed, error) { return r.Place(at), nil }
+}
+
+func listed(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "-s", "list", "table", "inet", "edgemesh-policy").CombinedOutput()
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(string(out), "\n") // chains and sets stand in the order in which they were made
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+const every = `{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
+	ingress: [{from: [{podSelector: {}}, {ipBlock: {cidr: 10.0.0.0/8, except: [10.9.0.0/16]}}, {ipBlock: {cidr: "fd00::/16"}}], ports: [{port: 80}, {port: 90, endPort: 99}, {protocol: UDP}]}],
+	egress: [{to: [{namespaceSelector: {matchLabels: {tier: back}}}], ports: [{port: main}, {port: 53, protocol: UDP}]}]}`
+
+// TestPoliciesInTheKernel: rules of each kind are taken; a second pass changes nothing; changed policies change what differs; what the
+// kernel refuses names the policy and leaves what was; without policies there is no table.
+func TestPoliciesInTheKernel(t *testing.T) {
+	nstest.Enter(t)
+	p := NewPolicies(slog.New(slog.DiscardHandler))
+	rules, at := world(t, every)
+	if err := p.Enforce(enforcing(rules, at)); err != nil {
+		t.Fatal(err)
+	}
+	first := listed(t)
+	count := func() uint32 { n, _ := generation(); return n }
+	before := count()
+	for _, again := range []*Policies{p, p, NewPolicies(p.log)} { // the last is an agent that has just started
+		if err := again.Enforce(enforcing(rules, at)); err != nil || count() != before || !again.Standing() {
+			t.Errorf("a second pass: %v, generation %d after %d", err, count(), before)
+		}
+	}
+	if c, err := p.Counts(true); err != nil || len(c.HitsOf(policy.Ingress, rules.Pods["shop/web"][0])) != 1 {
+		t.Errorf("counts: %v, %+v", err, c)
+	}
+	more, _ := world(t, every, `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}]}]}`)
+	if err := p.Enforce(enforcing(more, at)); err != nil || listed(t) == first {
+		t.Errorf("another policy: %v", err)
+	}
+	if err := p.Enforce(enforcing(rules, at)); err != nil || listed(t) != first {
+		t.Errorf("back again: %v\n%s", err, listed(t))
+	}
+	for name, c := range rules.Chains {
+		bad := c
+		bad.Accepts = append([]policy.Accept{{Policy: "shop/bad", Groups: []string{strings.Repeat("x", 300)}}}, c.Accepts...)
+		broken := rules
+		broken.Chains = map[string]policy.Chain{name: bad, "new": bad}
+		broken.Pods = map[string][2]string{"shop/web": {"new", "new"}}
+		if err := p.Enforce(enforcing(broken, at)); err == nil || !strings.Contains(err.Error(), "NetworkPolicy shop/bad: ") {
+			t.Errorf("a policy that the kernel refuses: %v", err)
+		}
+		break
+	}
+	if listed(t) != first {
+		t.Errorf("after a refused transaction: %s", listed(t))
+	}
+	for _, undo := range []string{"nft flush ruleset", "nft flush table inet edgemesh-policy", "nft flush chain inet edgemesh-policy forward"} {
+		nstest.Run(t, undo)
+		if err := p.Enforce(enforcing(rules, at)); err != nil || listed(t) != first {
+			t.Errorf("after %s: %v\n%s", undo, err, listed(t))
+		}
+	}
+	if err := p.Enforce(func() (policy.Placed, error) { return policy.Placed{}, errors.New("no records") }); err == nil || listed(t) != first {
+		t.Errorf("without records: %v", err)
+	}
+	if err := p.Enforce(enforcing(policy.Rules{}, nil)); err != nil || p.Standing() || !strings.Contains(listed(t), "exit status 1") {
+		t.Errorf("without policies: %v\n%s", err, listed(t))
+	}
+}

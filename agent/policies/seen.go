@@ -1,0 +1,196 @@
+package policies
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
+	"edgemesh/agent/host/nft"
+	"edgemesh/agent/policy"
+	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
+)
+
+var directions = [2]string{"ingress", "egress"} //nolint:gochecknoglobals // a constant
+
+// Status is what applies, and what it did: of one pod, NAMESPACE/NAME or an address of it, or of all with "".
+func (o *Owner) Status(pod string) control.Policies {
+	f := o.InForce()
+	counts, err := o.c.Kernel.Counts(true)
+	out := control.Policies{Source: f.From, Off: f.Off, Problem: text(f.Problem), Failure: text(cmp.Or(f.Failure, err)), Dropped: map[string]uint64{},
+		Pods: []control.PolicyPod{}, Flows: []control.PolicyFlow{}}
+	for d, n := range counts.Total {
+		out.Dropped[directions[d]] = n
+	}
+	at := map[string]int{}
+	for _, a := range slices.SortedFunc(maps.Keys(f.At), netip.Addr.Compare) {
+		place := f.At[a]
+		if pod != "" && pod != place.Pod && pod != a.String() {
+			continue
+		}
+		i, seen := at[place.Pod]
+		if !seen {
+			i, at[place.Pod] = len(out.Pods), len(out.Pods)
+			out.Pods = append(out.Pods, control.PolicyPod{Pod: place.Pod})
+		}
+		p := &out.Pods[i]
+		p.Addresses = append(p.Addresses, a.String())
+		for d, of := range []**control.PolicyDirection{&p.Ingress, &p.Egress} {
+			name := place.Chains[d]
+			if name == "" {
+				continue
+			}
+			if *of == nil {
+				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].Policies, Hits: counts.HitsOf(policy.Direction(d), name)}
+			}
+			(*of).Dropped += counts.Pods[d][a]
+		}
+	}
+	for _, x := range flows(f, counts) {
+		if pod == "" || pod == x.Pod || pod == x.From || pod == x.To {
+			out.Flows = append(out.Flows, x)
+		}
+	}
+	return out
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return wording.OneLine(err.Error())
+}
+
+// flows are those that were dropped, most packets first. What passes by now is left out: the rules have changed since.
+func flows(f InForce, counts nft.PolicyCounts) (out []control.PolicyFlow) {
+	for p, n := range counts.Flows {
+		pass, by, d := f.Verdict(p)
+		if pass {
+			continue
+		}
+		own := p.Dst
+		if d == policy.Egress {
+			own = p.Src
+		}
+		protocol := map[byte]string{6: "TCP", 17: "UDP", 132: "SCTP", 1: "ICMP", 58: "ICMPv6"}[p.Protocol]
+		x := control.PolicyFlow{From: p.Src.String(), To: p.Dst.String(), Protocol: cmp.Or(protocol, strconv.Itoa(int(p.Protocol))), Port: p.Port, Packets: n,
+			Direction: directions[d], Pod: f.At[own].Pod, Policies: by}
+		if p.Protocol == 1 || p.Protocol == 58 {
+			x.Port = 0
+		}
+		out = append(out, x)
+	}
+	slices.SortFunc(out, func(a, b control.PolicyFlow) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.From+a.To+a.Protocol, b.From+b.To+b.Protocol), cmp.Compare(a.Port, b.Port))
+	})
+	return out
+}
+
+// Dropped is how many packets were dropped, by direction; nil where nothing is enforced.
+func (o *Owner) Dropped() map[string]uint64 {
+	if !o.c.Kernel.Standing() {
+		return nil
+	}
+	counts, err := o.c.Kernel.Counts(false)
+	if err != nil {
+		return nil
+	}
+	return map[string]uint64{"ingress": counts.Total[0], "egress": counts.Total[1]}
+}
+
+const (
+	// dropsEvery is how often drops are looked for, and mostDrops how many of them are logged each time.
+	dropsEvery = 5 * time.Second
+	mostDrops  = 5
+)
+
+// logDrops logs flows that are dropped: each once while it continues.
+func (o *Owner) logDrops(ctx context.Context) {
+	var total uint64
+	logged := map[string]bool{}
+	for wake.Sleep(ctx, dropsEvery) {
+		now := o.Dropped()
+		sum := now["ingress"] + now["egress"]
+		if sum == total {
+			clear(logged)
+			continue
+		}
+		total = sum
+		counts, err := o.c.Kernel.Counts(true)
+		if err != nil {
+			continue
+		}
+		before, more := logged, 0
+		logged = map[string]bool{}
+		for _, x := range flows(o.InForce(), counts) {
+			key := fmt.Sprint(x.From, x.To, x.Protocol, x.Port)
+			if logged[key] = before[key]; logged[key] {
+				continue
+			}
+			if logged[key] = true; len(logged) > mostDrops {
+				more++
+				continue
+			}
+			o.c.Log.Info("dropped by NetworkPolicy", "from", x.From, "to", x.To, "protocol", x.Protocol, "port", x.Port, "packets", x.Packets,
+				"pod", x.Pod, "direction", x.Direction, "policies", x.Policies)
+		}
+		if more > 0 {
+			o.c.Log.Info("more was dropped by NetworkPolicy: `edgemesh-agent policy` lists it", "flows", more)
+		}
+	}
+}
+
+// Findings are what is wrong with policies.
+func (o *Owner) Findings() (out []findings.Finding) {
+	f := o.InForce()
+	rules := o.rules()
+	if f.Problem != nil {
+		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
+	}
+	if f.Failure != nil && len(rules.Namespaces) > 0 {
+		out = append(out, findings.Brokenf("network-policy", "fix the cause, or the policy that it names; `networkPolicy: off` in the membership runs pods without policies",
+			"NetworkPolicies are not in force as written: %v", f.Failure))
+	} else if why := o.c.Kernel.Partly(); why != "" && len(rules.Namespaces) > 0 {
+		out = append(out, findings.Brokenf("network-policy", "load it, and list it in /etc/modules-load.d; `networkPolicy: off` in the membership runs pods without policies",
+			"new pods in namespaces with NetworkPolicies are refused: %s", why))
+	}
+	return out
+}
+
+// Explain says what policies do to packets from one address to a pod's; from may be invalid: what applies to it.
+func (o *Owner) Explain(from, to netip.Addr) findings.Finding {
+	f := o.InForce()
+	place, applies := f.At[to]
+	if !applies {
+		return findings.Okayf("policy", "no NetworkPolicy applies to %s", to)
+	}
+	protocol := byte(1)
+	if to.Is6() {
+		protocol = 58
+	}
+	if pass, by, d := f.Verdict(policy.Packet{Src: from, Dst: to, Protocol: protocol}); from.IsValid() && !pass {
+		return findings.Brokenf("policy", "let a NetworkPolicy accept it, or do nothing if that is meant; `edgemesh-agent policy "+place.Pod+"` there says more",
+			"NetworkPolicy drops what %s sends to %s, which is %s: its %s is isolated by %s, and none of them accepts that", from, to, place.Pod, directions[d], wording.List(by))
+	}
+	var parts []string
+	for d, name := range place.Chains {
+		if name == policy.Closed {
+			parts = append(parts, directions[d]+" is closed, since no source has named the pod yet")
+		} else if name != "" {
+			parts = append(parts, directions[d]+" is isolated by "+wording.List(f.Chains[name].Policies))
+		}
+	}
+	dropped := ""
+	if all := o.Status(place.Pod).Flows; len(all) > 0 {
+		x := all[0]
+		dropped = fmt.Sprintf("; dropped within the last minute: %s to %s, %s port %d, by %s", x.From, x.To, x.Protocol, x.Port, wording.List(x.Policies))
+	}
+	return findings.Okayf("policy", "%s is %s: %s; its own node always reaches it%s", to, place.Pod, wording.List(parts), dropped)
+}
