@@ -11,7 +11,7 @@ import (
 	"edgemesh/test/lab/link"
 )
 
-// newIPv6Pair are two sites with IPv6 behind firewalls, whose NATs for IPv4 are of a kind, 40 ms apart. The first node has an
+// newIPv6Pair are two sites with IPv6 behind firewalls, whose NATs for IPv4 are of a kind, 40 ms apart in the full suite. The first node has an
 // address of a second prefix, which the kernel does not choose for the other node.
 func newIPv6Pair(t *testing.T, kind lab.NAT) *pair {
 	t.Helper()
@@ -24,8 +24,10 @@ func newIPv6Pair(t *testing.T, kind lab.NAT) *pair {
 	ok(t, p.n1.Site.Router.Script("ip -6 addr add 2a05:6:9::1/64 dev lan0 nodad"))
 	ok(t, p.n1.Script("ip -6 addr add 2a05:6:9::10/64 dev eth0 nodad"))
 	ok(t, l.WAN.Script("ip -6 route add 2a05:6:9::/64 via 2a05:5:0:1::1"))
-	_, err := l.InsertLink(t.Context(), p.n1.Site.Router, link.Both(link.Direction{Delay: 20 * time.Millisecond}), 1)
-	ok(t, err)
+	if full() { // for gaps alone: an emulator that has to wait for its turn loses neighbour discovery
+		_, err := l.InsertLink(t.Context(), p.n1.Site.Router, link.Both(link.Direction{Delay: 20 * time.Millisecond}), 1)
+		ok(t, err)
+	}
 	startAll(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
