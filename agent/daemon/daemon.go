@@ -317,7 +317,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}
 	d.kernel.policies = policies.New(policies.Config{StateDir: d.cfg.StateDir, RuntimeDir: d.cfg.RuntimeDir, DataDir: d.kernel.pods.DataDir,
 		Kernel: policyKernel{nft.NewPolicies(d.log)}, Log: d.log.With("part", "policy")})
-	setPolicies(d.kernel.policies, state, d.cfg)
+	d.kernel.policies.SetOff(state.NetworkPolicy == mesh.PolicyOff)
+	d.kernel.compiler = policiesOf(d.cfg, d.kernel.policies, d.source, d.log.With("part", "policy"))
+	d.kernel.setPolicies(state)
 	if ignored := endpoint.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)
 	}
@@ -432,6 +434,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { d.metered.run(ctx) })
 	wg.Go(func() { d.lan.run(ctx, m.replan) })
 	wg.Go(func() { d.kernel.policies.Run(ctx) })
+	if d.kernel.compiler != nil {
+		wg.Go(func() { d.kernel.compiler.Run(ctx) })
+	}
 	wg.Go(func() { reconcile(ctx, d.kernel.pods, d.log) })
 	if d.cfg.Membership.Kubernetes != nil { // otherwise nobody is there to notify
 		wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })

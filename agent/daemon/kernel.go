@@ -22,6 +22,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/policies"
+	"edgemesh/agent/policyapi"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
@@ -36,12 +37,13 @@ import (
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
-// keeps the outcome. The first nine fields are set once, before it is used.
+// keeps the outcome. The first ten fields are set once, before it is used.
 type kernel struct {
 	host     *host.Host
 	cni      *cniconf.Installer
 	pods     *conf.NetConf // as the plugin has it
 	policies *policies.Owner
+	compiler *policyapi.Live // of the API's policies; nil: policies are in a file
 	log      *slog.Logger
 	force    *inForce
 	canHold  func(host.Capabilities) // called with what the kernel can hold

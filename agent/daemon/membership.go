@@ -98,7 +98,7 @@ func (m *membership) bring(ctx context.Context, s mesh.State) {
 	if !slices.Equal(p.Host.ClusterCIDRs, before.Host.ClusterCIDRs) {
 		logForward(p.Host, m.cfg.Key("forward"), m.log)
 	}
-	setPolicies(m.kernel.policies, s, m.cfg)
+	m.kernel.setPolicies(s)
 	if problem != nil {
 		m.log.Info("membership is valid again", "source", m.from)
 	}

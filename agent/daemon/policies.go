@@ -1,11 +1,16 @@
 package daemon
 
 import (
+	"log/slog"
+
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/policies"
+	"edgemesh/agent/policyapi"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/source"
 )
 
 // policyKernel is where policies are enforced.
@@ -19,13 +24,32 @@ func (policyKernel) Partly() string {
 	return "without the kernel module br_netfilter pods of one node reach each other past every rule (modprobe br_netfilter)"
 }
 
-// setPolicies says what the membership says of policies.
-func setPolicies(o *policies.Owner, s mesh.State, c config.Config) {
-	off := s.NetworkPolicy == mesh.PolicyOff
-	if file := c.Membership.File != ""; file || off {
-		o.SetOff(off)
-		if file {
-			o.SetFile(s.PolicyFile)
-		}
+// policiesOf compiles the policies of the API for o; nil: the membership is a file, or another plugin has the pods.
+func policiesOf(c config.Config, o *policies.Owner, from source.Source, log *slog.Logger) *policyapi.Live {
+	if c.Membership.Kubernetes == nil || c.CNIMode == config.CNIKeep {
+		return nil
 	}
+	l := policyapi.New(policyapi.Config{Node: c.NodeName, Follow: from.Follow, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
+		InForce: func() bool { return len(o.InForce().Namespaces) > 0 }, Log: log})
+	o.OnPods(l.PodsChanged)
+	return l
+}
+
+// setPolicies says what the membership says of policies.
+func (k *kernel) setPolicies(s mesh.State) {
+	if k.compiler != nil {
+		k.compiler.SetState(s)
+		return
+	}
+	k.policies.SetOff(s.NetworkPolicy == mesh.PolicyOff)
+	k.policies.SetFile(s.PolicyFile)
+}
+
+// checkPolicies is what is wrong with policies.
+func (k *kernel) checkPolicies() []findings.Finding {
+	out := k.policies.Findings()
+	if k.compiler != nil {
+		out = append(out, k.compiler.Findings()...)
+	}
+	return out
 }
