@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ const (
 	soon       = 500 * time.Millisecond
 	soonTries  = 3
 	firstPause = 15 * time.Second
+	maxLost    = 1024 // losers that are remembered
 )
 
 // At is a machine as a witness sees it.
@@ -75,13 +77,13 @@ type Witness struct {
 
 	mu   sync.Mutex // a leaf: guards what follows
 	at   map[network.Conn]string
-	busy map[string]bool    // peer and instance whose exchange is under way
-	lost map[peer.ID]string // the instance that stood by last
+	busy map[string]bool // peer and instance whose exchange is under way
+	lost map[string]bool // peer and instance that stood by when it was compared last
 }
 
 // Start watches connections until ctx ends.
 func (w *Witness) Start(ctx context.Context) error {
-	w.at, w.busy, w.lost = make(map[network.Conn]string), make(map[string]bool), make(map[peer.ID]string)
+	w.at, w.busy, w.lost = make(map[network.Conn]string), make(map[string]bool), make(map[string]bool)
 	sub, err := w.Host.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
 	if err != nil {
 		return fmt.Errorf("subscribe to identification: %w", err)
@@ -111,12 +113,20 @@ func (w *Witness) Start(ctx context.Context) error {
 	return nil
 }
 
-// StandsBy reports whether the other end of c stood by for another one when they were compared last.
+// StandsBy reports whether the other end of c stands by for a machine that is connected too.
 func (w *Witness) StandsBy(c network.Conn) bool {
+	p := c.RemotePeer()
+	w.mu.Lock()
+	instance := w.at[c]
+	lost := w.lost[string(p)+instance]
+	w.mu.Unlock()
+	if !lost {
+		return false
+	}
+	_, others := w.places(p, instance)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	lost := w.lost[c.RemotePeer()]
-	return lost != "" && w.at[c] == lost
+	return slices.ContainsFunc(others, func(o network.Conn) bool { return !w.lost[string(p)+w.at[o]] })
 }
 
 func (w *Witness) arrived(ctx context.Context, c network.Conn, instance string) {
@@ -190,22 +200,20 @@ func (w *Witness) judge(ctx context.Context, p peer.ID, instance string) {
 	}
 }
 
-func (w *Witness) note(x judged) {
+func (w *Witness) note(x Pair) {
 	w.mu.Lock()
-	again := w.lost[x.Peer] == x.loser
-	w.lost[x.Peer] = x.loser
+	again := w.lost[string(x.Peer)+x.StandsBy.Instance]
+	if len(w.lost) >= maxLost {
+		clear(w.lost)
+	}
+	delete(w.lost, string(x.Peer)+x.Keeps.Instance)
+	w.lost[string(x.Peer)+x.StandsBy.Instance] = true
 	w.mu.Unlock()
-	w.Found(x.Pair, again)
-}
-
-// judged is what came of an exchange.
-type judged struct {
-	Pair
-	loser string // the instance that stands by
+	w.Found(x, again)
 }
 
 // exchange passes the messages of two places across. It fails unless both take part.
-func exchange(ctx context.Context, of [2]network.Conn) (out judged, err error) {
+func exchange(ctx context.Context, of [2]network.Conn) (out Pair, err error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
 	var in [2]*json.Decoder
@@ -258,5 +266,5 @@ func exchange(ctx context.Context, of [2]network.Conn) (out judged, err error) {
 		k = 1
 	}
 	at := func(i int) At { return At{said[i].Instance, said[i].Host, of[i].RemoteMultiaddr().String()} }
-	return judged{Pair{of[k].RemotePeer(), at(k), at(1 - k), said[k].Why(said[1-k])}, said[1-k].Instance}, nil
+	return Pair{of[k].RemotePeer(), at(k), at(1 - k), said[k].Why(said[1-k])}, nil
 }
