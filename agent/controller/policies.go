@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ const (
 	soon = 50 * time.Millisecond
 	// idleGroup is how long a group stays that no policy needs: policies are replaced, and an agent may not have heard yet.
 	idleGroup = 10 * time.Minute
+	// longestAgain is after how long a group is tried again at the latest that cannot be written.
+	longestAgain = time.Minute
 	// mostNamespaces have policies at most: the PodNetwork names them.
 	mostNamespaces = 10_000
 )
@@ -50,11 +53,18 @@ type policies struct {
 	owned bool                                   // the membership is known
 	idle  map[string]time.Time                   // groups that no policy needs, and since when
 	began bool                                   // pods are followed
+	later map[string]later                       // groups that could not be written
+}
+
+// later is when a group is tried again, and how long after the last attempt that is.
+type later struct {
+	at   time.Time
+	wait time.Duration
 }
 
 func newPolicies(c cluster, members func(context.Context, chan<- mesh.State), loop *watchdog.Loop, log *slog.Logger, m *metrics) *policies {
 	return &policies{api: c, members: members, loop: loop, log: log, metrics: m, peers: pods.NewPeers(func(netip.Addr) string { return "" }),
-		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}}
+		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}, later: map[string]later{}}
 }
 
 // run compiles until ctx ends.
@@ -89,16 +99,20 @@ func (p *policies) run(ctx context.Context) {
 			speak = true
 		case <-next.C:
 			waiting = false
-			again := p.round(ctx)
-			if want := p.namespaces(); again == nil && want != nil && (said == nil || !maps.Equal(want, said)) {
-				if again = p.say(ctx, want); again == nil {
+			err := p.round(ctx)
+			if err != nil && ctx.Err() == nil {
+				p.failed("write PolicyGroups; those that there are stay, and nodes close peers of new policies whose groups are missing", err)
+			}
+			// Whatever group is missing: a node closes its peers.
+			if want := p.namespaces(); want != nil && (said == nil || !maps.Equal(want, said)) {
+				if err = p.say(ctx, want); err == nil {
 					said = want
+				} else if ctx.Err() == nil {
+					p.failed("say in the PodNetwork's status which namespaces have NetworkPolicies", err)
 				}
 			}
-			if ctx.Err() == nil && again != nil {
-				p.failed("write PolicyGroups; those that there are stay", again)
-				next.Reset(sweepAgain)
-				waiting = true
+			if ctx.Err() == nil && (err != nil || len(p.later) > 0) {
+				next.Reset(sweepAgain) // news comes first
 			}
 			continue
 		}
@@ -163,6 +177,9 @@ func (p *policies) take(o api.Object, gone bool) {
 	key := pods.Key(o)
 	switch o := o.(type) {
 	case *pods.Pod:
+		if o.Cut && !gone && p.reported.Due("ports of "+key) {
+			p.log.Warn("pod "+key+" names more ports than NetworkPolicies know: the last ones are in no group", "remedy", "name fewer containerPorts")
+		}
 		if gone {
 			o = nil
 		}
@@ -184,13 +201,23 @@ func (p *policies) take(o api.Object, gone bool) {
 		}
 		if was := p.made[id][o.Meta.Name]; gone {
 			delete(p.made[id], o.Meta.Name)
-		} else if was == nil || was.Meta.UID != o.Meta.UID || was.Meta.ResourceVersion != o.Meta.ResourceVersion {
+		} else if was == nil || was.Meta.UID != o.Meta.UID || older(was, o) {
 			p.made[id][o.Meta.Name] = o
 		} else {
-			return // what this controller has written
+			return // what this controller has written, or had written before that
 		}
 		p.peers.Changed[id] = true
 	}
+}
+
+// older reports whether b is a later version of the same object than a.
+func older(a, b *api.PolicyGroup) bool {
+	x, err := strconv.ParseUint(a.Meta.ResourceVersion, 10, 64)
+	y, failed := strconv.ParseUint(b.Meta.ResourceVersion, 10, 64)
+	if err != nil || failed != nil {
+		return a.Meta.ResourceVersion != b.Meta.ResourceVersion
+	}
+	return x < y
 }
 
 // forget notes that an object of that key is gone.
@@ -211,14 +238,15 @@ func (p *policies) forget(k api.Kind, key string) {
 func (p *policies) round(ctx context.Context) error {
 	ctx, end := p.loop.Begin(ctx)
 	defer end()
-	p.tidy(time.Now())
-	changed := slices.Sorted(maps.Keys(p.peers.Changed))
+	now := time.Now()
+	p.tidy(now)
+	changed := slices.DeleteFunc(slices.Sorted(maps.Keys(p.peers.Changed)), func(id string) bool { return now.Before(p.later[id].at) })
 	errs := make([]error, len(changed))
 	slots := make(chan struct{}, workers)
 	var all sync.WaitGroup
 	for i, id := range changed {
 		var want []*api.PolicyGroup
-		if p.peers.Known(id) {
+		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
 			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
 		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
 			continue
@@ -237,6 +265,10 @@ func (p *policies) round(ctx context.Context) error {
 	for i, id := range changed {
 		if errs[i] == nil {
 			delete(p.peers.Changed, id)
+			delete(p.later, id)
+		} else {
+			wait := min(max(sweepAgain, 2*p.later[id].wait), longestAgain)
+			p.later[id] = later{now.Add(wait), wait}
 		}
 		if len(p.made[id]) == 0 {
 			delete(p.made, id)
@@ -244,7 +276,28 @@ func (p *policies) round(ctx context.Context) error {
 	}
 	p.metrics.groups.Set(float64(len(p.made)))
 	p.accuse(ctx)
-	return errors.Join(errs[:min(len(errs), 4)]...)
+	p.bounded()
+	return several(errs)
+}
+
+// several are the first errors of some, and how many more there are.
+func several(errs []error) error {
+	const most = 4
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if more := len(errs) - most; more > 0 {
+		errs = append(errs[:most], fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}
+
+// bounded names what is over the bounds: policies with peers that stay closed.
+func (p *policies) bounded() {
+	over := p.peers.Over()
+	for _, key := range slices.Sorted(maps.Keys(over))[:min(len(over), 8)] {
+		if p.reported.Due("over " + key) {
+			p.log.Warn("NetworkPolicy "+key+": "+over[key], "remedy", "delete policies, or select the pods by fewer different selectors", "policies", len(over))
+		}
+	}
 }
 
 // tidy marks groups for deletion that no policy has needed for a while.
@@ -264,7 +317,7 @@ func (p *policies) consider(id string, now time.Time) {
 		delete(p.idle, id)
 	case !idle:
 		p.idle[id] = now
-	case now.Sub(since) >= idleGroup:
+	case now.Sub(since) >= idleGroup, p.peers.Pressed(id):
 		p.peers.Drop(id)
 		delete(p.idle, id)
 		p.peers.Changed[id] = true
@@ -289,7 +342,15 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 		case same(old, w):
 			continue
 		default:
-			patch := map[string]any{"metadata": map[string]any{"uid": old.Meta.UID, "resourceVersion": old.Meta.ResourceVersion, "labels": w.Meta.Labels}, "spec": w.Spec}
+			labels := map[string]any{} // what others put there is refused by our own ValidatingAdmissionPolicy
+			for name := range old.Meta.Labels {
+				labels[name] = nil
+			}
+			for name, v := range w.Meta.Labels {
+				labels[name] = v
+			}
+			patch := map[string]any{"metadata": map[string]any{"uid": old.Meta.UID, "resourceVersion": old.Meta.ResourceVersion, "labels": labels, "finalizers": nil,
+				"ownerReferences": nil}, "spec": w.Spec}
 			err = p.api.Patch(ctx, api.PolicyGroups().Path(w.Meta.Name), client.Merge, nil, patch, &got)
 		}
 		if err != nil {
@@ -328,7 +389,7 @@ func gains(w *api.PolicyGroup, made map[string]*api.PolicyGroup) int {
 
 func same(a, b *api.PolicyGroup) bool {
 	return a.Spec.Group == b.Spec.Group && a.Spec.Chunk == b.Spec.Chunk && a.Spec.Chunks == b.Spec.Chunks && slices.Equal(a.Spec.Members, b.Spec.Members) &&
-		a.Meta.Labels[api.GroupLabel] == b.Meta.Labels[api.GroupLabel]
+		maps.Equal(a.Meta.Labels, b.Meta.Labels)
 }
 
 // accuse names pods that claim addresses of other nodes: they are in no group.

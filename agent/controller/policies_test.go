@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -116,8 +117,13 @@ func (f *groupAPI) Patch(_ context.Context, path, _ string, _ url.Values, in, ou
 		return nil
 	}
 	g := *f.groups[path[strings.LastIndex(path, "/")+1:]]
+	g.Meta.Labels = maps.Clone(g.Meta.Labels)
 	if err := json.Unmarshal(body, &g); err != nil {
 		return err
+	}
+	maps.DeleteFunc(g.Meta.Labels, func(_, v string) bool { return v == "" }) // null
+	if len(g.Meta.Labels) > 1 {                                               // the ValidatingAdmissionPolicy edgemesh-controller
+		return apierrors.NewForbidden(schema.GroupResource{}, g.Meta.Name, errors.New("only the label of its group"))
 	}
 	f.version++
 	g.Meta.Name, g.Meta.ResourceVersion = path[strings.LastIndex(path, "/")+1:], fmt.Sprint(f.version)
@@ -315,5 +321,65 @@ func TestChunks(t *testing.T) {
 	}
 	if w := step(100); len(f.groups) != 1 || !slices.Contains(w[:1], "patch 0") {
 		t.Errorf("shrunk: %d chunks, %v", len(f.groups), w)
+	}
+}
+
+// A group that cannot be written is named, and stops nothing: the others are written, and the PodNetwork names the namespaces. It is
+// tried again later and later.
+func TestAGroupThatCannotBeWritten(t *testing.T) {
+	var all []api.Object
+	for i := range 8 {
+		all = append(all, readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"shop","name":"p%d","uid":"p%[1]d"},"spec":{"podSelector":{},
+			"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"a%[1]d"}}}]}]}}`, i)))
+	}
+	f := newGroupAPI(map[string][]api.Object{"networkpolicies": all, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	for _, o := range all {
+		p.take(o, false)
+	}
+	last := p.peers.Groups()[7] // by its name the eighth
+	f.fail = last + "-0"
+	runningPolicies(t, f, func(p *policies) {
+		if len(f.groups) != 7 || !maps.Equal(f.network.Status.Policies, map[string]string{"shop": "Ingress"}) {
+			t.Errorf("%d groups, the PodNetwork says %v", len(f.groups), f.network.Status.Policies)
+		}
+		if wait := p.later[last].wait; wait <= sweepAgain {
+			t.Errorf("tried again each %v", wait)
+		}
+		p.later = map[string]later{}
+		if err := p.round(t.Context()); err == nil || !strings.Contains(err.Error(), f.fail) {
+			t.Errorf("the eighth group's error is not named: %v", err)
+		}
+	})
+}
+
+// Labels that others put on a PolicyGroup are taken off, so that it can be written.
+func TestForeignLabel(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{
+		"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	runningPolicies(t, f, nil)
+	for _, g := range f.groups {
+		g.Meta.Labels = map[string]string{api.GroupLabel: g.Spec.Group, "kustomize": "yes"}
+		g.Meta.ResourceVersion = "99"
+	}
+	f.objects["pods"] = []api.Object{podJSON(t, "web-1", "a", "10.244.1.6", "")}
+	runningPolicies(t, f, nil)
+	if got := f.members(); !slices.Equal(got, []string{"10.244.1.6"}) {
+		t.Errorf("members %v", got)
+	}
+}
+
+// A watch's echo of a version before the last one written is no news.
+func TestEcho(t *testing.T) {
+	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	group := func(version string) *api.PolicyGroup {
+		return &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x", ResourceVersion: version}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa"}}
+	}
+	for _, v := range []string{"10", "9", "11"} {
+		p.take(group(v), false)
+	}
+	p.take(group("10"), false)
+	if got := p.made["00000000000000aa"]["00000000000000aa-0"].Meta.ResourceVersion; got != "11" {
+		t.Errorf("version %s of an older echo", got)
 	}
 }

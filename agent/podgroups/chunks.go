@@ -8,48 +8,55 @@ import (
 	"edgemesh/internal/membership/kube/api"
 )
 
-// sparse is below how many members a chunk has on average that there are half as many: a quarter of api.MaxChunk, so that a group does
-// not change its chunks to and fro.
-const sparse = api.MaxChunk / 4
+// full is above how many members a chunk has on average that there are twice as many, and sparse below how many that there are half as
+// many: far enough from each other that a group does not change its chunks to and fro.
+const (
+	full   = api.MaxChunk * 9 / 10
+	sparse = api.MaxChunk / 4
+)
 
-// Chunks are the PolicyGroups of a group, which had before of them (0: none). A member's chunk depends on its address and on how many
-// there are: one pod changes one chunk, and twice as many chunks leave half of the members where they are.
+// MaxMembers are the most that a group may have: of more, the last ones are left out.
+const MaxMembers = api.MaxChunk * api.MaxChunks
+
+// Chunks are the PolicyGroups of a group, which had before of them (0: none). A member's chunk depends on itself and on how many there
+// are: one pod changes one chunk, and twice as many chunks leave half of the members where they are. How many there are depends on how
+// many members there are alone: who chooses addresses so that they meet in one chunk fills the next ones.
 func Chunks(id string, members []policy.Member, before int) []*api.PolicyGroup {
-	n := max(before, 1)
+	members = members[:min(len(members), MaxMembers)]
+	n := min(max(before, 1), api.MaxChunks)
 	for n > 1 && len(members) < n*sparse {
 		n /= 2
 	}
-	for {
-		parts := make([][]string, n)
-		most := 0
-		for _, m := range members {
-			at := place(m, n)
-			parts[at] = append(parts[at], m.String())
-			most = max(most, len(parts[at]))
-		}
-		if most > api.MaxChunk {
-			n *= 2
-			continue
-		}
-		out := make([]*api.PolicyGroup, n)
-		for i, part := range parts {
-			out[i] = &api.PolicyGroup{
-				Type: api.Type{APIVersion: api.Group + "/" + api.Version, Kind: "PolicyGroup"},
-				Meta: api.Meta{Name: fmt.Sprintf("%s-%d", id, i), Labels: map[string]string{api.GroupLabel: id}},
-				Spec: api.PolicyGroupSpec{Group: id, Chunk: i, Chunks: n, Members: append([]string{}, part...)},
-			}
-		}
-		return out
+	for n < api.MaxChunks && len(members) > n*full {
+		n = min(2*n, api.MaxChunks)
 	}
+	parts := make([][]string, n)
+	for _, m := range members {
+		text := m.String()
+		at := place(text, n)
+		for len(parts[at]) == api.MaxChunk {
+			at = (at + 1) % n
+		}
+		parts[at] = append(parts[at], text)
+	}
+	out := make([]*api.PolicyGroup, n)
+	for i, part := range parts {
+		out[i] = &api.PolicyGroup{
+			Type: api.Type{APIVersion: api.Group + "/" + api.Version, Kind: "PolicyGroup"},
+			Meta: api.Meta{Name: fmt.Sprintf("%s-%d", id, i), Labels: map[string]string{api.GroupLabel: id}},
+			Spec: api.PolicyGroupSpec{Group: id, Chunk: i, Chunks: n, Members: append([]string{}, part...)},
+		}
+	}
+	return out
 }
 
 // place is the chunk of a member among n: the one with the highest hash of both (rendezvous hashing).
-func place(m policy.Member, n int) (at int) {
+func place(m string, n int) (at int) {
 	h := fnv.New64a()
-	h.Write(m.Addr.AsSlice())
-	address, best := h.Sum64(), uint64(0)
+	_, _ = h.Write([]byte(m))
+	own, best := h.Sum64(), uint64(0)
 	for i := range n {
-		if x := mix(address ^ mix(uint64(i)+1)); x >= best {
+		if x := mix(own ^ mix(uint64(i)+1)); x >= best {
 			at, best = i, x
 		}
 	}

@@ -3,6 +3,7 @@ package podgroups
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -17,7 +18,11 @@ type Pod struct {
 	Ready  bool
 	Images []string // of containers of pods in the host's network that enforce, as far as their arguments say
 	As     policy.Pod
+	Cut    bool // it names more ports than maxNamedPorts: policies do not know the last ones
 }
+
+// maxNamedPorts of a pod are known to policies.
+const maxNamedPorts = 64
 
 // Namespace is a core/v1 Namespace.
 type Namespace struct {
@@ -29,6 +34,16 @@ type Namespace struct {
 type Policy struct {
 	Meta    api.Meta
 	Written policy.NetworkPolicy
+	Err     error // it cannot be decoded: Written closes its namespace
+}
+
+// Parse checks the policy.
+func (p *Policy) Parse() (policy.Policy, error) {
+	out, err := policy.Parse(p.Written)
+	if p.Err != nil {
+		err = fmt.Errorf("%w %s: %w", policy.ErrInvalid, Key(p), p.Err)
+	}
+	return out, err
 }
 
 // Pods are those of the cluster, or of one node where node is not "".
@@ -122,6 +137,9 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 	for _, c := range append(wire.Spec.Containers, wire.Spec.InitContainers...) {
 		for _, port := range c.Ports {
 			if protocol, known := policy.Protocol(cmp.Or(port.Protocol, "TCP")); known && port.Name != "" && port.Number > 0 && port.Number < 1<<16 {
+				if p.Cut = p.Cut || len(p.As.Ports) == maxNamedPorts; p.Cut {
+					return nil
+				}
 				p.As.Ports = append(p.As.Ports, policy.ContainerPort{NamedPort: policy.NamedPort{Name: port.Name, Protocol: protocol}, Number: uint16(port.Number)})
 			}
 		}
@@ -150,8 +168,8 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	p.Meta = bare(wire.Meta)
-	// A field of a type that does not fit closes the namespace: Parse says which of them are missing.
-	if err := json.Unmarshal(data, &p.Written); err != nil {
+	p.Err = json.Unmarshal(data, &p.Written)
+	if p.Err != nil { // a field of a type that does not fit closes the namespace
 		p.Written = policy.NetworkPolicy{Spec: policy.Spec{PolicyTypes: []string{"Ingress", "Egress"}}}
 	}
 	p.Written.Metadata = policy.Metadata{Namespace: p.Meta.Namespace, Name: p.Meta.Name}

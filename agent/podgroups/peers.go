@@ -2,7 +2,7 @@
 // controller uses it, and agents where none is configured.
 //
 //	objects.go  pods, namespaces and policies as the API has them
-//	peers.go    who is in which group, kept up to date by one object at a time
+//	peers.go    who is in which group, kept up to date by one object at a time; bounds.go: how many groups and members there may be
 //	owner.go    whose an address is
 //	chunks.go   a group as PolicyGroups, and back
 package podgroups
@@ -30,6 +30,9 @@ type Peers struct {
 	errs       map[string]error           // of policies
 	groups     map[string]*group          // by ID
 	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
+	bounds     bounds
+	used       map[string]*usage // by space; "": of all
+	pressed    map[string]bool   // IDs of groups that were dropped to make room
 }
 
 // peer is a pod, and what it adds to groups.
@@ -48,13 +51,17 @@ type group struct {
 	policy.Group
 	id      string
 	members map[policy.Member]int
-	users   int // policies
+	users   int    // policies
+	space   string // the namespace of the policy that needed it first
+	closed  bool   // has no members: over its bounds, or dropped
+	ofAll   bool   // it is the bounds of all namespaces that it is over
 }
 
 // NewPeers returns Peers without anything.
 func NewPeers(owner func(netip.Addr) string) *Peers {
 	return &Peers{Owner: owner, Changed: map[string]bool{}, namespaces: map[string]*Namespace{}, pods: map[string]*peer{}, at: map[netip.Addr][]*peer{},
-		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{}}
+		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{},
+		bounds: ofCluster, used: map[string]*usage{}, pressed: map[string]bool{}}
 }
 
 // Policies are all of them, in order of their names; errs are what is wrong with some.
@@ -72,21 +79,18 @@ func (p *Peers) Namespaces() map[string][2]bool { return Isolated(maps.Values(p.
 func (p *Peers) Needed(id string) bool { return p.groups[id] != nil && p.groups[id].users > 0 }
 
 // Known reports whether the group is kept up to date.
-func (p *Peers) Known(id string) bool { return p.groups[id] != nil }
+func (p *Peers) Known(id string) bool { return p.groups[id] != nil && !p.groups[id].closed }
 
 // Groups are the IDs of those that are kept up to date: those that policies need, and those that they needed before, until Drop.
-func (p *Peers) Groups() []string { return slices.Sorted(maps.Keys(p.groups)) }
+func (p *Peers) Groups() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.groups)), func(id string) bool { return p.groups[id].closed })
+}
 
 // Drop forgets a group that no policy needs.
 func (p *Peers) Drop(id string) {
-	g := p.groups[id]
-	if g == nil || g.users > 0 {
-		return
-	}
-	delete(p.groups, id)
-	delete(p.within[g.Namespace], g)
-	for _, x := range p.pods {
-		x.in = slices.DeleteFunc(x.in, func(e entry) bool { return e.group == g })
+	if g := p.groups[id]; g != nil && g.users == 0 {
+		p.drop(g)
+		p.readmit()
 	}
 }
 
@@ -105,17 +109,21 @@ func (p *Peers) SetPolicy(key string, now *Policy) {
 	delete(p.policies, key)
 	delete(p.errs, key)
 	if now != nil {
-		parsed, err := policy.Parse(now.Written)
+		parsed, err := now.Parse()
 		if p.policies[key] = parsed; err != nil {
 			p.errs[key] = err
 		}
 	}
 	for _, g := range policy.Groups(p.policy(key)) {
-		p.use(g)
+		p.use(g, p.policies[key].Namespace)
 	}
 	for _, g := range before {
-		p.groups[g.ID()].users--
+		have := p.groups[g.ID()]
+		if have.users--; have.users == 0 {
+			p.usage(have.space).freed, p.usage("").freed = true, true
+		}
 	}
+	p.readmit()
 }
 
 func (p *Peers) policy(key string) []policy.Policy {
@@ -125,25 +133,16 @@ func (p *Peers) policy(key string) []policy.Policy {
 	return nil
 }
 
-// use counts a policy that needs g.
-func (p *Peers) use(g policy.Group) {
+// use counts a policy of a namespace that needs g.
+func (p *Peers) use(g policy.Group, space string) {
 	id := g.ID()
 	if have := p.groups[id]; have != nil {
 		have.users++
 		return
 	}
-	n := &group{Group: g, id: id, members: map[policy.Member]int{}, users: 1}
+	n := &group{Group: g, id: id, members: map[policy.Member]int{}, users: 1, space: space}
 	p.groups[id] = n
-	if p.within[g.Namespace] == nil {
-		p.within[g.Namespace] = map[*group]bool{}
-	}
-	p.within[g.Namespace][n] = true
-	p.Changed[id] = true
-	for _, x := range p.pods {
-		if g.Namespace == "" || g.Namespace == x.As.Namespace {
-			p.add(n, x, p.believed(x))
-		}
-	}
+	p.admit(n)
 }
 
 // SetNamespace takes a namespace as it is now, nil where it is gone.
@@ -255,8 +254,12 @@ func (p *Peers) clear(x *peer) {
 
 func (p *Peers) remove(in []entry) {
 	for _, e := range in {
+		if e.group.closed {
+			continue
+		}
 		if e.group.members[e.member]--; e.group.members[e.member] == 0 {
 			delete(e.group.members, e.member)
+			p.count(e.group, 0, -1)
 			p.Changed[e.group.id] = true
 		}
 	}
@@ -271,6 +274,10 @@ func (p *Peers) add(g *group, x *peer, now policy.Pod) {
 		x.in = append(x.in, entry{g, m})
 		if g.members[m]++; g.members[m] == 1 {
 			p.Changed[g.id] = true
+			p.count(g, 0, 1)
+			if p.full(g, 0); g.closed {
+				return
+			}
 		}
 	}
 }

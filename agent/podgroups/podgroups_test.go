@@ -121,6 +121,102 @@ func TestChunksAreReadBack(t *testing.T) {
 	t.Logf("%d members, %d chunks, %d bytes", len(all), len(chunks), bytes)
 }
 
+// Members that meet in one chunk, by whoever chooses their addresses or names ports, make no more chunks than others.
+func TestChunksAreBounded(t *testing.T) {
+	one := netip.MustParseAddr("10.244.1.5")
+	var ports, chosen, many []policy.Member
+	for i := range 1001 {
+		ports = append(ports, policy.Member{Addr: one, Protocol: 6, Port: uint16(i + 1)})
+	}
+	for a := netip.MustParseAddr("fd00::1"); len(chosen) < 3000; a = a.Next() {
+		if m := (policy.Member{Addr: a}); place(m.String(), 4) == 0 {
+			chosen = append(chosen, m)
+		}
+	}
+	for i := range 50_000 {
+		many = append(many, policy.Member{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})})
+	}
+	for name, all := range map[string][]policy.Member{"ports of one pod": ports, "chosen addresses": chosen, "many": many} {
+		before := 0
+		for range 2 {
+			chunks := Chunks("0123456789abcdef", all, before)
+			if got, err := Members(chunks); err != nil || len(got) != len(all) || len(chunks)*sparse > len(all) {
+				t.Errorf("%s: %d of %d members in %d chunks, %v", name, len(got), len(all), len(chunks), err)
+			}
+			for _, c := range chunks {
+				if len(c.Spec.Members) > api.MaxChunk {
+					t.Errorf("%s: chunk %d has %d members", name, c.Spec.Chunk, len(c.Spec.Members))
+				}
+			}
+			before = len(chunks)
+		}
+	}
+}
+
+// A policy that cannot be decoded closes its namespace, and is named.
+func TestUndecodablePolicy(t *testing.T) {
+	p := read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p"},"spec":{"podSelector":{"matchLabels":{"a":1}}}}`)
+	if got, err := p.Parse(); err == nil || got.Isolates() != [2]bool{true, true} {
+		t.Errorf("isolates %v, %v", got.Isolates(), err)
+	}
+}
+
+// Of a pod that names more ports than policies know, the first ones count.
+func TestNamedPortsOfAPod(t *testing.T) {
+	ports := ""
+	for i := range 1001 {
+		ports += fmt.Sprintf(`,{"name":"http","containerPort":%d}`, i+1)
+	}
+	p := read(t, new(Pod), `{"metadata":{"namespace":"a","name":"b"},"spec":{"containers":[{"ports":[%s]}]}}`, ports[1:])
+	if len(p.As.Ports) != maxNamedPorts || !p.Cut {
+		t.Errorf("%d ports, cut: %v", len(p.As.Ports), p.Cut)
+	}
+}
+
+// What the policies of one namespace need of groups and members is bounded; what exceeds has no members, is named, and counts once there
+// is room.
+func TestBoundsOfANamespace(t *testing.T) {
+	p := NewPeers(onNode("a"))
+	p.bounds = bounds{groups: 6, members: 100, spaceGroups: 4, spaceMembers: 12}
+	for _, name := range []string{"shop", "other"} {
+		p.SetNamespace(name, read(t, new(Namespace), `{"metadata":{"name":%q}}`, name))
+	}
+	for i := range 5 {
+		p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
+	}
+	without := func(i int) *Policy {
+		return read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p%d","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchExpressions":[{"key":"x%[1]d","operator":"DoesNotExist"}]}}]}]}}`, i)
+	}
+	for i := range 3 {
+		p.SetPolicy(fmt.Sprint("shop/p", i), without(i))
+	}
+	// 15 members in three groups: the third has none.
+	over := p.Over()
+	if len(over) != 1 || len(p.Groups()) != 2 || over["shop/p2"] == "" {
+		t.Errorf("%d groups; over: %v", len(p.Groups()), over)
+	}
+	p.SetPolicy("other/p", from(t, "other", "p", "web"))
+	if len(p.Over()) != 1 || len(p.Groups()) != 3 {
+		t.Errorf("another namespace is closed: %d groups, %v", len(p.Groups()), p.Over())
+	}
+	p.SetPolicy("shop/p0", nil)
+	if len(p.Over()) > 0 || len(p.Groups()) != 3 {
+		t.Errorf("with room again: %d groups, %v", len(p.Groups()), p.Over())
+	}
+	// A pod more is too many again: 12 of two groups are at the bound, 14 above.
+	p.SetPod("shop/w6", anyPod(t, "shop", "w6", "a", "10.244.1.9", "web", ""))
+	p.SetPod("shop/w7", anyPod(t, "shop", "w7", "a", "10.244.1.10", "web", ""))
+	if len(p.Over()) != 1 {
+		t.Errorf("grown: over %v", p.Over())
+	}
+	for i := 3; i < 9; i++ {
+		p.SetPolicy(fmt.Sprint("shop/q", i), from(t, "shop", fmt.Sprint("q", i), fmt.Sprint("none-", i)))
+	}
+	if len(p.Groups()) > 5 {
+		t.Errorf("%d groups of at most four of a namespace and one of another", len(p.Groups()))
+	}
+}
+
 // What 10,000 pods and 1,000 policies take of memory and time.
 func BenchmarkPeers(b *testing.B) {
 	var pods []*Pod

@@ -80,6 +80,7 @@ const (
 	maxPeers        = 1024 // of a rule; of ports, too
 	maxExcept       = 256  // of an ipBlock
 	maxRequirements = 64   // of a selector
+	maxGroups       = 64   // of peers that are pods, of named ports, too: each has the addresses of all that it selects
 	maxValues       = 256  // of a requirement
 )
 
@@ -152,6 +153,9 @@ func Parse(n NetworkPolicy) (Policy, error) {
 		for i, r := range n.Spec.Egress {
 			out.rules[Egress] = append(out.rules[Egress], c.rule(out.Namespace, fmt.Sprintf("spec.egress[%d]", i), "to", r.To, r.Ports))
 		}
+	}
+	if n := len(Groups([]Policy{out})); n > maxGroups {
+		c.addf("spec", "%d different groups of pods are peers, at most %d: use labels that several groups have, or several policies", n, maxGroups)
 	}
 	err := errors.Join(c.errs...)
 	if err != nil {

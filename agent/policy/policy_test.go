@@ -222,3 +222,16 @@ func TestRefused(t *testing.T) {
 		t.Errorf("without a name: %v", err)
 	}
 }
+
+// A policy of more groups of pods than the bound lets nothing pass, and says so.
+func TestGroupsOfAPolicy(t *testing.T) {
+	var n NetworkPolicy
+	n.Metadata, n.Spec.Ingress = Metadata{Namespace: "shop", Name: "many"}, []IngressRule{{}}
+	for i := range 80 {
+		s := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: fmt.Sprint("x", i), Operator: metav1.LabelSelectorOpDoesNotExist}}}
+		n.Spec.Ingress[0].From = append(n.Spec.Ingress[0].From, Peer{NamespaceSelector: &metav1.LabelSelector{}, PodSelector: s})
+		if p, err := Parse(n); (err != nil) != (i >= maxGroups) || err != nil && len(Groups([]Policy{p})) > 0 {
+			t.Fatalf("%d groups: %v", i+1, err)
+		}
+	}
+}

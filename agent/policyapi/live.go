@@ -287,7 +287,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	invalid := map[string]error{}
 	for _, f := range l.follows {
 		for key, p := range each[*podgroups.Policy](f) {
-			parsed, err := policy.Parse(p.Written)
+			parsed, err := p.Parse()
 			if all = append(all, parsed); err != nil {
 				invalid[key] = err
 			}

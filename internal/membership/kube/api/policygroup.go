@@ -23,8 +23,11 @@ func (g *PolicyGroup) Metadata() *Meta { return &g.Meta }
 // GroupLabel is the label of PolicyGroups by which agents select those that they need; its value is the group.
 const GroupLabel = Group + "/group"
 
-// MaxChunk is how many members a PolicyGroup has at most.
-const MaxChunk = 1000
+// A group has at most MaxChunks PolicyGroups of at most MaxChunk members.
+const (
+	MaxChunk  = 1000
+	MaxChunks = 1024
+)
 
 // PolicyGroups are those of some groups, or all without any.
 func PolicyGroups(groups ...string) Kind {
