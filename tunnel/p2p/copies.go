@@ -23,6 +23,8 @@ const (
 	standbyEvery = 5 * time.Minute
 	standbyLook  = 10 * time.Second
 	standbyGone  = 2
+	// lastWords is how long peers have to take why this node disconnects.
+	lastWords = 500 * time.Millisecond
 	// copyHolds is how long after it was seen last a second machine counts: two looks of its, and some.
 	copyHolds = 2*standbyEvery + 2*time.Minute
 )
@@ -125,19 +127,27 @@ func (x *copies) hear(c network.Conn, p *clones.Pair) {
 	}
 	pair := *p
 	pair.Peer = c.RemotePeer()
-	pair.Keeps.Addr = c.RemoteMultiaddr().String()
+	for _, a := range []*clones.At{&pair.Keeps, &pair.StandsBy} {
+		if a.Addr == "" { // the one that says so
+			a.Addr = c.RemoteMultiaddr().String()
+		}
+	}
 	x.note(pair)
 }
 
-// notice is what peers are sent: this node keeps its traffic beside another machine.
+// notice is what peers are sent of another machine with this node's key.
 func (x *copies) notice() *clones.Pair {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.standing || !x.fresh(x.at) {
+	if !x.fresh(x.at) {
 		return nil
 	}
 	p := x.proof
-	return &clones.Pair{Keeps: clones.At{Instance: p.Mine.Instance, Host: p.Mine.Host}, StandsBy: p.At, Why: p.Mine.Why(p.Theirs)}
+	keeps, stands := clones.At{Instance: p.Mine.Instance, Host: p.Mine.Host}, p.At
+	if x.standing {
+		keeps, stands = stands, keeps
+	}
+	return &clones.Pair{Keeps: keeps, StandsBy: stands, Why: p.Mine.Why(p.Theirs)}
 }
 
 // fresh reports whether what was seen at that time counts. The caller holds mu.
@@ -157,9 +167,7 @@ func (n *Node) proved(p clones.Proof) {
 	if !again {
 		n.log.Warn("another machine has this node's key, and answers", "at", p.At, "seen by", n.gater.View().Name(p.Witness), "this machine keeps the traffic", keeps)
 	}
-	if keeps {
-		n.relays.Reports.Again()
-	}
+	n.relays.Reports.Again()
 	x.wake.Wake()
 }
 
@@ -174,6 +182,9 @@ func (n *Node) standBy(ctx context.Context) {
 		}
 		if !n.StandsBy() {
 			continue
+		}
+		if !wake.Sleep(ctx, lastWords) {
+			return
 		}
 		n.setPart(none)
 		for gone := 0; gone < standbyGone; {
