@@ -76,7 +76,7 @@ func TestPolicy(t *testing.T) {
 	curlPods(t, web, web, 2*time.Second)
 	curl(t, n1.NS, web, web.IP4(), netip.Addr{}, 2*time.Second) // its own node
 
-	out, _, err := n1.AgentCommand(t.Context(), "policy", "default/web")
+	out, _, err := n1.AgentCommand(t.Context(), "policy", "default/web", "--runtime-dir", n1.Config.RuntimeDir)
 	ok(t, err)
 	contains(t, out, file, "ingress: isolated by default/only-near", "accepted by default/only-near:", far.IP4().String()+" to "+web.IP4().String()+", TCP port 9376")
 	t.Run("Broken", func(t *testing.T) {
@@ -112,6 +112,7 @@ func TestPolicy(t *testing.T) {
 		}
 	})
 	t.Run("OfflineStart", func(t *testing.T) {
+		slow(t)
 		_ = n1.Agent.Stop() // it may have stopped above
 		ok(t, n1.Script("nft delete table inet edgemesh-policy", "ip link set eth0 down || ip link set wan0 down"))
 		ok(t, os.RemoveAll(n1.Config.RuntimeDir))
