@@ -111,6 +111,26 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("DEL left the address:\n%s", out)
 		}
 	})
+	t.Run("Restart", func(t *testing.T) {
+		slow(t)
+		pings := func(n int) string { // twenty a second, from beside the node's pods and from another node
+			out, _ := far.Run(t.Context(), "ping", "-n", "-i", "0.05", "-W", "1", "-c", fmt.Sprint(n), web.IP4().String())
+			return out
+		}
+		done := make(chan string)
+		go func() { done <- pings(160) }()
+		for range 2 {
+			_ = n1.Agent.Stop()
+			ok(t, n1.Start())
+			ready(t, n1)
+		}
+		if out := <-done; !strings.Contains(out, " 0 received") {
+			t.Errorf("while the agent restarts, packets pass against a policy:\n%s", out)
+		}
+		if err := ping(t, far, near.IP4(), 3*time.Second); err != nil {
+			t.Errorf("what no policy forbids does not pass either: this proves nothing: %v", err)
+		}
+	})
 	t.Run("OfflineStart", func(t *testing.T) {
 		slow(t)
 		_ = n1.Agent.Stop() // it may have stopped above

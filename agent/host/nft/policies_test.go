@@ -117,3 +117,57 @@ func TestPoliciesInTheKernel(t *testing.T) {
 		t.Errorf("without policies: %v\n%s", err, listed(t))
 	}
 }
+
+// BenchmarkPoliciedFlow is one TCP flow (iperf3) from a pod to another, both isolated, with so many members in the group that accepts it;
+// 0: without policies. Compare interleaved runs: -count 5.
+func BenchmarkPoliciedFlow(b *testing.B) {
+	for _, members := range []int{0, 10, 1000, 10000} {
+		b.Run(fmt.Sprint(members), func(b *testing.B) {
+			nstest.Enter(b)
+			b.Setenv("D", b.TempDir())
+			shell(b, `for i in 2 3; do
+ip link add v$i type veth peer name p$i
+unshare -n sleep 60 >/dev/null 2>&1 & echo $! >"$D"/$i; sleep 0.2
+ip link set p$i netns $(cat "$D"/$i)
+ip addr add 10.1.1.1/32 dev v$i; ip link set v$i up; ip route add 10.1.1.$i dev v$i
+nsenter -t $(cat "$D"/$i) -n sh -c "ip link set lo up; ip addr add 10.1.1.$i/32 dev p$i; ip link set p$i up; ip route add 10.1.1.1 dev p$i; ip route add default via 10.1.1.1"
+done
+sysctl -qw net.ipv4.ip_forward=1`)
+			p := NewPolicies(slog.New(slog.DiscardHandler))
+			rules := policy.Rules{Pods: map[string][2]string{"shop/a": {"c", "c"}, "shop/b": {"c", "c"}}, Namespaces: map[string][2]bool{"shop": {true, true}},
+				Chains: map[string]policy.Chain{"c": {Policies: []string{"shop/p"}, Accepts: []policy.Accept{{Policy: "shop/p", Groups: []string{"g"}}}}},
+				Sets:   map[string][]policy.Member{"g": {{Addr: netip.MustParseAddr("10.1.1.2")}, {Addr: netip.MustParseAddr("10.1.1.3")}}}}
+			for a := netip.MustParseAddr("10.2.0.1"); len(rules.Sets["g"]) < members; a = a.Next() {
+				rules.Sets["g"] = append(rules.Sets["g"], policy.Member{Addr: a})
+			}
+			if members == 0 {
+				shell(b, "nft add table inet t; nft 'add chain inet t f { type filter hook forward priority 0; }'; nft add rule inet t f ct state established accept") // conntrack, as every node has it
+			} else if err := p.Enforce(enforcing(rules, map[netip.Addr]string{netip.MustParseAddr("10.1.1.2"): "shop/a", netip.MustParseAddr("10.1.1.3"): "shop/b"})); err != nil {
+				b.Fatal(err)
+			}
+			for range b.N {
+				out := shell(b, `nsenter -t $(cat "$D"/3) -n iperf3 -s -1 -D; sleep 0.3
+nsenter -t $(cat "$D"/2) -n iperf3 -c 10.1.1.3 -t 2 -f m | awk '/receiver/{print $7}'`)
+				var mbits float64
+				if _, err := fmt.Sscan(strings.TrimSpace(out), &mbits); err != nil {
+					b.Fatalf("%v: %s", err, out)
+				}
+				b.ReportMetric(mbits, "Mbit/s")
+			}
+			shell(b, `kill $(cat "$D"/2 "$D"/3)`)
+		})
+	}
+}
+
+// shell runs a script in the benchmark's namespace.
+func shell(b *testing.B, script string) string {
+	b.Helper()
+	if nstest.Outside(b) {
+		b.Fatal("outside of a namespace")
+	}
+	out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+	if err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
