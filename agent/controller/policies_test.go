@@ -28,7 +28,6 @@ import (
 
 // groupAPI holds PolicyGroups and a PodNetwork, and notes what is written, in order.
 type groupAPI struct {
-	cluster
 	mu      sync.Mutex
 	groups  map[string]*api.PolicyGroup
 	network api.PodNetwork
@@ -37,6 +36,8 @@ type groupAPI struct {
 	version int
 	fail    string // writes to this path fail
 }
+
+var _ cluster = (*groupAPI)(nil)
 
 func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out []api.Object, rv string, err error) {
 	f.mu.Lock()

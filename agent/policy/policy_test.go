@@ -235,3 +235,16 @@ func TestGroupsOfAPolicy(t *testing.T) {
 		}
 	}
 }
+
+// Members are read back as they are written; anything else is refused.
+func FuzzParseMember(f *testing.F) {
+	for _, text := range []string{"10.244.1.5", "fd00::5/udp/53", "10.244.1.5/tcp/8080", "10.244.1.5/tcp/", "::ffff:10.0.0.1", "fe80::1%x"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := ParseMember(text)
+		if again, failed := ParseMember(m.String()); err == nil && (failed != nil || again != m || m.Addr.Zone() != "") {
+			t.Errorf("%q: %v, then %v, %v", text, m, again, failed)
+		}
+	})
+}

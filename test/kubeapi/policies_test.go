@@ -2,6 +2,7 @@ package kubeapi_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -79,15 +80,6 @@ func (e *enforcer) becomes(t *testing.T, what, from, to string, pass bool) time.
 	return time.Since(began)
 }
 
-// makePod makes a pod on a node, with that address in its status.
-func makePod(c *kubeapi.Cluster, name, node, app, ip string) error {
-	if err := c.Do(http.MethodPost, defaultPods, map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "labels": map[string]string{"app": app}},
-		"spec": map[string]any{"nodeName": node, "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "x"}}}}, nil); err != nil {
-		return err
-	}
-	return c.Patch(defaultPods+"/"+name+"/status", map[string]any{"status": map[string]any{"phase": "Running", "podIP": ip, "podIPs": []map[string]string{{"ip": ip}}}})
-}
-
 // A node enforces what NetworkPolicies say of its pods, by the controller's PolicyGroups: a label that changes counts within a second,
 // no node writes groups, an address of another node's block is in none, and what was compiled stays while no controller runs.
 func TestPolicies(t *testing.T) {
@@ -101,10 +93,8 @@ func TestPolicies(t *testing.T) {
 	e := enforces(t, a, "10.244.1.5", "default/db")
 	a.start()
 	e.run(t)
-	must(t, makePod(c, "db", "a", "db", "10.244.1.5"), makePod(c, "web", "b", "web", "10.244.2.5"))
-	must(t, c.Do(http.MethodPost, defaultPolicies, map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]any{"name": "p"},
-		"spec": map[string]any{"podSelector": map[string]any{}, "policyTypes": []string{"Ingress"}, "ingress": []any{map[string]any{"from": []any{
-			map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"app": "web"}}}}}}}}, nil))
+	must(t, podIn(c, "default", "db", "a", "db", "10.244.1.5"), podIn(c, "default", "web", "b", "web", "10.244.2.5"))
+	must(t, c.Do(http.MethodPost, defaultPolicies, fromApp("p", "web"), nil))
 	t.Logf("a new policy: %v", e.becomes(t, "strangers are shut out", "10.244.2.6", "10.244.1.5", false).Round(time.Millisecond))
 	if e.becomes(t, "web passes", "10.244.2.5", "10.244.1.5", true); len(e.now().Sets) != 1 {
 		t.Errorf("sets: %v", e.now().Sets)
@@ -138,7 +128,7 @@ func TestPolicies(t *testing.T) {
 		remove("one", own).refused(forbidden, ""),
 		patch("which namespaces have policies", kubeapi.Group+"podnetworks/cluster/status", `{"status":{"policies":{}}}`).refused(forbidden, ""))
 
-	must(t, makePod(c, "thief", "b", "web", "10.244.1.6"))
+	must(t, podIn(c, "default", "thief", "b", "web", "10.244.1.6"))
 	fair.Eventually(t, patience, "an event names the forged address", fair.True(func() bool {
 		var events struct {
 			Items []struct {
@@ -188,12 +178,106 @@ func TestPoliciesWithoutController(t *testing.T) {
 	e := enforces(t, a, "10.244.1.5", "default/db")
 	a.start()
 	e.run(t)
-	must(t, makePod(c, "db", "a", "db", "10.244.1.5"), makePod(c, "web", "b", "web", "10.244.2.5"))
-	must(t, c.Do(http.MethodPost, defaultPolicies, map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]any{"name": "p"},
-		"spec": map[string]any{"podSelector": map[string]any{}, "ingress": []any{map[string]any{"from": []any{map[string]any{
-			"podSelector": map[string]any{"matchLabels": map[string]string{"app": "web"}}}}}}}}, nil))
+	must(t, podIn(c, "default", "db", "a", "db", "10.244.1.5"), podIn(c, "default", "web", "b", "web", "10.244.2.5"))
+	must(t, c.Do(http.MethodPost, defaultPolicies, fromApp("p", "web"), nil))
 	e.becomes(t, "strangers are shut out", "10.244.2.6", "10.244.1.5", false)
 	e.becomes(t, "web passes", "10.244.2.5", "10.244.1.5", true)
 	must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "other"}}}))
 	t.Logf("a label that changes: %v", e.becomes(t, "its label counts", "10.244.2.5", "10.244.1.5", false).Round(time.Millisecond))
+}
+
+// What 10,000 pods in 100 namespaces and 1,000 policies take: of the API's bytes at an agent with 30 pods in 3 of these, and of the
+// controller's memory.
+func TestPolicyScale(t *testing.T) {
+	if os.Getenv("EDGEMESH_E2E") != "full" {
+		t.Skip("set EDGEMESH_E2E=full")
+	}
+	const spaces, perSpace, policiesOf = 100, 100, 10
+	c, err := clusters.start() // none that is lent: its namespaces stay
+	must(t, err)
+	t.Cleanup(c.Stop)
+	network(t, c, nil)
+	must(t, c.CreateNode("a", "10.244.200.0/24"))
+	for i := range spaces {
+		must(t, c.CreateMember(fmt.Sprint("b-", i), newPeerID(t), fmt.Sprintf("10.244.%d.0/24", i)))
+	}
+	g := newGate(t, c)
+	s := startControllers(t, c, "one")
+	a := tokenAgent(t, c, "a", g.URL)
+	e := enforces(t, a, "10.244.200.5", "ns-0/own-0")
+	for i := range 30 {
+		e.local[netip.AddrFrom4([4]byte{10, 244, 200, byte(5 + i)})] = fmt.Sprintf("ns-%d/own-%d", i%3, i)
+	}
+	a.start()
+	e.run(t)
+	idle := g.Received()
+	var all sync.WaitGroup
+	for i := range spaces {
+		space := fmt.Sprint("ns-", i)
+		all.Go(func() {
+			err := c.Do(http.MethodPost, "/api/v1/namespaces", map[string]any{"metadata": map[string]string{"name": space}}, nil)
+			if err == nil {
+				err = c.Do(http.MethodPost, "/api/v1/namespaces/"+space+"/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil)
+			}
+			for n := range perSpace {
+				if err == nil {
+					err = podIn(c, space, fmt.Sprint("pod-", n), fmt.Sprint("b-", i), fmt.Sprint("app-", n%policiesOf), fmt.Sprintf("10.244.%d.%d", i, 2+n))
+				}
+			}
+			for n := range policiesOf {
+				if err == nil {
+					err = c.Do(http.MethodPost, "/apis/networking.k8s.io/v1/namespaces/"+space+"/networkpolicies", fromApp(fmt.Sprint("p-", n), fmt.Sprint("app-", n)), nil)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if i%8 == 7 {
+			all.Wait()
+		}
+	}
+	all.Wait()
+	for i := range 30 {
+		must(t, podIn(c, fmt.Sprint("ns-", i%3), fmt.Sprint("own-", i), "a", "own", fmt.Sprintf("10.244.200.%d", 5+i)))
+	}
+	fair.Eventually(t, 3*patience, "30 groups of 10 are in force", fair.True(func() bool {
+		rules, n := e.now(), 0
+		for _, members := range rules.Sets {
+			n += len(members)
+		}
+		return len(rules.Pods) == 30 && len(rules.Sets) == 30 && n == 300
+	}))
+	made := g.Received() - idle
+	before := g.Received()
+	again := enforces(t, a, "10.244.200.5", "ns-0/own-0")
+	again.local = e.local
+	a.mu.Lock()
+	again.live.SetState(a.state)
+	a.mu.Unlock()
+	again.run(t)
+	fair.Eventually(t, patience, "a restarted compiler is where the former is", fair.True(func() bool { return len(again.now().Sets) == 30 }))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.all["one"].Process.Pid))
+	must(t, err)
+	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	rss, _, _ = strings.Cut(rss, "\n")
+	t.Logf("%d pods, %d policies: an agent with 30 pods received %d kB while they were made, %d kB at a start; the controller has%s", spaces*perSpace, spaces*policiesOf,
+		made>>10, (g.Received()-before)>>10, rss)
+}
+
+// podIn makes a pod on a node, with that address in its status.
+func podIn(c *kubeapi.Cluster, space, name, node, app, ip string) error {
+	path := "/api/v1/namespaces/" + space + "/pods"
+	if err := c.Do(http.MethodPost, path, map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "labels": map[string]string{"app": app}},
+		"spec": map[string]any{"nodeName": node, "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "x"}}}}, nil); err != nil {
+		return err
+	}
+	return c.Patch(path+"/"+name+"/status", map[string]any{"status": map[string]any{"phase": "Running", "podIP": ip, "podIPs": []map[string]string{{"ip": ip}}}})
+}
+
+// fromApp lets pods with that label reach all pods of the namespace.
+func fromApp(name, app string) map[string]any {
+	return map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"podSelector": map[string]any{}, "policyTypes": []string{"Ingress"}, "ingress": []any{map[string]any{"from": []any{
+			map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"app": app}}}}}}}}
 }
