@@ -92,7 +92,8 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 	}
 	if purge {
 		errs = append(errs,
-			Forget(cfg.StateDir),
+			forget(cfg.StateDir),
+			removeFile(cfg.StateDir, identity.KeyFile+formerKey),
 			removeFile(cfg.StateDir, policies.File),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, routersFile),
@@ -103,8 +104,20 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// Forget removes who the node of a state directory is, and what was known by it: the next start makes a new key.
+// Forget removes who the node of a state directory is, and what was known by it: the next start makes a new key. The former one stays,
+// in another file.
 func Forget(stateDir string) error {
+	key := filepath.Join(stateDir, identity.KeyFile)
+	if err := os.Rename(key, key+formerKey); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keep the former key: %w", err)
+	}
+	return forget(stateDir)
+}
+
+// formerKey is what the former key's file ends with.
+const formerKey = ".old"
+
+func forget(stateDir string) error {
 	var errs []error
 	for _, name := range []string{identity.KeyFile, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
 		errs = append(errs, removeFile(stateDir, name))

@@ -92,7 +92,7 @@ type daemon struct {
 	opts       Options
 	dog        *watchdog.Watchdog
 	id         peer.ID
-	original   bool // the key was made on this machine
+	machine    clones.Machine
 	log        *slog.Logger
 	source     source.Source
 	book       *signed.Book // nil: no key is pinned
@@ -190,19 +190,19 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	if err != nil {
 		return badKeyError{keyError(err)}
 	}
-	original, err := clones.Remember(cfg.StateDir, "/")
-	if err != nil {
-		o.Log.Warn("if this machine is copied, its hardware does not tell which one keeps the node's traffic", "err", err)
-	}
 	id, err := peer.IDFromPrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
+	}
+	machine, err := clones.Remember(cfg.StateDir, "/", id)
+	if err != nil {
+		o.Log.Warn("if this machine is copied, its hardware does not tell which one keeps the node's traffic", "err", err)
 	}
 	cfg, noted, err := byKey(cfg, mesh.PeerID(id.String()))
 	if err != nil {
 		return configError(err)
 	}
-	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), original: original}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), machine: machine}
 	memory.AfterStart()
 	via, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
@@ -340,7 +340,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		}
 	}()
 	if err := d.openPorts(nodeConfig{
-		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, original: d.original, log: d.log,
+		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, machine: d.machine, log: d.log,
 	}); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p"
 	secret "edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/tun"
 )
@@ -56,9 +57,9 @@ type nodeConfig struct {
 	counts  *counts
 	upkeep  *upkeep.Budget
 	metered func() bool
-	// original: the key was made on this machine.
-	original bool
-	log      *slog.Logger
+	// machine is what is known of this one.
+	machine clones.Machine
+	log     *slog.Logger
 }
 
 // openNode opens the ports to the other members.
@@ -77,7 +78,7 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 	}
 	name, _ := os.Hostname()
 	node, err := p2p.New(p2p.Config{
-		Original: n.original, HostName: name,
+		Machine: n.machine, HostName: name,
 		Key: n.key, Listen: cfg.Listen, Announced: cfg.Relay.Announce, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
 		PortGuessing: cfg.Punch.Guess == config.GuessAuto, Metered: n.metered, Upkeep: n.upkeep, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,

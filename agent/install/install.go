@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/internal/config"
@@ -173,18 +175,28 @@ func (i *installer) ifCloned() error {
 		return nil
 	}
 	dir := i.path(i.o.StateDir)
-	matches, known := clones.Compare(dir, i.o.Root)
-	switch {
-	case !exists(filepath.Join(dir, identity.KeyFile)):
-		return nil
-	case !known:
-		i.say("whether this machine is a copy cannot be seen: %s has no fingerprint of the hardware, which the agent writes when it starts, or this host shows nothing of its hardware; the key stays. On a copy, remove %s and membership.json there", i.o.StateDir, identity.KeyFile)
-		return nil
-	case matches:
-		i.say("this is the machine on which its key was made: the key stays")
+	key, err := identity.Load(filepath.Join(dir, identity.KeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	i.say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one", i.o.StateDir)
+	if err != nil {
+		return err
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	matches, known := clones.Compare(dir, i.o.Root, id)
+	byHand := fmt.Sprintf("on a copy, stop the agent and remove %s, %s and membership.json from %s", identity.KeyFile, clones.HardwareFile, i.o.StateDir)
+	switch {
+	case !known:
+		i.say("whether this machine is a copy cannot be seen: %s has no fingerprint of the hardware for this key, which the agent writes when it starts, or this host shows nothing of its hardware; the key stays; %s", i.o.StateDir, byHand)
+		return nil
+	case matches:
+		i.say("this is the machine that the fingerprint in %s is of: the key stays; if an agent before 0.3 ran on the original, the fingerprint may be the copy's: %s", i.o.StateDir, byHand)
+		return nil
+	}
+	i.say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one, and the former one stays as %s.old", i.o.StateDir, identity.KeyFile)
 	i.todo = append(i.todo, fmt.Sprintf("register the new peer ID, which `edgemesh-agent id --state-dir %s` prints, and set nodeName in %s if it names the original", i.o.StateDir, config.DefaultPath))
 	return i.o.Forget(dir)
 }

@@ -13,11 +13,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/cni/podlink"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"
 	"edgemesh/tunnel/p2p/who/clones"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // box is a host in a directory, and the agent's binaries to install.
@@ -460,22 +463,38 @@ func TestIfCloned(t *testing.T) {
 		"not wanted":         {false, "other", false},
 		"an older key":       {true, "", false},
 		"nothing to be read": {true, "no hardware", false},
+		"a replaced key":     {true, "another key", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBox(t, Systemd)
 			dir := filepath.Join(b.o.Root, b.o.StateDir)
 			key := filepath.Join(dir, "identity.key")
-			write(t, key, "key")
+			made, err := identity.LoadOrCreate(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := peer.IDFromPrivateKey(made)
+			if err != nil {
+				t.Fatal(err)
+			}
 			serial := filepath.Join(b.o.Root, "sys/class/dmi/id/product_uuid")
 			write(t, serial, "uuid-1")
 			if tc.fingerprint != "" {
-				if _, err := clones.Remember(dir, b.o.Root); err != nil {
+				if _, err := clones.Remember(dir, b.o.Root, id); err != nil {
 					t.Fatal(err)
 				}
 			}
 			switch tc.fingerprint {
 			case "other":
 				write(t, serial, "uuid-2")
+			case "another key":
+				write(t, serial, "uuid-2")
+				if err := os.Remove(key); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := identity.LoadOrCreate(dir); err != nil {
+					t.Fatal(err)
+				}
 			case "no hardware":
 				if err := os.Remove(serial); err != nil {
 					t.Fatal(err)

@@ -33,15 +33,18 @@ func otherHardware(t *testing.T, n *lab.Node) {
 	path := filepath.Join(n.Config.StateDir, clones.HardwareFile)
 	b, err := os.ReadFile(path)
 	ok(t, err)
-	traits := clones.Traits{}
-	ok(t, json.Unmarshal(b, &traits))
-	if len(traits) == 0 {
+	var f struct {
+		Peer string        `json:"peer"`
+		Made clones.Traits `json:"made"`
+	}
+	ok(t, json.Unmarshal(b, &f))
+	if len(f.Made) == 0 {
 		t.Skip("NOT RUN: nothing is known of this machine's hardware")
 	}
-	for kind := range traits {
-		traits[kind] = []string{"another"}
+	for kind := range f.Made {
+		f.Made[kind] = []string{"another"}
 	}
-	b, err = json.Marshal(traits)
+	b, err = json.Marshal(f)
 	ok(t, err)
 	ok(t, os.WriteFile(path, b, 0o600))
 }

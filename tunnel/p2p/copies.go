@@ -23,6 +23,7 @@ const (
 	standbyEvery = 5 * time.Minute
 	standbyLook  = 10 * time.Second
 	standbyGone  = 2
+	maxSeenBy    = 4
 	// lastWords is how long peers have to take why this node disconnects.
 	lastWords = 500 * time.Millisecond
 	// copyHolds is how long after it was seen last a second machine counts: two looks of its, and some.
@@ -44,6 +45,7 @@ type copies struct {
 	witness *clones.Witness
 	now     func() ladder.Time
 	every   time.Duration // standbyEvery
+	yielded func() error  // keeps second
 	wake    wake.One      // of standBy
 	changed wake.One      // of the node's owner
 
@@ -56,23 +58,26 @@ type copies struct {
 	at       ladder.Time          // of proof
 	proofs   int                  // so far
 	standing bool                 // this node stands by
+	second   bool                 // it did before, and its hardware did not decide
+	seenBy   []peer.ID            // who saw both since this node stands by, the last one last
 	pairs    map[peer.ID]seenPair // peers that are two machines
 }
 
 type seenPair struct {
 	clones.Pair
-	at ladder.Time
+	at    ladder.Time
+	heard bool // the peer said so
 }
 
 // makeCopies makes what answers and watches, before the host exists.
 func (n *Node) makeCopies(cfg Config) {
-	x := &copies{now: cfg.now, every: cfg.standbyEvery, wake: wake.NewOne(), changed: wake.NewOne(), pairs: map[peer.ID]seenPair{}}
+	x := &copies{now: cfg.now, every: cfg.standbyEvery, wake: wake.NewOne(), changed: wake.NewOne(), yielded: cfg.Machine.Yielded, second: cfg.Machine.Second, pairs: map[peer.ID]seenPair{}}
 	if x.every == 0 {
 		x.every = standbyEvery
 	}
-	x.place = &clones.Place{Key: cfg.Key, Instance: clones.NewInstance(), Host: cfg.HostName, Matches: cfg.Original, Known: x.known, Proved: n.proved, Log: n.log}
+	x.place = &clones.Place{Key: cfg.Key, Instance: clones.NewInstance(), Host: cfg.HostName, Matches: cfg.Machine.Matches, Known: x.known, Proved: n.proved, Log: n.log}
 	x.witness = &clones.Witness{Judged: func(p peer.ID) bool { return n.gater.View().IsMember(p) }, Found: func(p clones.Pair, again bool) {
-		x.note(p)
+		x.note(p, false)
 		p.Report(n.log, n.gater.View().Name(p.Peer), again)
 	}, Spawn: n.tasks.spawn, Log: n.log}
 	n.copies, n.want = x, n.gater.View()
@@ -87,15 +92,15 @@ func (x *copies) isKnown() {
 	}
 }
 
-// known is for how long relays and peers have known this node.
-func (x *copies) known() time.Duration {
+// known is for how long relays and peers have known this node, and whether it stood by before.
+func (x *copies) known() (known time.Duration, second bool) {
 	x.isKnown()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.standing {
-		return 0
+		return 0, x.second
 	}
-	return max(x.now()-x.since, 1)
+	return max(x.now()-x.since, 1), x.second
 }
 
 // reduce is what of v is in force.
@@ -105,16 +110,16 @@ func (x *copies) reduce(v *members.View) *members.View {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return v.Reduced(x.part == seekers, x.proof.Witness)
+	return v.Reduced(x.part == seekers, x.seenBy)
 }
 
 // note keeps that a peer is two machines.
-func (x *copies) note(p clones.Pair) {
+func (x *copies) note(p clones.Pair, heard bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.pairs[p.Peer]
 	p.Keeps, p.StandsBy = p.Keeps.OrBefore(was.Keeps), p.StandsBy.OrBefore(was.StandsBy)
-	x.pairs[p.Peer] = seenPair{p, x.now()}
+	x.pairs[p.Peer] = seenPair{p, x.now(), heard && (was.heard || was.at == 0)}
 }
 
 // hear takes what a peer says of its own key.
@@ -122,7 +127,9 @@ func (x *copies) hear(c network.Conn, p *clones.Pair) {
 	if p == nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		delete(x.pairs, c.RemotePeer())
+		if p := c.RemotePeer(); x.pairs[p].heard { // not one that was seen here
+			delete(x.pairs, p)
+		}
 		return
 	}
 	pair := *p
@@ -132,7 +139,7 @@ func (x *copies) hear(c network.Conn, p *clones.Pair) {
 			a.Addr = c.RemoteMultiaddr().String()
 		}
 	}
-	x.note(pair)
+	x.note(pair, true)
 }
 
 // notice is what peers are sent of another machine with this node's key.
@@ -160,10 +167,20 @@ func (n *Node) proved(p clones.Proof) {
 	again := x.at != 0 && x.proof.Theirs.Instance == p.Theirs.Instance
 	p.At = p.At.OrBefore(x.proof.At)
 	x.proof, x.at, x.proofs = p, x.now(), x.proofs+1
+	yields := false
 	if !keeps {
 		x.standing, x.since = true, 0
+		x.seenBy = append(slices.DeleteFunc(x.seenBy, func(w peer.ID) bool { return w == p.Witness }), p.Witness)
+		x.seenBy = x.seenBy[max(0, len(x.seenBy)-maxSeenBy):]
+		yields = !x.second && p.Mine.Matches == p.Theirs.Matches
+		x.second = x.second || yields
 	}
 	x.mu.Unlock()
+	if yields && x.yielded != nil {
+		if err := x.yielded(); err != nil {
+			n.log.Warn("after the next start this machine may not stand by for the other one with its key", "err", err)
+		}
+	}
 	if !again {
 		n.log.Warn("another machine has this node's key, and answers", "at", p.At, "seen by", n.gater.View().Name(p.Witness), "this machine keeps the traffic", keeps)
 	}
@@ -195,25 +212,33 @@ func (n *Node) standBy(ctx context.Context) {
 			switch {
 			case proved && x.keeps():
 				gone = standbyGone
-			case !proved && reached:
+			case proved && x.bothStand(), !proved && reached:
 				gone++
 			case proved:
 				gone = 0
 			}
 		}
 		x.mu.Lock()
-		x.standing, x.at = false, 0
+		x.standing, x.at, x.seenBy = false, 0, nil
 		x.mu.Unlock()
 		n.log.Info("the other machine with this node's key is gone: this one carries the node's traffic")
 		n.setPart(whole)
 	}
 }
 
-// keeps reports whether the last proof leaves the traffic to this node.
+// keeps reports whether the last proof leaves the traffic to this node, of one that does not stand by.
 func (x *copies) keeps() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.proof.Mine.Keeps(x.proof.Theirs)
+	p := x.proof
+	return p.Mine.Keeps(p.Theirs) && (p.Theirs.Known > 0 || p.Mine.Matches != p.Theirs.Matches)
+}
+
+// bothStand reports whether the last proof is that of another machine that stands by, perhaps for a third one, and would for this one.
+func (x *copies) bothStand() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.proof.Theirs.Known == 0 && x.proof.Mine.Keeps(x.proof.Theirs)
 }
 
 func (n *Node) setPart(p part) {
@@ -224,34 +249,46 @@ func (n *Node) setPart(p part) {
 	n.copies.changed.Wake()
 }
 
-// seek shows this node to relays and to the last witness for a moment. proved: the other machine is still there; reached: one
-// of them would know.
+// seek shows this node to relays and to who saw both for a moment. proved: the other machine is still there; reached: one
+// that would know is.
 func (n *Node) seek(ctx context.Context) (proved, reached bool) {
 	x := n.copies
-	count := func() (int, peer.ID) {
+	count := func() (int, []peer.ID) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		return x.proofs, x.proof.Witness
+		return x.proofs, slices.Clone(x.seenBy)
 	}
-	before, witness := count()
+	before, witnesses := count()
 	n.setPart(seekers)
 	defer n.setPart(none)
 	ctx, cancel := context.WithTimeout(ctx, min(standbyLook, x.every))
 	defer cancel()
-	if n.gater.View().IsMember(witness) {
-		n.tasks.spawn(func() {
-			if s, err := n.OpenStream(ctx, witness, identity.PathProtocol); err == nil {
-				s.Reset()
-			}
-		})
+	v := n.gater.View()
+	for _, w := range witnesses {
+		if v.IsMember(w) {
+			n.tasks.spawn(func() {
+				if s, err := n.OpenStream(ctx, w, identity.PathProtocol); err == nil {
+					s.Reset()
+				}
+			})
+		}
 	}
 	for wake.Sleep(ctx, 100*time.Millisecond) {
-		reached = reached || len(n.h.Network().Peers()) > 0
+		reached = reached || wouldKnow(n.h.Network().Peers(), witnesses, v)
 		if after, _ := count(); after > before {
 			return true, reached
 		}
 	}
 	return false, reached
+}
+
+// wouldKnow reports whether one of who saw both is connected; if the membership has none of them left, anybody else.
+func wouldKnow(connected, witnesses []peer.ID, v *members.View) bool {
+	saw := func(p peer.ID) bool { return slices.Contains(witnesses, p) }
+	if !slices.ContainsFunc(witnesses, v.Known) {
+		saw = v.Known
+	}
+	return slices.ContainsFunc(connected, saw)
 }
 
 // StandsBy reports whether another machine has this node's key and keeps its traffic: then nobody is reached from here.

@@ -13,6 +13,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
+	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/members"
 )
 
@@ -36,7 +37,7 @@ func newCopied(t *testing.T) *copied {
 // place starts one, which talks with the peer.
 func (c *copied) place(original bool) *Node {
 	c.t.Helper()
-	n, err := New(Config{Key: c.key, Listen: addrs(c.t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"), Original: original, HostName: fmt.Sprintf("original-%v", original),
+	n, err := New(Config{Key: c.key, Listen: addrs(c.t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"), Machine: clones.Machine{Matches: original}, HostName: fmt.Sprintf("original-%v", original),
 		tuned: tuned{standbyEvery: 500 * time.Millisecond}, Membership: c.m, Log: testLog(c.t, fmt.Sprintf("original-%v", original))})
 	if err != nil {
 		c.t.Fatal(err)

@@ -81,9 +81,8 @@ type Config struct {
 	// Announced are addresses that lead to this node although no interface has them, as behind a 1:1 NAT.
 	Announced  []ma.Multiaddr
 	Membership members.Membership
-	// Original reports that this is the machine on which Key was made, and HostName is its name: what is said where another one has
-	// the same key.
-	Original bool
+	// Machine is what is known of this machine, and HostName is its name: what is said where another one has the same key.
+	Machine  clones.Machine
 	HostName string
 	// SocketMark is set as SO_MARK on every underlay socket (CAP_NET_ADMIN);
 	// 0 sets none.

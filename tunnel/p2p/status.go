@@ -96,8 +96,10 @@ func (n *Node) Seen(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) 
 
 // MemberName is the name of a member, "" for others.
 func (n *Node) MemberName(p peer.ID) string {
-	if v := n.gater.View(); v.IsMember(p) {
-		return v.Name(p)
+	n.copies.using.Lock()
+	defer n.copies.using.Unlock()
+	if n.want.IsMember(p) {
+		return n.want.Name(p)
 	}
 	return ""
 }

@@ -62,6 +62,7 @@ type Statement struct {
 	hello
 	Other   hello         `json:"other"`
 	Matches bool          `json:"matches"` // its hardware is that on which the key was made
+	Second  bool          `json:"second"`  // it stood by for another one before, whose hardware said no more
 	Known   time.Duration `json:"known"`   // how long relays and peers have known it; 0 while it stands by
 	Host    string        `json:"host"`    // its host name
 }
@@ -77,6 +78,8 @@ func (s Statement) Keeps(o Statement) bool {
 	switch {
 	case s.Matches != o.Matches:
 		return s.Matches
+	case s.Second != o.Second: // whom relays knew first does not change with a restart
+		return !s.Second
 	case (s.Known == 0) != (o.Known == 0):
 		return s.Known > 0
 	case (s.Known - o.Known).Abs() > closeBy: // less is chance, and another one in each exchange
@@ -89,6 +92,9 @@ func (s Statement) Keeps(o Statement) bool {
 func (s Statement) Why(o Statement) string {
 	if s.Matches != o.Matches {
 		return "its hardware is that on which the key was made"
+	}
+	if s.Second != o.Second {
+		return "its hardware does not tell, and the other one stood by before"
 	}
 	return "its hardware does not tell, and relays and peers knew it first"
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/internal/keytest"
 )
 
@@ -27,6 +29,10 @@ func TestKeeps(t *testing.T) {
 		{"neither matches: known first", Statement{Known: time.Hour}, Statement{Known: time.Minute}, true},
 		{"both match: known first", Statement{Matches: true, Known: time.Minute}, Statement{Matches: true, Known: time.Hour}, false},
 		{"restarted a moment ago, the other stands by", Statement{Known: 1}, Statement{}, true},
+		{"after a night without power", Statement{Known: 1}, Statement{Second: true, Known: 12 * time.Hour}, true},
+		{"after a night without power, both match", Statement{Matches: true, Known: 1}, Statement{Matches: true, Second: true, Known: 12 * time.Hour}, true},
+		{"hardware, though it stood by before", Statement{Matches: true, Second: true}, Statement{Known: time.Hour}, true},
+		{"both stood by before: known first", Statement{Second: true, Known: time.Hour}, Statement{Second: true, Known: time.Minute}, true},
 		{"at the same time: the number", Statement{Known: time.Second}, Statement{Known: time.Second + closeBy/2}, true},
 		{"both stand by: the number", Statement{}, Statement{}, true},
 	} {
@@ -67,7 +73,7 @@ func witnessed(t *testing.T, p *Place, meet func(hello) offer, pass func(signed)
 func testPlace(t *testing.T) *Place {
 	t.Helper()
 	key, _ := keytest.New(t)
-	return &Place{Key: key, Instance: NewInstance(), Known: func() time.Duration { return time.Minute }, Log: slog.New(slog.DiscardHandler)}
+	return &Place{Key: key, Instance: NewInstance(), Known: func() (time.Duration, bool) { return time.Minute, false }, Log: slog.New(slog.DiscardHandler)}
 }
 
 // TestOnlyTheKeyProves: nobody without the key is a node's second place, whatever it has heard before.
@@ -189,13 +195,14 @@ func TestHardware(t *testing.T) {
 // TestRemember: the fingerprint is written once, follows a machine part by part, and never a copy.
 func TestRemember(t *testing.T) {
 	dir := t.TempDir()
+	_, id := keytest.New(t)
 	step := func(name string, files map[string]string, want bool) {
 		t.Helper()
-		if got, err := Remember(dir, machine(t, files)); got != want || err != nil {
-			t.Errorf("%s: %v, %v", name, got, err)
+		if got, err := Remember(dir, machine(t, files), id); got.Matches != want || got.Second || err != nil {
+			t.Errorf("%s: %v, %v", name, got.Matches, err)
 		}
 	}
-	if _, known := Compare(dir, "/"); known {
+	if _, known := Compare(dir, "/", id); known {
 		t.Error("a fingerprint without a file")
 	}
 	step("first start", hardware("uuid-1", "aa:00:00:00:00:01", "disk-1"), true)
@@ -214,5 +221,60 @@ func TestRemember(t *testing.T) {
 			t.Fatal(err)
 		}
 		step(fmt.Sprintf("torn: %q", torn), hardware("uuid-3", "aa:00:00:00:00:03", "disk-3"), true)
+	}
+}
+
+// TestOfAnotherKey: a fingerprint counts for its key alone, so a machine whose key was replaced or restored is no copy.
+func TestOfAnotherKey(t *testing.T) {
+	_, former := keytest.New(t)
+	_, id := keytest.New(t)
+	dir, here := t.TempDir(), machine(t, hardware("uuid-2", "aa:00:00:00:00:02", "disk-2"))
+	if _, err := Remember(dir, machine(t, hardware("uuid-1", "aa:00:00:00:00:01", "disk-1")), former); err != nil {
+		t.Fatal(err)
+	}
+	if matches, known := Compare(dir, here, id); matches || known {
+		t.Errorf("before the first start: matches %v, known %v", matches, known)
+	}
+	if m, err := Remember(dir, here, id); err != nil || !m.Matches {
+		t.Errorf("matches %v, %v", m.Matches, err)
+	}
+}
+
+// TestSecond: a machine that stood by remembers it; a copy of what it has does not, and it ends with the key.
+func TestSecond(t *testing.T) {
+	mine, copied := machine(t, hardware("uuid-1", "aa:00:00:00:00:01", "disk-1")), machine(t, hardware("uuid-2", "aa:00:00:00:00:02", "disk-2"))
+	_, id := keytest.New(t)
+	_, other := keytest.New(t)
+	for name, tc := range map[string]struct {
+		made, here string // the first start, and the machine
+		again      string // the next start's
+		key        peer.ID
+		want       bool
+	}{
+		"the same":                 {mine, mine, mine, id, true},
+		"made elsewhere":           {copied, mine, mine, id, true},
+		"a copy":                   {mine, mine, copied, id, false},
+		"the original of the copy": {copied, mine, copied, id, false},
+		"a new key":                {mine, mine, mine, other, false},
+		"nothing to be read":       {machine(t, nil), machine(t, nil), machine(t, nil), id, true},
+	} {
+		dir := t.TempDir()
+		start := func(root string, key peer.ID) Machine {
+			m, err := Remember(dir, root, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		start(tc.made, id)
+		if m := start(tc.here, id); m.Second || m.Yielded() != nil {
+			t.Errorf("%s: second from the start, or not written", name)
+		}
+		if m := start(tc.again, tc.key); m.Second != tc.want {
+			t.Errorf("%s: second %v, want %v", name, m.Second, tc.want)
+		}
+		if was, now := tc.made == tc.again, start(tc.again, tc.key).Matches; tc.key == id && tc.made != tc.again && now != was {
+			t.Errorf("%s: matches %v", name, now)
+		}
 	}
 }

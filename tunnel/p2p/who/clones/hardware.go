@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/internal/durable"
 )
 
@@ -99,52 +101,79 @@ func (t Traits) Matches(now Traits) bool {
 	return agree > 0
 }
 
-// Compare reports whether the hardware of the machine below root matches the fingerprint of the key in dir; known: there is something
-// to compare on either side.
-func Compare(dir, root string) (matches, known bool) {
-	t, _ := load(dir)
-	now := Hardware(root)
-	return t.Matches(now), len(t) > 0 && len(now) > 0
+// fingerprint is what HardwareFile holds. Of another key it counts for nothing.
+type fingerprint struct {
+	Peer   peer.ID `json:"peer"`
+	Made   Traits  `json:"made"`             // where the key was made
+	Second *Traits `json:"second,omitempty"` // the machine that stood by for another one last: a copy of this file is not that
 }
 
-// load reads the fingerprint: nil where there is none, or one that a power cut tore.
-func load(dir string) (t Traits, err error) {
+// Machine is what is known of the machine that a node runs on.
+type Machine struct {
+	Matches bool         // its hardware is that on which the key was made
+	Second  bool         // it once stood by for another one whose hardware said no more than its own
+	Yielded func() error // remembers that it does; nil: nothing does
+}
+
+// Compare reports whether the hardware of the machine below root matches the fingerprint of key id in dir; known: there is something
+// to compare on either side.
+func Compare(dir, root string, id peer.ID) (matches, known bool) {
+	f, _ := load(dir, id)
+	now := Hardware(root)
+	return f.Made.Matches(now), len(f.Made) > 0 && len(now) > 0
+}
+
+// load reads the fingerprint of key id: empty where there is none, or one that a power cut tore.
+func load(dir string, id peer.ID) (f fingerprint, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, HardwareFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read the hardware's fingerprint: %w", err)
+		return f, fmt.Errorf("read the hardware's fingerprint: %w", err)
 	}
-	if json.Unmarshal(b, &t) != nil {
-		return nil, nil
+	if json.Unmarshal(b, &f) != nil || f.Peer != id {
+		return fingerprint{Peer: id}, nil
 	}
-	return t, nil
+	return f, nil
 }
 
-// Remember reports what Compare does, and writes the fingerprint where there is none that can be read. Where the hardware matches, the
-// fingerprint follows what changed.
-func Remember(dir, root string) (matches bool, err error) {
-	now := Hardware(root)
-	was, err := load(dir)
-	switch {
-	case err == nil && !was.Matches(now) && len(was) > 0:
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	next := maps.Clone(was)
-	if next == nil {
-		next = Traits{}
-	}
-	maps.Copy(next, now)
-	matches = next.Matches(now)
-	if maps.EqualFunc(next, was, slices.Equal) {
-		return matches, nil
-	}
-	b, err := json.Marshal(next)
+func (f fingerprint) save(dir string) error {
+	b, err := json.Marshal(f)
 	if err == nil {
 		err = durable.WriteFile(filepath.Join(dir, HardwareFile), append(b, '\n'), 0o600)
 	}
 	if err != nil {
-		err = fmt.Errorf("write the hardware's fingerprint: %w", err)
+		return fmt.Errorf("write the hardware's fingerprint: %w", err)
 	}
-	return matches, err
+	return nil
+}
+
+// Remember compares, and writes the fingerprint of key id where there is none that can be read. Where the hardware matches, the
+// fingerprint follows what changed.
+func Remember(dir, root string, id peer.ID) (m Machine, err error) {
+	now := Hardware(root)
+	m.Yielded = func() error {
+		f, err := load(dir, id)
+		if err != nil {
+			return err
+		}
+		f.Second = &now
+		return f.save(dir)
+	}
+	f, err := load(dir, id)
+	if err != nil {
+		return m, err
+	}
+	m.Second = f.Second != nil && (f.Second.Matches(now) || len(*f.Second)+len(now) == 0)
+	if len(f.Made) > 0 && !f.Made.Matches(now) {
+		return m, nil
+	}
+	was := f.Made
+	if f.Made = maps.Clone(was); f.Made == nil {
+		f.Made = Traits{}
+	}
+	maps.Copy(f.Made, now)
+	m.Matches = f.Made.Matches(now)
+	if maps.EqualFunc(f.Made, was, slices.Equal) {
+		return m, nil
+	}
+	return m, f.save(dir)
 }

@@ -26,7 +26,7 @@ type Place struct {
 	Instance string
 	Host     string
 	Matches  bool
-	Known    func() time.Duration
+	Known    func() (known time.Duration, second bool)
 	Proved   func(Proof) // may be called again and again, at the same time
 	Log      *slog.Logger
 
@@ -86,7 +86,8 @@ func (p *Place) exchange(s io.ReadWriter) (proof Proof, err error) {
 	if other.Instance == p.Instance {
 		return proof, errStatement
 	}
-	said := Statement{hello: mine, Other: other.hello, Matches: p.Matches, Known: p.Known(), Host: p.Host}
+	said := Statement{hello: mine, Other: other.hello, Matches: p.Matches, Host: p.Host}
+	said.Known, said.Second = p.Known()
 	x, err := said.sign(p.Key)
 	if err != nil {
 		return proof, err
@@ -98,5 +99,5 @@ func (p *Place) exchange(s io.ReadWriter) (proof Proof, err error) {
 		return proof, err
 	}
 	theirs, err := x.open(p.Key.GetPublic(), other.hello, mine)
-	return Proof{Mine: said, Theirs: theirs, At: At{theirs.Instance, theirs.Host, other.Seen}}, err
+	return Proof{Mine: said, Theirs: theirs, At: At{theirs.Instance, short(theirs.Host), short(other.Seen)}}, err
 }

@@ -37,6 +37,11 @@ type At struct {
 	Addr     string `json:"addr,omitempty"`
 }
 
+// maxWord bounds what another machine or a witness says of itself, in bytes: it is sent on.
+const maxWord = 200
+
+func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxWord)], "") }
+
 func (a At) String() string {
 	if a.Host == "" {
 		return a.Addr
@@ -265,6 +270,6 @@ func exchange(ctx context.Context, of [2]network.Conn) (out Pair, err error) {
 	if !said[0].Keeps(said[1]) {
 		k = 1
 	}
-	at := func(i int) At { return At{said[i].Instance, said[i].Host, of[i].RemoteMultiaddr().String()} }
+	at := func(i int) At { return At{said[i].Instance, short(said[i].Host), of[i].RemoteMultiaddr().String()} }
 	return Pair{of[k].RemotePeer(), at(k), at(1 - k), said[k].Why(said[1-k])}, nil
 }

@@ -79,12 +79,14 @@ func (r *View) With(c Change) *View {
 	return next
 }
 
-// Reduced is the view of a node that stands by for another one: at most relays, and one member if it is one.
-func (r *View) Reduced(relays bool, member peer.ID) *View {
+// Reduced is the view of a node that stands by for another one: at most relays, and those of ids that are members.
+func (r *View) Reduced(relays bool, ids []peer.ID) *View {
 	next := *r
 	next.names = newNames()
-	if name, ok := r.names.get(member); ok && relays {
-		next.names = next.names.with(nil, []Member{{ID: member, Name: name}})
+	for _, id := range ids {
+		if name, ok := r.names.get(id); ok && relays {
+			next.names = next.names.with(nil, []Member{{ID: id, Name: name}})
+		}
 	}
 	if !relays {
 		next.order, next.relays = nil, nil
