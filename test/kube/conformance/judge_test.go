@@ -35,6 +35,7 @@ func TestJudge(t *testing.T) {
 		"one that must not skip": {ran[2:], []string{cloud}, nil, []string{cloud + ": skipped: Only supported"}},
 		"one that may skip":      {ran[2:], nil, nil, nil},
 		"a focus of nothing":     {nil, nil, nil, []string{"nothing ran"}},
+		"passes sometimes":       {ran[:1], nil, map[string]string{ran[0].Name: "sometimes: where it runs"}, nil},
 		"twice":                  {[]Spec{ran[0], ran[0]}, nil, nil, []string{dns + ": ran twice"}},
 		"timed out":              {[]Spec{{Name: dns, State: "timedout"}}, []string{dns}, nil, []string{dns + ": timedout"}},
 	} {
