@@ -30,7 +30,7 @@ func policiesOf(c config.Config, o *policies.Owner, from source.Source, log *slo
 		return nil
 	}
 	l := policyapi.New(policyapi.Config{Node: c.NodeName, Follow: from.Follow, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
-		InForce: func() bool { return len(o.InForce().Namespaces) > 0 }, Log: log})
+		InForce: o.Namespaces, Log: log})
 	o.OnPods(l.PodsChanged)
 	return l
 }

@@ -240,6 +240,13 @@ func (o *Owner) InForce() InForce {
 	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure}
 }
 
+// Namespaces are those of the rules that are in force, or saved and about to be, whether or not policies are off.
+func (o *Owner) Namespaces() map[string][2]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.given.Rules.Namespaces
+}
+
 // OnPods has f called whenever Local may have changed, from one goroutine at a time. It must be called before Run.
 func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
 

@@ -3,6 +3,7 @@ package policyapi
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	"edgemesh/agent/podgroups"
 	"edgemesh/agent/policy"
@@ -15,10 +16,10 @@ import (
 // count while a policy needs it.
 type groups map[string]map[int]*api.PolicyGroup
 
-func (g groups) take(n kube.News) {
+func (g groups) take(n kube.News, needed map[string]bool) {
 	listed := map[string]map[int]bool{}
 	for _, o := range n.List {
-		if x, ok := o.(*api.PolicyGroup); ok {
+		if x, ok := o.(*api.PolicyGroup); ok && needed[x.Spec.Group] {
 			if listed[x.Spec.Group] == nil {
 				listed[x.Spec.Group] = map[int]bool{}
 			}
@@ -31,7 +32,7 @@ func (g groups) take(n kube.News) {
 	}
 	x, ok := n.Event.Object.(*api.PolicyGroup)
 	switch {
-	case !ok:
+	case !ok, !needed[x.Spec.Group]: // a cache that ignores selectors
 	case n.Event.What != client.Deleted:
 		g.put(x)
 	case len(g[x.Spec.Group]) > 1:
@@ -43,7 +44,15 @@ func (g groups) put(x *api.PolicyGroup) {
 	if g[x.Spec.Group] == nil {
 		g[x.Spec.Group] = map[int]*api.PolicyGroup{}
 	}
+	if old := g[x.Spec.Group][x.Spec.Chunk]; old != nil && old.Meta.UID == x.Meta.UID && versionOf(old) > versionOf(x) {
+		return // a cache that lags behind
+	}
 	g[x.Spec.Group][x.Spec.Chunk] = x
+}
+
+func versionOf(x *api.PolicyGroup) uint64 {
+	n, _ := strconv.ParseUint(x.Meta.ResourceVersion, 10, 64)
+	return n
 }
 
 // keep forgets all but these.

@@ -36,8 +36,9 @@ import (
 const (
 	// together is how long changes wait for each other.
 	together = 20 * time.Millisecond
-	// groupPatience is how long new rules wait for a PolicyGroup that the controller has not written yet: their peers are closed then.
-	groupPatience = 5 * time.Second
+	// groupPatience is how long a pod keeps its former rules where new ones need a PolicyGroup that was not read yet: its members are
+	// closed then.
+	groupPatience = 1500 * time.Millisecond
 	// unprovedPatience is after how long lists count that nothing proves, where no rule is in force.
 	unprovedPatience = 15 * time.Second
 )
@@ -47,7 +48,7 @@ type Config struct {
 	Node    string
 	Follow  func(ctx context.Context, k api.Kind, on func(kube.News)) // until ctx ends
 	Local   func() (map[netip.Addr]string, error)                     // this node's pods, NAMESPACE/NAME by address
-	InForce func() bool                                               // some rules are
+	InForce func() map[string][2]bool                                 // the namespaces of the rules that are, and how they isolate
 	Set     func(policies.Given)
 	SetOff  func(bool)
 	Log     *slog.Logger
@@ -72,7 +73,9 @@ type Live struct {
 	groups   groups
 	peers    *podgroups.Peers // without a controller
 	needs    map[string]bool
-	waits    time.Time // since when rules wait for a PolicyGroup
+	held     map[string][2]bool // namespaces that have policies until that is disproved, and how these isolate; with a controller
+	waits    time.Time          // since when rules wait for a PolicyGroup
+	unread   time.Time          // since when what is in force stays because something cannot be read
 	last     policy.Rules
 	lastFrom string
 }
@@ -123,12 +126,16 @@ func (l *Live) Status() Status {
 
 // Run compiles until ctx ends.
 func (l *Live) Run(ctx context.Context) {
-	l.began = time.Now()
+	l.began, l.held = time.Now(), maps.Clone(l.c.InForce())
+	if l.held == nil {
+		l.held = map[string][2]bool{}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.readers.Wait()
 	defer cancel()
 	next := time.NewTimer(unprovedPatience)
 	defer next.Stop()
+	waiting := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,12 +156,16 @@ func (l *Live) Run(ctx context.Context) {
 			}
 			l.take(m)
 		case <-next.C:
+			waiting = false
 			if again := l.compile(ctx); again > 0 {
 				next.Reset(again)
 			}
 			continue
 		}
-		next.Reset(together)
+		if !waiting {
+			next.Reset(together)
+			waiting = true
+		}
 	}
 }
 
@@ -163,7 +174,7 @@ func (l *Live) take(m message) {
 	m.of.take(m.news)
 	switch {
 	case m.of.kind.Name == api.PolicyGroups().Name:
-		l.groups.take(m.news)
+		l.groups.take(m.news, l.needs)
 	case l.peers != nil:
 		m.of.feed(l.peers)
 	}
@@ -176,6 +187,7 @@ func (l *Live) compile(ctx context.Context) time.Duration {
 	}
 	off := l.now.NetworkPolicy == mesh.PolicyOff
 	if off || l.now.PolicyController && l.now.PolicyNamespaces == nil {
+		l.peers = nil // its followers end
 		l.steer(ctx, nil)
 		l.c.SetOff(off)
 		s := Status{}
@@ -237,15 +249,57 @@ func (l *Live) steer(ctx context.Context, kinds []api.Kind) {
 	}
 }
 
-// complete says why what is followed does not count yet, nil if it does.
+// open reports whether lists count that nothing proves.
+func (l *Live) open() bool {
+	return len(l.c.InForce()) == 0 && time.Since(l.began) >= unprovedPatience
+}
+
+// complete says why what is followed does not count yet, nil if it does. PolicyGroups count one by one once rules were compiled.
 func (l *Live) complete() error {
-	open := !l.c.InForce() && time.Since(l.began) >= unprovedPatience
+	open := l.open()
 	for _, f := range l.follows {
+		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" {
+			continue
+		}
 		if err := f.usable(open); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// refused says what cannot be read any longer that was.
+func (l *Live) refused() error {
+	for _, key := range slices.Sorted(maps.Keys(l.follows)) {
+		if err := l.follows[key].refused; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hold notes which namespaces have policies: what the PodNetwork lacks has none only where that is proved, and for pods of this node by
+// the NetworkPolicies themselves. spaces are the namespaces of this node's pods.
+func (l *Live) hold(spaces map[string]bool) {
+	for name, text := range l.now.PolicyNamespaces {
+		d := [2]bool{strings.Contains(text, "Ingress"), strings.Contains(text, "Egress")}
+		if was := l.held[name]; !l.now.PolicyProved {
+			d = [2]bool{d[0] || was[0], d[1] || was[1]}
+		}
+		l.held[name] = d
+	}
+	for name := range l.held {
+		if l.now.PolicyNamespaces[name] != "" {
+			continue
+		}
+		gone := l.now.PolicyProved
+		if f := l.follows[keyOf(podgroups.Policies(name))]; spaces[name] {
+			gone = f != nil && f.proved && len(f.items) == 0
+		}
+		if gone {
+			delete(l.held, name)
+		}
+	}
 }
 
 // withController reads what the controller has compiled.
@@ -256,10 +310,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		l.say(Status{Trouble: fmt.Errorf("read the addresses of this node's pods: %w", err)})
 		return unprovedPatience
 	}
-	own := map[string]*podgroups.Pod{}
-	if f := l.follows[keyOf(podgroups.Pods(l.c.Node))]; f != nil {
-		own = each[*podgroups.Pod](f)
-	}
+	own := l.own(podgroups.Pods(l.c.Node))
 	spaces := map[string]bool{}
 	for _, pod := range local {
 		namespace, _, _ := strings.Cut(pod, "/")
@@ -268,10 +319,11 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	for _, p := range own {
 		spaces[p.Meta.Namespace] = true
 	}
+	l.hold(spaces)
 	var kinds []api.Kind
 	for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
 		f := l.follows[keyOf(podgroups.Policies(namespace))]
-		if l.now.PolicyNamespaces[namespace] != "" || f != nil && len(f.items) > 0 { // the second: it ends by its own word
+		if _, held := l.held[namespace]; held || f != nil && len(f.items) > 0 { // the second: it ends by its own word
 			kinds = append(kinds, podgroups.Policies(namespace))
 		}
 	}
@@ -280,8 +332,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	}
 	l.steer(ctx, append(kinds, groupKinds(l.needs)...))
 	if err := l.complete(); err != nil {
-		l.unready(err)
-		return l.retry()
+		return l.unready(err)
 	}
 	var all []policy.Policy
 	invalid := map[string]error{}
@@ -293,36 +344,109 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			}
 		}
 	}
-	needs, missing := map[string]bool{}, false
+	needs := map[string]bool{}
+	late := !l.waits.IsZero() && time.Since(l.waits) >= groupPatience
+	missing, readable := map[string]bool{}, l.readable()
 	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member {
-		needs[g.ID()] = true
-		members, complete := l.groups.members(g.ID())
-		missing = missing || !complete
+		id := g.ID()
+		needs[id] = true
+		members, complete := l.groups.members(id)
+		if was, known := l.last.Sets[id]; known && !readable(id) {
+			return was
+		}
+		if complete && readable(id) {
+			return members
+		}
+		missing[id] = true
+		if was, known := l.last.Sets[id]; known && !late {
+			return was
+		}
 		return members
 	})
-	for namespace, d := range l.now.PolicyNamespaces {
-		in := rules.Namespaces[namespace]
-		rules.Namespaces[namespace] = [2]bool{in[0] || strings.Contains(d, "Ingress"), in[1] || strings.Contains(d, "Egress")}
+	for name, d := range l.held {
+		in := rules.Namespaces[name]
+		rules.Namespaces[name] = [2]bool{in[0] || d[0], in[1] || d[1]}
 	}
 	if !maps.Equal(needs, l.needs) {
 		l.groups.keep(needs)
 		l.needs = needs
 		l.steer(ctx, append(kinds, groupKinds(needs)...))
+		if err := l.complete(); err != nil {
+			return l.unready(err)
+		}
 	}
-	if !missing {
+	if len(missing) == 0 {
 		l.waits = time.Time{}
 	} else if l.waits.IsZero() {
 		l.waits = time.Now()
 	}
-	if wait := time.Until(l.waits.Add(groupPatience)); missing && wait > 0 {
-		return wait
-	}
 	status := Status{Invalid: invalid, Engine: engine(own)}
-	if missing {
-		status.Trouble = errors.New("the controller has not written a PolicyGroup that a NetworkPolicy needs: its peers are closed until it does; check that a controller runs")
+	again := time.Duration(0)
+	switch {
+	case len(missing) == 0:
+	case late:
+		status.Trouble = errors.New("a PolicyGroup that a NetworkPolicy needs is not there: its peers are closed until it is; check that a controller runs, and whether its log " +
+			"names policies that are over its bounds")
+	default:
+		again = time.Until(l.waits.Add(groupPatience))
+		former(rules, l.last, missing)
 	}
 	l.bring(rules, "the controller", status)
-	return 0
+	return again
+}
+
+// readable reports of groups whether what was read of them counts.
+func (l *Live) readable() func(id string) bool {
+	open := l.open()
+	return func(id string) bool {
+		for _, k := range groupKinds(l.needs) {
+			if f := l.follows[keyOf(k)]; f != nil && strings.Contains(k.Selector, id) {
+				return f.usable(open) == nil
+			}
+		}
+		return false
+	}
+}
+
+// former leaves pods the chains that they have, where their new ones need groups that are missing.
+func former(rules, last policy.Rules, missing map[string]bool) {
+	lacks := func(c policy.Chain) bool {
+		return slices.ContainsFunc(c.Accepts, func(a policy.Accept) bool {
+			return slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })
+		})
+	}
+	for pod, chains := range rules.Pods {
+		was, there := last.Pods[pod]
+		for d, name := range chains {
+			if !there || !lacks(rules.Chains[name]) {
+				continue
+			}
+			if chains[d] = was[d]; was[d] == "" {
+				continue
+			}
+			c := last.Chains[was[d]]
+			rules.Chains[was[d]] = c
+			for _, a := range c.Accepts {
+				for _, id := range slices.Concat(a.Groups, a.Named) {
+					if _, has := rules.Sets[id]; !has {
+						rules.Sets[id] = last.Sets[id]
+					}
+				}
+			}
+		}
+		rules.Pods[pod] = chains
+	}
+}
+
+// own are the pods of this node that are followed as k.
+func (l *Live) own(k api.Kind) map[string]*podgroups.Pod {
+	f := l.follows[keyOf(k)]
+	if f == nil {
+		return nil
+	}
+	own := each[*podgroups.Pod](f)
+	maps.DeleteFunc(own, func(_ string, p *podgroups.Pod) bool { return p.Node != l.c.Node })
+	return own
 }
 
 // alone compiles from all pods.
@@ -335,36 +459,48 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 	kinds := []api.Kind{podgroups.Policies("")}
 	if len(all) > 0 {
 		kinds = append(kinds, podgroups.Namespaces(), podgroups.Pods(""))
+	} else if l.follows[keyOf(podgroups.Pods(""))] != nil {
+		l.peers = podgroups.NewPeers(l.peers.Owner) // pods are followed no longer
 	}
 	l.steer(ctx, kinds)
 	if err := l.complete(); err != nil {
-		l.unready(err)
-		return l.retry()
+		return l.unready(err)
 	}
-	own := map[string]*podgroups.Pod{}
-	if f := l.follows[keyOf(podgroups.Pods(""))]; f != nil {
-		own = each[*podgroups.Pod](f)
-		maps.DeleteFunc(own, func(_ string, p *podgroups.Pod) bool { return p.Node != l.c.Node })
-	}
+	own := l.own(podgroups.Pods(""))
 	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
-	l.bring(rules, "the API", Status{Invalid: maps.Clone(errs), Engine: engine(own)})
+	invalid := map[string]error{}
+	for key, why := range l.peers.Over() {
+		invalid[key] = errors.New(why)
+	}
+	maps.Copy(invalid, errs)
+	l.bring(rules, "the API", Status{Invalid: invalid, Engine: engine(own)})
+	for _, id := range l.peers.Groups() {
+		l.peers.Drop(id) // unless it is needed
+	}
+	clear(l.peers.Changed)
 	return 0
 }
 
-// unready notes why what was in force stays.
-func (l *Live) unready(err error) {
-	if !errors.Is(err, errWaits) {
+// unready notes why what was in force stays. It returns when to look again: lists that nothing proves may count then, or it is trouble.
+func (l *Live) unready(err error) time.Duration {
+	if l.unread.IsZero() {
+		l.unread = time.Now()
+	}
+	if !errors.Is(err, errWaits) && !errors.Is(err, errUnproved) || time.Since(l.unread) >= lasting {
 		l.say(Status{Trouble: err, Engine: l.Status().Engine})
 	}
-}
-
-// retry is when lists that nothing proves may count.
-func (l *Live) retry() time.Duration {
-	return max(0, time.Until(l.began.Add(unprovedPatience)))
+	if first := time.Until(l.began.Add(unprovedPatience)); first > 0 {
+		return first
+	}
+	return lasting
 }
 
 // bring has rules enforced, unless another program does.
 func (l *Live) bring(rules policy.Rules, from string, s Status) {
+	l.unread = time.Time{}
+	if s.Trouble == nil {
+		s.Trouble = l.refused()
+	}
 	l.say(s)
 	l.c.SetOff(s.Engine != "")
 	if len(rules.Namespaces) == 0 {

@@ -135,7 +135,7 @@ func onlyWeb(t *testing.T) *podgroups.Policy {
 func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Node: "a", Follow: w.follow, Local: func() (map[netip.Addr]string, error) { return maps.Clone(w.local), nil },
-			InForce: func() bool { return len(w.last().Namespaces) > 0 },
+			InForce: func() map[string][2]bool { return w.last().Namespaces },
 			Set:     func(g policies.Given) { w.given = append(w.given, g) }, SetOff: func(off bool) { w.off = off }, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -258,6 +258,149 @@ func TestUnproved(t *testing.T) {
 			t.Errorf("%+v, trouble %v", w.given, l.Status().Trouble)
 		}
 	})
+}
+
+// After a restart rules stay in force whatever the PodNetwork lacks: until their namespaces' own NetworkPolicies are proved to be gone,
+// and, where this node has no pods, until the PodNetwork is.
+func TestRestart(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, true}, "other": {true, false}}}}}
+	w.proved = false // a cache that lacks them
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}}))
+		time.Sleep(2 * unprovedPatience)
+		if w.passes("10.244.2.6", "10.244.1.5") {
+			t.Error("opened by the word of the PodNetwork")
+		}
+		if time.Sleep(2 * lasting); l.Status().Trouble == nil {
+			t.Error("nothing says that this lasts")
+		}
+	})
+	w.proved = true
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}}))
+		time.Sleep(time.Second)
+		if got := w.last().Namespaces; len(got) != 1 || !got["other"][0] {
+			t.Errorf("its own NetworkPolicies are proved to be gone; in force: %v", got)
+		}
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}))
+		time.Sleep(time.Second)
+		if got := w.last().Namespaces; len(got) > 0 {
+			t.Errorf("proved to be gone, and in force: %v", got)
+		}
+	})
+}
+
+// A policy that was deleted while policies were off is gone when they are not; pods that ended while there was no policy are in no group.
+func TestOffAndBack(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s"}}`), false)
+		w.put(pod(t, "db", "a", "", "db"), false)
+		far := pod(t, "far", "b", "10.244.2.5", "web")
+		w.put(far, false)
+		w.put(onlyWeb(t), false)
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Second)
+		if w.passes("10.244.2.6", "10.244.1.5") {
+			t.Fatal("the policy is not in force")
+		}
+		l.SetState(state(mesh.Policies{NetworkPolicy: mesh.PolicyOff}))
+		time.Sleep(time.Second)
+		w.put(onlyWeb(t), true)
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Second)
+		if !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Error("a policy that was deleted meanwhile holds")
+		}
+		w.put(onlyWeb(t), false)
+		w.put(onlyWeb(t), true)
+		w.put(far, true)
+		w.put(onlyWeb(t), false)
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("a pod that ended while there was no policy is a member")
+		}
+		if got := len(l.peers.Groups()); got != 1 {
+			t.Errorf("%d groups are kept up to date", got)
+		}
+	})
+}
+
+// A policy whose PolicyGroup is missing delays no other; its pods keep their former rules for a moment.
+func TestMissingGroupDelaysNoOther(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")], w.local[netip.MustParseAddr("10.244.1.6")] = "shop/db", "shop/api"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(pod(t, "db", "a", "", "db"), false)
+		w.put(pod(t, "api", "a", "", "api"), false)
+		closed := func(name, more string) *podgroups.Policy {
+			return object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":%q,"uid":%[1]q},"spec":{"podSelector":{"matchLabels":{"app":%[1]q}},"policyTypes":["Ingress"]%s}}`, name, more)
+		}
+		w.put(closed("none", ""), false)
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}))
+		time.Sleep(time.Second)
+		if !w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.6") {
+			t.Fatal("pods without policies are closed")
+		}
+		on := w.on[keyOf(podgroups.Policies("shop"))]
+		on(kube.News{Event: client.Event{What: client.Modified, Object: closed("api", `,"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"x"}}}]}]`)}})
+		on(kube.News{Event: client.Event{What: client.Modified, Object: closed("db", "")}})
+		time.Sleep(200 * time.Millisecond)
+		if db, api := w.passes("10.244.2.5", "10.244.1.5"), w.passes("10.244.2.5", "10.244.1.6"); db || !api {
+			t.Errorf("db open: %v, api open: %v; %+v", db, api, w.last())
+		}
+		if time.Sleep(groupPatience); w.passes("10.244.2.5", "10.244.1.6") {
+			t.Error("open without its group")
+		}
+	})
+}
+
+// Changes that never end delay nothing.
+func TestStorm(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(pod(t, "db", "a", "", "db"), false)
+		w.put(onlyWeb(t), false)
+		for range 100 {
+			l.SetState(state(mesh.Policies{}))
+			l.PodsChanged()
+			time.Sleep(together / 2)
+		}
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("never compiled")
+		}
+	})
+}
+
+// A right that is taken later is trouble, and what was compiled stays.
+func TestRightTaken(t *testing.T) {
+	w := newWorld()
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Second)
+		for _, on := range maps.Clone(w.on) {
+			on(kube.News{Missing: fmt.Errorf("forbidden")})
+		}
+		if time.Sleep(time.Second); l.Status().Trouble == nil {
+			t.Error("nothing says that policies cannot be read any longer")
+		}
+	})
+}
+
+// A cache that lags behind, or ignores selectors, changes no group.
+func TestGroupsOfACache(t *testing.T) {
+	group := func(id, version, member string) *api.PolicyGroup {
+		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: "g", ResourceVersion: version}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: []string{member}}}
+	}
+	g, needed := groups{}, map[string]bool{"aa": true}
+	g.take(kube.News{All: true, List: []api.Object{group("aa", "10", "10.244.1.5"), group("bb", "10", "10.244.1.5")}}, needed)
+	g.take(kube.News{All: true, List: []api.Object{group("aa", "9", "10.244.1.6")}}, needed)
+	if m, _ := g.members("aa"); len(g) != 1 || len(m) != 1 || m[0].String() != "10.244.1.5" {
+		t.Errorf("%v of %d groups", m, len(g))
+	}
 }
 
 // Another program that enforces is known by its own pod, ready in the host's network of this node.

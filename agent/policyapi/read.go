@@ -21,6 +21,7 @@ type followed struct {
 	listed  bool
 	proved  bool // an API server has said so, once
 	trouble error
+	refused error // it could be read before
 }
 
 // keyOf names what a follower reads.
@@ -33,10 +34,11 @@ func (f *followed) take(n kube.News) {
 	switch {
 	case n.Missing != nil:
 		f.trouble = fmt.Errorf("%s cannot be read: %w; upgrade the chart, its CustomResourceDefinitions included, or set networkPolicy: off", f.kind.Name, n.Missing)
+		f.refused = f.trouble
 	case n.Err != nil:
 		f.trouble = n.Err
 	case n.All:
-		f.trouble, f.listed, f.proved = nil, true, f.proved || n.Proved
+		f.trouble, f.refused, f.listed, f.proved = nil, nil, true, f.proved || n.Proved
 		have := map[string]bool{}
 		for _, o := range n.List {
 			have[podgroups.Key(o)] = true
@@ -85,8 +87,11 @@ func (f *followed) feed(p *podgroups.Peers) {
 	}
 }
 
-// errWaits is no trouble: an answer is on its way.
-var errWaits = errors.New("not read yet")
+// errWaits and errUnproved are no trouble before they last: an answer is on its way, or its proof.
+var (
+	errWaits    = errors.New("not read yet")
+	errUnproved = errors.New("nothing proves that this is current")
+)
 
 // usable says why what was read does not count; without rules in force it also counts where nothing proves it.
 func (f *followed) usable(unproved bool) error {
@@ -95,6 +100,9 @@ func (f *followed) usable(unproved bool) error {
 		return nil // what breaks later takes nothing back
 	case f.trouble != nil:
 		return f.trouble
+	}
+	if f.listed {
+		return fmt.Errorf("%s were read, and %w: an edge's cache may answer without the cloud", f.kind.Name, errUnproved)
 	}
 	return errWaits
 }

@@ -257,6 +257,9 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 		k.history.release(o.network)
 	}
 	found, problems := resolve(o, k.last)
+	if found.PolicyProved = k.stores["podnetworks"].proved; !found.PolicyProved && k.have {
+		found.NetworkPolicy = k.last.NetworkPolicy // a cache opens no node
+	}
 	present = nodesByName(found.Nodes)
 	k.history.back(present)
 	state = merge(found, k.history.kept)

@@ -60,6 +60,7 @@ type Policies struct {
 	// PolicyNamespaces have some, with the directions in which these isolate, as Ingress,Egress; nil: not compiled yet. Of now: not in a
 	// snapshot.
 	PolicyNamespaces map[string]string `json:"-"`
+	PolicyProved     bool              `json:"-"` // what PolicyNamespaces lacks has none: an API server has said so, not a cache
 }
 
 // NetworkPolicy says who enforces NetworkPolicies.
