@@ -9,6 +9,7 @@ import (
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/who/clones"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // followStandby takes this node's LAN paths down while another machine keeps its traffic.
@@ -39,8 +40,8 @@ func checkClones(node *p2p.Node, cfg config.Config) (out []findings.Finding) {
 			by = "relay " + p.Witness.String()
 		}
 		if node.StandsBy() {
-			out = append(out, findings.Brokenf(id, fmt.Sprintf("if this is a copy, run `edgemesh-agent install --if-cloned` here, or stop the agent and remove %s and membership.json from %s, then register the new peer ID; "+
-				"if it replaces the other one, switch that off and restart this agent", "identity.key, identity.hardware", cfg.StateDir),
+			out = append(out, findings.Brokenf(id, fmt.Sprintf("if this is the copy, remove %s, %s and membership.json from %s, restart the agent and register the new peer ID; "+
+				"if it is to carry the node, switch the other one off, then remove %[2]s and restart this agent", identity.KeyFile, clones.HardwareFile, cfg.StateDir),
 				"another machine runs as %s with the same key, at %s, seen by %s, and keeps the node's traffic: %s. This one stands by: its pods reach no other node",
 				cfg.NodeName, other, by, p.Theirs.Why(p.Mine)))
 		} else {

@@ -151,13 +151,13 @@ func Install(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(i.path(o.StateDir), 0o700); err != nil {
 		return err
 	}
-	if err := i.ifCloned(); err != nil {
-		return err
-	}
 	if o.Form != DaemonSet {
 		err = errors.Join(i.configure(text), i.exclude(ctx))
 	}
 	if err != nil {
+		return err
+	}
+	if err := i.ifCloned(); err != nil { // last: what failed before leaves the key
 		return err
 	}
 	switch o.Form {
@@ -197,6 +197,9 @@ func (i *installer) ifCloned() error {
 		return nil
 	}
 	i.say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one, and the former one stays as %s.old", i.o.StateDir, identity.KeyFile)
+	if i.o.Form != Systemd {
+		i.todo = append(i.todo, "restart the agent's pod, which may still run with the former key")
+	}
 	i.todo = append(i.todo, fmt.Sprintf("register the new peer ID, which `edgemesh-agent id --state-dir %s` prints, and set nodeName in %s if it names the original", i.o.StateDir, config.DefaultPath))
 	return i.o.Forget(dir)
 }
