@@ -513,3 +513,28 @@ func TestIfCloned(t *testing.T) {
 		})
 	}
 }
+
+// TestIfClonedComesLast: an installation that fails leaves the key.
+func TestIfClonedComesLast(t *testing.T) {
+	b := newBox(t, Systemd)
+	dir := filepath.Join(b.o.Root, b.o.StateDir)
+	made, err := identity.LoadOrCreate(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peer.IDFromPrivateKey(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial := filepath.Join(b.o.Root, "sys/class/dmi/id/product_uuid")
+	write(t, serial, "uuid-1")
+	if _, err := clones.Remember(dir, b.o.Root, id); err != nil {
+		t.Fatal(err)
+	}
+	write(t, serial, "uuid-2")
+	write(t, filepath.Join(b.o.Root, "etc/edgemesh"), "a file in the directory's place")
+	b.o.IfCloned, b.o.Forget = true, func(string) error { t.Error("the key is gone"); return nil }
+	if err := Install(t.Context(), b.o); err == nil {
+		t.Error("it did not fail")
+	}
+}
