@@ -532,7 +532,7 @@ func TestIfClonedComesLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, serial, "uuid-2")
-	write(t, filepath.Join(b.o.Root, "etc/edgemesh"), "a file in the directory's place")
+	write(t, filepath.Join(b.o.Root, "etc/NetworkManager/conf.d"), "a file in the directory's place")
 	b.o.IfCloned, b.o.Forget = true, func(string) error { t.Error("the key is gone"); return nil }
 	if err := Install(t.Context(), b.o); err == nil {
 		t.Error("it did not fail")
