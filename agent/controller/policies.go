@@ -46,6 +46,7 @@ type policies struct {
 	log      *slog.Logger
 	metrics  *metrics
 	reported seldom.Log
+	accused  seldom.Log // nodes
 
 	peers *pods.Peers
 	have  map[string]map[string]bool             // by kind: keys that were listed; nil: not listed yet
@@ -53,7 +54,7 @@ type policies struct {
 	owned bool                                   // the membership is known
 	idle  map[string]time.Time                   // groups that no policy needs, and since when
 	began bool                                   // pods are followed
-	later map[string]later                       // groups that could not be written
+	later map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
 // later is when a group is tried again, and how long after the last attempt that is.
@@ -93,8 +94,8 @@ func (p *policies) run(ctx context.Context) {
 				readers.Go(func() { p.members(ctx, states) })
 			}
 		case s := <-states:
-			p.peers.Owner, p.owned = pods.Owners(s.Admitted()), true
-			p.peers.Reconsider()
+			p.peers.SetBlocks(s.Admitted())
+			p.owned = true
 		case <-say.C:
 			speak = true
 		case <-next.C:
@@ -104,10 +105,12 @@ func (p *policies) run(ctx context.Context) {
 				p.failed("write PolicyGroups; those that there are stay, and nodes close peers of new policies whose groups are missing", err)
 			}
 			// Whatever group is missing: a node closes its peers.
-			if want := p.namespaces(); want != nil && (said == nil || !maps.Equal(want, said)) {
+			if want := p.namespaces(); want != nil && !time.Now().Before(p.later[""].at) && (said == nil || !maps.Equal(want, said)) {
 				if err = p.say(ctx, want); err == nil {
 					said = want
+					delete(p.later, "")
 				} else if ctx.Err() == nil {
+					p.postpone("")
 					p.failed("say in the PodNetwork's status which namespaces have NetworkPolicies", err)
 				}
 			}
@@ -137,9 +140,9 @@ func (p *policies) failed(what string, err error) {
 
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
-	kinds := []api.Kind{pods.Policies(""), api.PolicyGroups()}
+	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
 	if p.began {
-		kinds = append(kinds, pods.Namespaces(), pods.Pods(""))
+		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })
 }
@@ -267,8 +270,7 @@ func (p *policies) round(ctx context.Context) error {
 			delete(p.peers.Changed, id)
 			delete(p.later, id)
 		} else {
-			wait := min(max(sweepAgain, 2*p.later[id].wait), longestAgain)
-			p.later[id] = later{now.Add(wait), wait}
+			p.postpone(id)
 		}
 		if len(p.made[id]) == 0 {
 			delete(p.made, id)
@@ -278,6 +280,12 @@ func (p *policies) round(ctx context.Context) error {
 	p.accuse(ctx)
 	p.bounded()
 	return several(errs)
+}
+
+// postpone has what could not be written tried again, later each time.
+func (p *policies) postpone(id string) {
+	wait := min(max(sweepAgain, 2*p.later[id].wait), longestAgain)
+	p.later[id] = later{time.Now().Add(wait), wait}
 }
 
 // several are the first errors of some, and how many more there are.
@@ -398,7 +406,7 @@ func (p *policies) accuse(ctx context.Context) {
 	p.metrics.forged.Set(float64(len(forged)))
 	for _, key := range slices.Sorted(maps.Keys(forged)) {
 		f := forged[key]
-		if !p.reported.Due("forged " + key) {
+		if !p.accused.Due(f.Node) { // however many pods it makes up
 			continue
 		}
 		text := fmt.Sprintf("pod %s of node %s claims the address %s, which is of the block of node %s: NetworkPolicies do not know it as a peer", key, f.Node, f.Addr, f.Owner)

@@ -35,6 +35,7 @@ type groupAPI struct {
 	writes  []string
 	version int
 	fail    string // writes to this path fail
+	lacks   bool   // it has no PolicyGroups
 }
 
 var _ cluster = (*groupAPI)(nil)
@@ -42,6 +43,9 @@ var _ cluster = (*groupAPI)(nil)
 func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out []api.Object, rv string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.lacks && k.Name == "policygroups" {
+		return nil, "", apierrors.NewNotFound(schema.GroupResource{}, k.Name)
+	}
 	for _, g := range f.groups {
 		if k.Name == "policygroups" {
 			c := *g
@@ -367,6 +371,30 @@ func TestForeignLabel(t *testing.T) {
 	runningPolicies(t, f, nil)
 	if got := f.members(); !slices.Equal(got, []string{"10.244.1.6"}) {
 		t.Errorf("members %v", got)
+	}
+}
+
+// Without a NetworkPolicy the PodNetwork says that there are none, though the API has no PolicyGroups yet: helm upgrades no CRDs.
+func TestNoPolicyGroupsKind(t *testing.T) {
+	f := newGroupAPI(nil)
+	f.lacks = true
+	runningPolicies(t, f, nil)
+	if p := f.network.Status.Policies; p == nil || len(p) > 0 {
+		t.Errorf("the PodNetwork says %v", p)
+	}
+}
+
+// A node that makes up many pods has one Event.
+func TestManyForgeries(t *testing.T) {
+	objects := map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}}
+	for i := range 100 {
+		objects["pods"] = append(objects["pods"], podJSON(t, fmt.Sprint("forged-", i), "b", fmt.Sprint("10.244.1.", i+1), ""))
+	}
+	f := newGroupAPI(objects)
+	runningPolicies(t, f, nil)
+	events := slices.DeleteFunc(slices.Clone(f.writes), func(w string) bool { return !strings.HasPrefix(w, "event") })
+	if len(events) != 1 {
+		t.Errorf("%d events", len(events))
 	}
 }
 

@@ -88,9 +88,10 @@ var (
 
 // container is what is read of one.
 type container struct {
-	Image string   `json:"image"`
-	Args  []string `json:"args"`
-	Ports []struct {
+	Image   string   `json:"image"`
+	Command []string `json:"command"`
+	Args    []string `json:"args"`
+	Ports   []struct {
 		Name     string `json:"name"`
 		Protocol string `json:"protocol"`
 		Number   int32  `json:"containerPort"`
@@ -125,7 +126,7 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 		p.Ready = true
 	}
 	for _, c := range wire.Spec.Containers {
-		if p.As.HostNetwork && !slices.Contains(c.Args, "--run-firewall=false") { // kube-router without its policies
+		if p.As.HostNetwork && !slices.Contains(append(c.Command, c.Args...), "--run-firewall=false") { // kube-router without its policies
 			p.Images = append(p.Images, c.Image)
 		}
 	}

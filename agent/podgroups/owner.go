@@ -2,21 +2,26 @@ package podgroups
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 
 	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/mesh"
 )
 
-// Owners says whose block has an address, for the members of s.
-func Owners(s mesh.State) func(netip.Addr) string {
+// SetBlocks takes the blocks of the members of s, whose pods' addresses are inside. Nothing is done where these are as before.
+func (p *Peers) SetBlocks(s mesh.State) {
 	blocks, lengths := map[netip.Prefix]string{}, map[int]bool{}
 	for _, n := range s.Nodes {
 		for _, b := range n.PodCIDRs {
 			blocks[b.Masked()], lengths[b.Bits()] = n.Name, true
 		}
 	}
-	return func(a netip.Addr) string {
+	if p.blocks != nil && maps.Equal(blocks, p.blocks) {
+		return
+	}
+	p.blocks = blocks
+	p.Owner = func(a netip.Addr) string {
 		for bits := range lengths { // blocks do not overlap
 			if p, err := a.Prefix(bits); err == nil && blocks[p] != "" {
 				return blocks[p]
@@ -24,6 +29,7 @@ func Owners(s mesh.State) func(netip.Addr) string {
 		}
 		return ""
 	}
+	p.Reconsider()
 }
 
 // Isolated are the namespaces of policies, and in which directions these isolate.

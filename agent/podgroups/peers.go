@@ -30,6 +30,7 @@ type Peers struct {
 	errs       map[string]error           // of policies
 	groups     map[string]*group          // by ID
 	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
+	blocks     map[netip.Prefix]string    // as Owner knows them
 	bounds     bounds
 	used       map[string]*usage // by space; "": of all
 	pressed    map[string]bool   // IDs of groups that were dropped to make room

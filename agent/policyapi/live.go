@@ -146,8 +146,7 @@ func (l *Live) Run(ctx context.Context) {
 			}
 			l.now, l.known = s, true
 			if l.peers != nil {
-				l.peers.Owner = podgroups.Owners(s.Admitted())
-				l.peers.Reconsider()
+				l.peers.SetBlocks(s.Admitted())
 			}
 		case <-l.pods:
 		case m := <-l.in:
@@ -452,7 +451,7 @@ func (l *Live) own(k api.Kind) map[string]*podgroups.Pod {
 // alone compiles from all pods.
 func (l *Live) alone(ctx context.Context) time.Duration {
 	if l.peers == nil {
-		l.peers = podgroups.NewPeers(podgroups.Owners(l.now.Admitted()))
+		l.peers = l.newPeers()
 		l.steer(ctx, nil) // each begins with a list
 	}
 	all, errs := l.peers.Policies()
@@ -460,7 +459,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 	if len(all) > 0 {
 		kinds = append(kinds, podgroups.Namespaces(), podgroups.Pods(""))
 	} else if l.follows[keyOf(podgroups.Pods(""))] != nil {
-		l.peers = podgroups.NewPeers(l.peers.Owner) // pods are followed no longer
+		l.peers = l.newPeers() // pods are followed no longer
 	}
 	l.steer(ctx, kinds)
 	if err := l.complete(); err != nil {
@@ -479,6 +478,12 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 	}
 	clear(l.peers.Changed)
 	return 0
+}
+
+func (l *Live) newPeers() *podgroups.Peers {
+	p := podgroups.NewPeers(nil)
+	p.SetBlocks(l.now.Admitted())
+	return p
 }
 
 // unready notes why what was in force stays. It returns when to look again: lists that nothing proves may count then, or it is trouble.

@@ -406,12 +406,12 @@ func TestGroupsOfACache(t *testing.T) {
 // Another program that enforces is known by its own pod, ready in the host's network of this node.
 func TestEngine(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3"}]}`:                                        "kube-router (pod kube-system/x)",
-		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3","args":["--run-firewall=false"]}]}`:        "",
-		`{"hostNetwork":true,"containers":[{"image":"quay.io/calico/node:v3.30"}]}`:                                                           "Calico (pod kube-system/x)",
-		`{"hostNetwork":true,"containers":[{"image":"example.com/node:22"}]}`:                                                                 "",
-		`{"containers":[{"image":"cloudnativelabs/kube-router:v2"}]}`:                                                                         "", // anybody's pod
-		`{"hostNetwork":true,"containers":[{"image":"quay.io/cilium/cilium:v1.18@sha256:0123456789abcdef0123456789abcdef0123456789abcdef"}]}`: "Cilium (pod kube-system/x)",
+		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3"}]}`:                                                   "kube-router (pod kube-system/x)",
+		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3","args":["--run-firewall=false"]}]}`:                   "",
+		`{"hostNetwork":true,"containers":[{"image":"cloudnativelabs/kube-router:v2","command":["/usr/local/bin/kube-router","--run-firewall=false"]}]}`: "",
+		`{"hostNetwork":true,"containers":[{"image":"quay.io/calico/node:v3.30"}]}`:                                                                      "", // it judges its own interfaces
+		`{"containers":[{"image":"cloudnativelabs/kube-router:v2"}]}`:                                                                                    "", // anybody's pod
+		`{"hostNetwork":true,"containers":[{"image":"registry.k8s.io/networking/kube-network-policies:v1@sha256:0123456789abcdef"}]}`:                    "kube-network-policies (pod kube-system/x)",
 	} {
 		p := object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"x","uid":"x"},"spec":%s,"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, text)
 		if got := engine(map[string]*podgroups.Pod{"kube-system/x": p}); got != want {

@@ -353,3 +353,13 @@ func TestOnAServer(t *testing.T) {
 		}
 	})
 }
+
+// Agents have no right to pods where policies are off.
+func TestRightToPods(t *testing.T) {
+	for value, want := range map[string]bool{"auto": true, "off": false} {
+		list := render(t, with(literal("podNetwork.networkPolicy", value))...)
+		if got := has(list, "ClusterRole", "edgemesh:pods") || has(list, "ClusterRoleBinding", "edgemesh:pods"); got != want {
+			t.Errorf("networkPolicy: %s: a right to pods: %v", value, got)
+		}
+	}
+}
