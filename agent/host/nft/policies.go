@@ -57,6 +57,7 @@ import (
 const (
 	policyVersion = 1
 	chainMid      = "midstream"
+	trialTable    = closing.Table + "-trial" // it stands for an instant, see refused
 	flowStays     = time.Minute
 	dropsStay     = 24 * time.Hour
 )
@@ -70,7 +71,20 @@ type Policies struct {
 	sets       map[string]elements
 	generation uint32 // of the kernel's tables, after the last pass that changed nothing or all
 	standing   bool
+	refusal    refusal
 }
+
+// refusal is what the kernel refused last. Its policy is looked for once: the search changes the kernel's tables, which wakes the next pass.
+type refusal struct {
+	want   policy.Placed
+	text   string // the kernel's error
+	policy string // "" if not found
+}
+
+// refusedError is the kernel's of a whole transaction.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
 
 // NewPolicies returns Policies.
 func NewPolicies(log *slog.Logger) *Policies { return &Policies{log: log} }
@@ -400,9 +414,16 @@ func (p *Policies) Enforce(place func() (policy.Placed, error)) error {
 		}
 		p.sets = nil
 	}
-	if err != nil {
-		p.sets, p.generation = nil, 0
-		if by := refused(want); by != "" {
+	if err == nil {
+		p.refusal = refusal{}
+		return nil
+	}
+	p.sets, p.generation = nil, 0
+	if errors.As(err, new(refusedError)) {
+		if p.refusal.text != err.Error() || !reflect.DeepEqual(p.refusal.want, want) {
+			p.refusal = refusal{want, err.Error(), refused(want)}
+		}
+		if by := p.refusal.policy; by != "" {
 			err = fmt.Errorf("NetworkPolicy %s: %w", by, err)
 		}
 	}
@@ -412,9 +433,13 @@ func (p *Policies) Enforce(place func() (policy.Placed, error)) error {
 func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Placed) error {
 	now, err := generation()
 	if err != nil {
+		why := p.Missing()
+		if why == "" { // it answers by now: the rules stand as they did
+			return err
+		}
 		p.standing = false
 		if *want, err = place(); err == nil && len(want.Namespaces) > 0 {
-			err = errors.New(p.Missing())
+			err = errors.New(why)
 		}
 		return err
 	}
@@ -443,7 +468,7 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 		err = c.Flush()
 	}
 	if err != nil {
-		return fmt.Errorf("nftables table %s: %w", closing.Table, err)
+		return refusedError{fmt.Errorf("nftables table %s: %w", closing.Table, err)}
 	}
 	p.placed, p.sets, p.standing = *want, map[string]elements{}, len(want.Namespaces) > 0
 	for name, s := range rules.sets {
@@ -654,6 +679,7 @@ func (have policyState) change(c *nftables.Conn, table *nftables.Table, want pol
 	for name := range have.chains {
 		if _, wanted := want.chains[name]; !wanted {
 			n++
+			c.FlushChain(&nftables.Chain{Name: name, Table: table}) // Linux before 4.15 deletes empty ones only
 			c.DelChain(&nftables.Chain{Name: name, Table: table})
 		}
 	}
@@ -737,7 +763,8 @@ func generation() (uint32, error) {
 
 // refused finds the policy whose rules the kernel refuses, by making those of each alone, in a table without hooks.
 func refused(p policy.Placed) string {
-	trial := &nftables.Table{Name: closing.Table + "-trial", Family: nftables.TableFamilyINet}
+	trial := &nftables.Table{Name: trialTable, Family: nftables.TableFamilyINet}
+	_ = removeTrial()
 	tried := map[string]bool{}
 	for _, place := range p.At {
 		for d, name := range place.Chains {
@@ -764,6 +791,17 @@ func refused(p policy.Placed) string {
 	return ""
 }
 
+// removeTrial deletes what a kill left of a search.
+func removeTrial() error {
+	c := conn()
+	trial, err := find(c, trialTable)
+	if trial == nil || err != nil {
+		return nil
+	}
+	c.DelTable(trial)
+	return c.Flush()
+}
+
 // PolicyCounts are packets that policies passed and dropped.
 type PolicyCounts struct {
 	Hits  map[string]map[string]uint64 // first packets of connections, by chain and policy
@@ -788,6 +826,9 @@ func (p *Policies) Counts(all bool) (PolicyCounts, error) {
 		rules, err := c.GetRules(policyTable, &nftables.Chain{Name: name})
 		if err != nil {
 			return out, fmt.Errorf("list nftables rules: %w", err)
+		}
+		if len(rules) == 0 {
+			return out, fmt.Errorf("nftables table %s was deleted or flushed by another program; it is about to be repaired", closing.Table)
 		}
 		out.Total[d] = counted(rules[len(rules)-1])
 	}

@@ -96,8 +96,14 @@ func TestPoliciesInTheKernel(t *testing.T) {
 		broken := rules
 		broken.Chains = map[string]policy.Chain{name: bad, "new": bad}
 		broken.Pods = map[string][2]string{"shop/web": {"new", "new"}}
-		if err := p.Enforce(enforcing(broken, at)); err == nil || !strings.Contains(err.Error(), "NetworkPolicy shop/bad: ") {
-			t.Errorf("a policy that the kernel refuses: %v", err)
+		for _, pass := range []string{"first", "second"} {
+			before := count()
+			if err := p.Enforce(enforcing(broken, at)); err == nil || !strings.Contains(err.Error(), "NetworkPolicy shop/bad: ") {
+				t.Errorf("a policy that the kernel refuses: %v", err)
+			}
+			if pass == "second" && count() != before {
+				t.Error("a policy that stays refused changes the kernel's tables at each pass, and so wakes the next one")
+			}
 		}
 		break
 	}
@@ -106,9 +112,21 @@ func TestPoliciesInTheKernel(t *testing.T) {
 	}
 	for _, undo := range []string{"nft flush ruleset", "nft flush table inet edgemesh-policy", "nft flush chain inet edgemesh-policy forward"} {
 		nstest.Run(t, undo)
+		if _, err := p.Counts(true); (err == nil) != strings.Contains(undo, "flush chain") {
+			t.Errorf("counts after %s: %v", undo, err)
+		}
 		if err := p.Enforce(enforcing(rules, at)); err != nil || listed(t) != first {
 			t.Errorf("after %s: %v\n%s", undo, err, listed(t))
 		}
+	}
+	nstest.Run(t, "nft add table inet "+trialTable) // as a kill leaves it
+	if err := Cleanup(); err != nil || !strings.Contains(listed(t), "exit status 1") {
+		t.Errorf("cleanup: %v\n%s", err, listed(t))
+	} else if have, err := find(conn(), trialTable); err != nil || have != nil {
+		t.Errorf("cleanup leaves %s: %v", trialTable, err)
+	}
+	if err := p.Enforce(enforcing(rules, at)); err != nil {
+		t.Error(err)
 	}
 	if err := p.Enforce(func() (policy.Placed, error) { return policy.Placed{}, errors.New("no records") }); err == nil || listed(t) != first {
 		t.Errorf("without records: %v", err)

@@ -128,7 +128,7 @@ func CheckNames(s plan.State) error {
 // Cleanup deletes our tables.
 func Cleanup() error {
 	policies := table{name: closing.Table, marks: []string{chainMid}}
-	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), policies.remove(), tableOf(Mark{}, onward).remove())
+	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), policies.remove(), removeTrial(), tableOf(Mark{}, onward).remove())
 }
 
 var (
