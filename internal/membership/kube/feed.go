@@ -18,18 +18,18 @@ type feed struct {
 	log      *slog.Logger
 
 	records bool      // the NodeRecords are in force
-	refused bool      // Nodes may not be listed: the NodeRecords are in force, also while no controller keeps them
 	next    *store    // of the other kind, while that is followed
 	version uint64    // of next
 	self    *api.Node // this node's own Node, while the NodeRecords are in force: they have neither its annotations nor its conditions
 }
 
 // reset puts the Nodes in force.
-func (f *feed) reset() { f.records, f.refused, f.next, f.version, f.self = false, false, nil, 0, nil }
+func (f *feed) reset() { f.records, f.next, f.version, f.self = false, nil, 0, nil }
 
-// refuse takes whether Nodes may not be listed. It reports whether it put the NodeRecords in force.
-func (f *feed) refuse(refused bool) bool {
-	if f.refused = refused; !refused || f.records {
+// refuse puts the NodeRecords in force because Nodes may not be listed: only what a controller keeps may take the place of Nodes that
+// were listed. It reports whether it did. While no controller keeps them, Nodes are tried on.
+func (f *feed) refuse(kept bool) bool {
+	if f.records || f.nodes.listed && !kept {
 		return false
 	}
 	f.self = find[*api.Node](f.nodes, f.name)
@@ -52,7 +52,7 @@ func feedKind(records bool) api.Kind {
 // that a controller keeps the NodeRecords.
 func (f *feed) follows(kept bool) map[string]bool {
 	kinds := map[string]bool{f.kind().Name: true}
-	if (kept || f.refused) == f.records {
+	if kept == f.records {
 		f.next = nil
 		return kinds
 	}

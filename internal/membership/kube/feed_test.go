@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -138,10 +140,13 @@ func TestChangeOverHistory(t *testing.T) {
 	}
 }
 
-// An agent that may not list Nodes, as a kubelet's certificate, takes the NodeRecords, and waits for no Lease; what they say of a
+// An agent that may not list Nodes, as a kubelet's certificate, takes the NodeRecords, immediately if a controller keeps them and
+// otherwise once the refusal has lasted; what they say of a
 // member's blocks counts once its Node says the same. Without NodeRecords the refusal is reported.
-func TestNodesForbidden(t *testing.T) {
-	forbidden := trouble{api.Nodes(), apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))}
+func TestNodesForbidden(t *testing.T) { synctest.Test(t, testNodesForbidden) }
+
+func testNodesForbidden(t *testing.T) {
+	forbidden := trouble{kind: api.Nodes(), err: apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no")), refused: true}
 	w := newWorld(t)
 	w.list(true, w.lists)
 	snap := w.loop.known.last
@@ -157,7 +162,14 @@ func TestNodesForbidden(t *testing.T) {
 		i := slices.IndexFunc(api.Kinds(), func(k api.Kind) bool { return k.Name == kind })
 		w.hears(w.provedList(api.Kinds()[i], items))
 	}
-	if !slices.Equal(w.followed, []string{"noderecords"}) {
+	time.Sleep(refusedLong)
+	w.hears(trouble{kind: api.Nodes(), err: errors.Join(errors.New("timeout"), forbidden.err)}) // the proof's refusal, not the list's
+	w.hears(forbidden)
+	if len(w.errs) > 0 || !slices.Equal(w.followed, []string{"nodes"}) {
+		t.Errorf("refused twice: %q, followed %v", w.errs, w.followed)
+	}
+	w.hears(forbidden)
+	if !slices.Equal(w.followed, []string{"nodes", "noderecords"}) {
 		t.Errorf("followed %v", w.followed)
 	}
 	var read map[string]int
@@ -177,8 +189,27 @@ func TestNodesForbidden(t *testing.T) {
 	w.hears(kept(true))
 	w.hears(kept(false))
 	w.hears(forbidden)
-	if !w.loop.known.feed.records || len(w.errs) > 0 || !slices.Equal(w.followed, []string{"noderecords"}) {
+	if !w.loop.known.feed.records || len(w.errs) > 0 || !slices.Equal(slices.Sorted(slices.Values(w.followed)), []string{"noderecords", "nodes"}) {
 		t.Errorf("in force: %v; %q; followed %v", w.loop.known.feed.records, w.errs, w.followed)
+	}
+	// The right is back: Nodes count, and stay in force.
+	w.rv = 300
+	w.hears(w.provedList(api.Nodes(), nodes))
+	w.is(allThree)
+	if w.hears(trouble{kind: api.Nodes()}); w.loop.known.feed.records || !slices.Equal(w.followed, []string{"nodes"}) {
+		t.Errorf("NodeRecords in force: %v; followed %v", w.loop.known.feed.records, w.followed)
+	}
+	// Where Nodes were listed in this run, no refusal puts records in force that no controller keeps: it is reported.
+	for range 3 {
+		w.hears(forbidden)
+		time.Sleep(refusedLong)
+	}
+	if w.is(allThree); w.loop.known.feed.records || len(w.errs) == 0 || !strings.Contains(w.errs[0], "nodes is forbidden") {
+		t.Errorf("NodeRecords in force: %v; %q", w.loop.known.feed.records, w.errs)
+	}
+	w.hears(kept(true))
+	if !w.loop.known.feed.records {
+		t.Error("a controller keeps the NodeRecords, and they are not in force")
 	}
 
 	alone := newWorld(t)

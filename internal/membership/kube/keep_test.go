@@ -120,7 +120,7 @@ func TestPluginsThatCannotBeAsked(t *testing.T) {
 	w = keeping(t)
 	w.list(true, w.lists)
 	w.is(withoutC)
-	w.loop.take(trouble{keep.Kinds()[0], apierrors.NewGenericServerResponse(http.StatusBadRequest, "GET", schema.GroupResource{}, "", "can not cache for", 0, true)})
+	w.loop.take(trouble{kind: keep.Kinds()[0], err: apierrors.NewGenericServerResponse(http.StatusBadRequest, "GET", schema.GroupResource{}, "", "can not cache for", 0, true)})
 	w.loop.update()
 	w.is(allThree)
 

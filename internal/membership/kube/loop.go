@@ -52,10 +52,36 @@ type steering struct {
 	named  string                       // that Lease
 	kept   bool                         // they are kept
 
-	forbidden bool // Nodes may not be listed
+	refusals int       // of a list of Nodes, since one was answered
+	refused  time.Time // the first of them
 
 	depends wake.One // an object came without a NodeRecord to it, or one went: does the controller live?
 }
+
+// A refusal lasts after refusedOften answers over refusedLong: an API server that has just started, or a chart half applied, refuses as well.
+const (
+	refusedOften = 3
+	refusedLong  = time.Minute
+)
+
+// answered takes what became of a list or a watch of Nodes.
+func (s *steering) answered(m trouble) {
+	switch {
+	case m.err == nil:
+		s.refusals = 0
+	case m.refused:
+		if s.refusals++; s.refusals == 1 {
+			s.refused = time.Now()
+		}
+	}
+}
+
+func (s *steering) lasts() bool {
+	return s.refusals >= refusedOften && time.Since(s.refused) >= refusedLong
+}
+
+// forbidden reports whether NodeRecords have to stand for Nodes, which may not be listed.
+func (s *steering) forbidden() bool { return s.named != "" && s.refusals > 0 && (s.kept || s.lasts()) }
 
 // hoardTold is how long a node is named that claimed too many blocks: these come and go, for the controller deletes them.
 const hoardTold = time.Minute
@@ -97,6 +123,9 @@ func (l *loop) run(ctx context.Context, in <-chan any) {
 func (l *loop) take(m any) bool {
 	switch m := m.(type) {
 	case listed:
+		if m.kind.Name == api.Nodes().Name {
+			l.source.refusals = 0
+		}
 		return l.known.takeList(m)
 	case event:
 		news := l.known.takeEvent(m)
@@ -106,7 +135,7 @@ func (l *loop) take(m any) bool {
 		return news
 	case trouble:
 		if m.kind.Name == api.Nodes().Name {
-			l.source.forbidden = apierrors.IsForbidden(m.err)
+			l.source.answered(m)
 		}
 		if isNodes(m.kind) && m.kind.Name != l.known.feed.kind().Name {
 			l.known.cfg.Log.Debug("cannot follow a kind that is not in force", "kind", m.kind.Name, "err", m.err)
@@ -114,7 +143,7 @@ func (l *loop) take(m any) bool {
 		}
 		// The first error of a kind stands for the rest, which differ in ports and times.
 		old := l.reports.troubles[m.kind.Name]
-		if (old == nil) == (m.err == nil) && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
+		if (old == nil) == (m.err == nil) && !m.refused && apierrors.ReasonForError(old) == apierrors.ReasonForError(m.err) {
 			return false
 		}
 		l.reports.troubles[m.kind.Name] = m.err
@@ -128,7 +157,6 @@ func (l *loop) take(m any) bool {
 		return l.known.takeVouched(m)
 	case kept:
 		l.source.kept = bool(m)
-		l.source.forbidden = l.source.forbidden && !l.known.feed.records // after this controller the right may be there
 	}
 	return false
 }
@@ -149,7 +177,9 @@ func (l *loop) steer() {
 		src.named = n.Status.RecordsLease
 		latest(src.lease, src.named)
 	}
-	if l.known.feed.refuse(src.forbidden && src.named != "") {
+	if src.forbidden() && l.known.feed.refuse(src.kept) {
+		src.refusals = 0
+		delete(l.reports.troubles, api.Nodes().Name)
 		l.known.relist(api.NodeRecords().Name)
 	}
 	wants := l.known.feed.follows(src.kept)
@@ -250,8 +280,8 @@ func (l *loop) pluginTrouble() bool {
 // trouble is why some kind cannot be followed; for the others the cause is mostly the same.
 func (l *loop) trouble() error {
 	for _, name := range sortedKeys(l.reports.troubles) {
-		if name == api.Nodes().Name && l.source.forbidden && !l.known.stores["podnetworks"].listed {
-			continue // that one says whether there are NodeRecords
+		if src := &l.source; name == api.Nodes().Name && src.refusals > 0 && (!l.known.stores["podnetworks"].listed || src.named != "" && !src.lasts()) {
+			continue // that one says whether there are NodeRecords, and a refusal may pass
 		}
 		if err := l.reports.troubles[name]; err != nil {
 			return err

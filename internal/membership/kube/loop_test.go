@@ -304,13 +304,13 @@ func TestLoopReports(t *testing.T) {
 	w.list(true, w.lists)
 	told, states := len(w.errs), len(w.states)
 	for range 3 {
-		w.loop.take(trouble{api.Nodes(), os.ErrDeadlineExceeded})
+		w.loop.take(trouble{kind: api.Nodes(), err: os.ErrDeadlineExceeded})
 		w.loop.update()
 	}
 	if len(w.errs) != told+1 {
 		t.Errorf("told %d times", len(w.errs)-told)
 	}
-	w.loop.take(trouble{api.Nodes(), nil})
+	w.loop.take(trouble{kind: api.Nodes(), err: nil})
 	w.loop.update()
 	if len(w.states) != states+1 {
 		t.Errorf("the end was told %d times", len(w.states)-states)

@@ -39,8 +39,9 @@ const (
 
 // trouble says that a kind cannot be followed now; with a nil err, that it can again.
 type trouble struct {
-	kind api.Kind
-	err  error
+	kind    api.Kind
+	err     error
+	refused bool // the list itself was answered with 403
 }
 
 // vouched is what the API answered to a request for a Node that a NodeRecord disagrees with.

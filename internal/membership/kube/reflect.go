@@ -20,6 +20,8 @@ import (
 const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 8 * time.Second
+	// rarelyRefused is the same of Nodes that may not be listed: the NodeRecords may be in force.
+	rarelyRefused = 30 * time.Second
 	// provedWatch is how long a watch runs on a proved list, at least; up to twice
 	// that, so that agents do not all come back together. Each costs 1 kB.
 	provedWatch = 45 * time.Minute
@@ -53,6 +55,7 @@ type reflector struct {
 	count   int    // objects in the last list
 	replays bool   // the server is a cache: it repeats objects at every watch
 	broken  error  // why the last watch ended too early; nil when it did not
+	refused bool   // the last list was answered with 403
 }
 
 // run follows until ctx ends.
@@ -70,11 +73,15 @@ func (r *reflector) run(ctx context.Context) {
 		if err == nil {
 			continue
 		}
-		if !r.send(ctx, trouble{r.kind, r.c.Explain(ctx, r.kind, err)}) {
+		if !r.send(ctx, trouble{r.kind, r.c.Explain(ctx, r.kind, err), r.refused}) {
 			return
 		}
 		if r.pause(ctx, wait) {
-			wait = min(2*wait, maxBackoff)
+			limit := maxBackoff
+			if r.refused && r.kind.Name == "nodes" {
+				limit = rarelyRefused
+			}
+			wait = min(2*wait, limit)
 		}
 	}
 }
@@ -107,6 +114,7 @@ func (r *reflector) polls() bool { return r.kind.Name == "nodes" && r.c.ListNode
 
 // step makes one list, or one watch.
 func (r *reflector) step(ctx context.Context) error {
+	r.refused = false
 	if r.polls() {
 		if err := r.list(ctx); err != nil {
 			return err
@@ -197,9 +205,10 @@ func (r *reflector) list(ctx context.Context) error {
 	lctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	items, rv, err := list(lctx, r.c, r.kind)
 	cancel()
+	r.refused = apierrors.IsForbidden(err)
 	if r.kind.Foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 		r.send(ctx, listed{kind: r.kind, missing: err})
-		r.send(ctx, trouble{r.kind, nil})
+		r.send(ctx, trouble{kind: r.kind})
 		r.pause(ctx, absentWait)
 		return ctx.Err()
 	}
@@ -225,7 +234,7 @@ func (r *reflector) list(ctx context.Context) error {
 	if !r.send(ctx, l) {
 		return ctx.Err()
 	}
-	r.send(ctx, trouble{r.kind, nil})
+	r.send(ctx, trouble{kind: r.kind})
 	return nil
 }
 
@@ -318,7 +327,8 @@ func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 
 // gone marks the errors after which only a list helps.
 func gone(err error) error {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || apierrors.IsNotFound(err) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || apierrors.IsNotFound(err) ||
+		apierrors.IsForbidden(err) { // the list says whether the right is gone
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	return err
