@@ -44,6 +44,7 @@ type kernel struct {
 	pods     *conf.NetConf // as the plugin has it
 	policies *policies.Owner
 	compiler *policyapi.Live // of the API's policies; nil: policies are in a file
+	keeps    bool            // another plugin has the pods, and no policies are enforced
 	log      *slog.Logger
 	force    *inForce
 	canHold  func(host.Capabilities) // called with what the kernel can hold

@@ -41,6 +41,10 @@ func (k *kernel) setPolicies(s mesh.State) {
 		k.compiler.SetState(s)
 		return
 	}
+	if k.keeps { // its pods' addresses may be those of records from before
+		k.policies.SetOff(true)
+		return
+	}
 	k.policies.SetOff(s.NetworkPolicy == mesh.PolicyOff)
 	k.policies.SetFile(s.PolicyFile)
 }

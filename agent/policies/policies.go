@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,10 +80,12 @@ type Owner struct {
 	mu      sync.Mutex // nothing else is locked while it is held
 	off     bool
 	given   Given // the last one without an error
+	known   bool  // the saved rules could be read, or a source has spoken; until then the kernel and the plugin's file stay as they are
 	problem error // of the source
 	failure error // of the kernel
 	placed  policy.Placed
 	unsaved bool
+	saving  error   // why they are
 	file    *string // to be followed, nil: none was ever set
 	changed []func()
 }
@@ -90,26 +93,47 @@ type Owner struct {
 // New returns an Owner with the rules that were in force last. It changes nothing yet.
 func New(c Config) *Owner {
 	o := &Owner{c: c, save: wake.NewOne(), moved: wake.NewOne()}
-	b, err := os.ReadFile(filepath.Join(c.StateDir, File))
+	path := filepath.Join(c.StateDir, File)
+	var saved policy.Rules
+	b, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(b, &o.given.Rules)
+		err = json.Unmarshal(b, &saved)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		o.problem = fmt.Errorf("the saved rules are unreadable, so that none is in force until the source has been read: %w", err)
-		c.Log.Error("no NetworkPolicy is in force until the source has been read", "file", filepath.Join(c.StateDir, File), "err", err)
+	if o.known = err == nil; o.known {
+		o.given.Rules = saved
+	} else if stays := isolating(c.RuntimeDir); len(stays) > 0 || !errors.Is(err, fs.ErrNotExist) {
+		o.given.Rules.Namespaces, o.unsaved = stays, true
+		o.problem = fmt.Errorf("the saved rules cannot be read; what the kernel has stays until the source has been read: %w", err)
+		c.Log.Error("NetworkPolicy stays as the kernel has it until the source has been read", "file", path, "err", err)
 	}
 	o.given.From = "the rules saved in " + c.StateDir
 	return o
 }
 
+// isolating are the namespaces in which the plugin closes new pods, as an agent before left them.
+func isolating(runtimeDir string) map[string][2]bool {
+	file, _ := conf.LoadPolicies(runtimeDir) // what is not readable there keeps the plugin from making pods
+	out := map[string][2]bool{}
+	for name, directions := range file.Namespaces {
+		out[name] = [2]bool{slices.Contains(directions, words[policy.Ingress]), slices.Contains(directions, words[policy.Egress])}
+	}
+	return out
+}
+
+var words = [2]string{"Ingress", "Egress"} //nolint:gochecknoglobals // a constant
+
 // Set brings rules into force, and keeps them for the next start. What the kernel refuses is tried again by Apply.
 func (o *Owner) Set(g Given) {
+	if len(g.Rules.Namespaces) == 0 {
+		g.Rules = policy.Rules{}
+	}
 	o.mu.Lock()
 	before := o.problem
 	o.problem = g.Err
-	same := g.Err != nil || reflect.DeepEqual(g.Rules, o.given.Rules)
+	equal := reflect.DeepEqual(g.Rules, o.given.Rules)
+	same := g.Err != nil || equal && o.known
 	if g.Err == nil {
-		o.given, o.unsaved = g, o.unsaved || !same
+		o.given, o.unsaved, o.known = g, o.unsaved || !equal, true
 	}
 	o.mu.Unlock()
 	if g.Err != nil && (before == nil || before.Error() != g.Err.Error()) {
@@ -135,14 +159,14 @@ func (o *Owner) SetOff(off bool) {
 	}
 }
 
-// rules are those to enforce.
-func (o *Owner) rules() policy.Rules {
+// rules are those to enforce; of rules that are not known, no more than the namespaces.
+func (o *Owner) rules() (_ policy.Rules, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.off {
-		return policy.Rules{}
+		return policy.Rules{}, true
 	}
-	return o.given.Rules
+	return o.given.Rules, o.known
 }
 
 // Local are this node's pods, NAMESPACE/NAME by address.
@@ -162,7 +186,22 @@ func (o *Owner) Local() (map[netip.Addr]string, error) {
 func (o *Owner) Apply() error {
 	o.applying.Lock()
 	defer o.applying.Unlock()
-	rules := o.rules()
+	rules, known := o.rules()
+	if !known {
+		return nil
+	}
+	file := conf.Policies{Namespaces: map[string][]string{}}
+	for name, isolates := range rules.Namespaces {
+		for d, word := range words {
+			if isolates[d] {
+				file.Namespaces[name] = append(file.Namespaces[name], word)
+			}
+		}
+	}
+	var written error
+	if len(file.Namespaces) == 0 { // before the table goes: an ADD would be refused for the lack of it
+		written = o.write(file)
+	}
 	var placed policy.Placed
 	err := o.enforce(rules, &placed)
 	o.mu.Lock()
@@ -170,13 +209,8 @@ func (o *Owner) Apply() error {
 		o.placed = placed
 	}
 	o.mu.Unlock()
-	file := conf.Policies{Namespaces: map[string][]string{}}
-	for name, isolates := range rules.Namespaces {
-		for d, word := range []string{"Ingress", "Egress"} {
-			if isolates[d] {
-				file.Namespaces[name] = append(file.Namespaces[name], word)
-			}
-		}
+	if len(file.Namespaces) == 0 {
+		return written
 	}
 	if file.Refused = o.c.Kernel.Partly(); err != nil && !o.c.Kernel.Standing() {
 		file.Refused = err.Error()
@@ -231,13 +265,14 @@ type InForce struct {
 	Off     bool
 	Problem error // why the source's policies are not those in force
 	Failure error // why the kernel does not hold them
+	Saving  error // why an offline start would enforce older ones
 }
 
 // InForce returns what is enforced now.
 func (o *Owner) InForce() InForce {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure}
+	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure, o.saving}
 }
 
 // Namespaces are those of the rules that are in force, or saved and about to be, whether or not policies are off.
@@ -252,9 +287,10 @@ func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
 
 const (
 	// podsPoll is how often records are read where the kernel does not report changes, saveRest the least time between two writes of
-	// the copy.
-	podsPoll = 1500 * time.Millisecond
-	saveRest = 2 * time.Second
+	// the copy, saveAgain the pause after one that failed.
+	podsPoll  = 1500 * time.Millisecond
+	saveRest  = 2 * time.Second
+	saveAgain = 10 * time.Second
 )
 
 // Run judges new pods, and keeps the copy on disk, until ctx ends.
@@ -297,7 +333,7 @@ func (o *Owner) Run(ctx context.Context) {
 			_ = o.Apply() // noted
 			continue
 		}
-		if len(o.rules().Namespaces) == 0 {
+		if rules, _ := o.rules(); len(rules.Namespaces) == 0 {
 			continue
 		}
 		pods, err := o.Local()
@@ -315,26 +351,35 @@ func (o *Owner) Run(ctx context.Context) {
 	}
 }
 
-// keep writes rules that changed to disk.
+// keep writes rules that changed to disk, again and again where that fails.
 func (o *Owner) keep(ctx context.Context) {
 	path := filepath.Join(o.c.StateDir, File)
+	var again <-chan time.Time
 	for more := true; more; {
 		select {
 		case <-ctx.Done():
 			more = false
 		case <-o.save:
+		case <-again:
 		}
+		again = nil
 		o.mu.Lock()
-		rules, unsaved := o.given.Rules, o.unsaved
-		o.unsaved = false
+		rules, unsaved, before := o.given.Rules, o.unsaved && o.known, o.saving
+		o.unsaved = o.unsaved && !o.known
 		o.mu.Unlock()
 		if unsaved {
 			b, err := json.Marshal(rules)
 			if err == nil {
 				err = durable.WriteFile(path, b, 0o600)
 			}
+			o.mu.Lock()
+			o.saving, o.unsaved = err, o.unsaved || err != nil
+			o.mu.Unlock()
 			if err != nil {
-				o.c.Log.Error("could not save the policies; an offline start would enforce older ones", "file", path, "err", err)
+				again = time.After(saveAgain)
+			}
+			if err != nil && before == nil {
+				o.c.Log.Error("could not save the policies; trying again; an offline start would enforce older ones", "file", path, "err", err)
 			}
 		}
 		more = more && wake.Sleep(ctx, saveRest)

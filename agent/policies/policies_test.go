@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
@@ -119,4 +121,73 @@ func TestRefusedByTheKernel(t *testing.T) {
 	if got := closing(t, c); len(got.Namespaces) > 0 || len(o.Findings()) > 0 {
 		t.Errorf("off, and still closes %+v", got)
 	}
+}
+
+// TestUnknown: where the saved rules are missing or unreadable, what the kernel and the plugin have stays until a source has spoken.
+func TestUnknown(t *testing.T) {
+	for name, saved := range map[string]string{"missing": "", "cut off": `{"namespaces":{"sh`, "of another form": `{"namespaces":{"other":[true,false]},"pods":7}`} {
+		t.Run(name, func(t *testing.T) {
+			state := t.TempDir()
+			if err := os.WriteFile(filepath.Join(state, File), []byte(saved), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if saved == "" {
+				_ = os.Remove(filepath.Join(state, File))
+			}
+			f := &fake{stands: true}
+			_, c := owner(t, f, state)
+			if err := os.WriteFile(filepath.Join(c.RuntimeDir, conf.PoliciesFile), []byte(`{"namespaces":{"shop":["Egress"]}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o := New(c)
+			if err := errors.Join(o.Apply(), o.Apply()); err != nil {
+				t.Fatal(err)
+			}
+			o.Set(Given{From: "a test", Err: errors.New("no answer")})
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			o.Run(ctx)
+			if got := closing(t, c).Namespaces; !f.stands || !reflect.DeepEqual(got, map[string][]string{"shop": {"Egress"}}) || o.InForce().Problem == nil {
+				t.Errorf("rules stand: %v; the plugin closes %v; problem: %v", f.stands, got, o.InForce().Problem)
+			}
+			if got := o.Namespaces(); !reflect.DeepEqual(got, map[string][2]bool{"shop": {false, true}}) {
+				t.Errorf("namespaces with policies: %v", got)
+			}
+			if b, _ := os.ReadFile(filepath.Join(state, File)); string(b) != saved {
+				t.Errorf("saved: %s", b)
+			}
+			o.Set(Given{From: "a test"})
+			if f.stands || len(closing(t, c).Namespaces) > 0 || o.InForce().Problem != nil {
+				t.Errorf("after the source: rules stand: %v; the plugin closes %v", f.stands, closing(t, c).Namespaces)
+			}
+		})
+	}
+}
+
+// TestSavedAgain: rules that could not be saved are a finding, and are saved as soon as that succeeds.
+func TestSavedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, c := owner(t, &fake{}, t.TempDir())
+		path := filepath.Join(c.StateDir, File)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { o.keep(ctx); close(done) }()
+		o.Set(Given{Rules: shop})
+		time.Sleep(time.Minute)
+		if found := o.Findings(); len(found) != 1 || !strings.Contains(found[0].Text, "could not be saved") {
+			t.Errorf("found %+v", found)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if again := New(c); !reflect.DeepEqual(again.given.Rules, shop) || len(o.Findings()) > 0 {
+			t.Errorf("saved: %+v; found %+v", again.given.Rules, o.Findings())
+		}
+		cancel()
+		<-done
+	})
 }

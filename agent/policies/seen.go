@@ -150,9 +150,13 @@ func (o *Owner) logDrops(ctx context.Context) {
 // Findings are what is wrong with policies.
 func (o *Owner) Findings() (out []findings.Finding) {
 	f := o.InForce()
-	rules := o.rules()
+	rules, _ := o.rules()
 	if f.Problem != nil {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
+	}
+	if f.Saving != nil {
+		out = append(out, findings.Warningf("network-policy", "make room, or the file system writable; it is tried again automatically",
+			"the policies in force could not be saved, so that a start without their source would enforce older ones: %v", f.Saving))
 	}
 	if f.Failure != nil && len(rules.Namespaces) > 0 {
 		out = append(out, findings.Brokenf("network-policy", "fix the cause, or the policy that it names; `networkPolicy: off` in the membership runs pods without policies",
