@@ -98,7 +98,7 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 	case "Pod":
 		var o object
 		if err := yaml.Unmarshal(text, &o); err != nil {
-			return fmt.Errorf("Pod %s: %w", name, err)
+			return fmt.Errorf("%s %s: %w", head.Kind, name, err)
 		}
 		w.pods = append(w.pods, o.pod())
 	case "NetworkPolicy":
@@ -110,7 +110,7 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 			Status     any         `json:"status"`
 		}
 		if err := yaml.UnmarshalStrict(text, &n); err != nil {
-			return fmt.Errorf("NetworkPolicy %s: %w", name, err)
+			return fmt.Errorf("%s %s: %w", head.Kind, name, err)
 		}
 		p, err := policy.Parse(policy.NetworkPolicy{Metadata: m, Spec: n.Spec})
 		w.policies = append(w.policies, p)

@@ -269,6 +269,7 @@ func (fixed) Doctor(context.Context) []findings.Finding                   { retu
 func (fixed) Explain(context.Context, string) ([]findings.Finding, error) { return nil, nil }
 func (fixed) Observe(context.Context, func(any) error) error              { return nil }
 func (fixed) LogLevel() *slog.LevelVar                                    { return new(slog.LevelVar) }
+func (fixed) Policies(string) control.Policies                            { return control.Policies{} }
 
 // A path that only a newer agent knows is shown under its own name.
 func TestUnknownPath(t *testing.T) {
