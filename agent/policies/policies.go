@@ -47,6 +47,8 @@ type Kernel interface {
 	// Enforce brings into force what place returns, or leaves the former rules. It calls place after it has read which pods
 	// are closed: their records were written before.
 	Enforce(place func() (policy.Placed, error)) error
+	// Cut deletes connections that have lost their right by what Enforce brought into force.
+	Cut() error
 	// Standing reports whether rules are in force, so that new pods can be closed.
 	Standing() bool
 	// Missing says why this kernel can hold no rules, "" if it can; Partly why it cannot hold all of them.
@@ -69,6 +71,7 @@ type Config struct {
 type Owner struct {
 	c        Config
 	save     wake.One
+	cut      wake.One       // connections may have lost their right
 	moved    wake.One       // another file is to be followed
 	applying sync.Mutex     // one Apply at a time; locked before mu
 	plugin   *conf.Policies // as its file was written
@@ -92,7 +95,7 @@ type Owner struct {
 
 // New returns an Owner with the rules that were in force last. It changes nothing yet.
 func New(c Config) *Owner {
-	o := &Owner{c: c, save: wake.NewOne(), moved: wake.NewOne()}
+	o := &Owner{c: c, save: wake.NewOne(), cut: wake.NewOne(), moved: wake.NewOne()}
 	path := filepath.Join(c.StateDir, File)
 	var saved policy.Rules
 	b, err := os.ReadFile(path)
@@ -209,6 +212,7 @@ func (o *Owner) Apply() error {
 		o.placed = placed
 	}
 	o.mu.Unlock()
+	o.cut.Wake()
 	if len(file.Namespaces) == 0 {
 		return written
 	}
@@ -286,9 +290,16 @@ func (o *Owner) Namespaces() map[string][2]bool {
 func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
 
 const (
-	// podsPoll is how often records are read where the kernel does not report changes, saveRest the least time between two writes of
+	// podsPoll is how often records are read where the kernel does not report changes, podsLook where it does; podsSoon and podsLate are
+	// the pauses before further looks at new pods. cutRest is the least time between two looks at connections, cutMost the longest pause
+	// after errors; saveRest the least time between two writes of
 	// the copy, saveAgain the pause after one that failed.
 	podsPoll  = 1500 * time.Millisecond
+	podsLook  = 30 * time.Second
+	podsSoon  = 200 * time.Millisecond
+	podsLate  = 2 * time.Second
+	cutRest   = time.Second
+	cutMost   = 30 * time.Second
 	saveRest  = 2 * time.Second
 	saveAgain = 10 * time.Second
 )
@@ -298,23 +309,24 @@ func (o *Owner) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { o.keep(ctx) })
+	wg.Go(func() { o.cutLost(ctx) })
 	wg.Go(func() { o.follow(ctx) })
 	wg.Go(func() { o.logDrops(ctx) })
-	var events chan fsnotify.Event
-	var poll <-chan time.Time
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	every, watch := podsPoll, func() {}
 	if fs, err := fsnotify.NewWatcher(); err == nil {
 		defer fs.Close()
 		if fs.Add(o.c.DataDir) == nil {
-			events = fs.Events
+			events, lost, every = fs.Events, fs.Errors, podsLook
+			watch = func() { _ = fs.Add(o.c.DataDir) } // it may have been removed and made again
 		}
 	}
-	if events == nil {
-		t := time.NewTicker(podsPoll)
-		defer t.Stop()
-		poll = t.C
-	}
+	poll := time.NewTicker(every)
+	defer poll.Stop()
 	last := map[netip.Addr]string{}
-	var again <-chan time.Time // ADD closes the pod just after it has written the record
+	var again <-chan time.Time // ADD closes the pod just after it has written the record, on a busy node later
+	late := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -327,9 +339,13 @@ func (o *Owner) Run(ctx context.Context) {
 					more = false
 				}
 			}
-		case <-poll:
+		case <-lost: // events
+		case <-poll.C:
+			watch()
 		case <-again:
-			again = nil
+			if again = nil; !late {
+				again, late = time.After(podsLate), true
+			}
 			_ = o.Apply() // noted
 			continue
 		}
@@ -340,7 +356,7 @@ func (o *Owner) Run(ctx context.Context) {
 		if err != nil || maps.Equal(pods, last) {
 			continue
 		}
-		last, again = pods, time.After(200*time.Millisecond)
+		last, again, late = pods, time.After(podsSoon), false
 		o.compiling.Lock()
 		o.compile()
 		o.compiling.Unlock()
@@ -348,6 +364,29 @@ func (o *Owner) Run(ctx context.Context) {
 			f()
 		}
 		_ = o.Apply() // noted
+	}
+}
+
+// cutLost cuts connections that have lost their right, until ctx ends. What a kill interrupts the next start does.
+func (o *Owner) cutLost(ctx context.Context) {
+	for pause := cutRest; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.cut:
+		}
+		if err := o.c.Kernel.Cut(); err == nil {
+			pause = cutRest
+		} else {
+			if pause == cutRest {
+				o.c.Log.Warn("connections that NetworkPolicy no longer allows may continue; trying again", "err", err)
+			}
+			pause = min(2*pause, cutMost)
+			o.cut.Wake()
+		}
+		if !wake.Sleep(ctx, pause) {
+			return
+		}
 	}
 }
 

@@ -25,6 +25,8 @@ type fake struct {
 	missing string
 	placed  policy.Placed
 	stands  bool
+	cuts    int
+	cutting error
 }
 
 func (f *fake) Enforce(place func() (policy.Placed, error)) error {
@@ -34,6 +36,7 @@ func (f *fake) Enforce(place func() (policy.Placed, error)) error {
 	}
 	return err
 }
+func (f *fake) Cut() error      { f.cuts++; return f.cutting }
 func (f *fake) Standing() bool  { return f.stands }
 func (f *fake) Missing() string { return f.missing }
 func (f *fake) Partly() string  { return "" }
@@ -186,6 +189,43 @@ func TestSavedAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		if again := New(c); !reflect.DeepEqual(again.given.Rules, shop) || len(o.Findings()) > 0 {
 			t.Errorf("saved: %+v; found %+v", again.given.Rules, o.Findings())
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestCut: connections are looked at no more than once a second, however often rules change, and again after an error.
+func TestCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		o, _ := owner(t, f, t.TempDir())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { o.cutLost(ctx); close(done) }()
+		for range 100 {
+			o.Set(Given{Rules: shop})
+			if err := o.Apply(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		if f.cuts < 5 || f.cuts > 7 {
+			t.Errorf("%d looks in 5 s", f.cuts)
+		}
+		f.cuts, f.cutting = 0, errors.New("interrupted")
+		_ = o.Apply()
+		time.Sleep(time.Minute)
+		f.cutting = nil
+		if f.cuts < 2 || f.cuts > 7 {
+			t.Errorf("%d looks in a minute of errors", f.cuts)
+		}
+		time.Sleep(time.Minute)
+		before := f.cuts
+		time.Sleep(time.Minute)
+		if f.cuts != before {
+			t.Error("without an error it is looked again")
 		}
 		cancel()
 		<-done

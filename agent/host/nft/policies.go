@@ -71,6 +71,7 @@ type Policies struct {
 	sets       map[string]elements
 	generation uint32 // of the kernel's tables, after the last pass that changed nothing or all
 	standing   bool
+	uncut      bool // connections that have lost their right may be left
 	refusal    refusal
 }
 
@@ -402,7 +403,7 @@ func (*Policies) Missing() string {
 }
 
 // Enforce brings into force what place returns, in one transaction; the former rules stay where the kernel refuses it, and the error
-// names the policy. It calls place after it has read which pods are closed. Then connections that have lost their right are deleted.
+// names the policy. It calls place after it has read which pods are closed. Connections that lose their right are Cut's.
 func (p *Policies) Enforce(place func() (policy.Placed, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -470,13 +471,13 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 	if err != nil {
 		return refusedError{fmt.Errorf("nftables table %s: %w", closing.Table, err)}
 	}
+	p.uncut = p.uncut || have.opens(rules) || narrows(p.placed, *want)
 	p.placed, p.sets, p.standing = *want, map[string]elements{}, len(want.Namespaces) > 0
 	for name, s := range rules.sets {
 		p.sets[name] = s.elements
 	}
 	if p.generation = now; changes > 0 {
 		p.generation = 0 // the next pass looks whether only we changed something
-		p.forget()
 	}
 	return nil
 }
@@ -489,8 +490,53 @@ func bulk() *nftables.Conn {
 	return c
 }
 
-// forget deletes connections of pods that would not be let through now.
-func (p *Policies) forget() {
+// narrows reports whether now lets less through than before, or other pods have addresses. A chain's name stands for its rules.
+func narrows(before, now policy.Placed) bool {
+	for a, place := range now.At {
+		was := before.At[a]
+		for d, chain := range place.Chains {
+			if was.Pod != place.Pod || chain != "" && chain != was.Chains[d] && was.Chains[d] != policy.Closed {
+				return true
+			}
+		}
+	}
+	for id, was := range before.Sets {
+		is, used := now.Sets[id]
+		if !used || slices.Equal(was, is) {
+			continue // where it is no longer used, chains differ
+		}
+		left := make(map[policy.Member]bool, len(is))
+		for _, m := range is {
+			left[m] = true
+		}
+		if slices.ContainsFunc(was, func(m policy.Member) bool { return !left[m] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// opens reports whether pods are open that should not be.
+func (have policyState) opens(want policyRules) bool {
+	for name, places := range want.maps {
+		for key := range places {
+			if have.maps[name][key] == "" || !have.framed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Cut deletes connections that would not be let through now, if a change since the last time without an error may have left such ones.
+func (p *Policies) Cut() error {
+	p.mu.Lock()
+	uncut, placed := p.uncut, p.placed
+	p.uncut = false
+	p.mu.Unlock()
+	if !uncut || len(placed.At) == 0 {
+		return nil
+	}
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	own := map[netip.Addr]bool{} // what the node itself sends and receives does not pass FORWARD
 	for _, a := range addrs {
@@ -500,15 +546,19 @@ func (p *Policies) forget() {
 	}
 	var deleted uint
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		n, e := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, lost{p.placed, own})
+		n, e := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, lost{placed, own})
 		deleted, err = deleted+n, errors.Join(err, e)
 	}
 	if deleted > 0 {
 		p.log.Info("connections that NetworkPolicy no longer allows are cut", "number", deleted)
 	}
-	if err != nil {
-		p.log.Warn("connections that NetworkPolicy no longer allows may continue: conntrack could not be read or changed", "err", err)
+	if err == nil {
+		return nil
 	}
+	p.mu.Lock()
+	p.uncut = true
+	p.mu.Unlock()
+	return fmt.Errorf("conntrack: %w", err)
 }
 
 // lost matches connections that rules do not let through.

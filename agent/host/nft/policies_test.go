@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/policy"
@@ -133,6 +137,83 @@ func TestPoliciesInTheKernel(t *testing.T) {
 	}
 	if err := p.Enforce(enforcing(policy.Rules{}, nil)); err != nil || p.Standing() || !strings.Contains(listed(t), "exit status 1") {
 		t.Errorf("without policies: %v\n%s", err, listed(t))
+	}
+}
+
+// TestCut: a connection that has lost its right is deleted, by an agent that has just started, too; and one that has not is not.
+func TestCut(t *testing.T) {
+	nstest.Enter(t)
+	rules, at := world(t, every)
+	p := NewPolicies(slog.New(slog.DiscardHandler))
+	if err := p.Enforce(enforcing(rules, at)); err != nil { // and is killed
+		t.Fatal(err)
+	}
+	connection := func(port uint16) {
+		client, server := net.IPv4(10, 1, 1, 3).To4(), net.IPv4(10, 1, 1, 2).To4()
+		err := netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 100,
+			Forward:   netlink.IPTuple{SrcIP: client, DstIP: server, SrcPort: 40000, DstPort: port, Protocol: unix.IPPROTO_TCP},
+			Reverse:   netlink.IPTuple{SrcIP: server, DstIP: client, SrcPort: port, DstPort: 40000, Protocol: unix.IPPROTO_TCP},
+			ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() (ports []uint16) {
+		all, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			ports = append(ports, c.Forward.DstPort)
+		}
+		slices.Sort(ports)
+		return ports
+	}
+	connection(80)
+	connection(22)
+	again := NewPolicies(p.log)
+	if err := errors.Join(again.Enforce(enforcing(rules, at)), again.Cut()); err != nil || !slices.Equal(left(), []uint16{80}) {
+		t.Errorf("after a start: %v, left %v", err, left())
+	}
+	connection(22) // as if the policy had allowed it: only what may have lost a right is looked at
+	if err := errors.Join(again.Enforce(enforcing(rules, at)), again.Cut()); err != nil || !slices.Equal(left(), []uint16{22, 80}) {
+		t.Errorf("without a change: %v, left %v", err, left())
+	}
+	nstest.Run(t, "nft flush ruleset")
+	if err := errors.Join(again.Enforce(enforcing(rules, at)), again.Cut()); err != nil || !slices.Equal(left(), []uint16{80}) {
+		t.Errorf("after the pods were open: %v, left %v", err, left())
+	}
+}
+
+// TestNarrows: only what lets less through has connections looked at.
+func TestNarrows(t *testing.T) {
+	a := netip.MustParseAddr("10.1.1.2")
+	placed := func(pod, chain string, members ...string) policy.Placed {
+		p := policy.Placed{At: map[netip.Addr]policy.Place{a: {Pod: pod, Chains: [2]string{chain, ""}}}}
+		p.Sets = map[string][]policy.Member{"g": nil}
+		for _, m := range members {
+			p.Sets["g"] = append(p.Sets["g"], policy.Member{Addr: netip.MustParseAddr(m)})
+		}
+		return p
+	}
+	one := placed("shop/web", "one", "10.1.1.3")
+	for _, c := range []struct {
+		what        string
+		before, now policy.Placed
+		narrows     bool
+	}{
+		{"nothing", one, one, false},
+		{"a new member", one, placed("shop/web", "one", "10.1.1.3", "10.1.1.4"), false},
+		{"a member less", one, placed("shop/web", "one", "10.1.1.4"), true},
+		{"other rules", one, placed("shop/web", "two", "10.1.1.3"), true},
+		{"no rules", one, policy.Placed{}, false},
+		{"the first rules", policy.Placed{}, one, true},
+		{"judged", placed("shop/web", policy.Closed), one, false},
+		{"another pod", placed("shop/db", "one"), one, true},
+	} {
+		if got := narrows(c.before, c.now); got != c.narrows {
+			t.Errorf("%s: %v", c.what, got)
+		}
 	}
 }
 
