@@ -87,6 +87,7 @@ type Owner struct {
 	problem error // of the source
 	failure error // of the kernel
 	placed  policy.Placed
+	closed  map[string]time.Time // pods that no source has named yet, and since when
 	unsaved bool
 	saving  error   // why they are
 	file    *string // to be followed, nil: none was ever set
@@ -209,7 +210,7 @@ func (o *Owner) Apply() error {
 	err := o.enforce(rules, &placed)
 	o.mu.Lock()
 	if o.failure = err; err == nil {
-		o.placed = placed
+		o.placed, o.closed = placed, closedSince(placed, o.closed)
 	}
 	o.mu.Unlock()
 	o.cut.Wake()
@@ -220,6 +221,19 @@ func (o *Owner) Apply() error {
 		file.Refused = err.Error()
 	}
 	return o.write(file)
+}
+
+// closedSince are the pods that are closed, with the times of before.
+func closedSince(p policy.Placed, before map[string]time.Time) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, place := range p.At {
+		if slices.Contains(place.Chains[:], policy.Closed) {
+			if out[place.Pod] = before[place.Pod]; out[place.Pod].IsZero() {
+				out[place.Pod] = time.Now()
+			}
+		}
+	}
+	return out
 }
 
 func (o *Owner) enforce(rules policy.Rules, placed *policy.Placed) error {

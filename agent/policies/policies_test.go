@@ -231,3 +231,25 @@ func TestCut(t *testing.T) {
 		<-done
 	})
 }
+
+// TestClosedLong: a pod that stays closed because no source names it is a finding after a minute, until it is judged.
+func TestClosedLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, _ := owner(t, &fake{}, t.TempDir())
+		unnamed := shop
+		unnamed.Pods = nil
+		o.Set(Given{Rules: unnamed})
+		time.Sleep(50 * time.Second)
+		if err := o.Apply(); err != nil || len(o.Findings()) > 0 {
+			t.Errorf("within a minute: %v, %+v", err, o.Findings())
+		}
+		time.Sleep(20 * time.Second)
+		if found := o.Findings(); len(found) != 1 || !strings.Contains(found[0].Text, "shop/web-0") {
+			t.Errorf("after a minute: %+v", found)
+		}
+		o.Set(Given{Rules: shop})
+		if found := o.Findings(); len(found) > 0 {
+			t.Errorf("after it is judged: %+v", found)
+		}
+	})
+}

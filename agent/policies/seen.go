@@ -154,6 +154,10 @@ func (o *Owner) Findings() (out []findings.Finding) {
 	if f.Problem != nil {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
+	if pods := o.closedLong(); len(pods) > 0 {
+		out = append(out, findings.Warningf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",
+			"closed, since no source of policies has named them for a minute: %s", wording.List(pods)))
+	}
 	if f.Saving != nil {
 		out = append(out, findings.Warningf("network-policy", "make room, or the file system writable; it is tried again automatically",
 			"the policies in force could not be saved, so that a start without their source would enforce older ones: %v", f.Saving))
@@ -164,6 +168,21 @@ func (o *Owner) Findings() (out []findings.Finding) {
 	} else if why := o.c.Kernel.Partly(); why != "" && len(rules.Namespaces) > 0 {
 		out = append(out, findings.Brokenf("network-policy", "load it, and list it in /etc/modules-load.d; `networkPolicy: off` in the membership runs pods without policies",
 			"new pods in namespaces with NetworkPolicies are refused: %s", why))
+	}
+	return out
+}
+
+// closedLong are pods that have been closed for a minute, for want of a source that names them; the first ones of many.
+func (o *Owner) closedLong() (out []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, pod := range slices.Sorted(maps.Keys(o.closed)) {
+		if time.Since(o.closed[pod]) >= time.Minute {
+			out = append(out, pod)
+		}
+	}
+	if more := len(out) - mostDrops; more > 0 {
+		out = append(out[:mostDrops], fmt.Sprintf("%d more", more))
 	}
 	return out
 }

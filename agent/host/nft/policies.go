@@ -60,6 +60,7 @@ const (
 	trialTable    = closing.Table + "-trial" // it stands for an instant, see refused
 	flowStays     = time.Minute
 	dropsStay     = 24 * time.Hour
+	wholeEvery    = 20 * time.Second // less than the repair's period
 )
 
 // Policies brings NetworkPolicy into the kernel. Its methods may be called from several goroutines.
@@ -69,7 +70,8 @@ type Policies struct {
 	mu         sync.Mutex
 	placed     policy.Placed // as in the kernel
 	sets       map[string]elements
-	generation uint32 // of the kernel's tables, after the last pass that changed nothing or all
+	whole      time.Time // when sets were last read from the kernel
+	generation uint32    // of the kernel's tables, after the last pass that changed nothing or all
 	standing   bool
 	uncut      bool // connections that have lost their right may be left
 	refusal    refusal
@@ -449,9 +451,16 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 			return err
 		}
 	}
+	whole := time.Since(p.whole) >= wholeEvery
+	if whole { // another program may have changed members
+		p.sets = nil
+	}
 	have, err := p.read()
 	if err != nil {
 		return err
+	}
+	if whole {
+		p.whole = time.Now()
 	}
 	p.standing = have.exists
 	if *want, err = place(); err != nil {
@@ -476,7 +485,7 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 	for name, s := range rules.sets {
 		p.sets[name] = s.elements
 	}
-	if p.generation = now; changes > 0 {
+	if p.generation = now; changes > 0 || !whole {
 		p.generation = 0 // the next pass looks whether only we changed something
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -122,6 +123,12 @@ func TestPoliciesInTheKernel(t *testing.T) {
 		if err := p.Enforce(enforcing(rules, at)); err != nil || listed(t) != first {
 			t.Errorf("after %s: %v\n%s", undo, err, listed(t))
 		}
+	}
+	nstest.Run(t, "nft flush set inet edgemesh-policy apart-in4")
+	err := p.Enforce(enforcing(rules, at)) // takes its members for granted
+	p.whole = time.Time{}                  // 20 s later
+	if err = errors.Join(err, p.Enforce(enforcing(rules, at))); err != nil || listed(t) != first {
+		t.Errorf("after another program has flushed a set: %v\n%s", err, listed(t))
 	}
 	nstest.Run(t, "nft add table inet "+trialTable) // as a kill leaves it
 	if err := Cleanup(); err != nil || !strings.Contains(listed(t), "exit status 1") {
