@@ -97,6 +97,22 @@ func TestEveryVariant(t *testing.T) {
 	}
 }
 
+// Agents of 0.2 list Nodes with kubelets' certificates, whether or not a controller runs: only records and false take that away.
+func TestKubeletsListNodes(t *testing.T) {
+	for set, lists := range map[string]bool{"agent.cniMode=own": true, "controller.enabled=false": true, "agent.kubeletCredentials=records": false, "agent.kubeletCredentials=false": false,
+		"agent.kubeletCredentials=records,controller.enabled=false": true} {
+		found := false
+		for _, o := range render(t, append(variants()["least"], "--set", set)...) {
+			if o.kind() == "ClusterRoleBinding" && o.at("metadata", "name") == "edgemesh:agent-nodes" {
+				found = strings.Contains(fmt.Sprint(o.at("subjects")), "system:nodes")
+			}
+		}
+		if found != lists {
+			t.Errorf("%s: kubelets list Nodes: %v", set, found)
+		}
+	}
+}
+
 // theirs are the objects of KubeEdge's EdgeMesh v1.17, agent and gateway, by kind, namespace and name.
 func theirs() []string {
 	return []string{
