@@ -134,7 +134,7 @@ func (k *known) takeNodes(m *listed) (inForce, changed bool) {
 // vet takes out of a Node that a NodeRecord stands for what needs the Node's own word first.
 func (k *known) vet(o api.Object) {
 	if n, ok := o.(*api.Node); ok && k.feed.records {
-		k.disputes.vet(n, k.node(n.Meta.Name), k.last.Nodes)
+		k.disputes.vet(n, k.node(n.Meta.Name), k.last)
 	}
 }
 

@@ -64,8 +64,9 @@ func newDisputes(log *slog.Logger) disputes {
 }
 
 // vet takes what a NodeRecord says of blocks out of n until the Node vouches for it. cur is the Node of that name in force, or
-// nil; members are those in force.
-func (d *disputes) vet(n, cur *api.Node, members []mesh.Node) {
+// nil; last is the State in force, or the snapshot.
+func (d *disputes) vet(n, cur *api.Node, last mesh.State) {
+	members := last.Nodes
 	var before []string
 	if cur != nil {
 		before = cur.Spec.PodCIDRs
@@ -77,7 +78,7 @@ func (d *disputes) vet(n, cur *api.Node, members []mesh.Node) {
 			before = append(before, b.String())
 		}
 	}
-	if slices.Equal(before, n.Spec.PodCIDRs) || !d.contested(n, members) {
+	if slices.Equal(before, n.Spec.PodCIDRs) || !d.contested(n, cur, last) {
 		d.end(n.Meta.Name)
 		return
 	}
@@ -91,9 +92,9 @@ func (d *disputes) vet(n, cur *api.Node, members []mesh.Node) {
 }
 
 // contested reports whether n has other blocks than the member of its name has or had, or any of another one.
-func (d *disputes) contested(n *api.Node, members []mesh.Node) bool {
+func (d *disputes) contested(n, cur *api.Node, last mesh.State) bool {
 	if d.held == nil {
-		d.held = d.holders(members)
+		d.held = d.holders(last.Nodes)
 	}
 	var blocks []netip.Prefix
 	for _, text := range n.Spec.PodCIDRs {
@@ -102,7 +103,14 @@ func (d *disputes) contested(n *api.Node, members []mesh.Node) bool {
 		}
 	}
 	slices.SortFunc(blocks, mesh.ComparePrefix)
-	if had, known := d.held.blocks[n.Meta.Name]; known && !slices.Equal(had, blocks) {
+	had, known := d.held.blocks[n.Meta.Name]
+	counts := blocks
+	if cur == nil { // the member's may be PodBlocks, which no Node names; those out of the ranges are another allocator's
+		counts, _ = counting(n, last.PodCIDRs)
+		slices.SortFunc(counts, mesh.ComparePrefix)
+		known = known && len(counts) > 0
+	}
+	if known && !slices.Equal(had, counts) {
 		return true
 	}
 	return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return d.held.byAnother(b, n.Meta.Name) })

@@ -191,3 +191,41 @@ func TestVoucherIsFair(t *testing.T) {
 		t.Errorf("one dispute is read %d times in two minutes", n)
 	}
 }
+
+// Members whose blocks are PodBlocks, beside another allocator's podCIDRs or none, have no Node read after a restart; a block of the pod
+// network that a record gives one of them does.
+func TestPodBlocksAreNoDispute(t *testing.T) {
+	w := newWorld(t)
+	for i, name := range []string{"a", "b", "c"} {
+		n := kubetest.Node(name, i+1)
+		if name == "b" {
+			n.Spec.PodCIDRs = []string{"10.42.1.0/24"}
+		}
+		w.lists["nodes"][i] = n
+		b := kubetest.PodBlock(fmt.Sprintf("10.244.%d.0/24", i+1), name)
+		w.lists["podblocks"] = append(w.lists["podblocks"], b)
+	}
+	w.list(true, w.lists)
+	w.is(allThree)
+	nodes, snap := slices.Clone(w.lists["nodes"]), w.loop.known.last
+	w.restart(&snap)
+	var read []string
+	w.loop.known.disputes.read = func(open map[string]int) { read = slices.Sorted(maps.Keys(open)) }
+	w.loop.known.feed.refuse(true)
+	forged := recordsOf("150", nodes)
+	forged[2].(*api.NodeRecord).Spec.PodCIDRs = []string{"10.244.9.0/24"}
+	w.lists["noderecords"] = forged
+	w.rv = 200
+	w.loop.take(w.provedList(api.NodeRecords(), forged))
+	if !slices.Equal(read, []string{"c"}) {
+		t.Errorf("read %v", read)
+	}
+	delete(w.lists, "nodes")
+	for _, k := range api.Kinds() {
+		if k.Name != "nodes" {
+			w.loop.take(w.provedList(k, w.lists[k.Name]))
+		}
+	}
+	w.loop.update()
+	w.is(allThree)
+}
