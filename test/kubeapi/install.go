@@ -80,7 +80,7 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 		part, key, _ = strings.Cut(enabled, ".")
 	}
 	for _, name := range names {
-		t, err := template.ParseFiles(filepath.Join(chart, "templates", name))
+		t, err := template.New(name).Funcs(template.FuncMap{"toString": fmt.Sprint}).ParseFiles(filepath.Join(chart, "templates", name))
 		if err != nil {
 			return err
 		}
