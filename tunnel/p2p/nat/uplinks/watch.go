@@ -33,7 +33,7 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 	due, judge := time.NewTimer(w.pause()), time.NewTimer(0)
 	defer due.Stop()
 	defer judge.Stop()
-	for gathering := false; ; {
+	for gathering, held := false, false; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -60,7 +60,12 @@ func (a *Addrs) Watch(ctx context.Context, log *slog.Logger, changed func(now []
 			}
 			due.Reset(w.pause())
 			w.compare()
-			if now := a.sorted(); !slices.Equal(now, known) {
+			now := a.sorted()
+			held = !held && len(w.left) > 0 && !slices.Equal(now, known) // what may have gone is judged first: changed has sources chosen again
+			if held {
+				gathering = true
+				due.Reset(confirm)
+			} else if !slices.Equal(now, known) {
 				known = now
 				changed(now)
 			}

@@ -23,6 +23,7 @@ type kernel struct {
 	reads, subs   int
 	gone          []netip.Addr
 	changes       int
+	late          int // of gone, after a change
 	since, goneAt time.Time
 }
 
@@ -46,7 +47,7 @@ func (k *kernel) watch(t *testing.T, addrs []string, do func()) {
 			return k.news, func() {}, nil
 		}
 		go a.Watch(t.Context(), slog.New(slog.DiscardHandler), func([]netip.Addr) { k.changes++ }, func(x netip.Addr) {
-			k.gone, k.goneAt = append(k.gone, x), time.Now()
+			k.gone, k.goneAt, k.late = append(k.gone, x), time.Now(), k.changes
 		})
 		synctest.Wait()
 		k.since = time.Now()
@@ -86,6 +87,19 @@ func TestGone(t *testing.T) {
 	})
 	if took := k.goneAt.Sub(k.since); !slices.Equal(k.gone, []netip.Addr{netip.MustParseAddr("5.5.9.9")}) || took > 500*time.Millisecond || k.changes != 1 {
 		t.Errorf("%v are gone after %v, %d changes", k.gone, took, k.changes)
+	}
+}
+
+// An address that goes while news of another are gathered has gone before these are handed on: what was bound to it is then still known.
+func TestGoneBeforeChanged(t *testing.T) {
+	var k kernel
+	k.watch(t, []string{"5.5.9.9"}, func() {
+		k.set("5.5.9.10", true)
+		time.Sleep(150 * time.Millisecond)
+		k.set("5.5.9.9", false)
+	})
+	if took := k.goneAt.Sub(k.since); len(k.gone) != 1 || k.late != 0 || k.changes == 0 || took > 500*time.Millisecond {
+		t.Errorf("%v are gone after %v and %d of %d changes", k.gone, took, k.late, k.changes)
 	}
 }
 
