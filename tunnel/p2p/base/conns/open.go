@@ -1,5 +1,6 @@
 // Package conns has what several packages do with libp2p's connections: open a stream on exactly one of them
-// (open.go), try several one after the other (first.go), and wait for a relay where others come first (turn.go).
+// (open.go) and give it up if it is not answered (patience.go), try several one after the other (first.go), and wait for a relay where
+// others come first (turn.go).
 package conns
 
 import (

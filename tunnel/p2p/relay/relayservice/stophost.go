@@ -41,8 +41,8 @@ func (h stopHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.ID)
 	if len(ends) == 0 || len(pids) != 1 {
 		return nil, network.ErrNoConn
 	}
-	if len(ends) == 1 { // nothing is lost if it has died
-		return conns.Begin(ctx, ends[0], pids[0])
+	if len(ends) == 1 { // if it has died, no other one would answer; the slot is free once nobody has
+		return conns.Impatient(conns.Begin(ctx, ends[0], pids[0]))
 	}
 	return conns.Tries[network.Stream]{
 		N: len(ends), Stagger: stopStagger,
