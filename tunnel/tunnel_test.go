@@ -363,7 +363,7 @@ func TestEmptyCarrierIsNoUse(t *testing.T) {
 // The carrier for answers is opened when a peer's carrier for TCP arrives, before there is any: it is ready for the first of them. One
 // for datagrams, which may have no answers, has none opened. Without packets it ends as any other.
 func TestAnswersAreExpected(t *testing.T) {
-	net, a, _, _ := pair(t, tunnel.Limits{IdleTimeout: 50 * time.Millisecond})
+	net, a, _, _ := pair(t, tunnel.Limits{IdleTimeout: 2 * time.Second}) // longer than a carrier takes to arrive on a busy machine
 	state := func(lane tunnel.Lane) tunnel.LaneState { return a.Stats().Peers[0].Lanes[lane].State }
 	d := a.raw(nodeB, tunnel.DatagramLane, 1, 1, 0)
 	s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)

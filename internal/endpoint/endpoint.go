@@ -24,7 +24,7 @@ const (
 	idleTimeout   = time.Minute
 	shutdown      = time.Second
 	// mostOpen connections are open at a time: whoever reaches the port could use up the program's files and memory. Each one more
-	// closes the oldest; a request is answered within milliseconds.
+	// closes the oldest of the address that has most: whoever opens many ends no probe or scrape of others.
 	mostOpen = 64
 )
 
@@ -97,10 +97,29 @@ func (o *open) changed(c net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateNew:
 		if o.conns = append(o.conns, c); len(o.conns) > mostOpen {
-			_ = o.conns[0].Close() // the server learns of it
-			o.conns = o.conns[1:]
+			i := o.victim()
+			_ = o.conns[i].Close() // the server learns of it
+			o.conns = slices.Delete(o.conns, i, i+1)
 		}
 	case http.StateClosed:
 		o.conns = slices.DeleteFunc(o.conns, func(x net.Conn) bool { return x == c })
 	}
+}
+
+// victim is the oldest connection of the address that has most.
+func (o *open) victim() (victim int) {
+	host := func(c net.Conn) string {
+		h, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		return h
+	}
+	of := map[string]int{}
+	for _, c := range o.conns {
+		of[host(c)]++
+	}
+	for i, c := range o.conns {
+		if of[host(c)] > of[host(o.conns[victim])] {
+			victim = i
+		}
+	}
+	return victim
 }

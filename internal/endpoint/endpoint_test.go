@@ -44,9 +44,15 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	fine := func(context.Context) error { return nil }
 	defer Serve(l, Handler(nil, func() error { return nil }, fine), slog.New(slog.DiscardHandler))()
+	served, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	attacker := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	var all []net.Conn
 	for range 4 * mostOpen {
-		c, err := net.Dial("tcp", l.Addr().String())
+		c, err := attacker.Dial("tcp", l.Addr().String())
 		if err == nil {
 			_, err = io.WriteString(c, "GET /healthz HTTP/1.1\r\nX: ")
 		}
@@ -61,6 +67,10 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatalf("%v, %v", answer, err)
 	}
 	defer answer.Body.Close()
+	_, err = io.WriteString(served, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	if text, failed := io.ReadAll(served); err != nil || failed != nil || !strings.Contains(string(text), "200 OK") {
+		t.Errorf("an older connection of another address: %q, %v, %v", text, err, failed)
+	}
 	for _, c := range all[:3*mostOpen] { // the server closes these, long before a request's time is up
 		_ = c.SetReadDeadline(time.Now().Add(headerTimeout / 2))
 		if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
