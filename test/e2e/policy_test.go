@@ -107,8 +107,10 @@ func TestPolicy(t *testing.T) {
 		ok(t, alone.Delete(t.Context()))
 		out, err := n1.Run(t.Context(), "nft", "list", "table", "inet", "edgemesh-policy")
 		ok(t, err)
-		if strings.Contains(out, alone.IP4().String()+" :") {
-			t.Errorf("DEL left the address:\n%s", out)
+		for _, a := range alone.Addrs {
+			if strings.Contains(out, a.String()+" :") {
+				t.Errorf("DEL left %s:\n%s", a, out)
+			}
 		}
 	})
 	t.Run("Restart", func(t *testing.T) {
