@@ -52,4 +52,10 @@ users: [{name: u, user: {%s}}], contexts: [{name: x, context: {cluster: c, user:
 	if out, err := says(); out != "" || !errors.Is(err, secretfile.ErrPermissions) {
 		t.Errorf("another user's: %q, %v", out, err)
 	}
+	if err := os.Chmod(path, 0o640); err != nil { // as a program that renews it leaves it to the relay's group
+		t.Fatal(err)
+	}
+	if out, err := says(); !strings.Contains(out, "level=WARN") || err != nil {
+		t.Errorf("another user's, which a group reads: %q, %v", out, err)
+	}
 }

@@ -116,8 +116,8 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	return errors.Join(err, v.close())
 }
 
-// checkOpen refuses a kubeconfig whose secret other users may read, if the file belongs to one of them. Releases up to 0.2 used every
-// one: root's and our own are used for one more release.
+// checkOpen refuses a kubeconfig whose secret belongs to another user, if any user may read it, or others than that one change it.
+// Releases up to 0.2 used every one: root's, our own, and those that a group reads are used for one more release.
 func checkOpen(path string, log *slog.Logger) error {
 	files, _ := client.SecretFiles(path) // Start says what else is wrong with it
 	for _, file := range files {
@@ -129,7 +129,7 @@ func checkOpen(path string, log *slog.Logger) error {
 		if failed != nil {
 			return failed
 		}
-		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && int(owner) != os.Geteuid() {
+		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && int(owner) != os.Geteuid() && info.Mode().Perm()&0o026 != 0 {
 			return err
 		}
 		log.Warn("the kubeconfig's secret is open to other users of this host: the next release does not start with it", "err", err)
