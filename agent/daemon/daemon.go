@@ -53,9 +53,7 @@ import (
 	"edgemesh/agent/deputy"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
-	"edgemesh/agent/host/nft"
 	"edgemesh/agent/observe"
-	"edgemesh/agent/policies"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
@@ -316,8 +314,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
 	}
-	d.kernel.policies = policies.New(policies.Config{StateDir: d.cfg.StateDir, RuntimeDir: d.cfg.RuntimeDir, DataDir: d.kernel.pods.DataDir,
-		Kernel: policyKernel{nft.NewPolicies(d.log)}, Log: d.log.With("part", "policy")})
+	d.kernel.policies = newPolicies(d.cfg, d.kernel.pods.DataDir, d.log)
 	d.kernel.policies.SetOff(state.NetworkPolicy == mesh.PolicyOff)
 	d.kernel.compiler = policiesOf(d.cfg, d.kernel.policies, d.source, d.log.With("part", "policy"))
 	d.kernel.setPolicies(state)

@@ -154,6 +154,7 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	k.watch(ctx, &wg)
+	wg.Go(func() { k.policies.Run(ctx) })
 	wg.Go(func() {
 		var rested time.Time
 		for wait := repairEvery; k.due(ctx, wait, rested); rested = time.Now().Add(repairRest) {
@@ -198,7 +199,12 @@ func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
 	if err != nil {
 		return k, nil, err
 	}
-	k.pods = pods
+	k.pods, k.policies = pods, newPolicies(l.cfg, pods.DataDir, l.log)
+	s, err := snapshot.Load(l.cfg.StateDir)
+	if err != nil {
+		return k, nil, err
+	}
+	k.policies.SetOff(s.NetworkPolicy == mesh.PolicyOff || l.cfg.CNIMode == config.CNIKeep) // else those that are saved hold
 	device, err := openDevice(l.cfg, l.portable, p.Host.MTU, l.log)
 	if err != nil {
 		return k, nil, err

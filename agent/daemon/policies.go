@@ -24,6 +24,12 @@ func (policyKernel) Partly() string {
 	return "without the kernel module br_netfilter pods of one node reach each other past every rule (modprobe br_netfilter)"
 }
 
+// newPolicies enforces policies, those that are saved first.
+func newPolicies(c config.Config, dataDir string, log *slog.Logger) *policies.Owner {
+	return policies.New(policies.Config{StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, DataDir: dataDir, Kernel: policyKernel{nft.NewPolicies(log)},
+		Log: log.With("part", "policy")})
+}
+
 // policiesOf compiles the policies of the API for o; nil: the membership is a file, or another plugin has the pods.
 func policiesOf(c config.Config, o *policies.Owner, from source.Source, log *slog.Logger) *policyapi.Live {
 	if c.Membership.Kubernetes == nil || c.CNIMode == config.CNIKeep {

@@ -309,8 +309,14 @@ func TestKubeletsListNoNodes(t *testing.T) {
 	if code, _ := kubelet.do(t, http.MethodGet, nodesPath, ""); code != http.StatusOK {
 		t.Errorf("an agent of 0.2 lists Nodes: %d", code)
 	}
-	_, err := c.Kubectl("patch", "clusterrolebinding", "edgemesh:agent-nodes", "--type=json", "-p", `[{"op":"remove","path":"/subjects/1"}]`) // as records renders it
-	must(t, err)
+	rights := func(op string) error { // as agent.kubeletCredentials: records renders it, and back
+		_, err := c.Kubectl("patch", "clusterrolebinding", "edgemesh:agent-nodes", "--type=json", "-p", `[{"path":"/subjects/1",`+op+`}]`)
+		return err
+	}
+	t.Cleanup(func() {
+		must(t, rights(`"op":"add","value":{"kind":"Group","name":"system:nodes","apiGroup":"rbac.authorization.k8s.io"}`))
+	})
+	must(t, rights(`"op":"remove"`))
 	fair.Eventually(t, patience, "a kubelet lists no Nodes", fair.True(func() bool {
 		code, _ := kubelet.do(t, http.MethodGet, nodesPath, "")
 		return code == http.StatusForbidden

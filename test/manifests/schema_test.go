@@ -31,7 +31,7 @@ func TestKubeconform(t *testing.T) {
 		}, files...)...)
 	}
 	good, err := filepath.Glob(chart + "/crds/*.yaml")
-	if err != nil || len(good) != 4 {
+	if err != nil || len(good) != 5 {
 		t.Fatalf("CRDs: %v, %v", good, err)
 	}
 	for _, name := range []string{
