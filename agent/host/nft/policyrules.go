@@ -1,0 +1,313 @@
+package nft
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/policy"
+	"edgemesh/cni/closing"
+	"edgemesh/internal/membership/mesh"
+)
+
+// element is one of a set; end is the first behind a range.
+type element struct {
+	key string
+	end bool
+}
+
+type elements map[element]bool
+
+// policySet is a set as it is wanted. Those without elements here are the kernel's to fill.
+type policySet struct {
+	key      nftables.SetDatatype
+	interval bool
+	stays    time.Duration
+	elements
+}
+
+// size bounds what rules add.
+func (s policySet) size() uint32 {
+	if s.stays > 0 {
+		return 1024
+	}
+	return 0
+}
+
+// policyRules is all that depends on the policies.
+type policyRules struct {
+	sets   map[string]policySet
+	maps   map[string]map[string]string // address → chain
+	chains map[string][]policyRule
+}
+
+// policyRule is a rule, and the policy behind it.
+type policyRule struct {
+	words
+	policy string
+}
+
+func addressType(v6 bool) nftables.SetDatatype {
+	if v6 {
+		return nftables.TypeIP6Addr
+	}
+	return nftables.TypeIPAddr
+}
+
+var bothVersions = []bool{false, true}
+
+// side is "in" or "out".
+func side(d policy.Direction) string {
+	return strings.TrimSuffix(closing.Map(d == policy.Egress, false), "4")
+}
+
+// chainName is the kernel's name of a chain in one direction: what it matches differs.
+func chainName(d policy.Direction, name string) string {
+	if name == policy.Closed {
+		return closing.Dropped[d]
+	}
+	return side(d) + "-" + name
+}
+
+// rulesOf is what the kernel should hold.
+func rulesOf(p policy.Placed) policyRules {
+	out := policyRules{sets: map[string]policySet{}, maps: map[string]map[string]string{}, chains: map[string][]policyRule{}}
+	for _, v6 := range bothVersions {
+		a := addressType(v6)
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			out.maps[closing.Map(d == policy.Egress, v6)] = map[string]string{}
+			out.sets["apart-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, elements: elements{}}
+			out.sets["drops-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, stays: dropsStay}
+		}
+		out.sets["self"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a), elements: elements{}}
+		out.sets["flows"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a, nftables.TypeInetProto, nftables.TypeInetService), stays: flowStays}
+	}
+	for at, place := range p.At {
+		key := string(at.AsSlice())
+		out.sets["self"+suffix(at.Is6())].elements[element{key: key + key}] = true
+		for d, name := range place.Chains {
+			if name == "" {
+				continue
+			}
+			d := policy.Direction(d)
+			of := closing.Map(d == policy.Egress, at.Is6())
+			out.maps[of][key] = chainName(d, name)
+			out.sets["apart-"+of].elements[element{key: key}] = true
+			if name != policy.Closed {
+				if _, done := out.chains[chainName(d, name)]; !done {
+					out.chain(p, d, name)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// chain adds a chain and the sets that it needs.
+func (r policyRules) chain(p policy.Placed, d policy.Direction, name string) {
+	var all []policyRule
+	for _, a := range p.Chains[name].Accepts {
+		for _, w := range r.accept(p, d, a) {
+			all = append(all, policyRule{append(w, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictReturn}), a.Policy})
+		}
+	}
+	r.chains[chainName(d, name)] = append(all, policyRule{words: goTo(closing.Dropped[d])})
+}
+
+// accept is one rule for each protocol and kind of peer.
+func (r policyRules) accept(p policy.Placed, d policy.Direction, a policy.Accept) (out []words) {
+	peer := func(v6 bool) field {
+		if d == policy.Ingress {
+			return ip(v6).saddr()
+		}
+		return ip(v6).daddr()
+	}
+	var peers []words
+	if a.Any {
+		peers = append(peers, nil)
+	}
+	for _, v6 := range bothVersions {
+		for _, id := range a.Groups {
+			peers = append(peers, rule(isVersion(v6), inSet(r.group(p, id, v6, false), peer(v6))))
+		}
+		if name := r.blocks(a.Blocks, v6); name != "" {
+			peers = append(peers, rule(isVersion(v6), inSet(name, peer(v6))))
+		}
+		for _, id := range a.Named {
+			out = append(out, rule(isVersion(v6), inSet(r.group(p, id, v6, true), peer(v6), l4proto, dport)))
+		}
+	}
+	var ports []words
+	if len(a.Ports) == 0 && !a.None {
+		ports = append(ports, nil)
+	}
+	of := map[byte][]policy.Ports{}
+	for _, x := range a.Ports {
+		of[x.Protocol] = append(of[x.Protocol], x)
+	}
+	for _, protocol := range slices.Sorted(maps.Keys(of)) {
+		w := l4proto.is(protocol)
+		if name := r.ports(of[protocol]); name != "" {
+			w = rule(w, inSet(name, dport))
+		}
+		ports = append(ports, w)
+	}
+	for _, x := range peers {
+		for _, y := range ports {
+			out = append(out, rule(x, y))
+		}
+	}
+	return out
+}
+
+// group is the name of a group's set for one IP version.
+func (r policyRules) group(p policy.Placed, id string, v6, ports bool) string {
+	name, kind := id+"-"+suffix(v6), addressType(v6)
+	if ports {
+		name, kind = name+"-ports", nftables.MustConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService)
+	}
+	if _, done := r.sets[name]; done {
+		return name
+	}
+	all := elements{}
+	for _, m := range p.Sets[id] {
+		if m.Addr.Is6() == v6 {
+			key := m.Addr.AsSlice()
+			if ports {
+				key = append(key, m.Protocol, 0, 0, 0, byte(m.Port>>8), byte(m.Port), 0, 0)
+			}
+			all[element{key: string(key)}] = true
+		}
+	}
+	r.sets[name] = policySet{key: kind, elements: all}
+	return name
+}
+
+// blocks is the name of a set of these prefixes, "" where there are none.
+func (r policyRules) blocks(all []netip.Prefix, v6 bool) string {
+	var spans [][2][]byte
+	for _, b := range all {
+		if b.Addr().Is6() != v6 {
+			continue
+		}
+		spans = append(spans, [2][]byte{b.Addr().AsSlice(), mesh.LastAddr(b).AsSlice()})
+	}
+	return r.spans("blocks", suffix(v6), addressType(v6), spans)
+}
+
+// ports is the name of a set of these ports, "" for all.
+func (r policyRules) ports(all []policy.Ports) string {
+	var spans [][2][]byte
+	for _, x := range all {
+		if x.First == 0 && x.Last == 65535 {
+			return ""
+		}
+		spans = append(spans, [2][]byte{bytesOf(x.First), bytesOf(x.Last)})
+	}
+	return r.spans("ports", "", nftables.TypeInetService, spans)
+}
+
+// spans is the name of a set of ranges, which may overlap; "" where there are none.
+func (r policyRules) spans(kind, version string, key nftables.SetDatatype, all [][2][]byte) string {
+	if len(all) == 0 {
+		return ""
+	}
+	slices.SortFunc(all, func(a, b [2][]byte) int { return bytes.Compare(a[0], b[0]) })
+	out, hash := elements{}, sha256.New()
+	for i := 0; i < len(all); {
+		first, last := all[i][0], all[i][1]
+		for i++; i < len(all) && (bytes.Compare(all[i][0], last) <= 0 || bytes.Equal(all[i][0], after(last))); i++ {
+			if bytes.Compare(all[i][1], last) > 0 {
+				last = all[i][1]
+			}
+		}
+		out[element{key: string(first)}] = true
+		if end := after(last); end != nil {
+			out[element{string(end), true}] = true
+		}
+		hash.Write(slices.Concat(first, last))
+	}
+	name := kind + "-" + hex.EncodeToString(hash.Sum(nil)[:8])
+	if version != "" {
+		name += "-" + version
+	}
+	r.sets[name] = policySet{key: key, interval: true, elements: out}
+	return name
+}
+
+// after is the number that follows, nil after the highest.
+func after(n []byte) []byte {
+	out := slices.Clone(n)
+	for i := len(out) - 1; i >= 0; i-- {
+		if out[i]++; out[i] != 0 {
+			return out
+		}
+	}
+	return nil
+}
+
+// frame are the chains that do not depend on policies.
+func frame() []chain {
+	base := chain{name: chainForward, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: *nftables.ChainPriorityFilter}
+	base.add(ctState.and(bytesOf(host(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED))).isNot(host(0)), accept)
+	icmp6 := rule(isVersion(true), l4proto.is(byte(unix.IPPROTO_ICMPV6)))
+	base.add(icmp6, icmpType.into(1), words{&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{130}, ToData: []byte{136}}}, accept)
+	base.add(icmp6, icmpType.is(byte(143)), accept)
+	mid := chain{name: chainMid}
+	for _, v6 := range bothVersions {
+		base.add(isVersion(v6), inSet("self"+suffix(v6), ip(v6).addrs()), accept)
+		mid.add(isVersion(v6), inSet("apart-"+closing.Map(false, v6), ip(v6).saddr()), drop)
+		mid.add(isVersion(v6), inSet("apart-"+closing.Map(true, v6), ip(v6).daddr()), drop)
+	}
+	const syn, ack = 2, 16
+	base.add(l4proto.is(byte(unix.IPPROTO_TCP)), ctState.and(bytesOf(host(expr.CtStateBitNEW))).isNot(host(0)), tcpFlags.and([]byte{syn | ack}).isNot(byte(syn)), jump(chainMid))
+	out := []chain{mid}
+	for _, d := range []policy.Direction{policy.Egress, policy.Ingress} {
+		dropped := chain{name: closing.Dropped[d]}
+		for _, v6 := range bothVersions {
+			h, own := ip(v6), ip(v6).saddr()
+			if d == policy.Ingress {
+				own = h.daddr()
+			}
+			base.add(isVersion(v6), own.vmap(closing.Map(d == policy.Egress, v6)))
+			icmp := byte(unix.IPPROTO_ICMP)
+			if v6 {
+				icmp = unix.IPPROTO_ICMPV6
+			}
+			flow := func(port field) words {
+				return count("flows"+suffix(v6), flowStays, h.saddr(), h.daddr(), l4proto, port)
+			}
+			dropped.add(isVersion(v6), count("drops-"+closing.Map(d == policy.Egress, v6), dropsStay, own))
+			dropped.add(isVersion(v6), l4proto.is(icmp), flow(icmpCoded))
+			dropped.add(isVersion(v6), l4proto.isNot(icmp), flow(dport))
+		}
+		dropped.add(drop)
+		out = append(out, dropped)
+	}
+	return append(out, base)
+}
+
+// framed is the number of rules of each chain of the frame, and what the first rule of the base chain carries.
+func framed() (rules map[string]int, print []byte) {
+	rules = map[string]int{}
+	for _, f := range frame() {
+		rules[f.name] = len(f.rules)
+	}
+	return rules, fingerprint(policyVersion, rules)
+}
+
+// count counts packets by the concatenation of fields.
+func count(set string, stays time.Duration, fields ...field) words {
+	w := note(set, stays, fields...)
+	w[len(w)-1].(*expr.Dynset).Exprs = []expr.Any{&expr.Counter{}}
+	return w
+}
