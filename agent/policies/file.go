@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
@@ -131,10 +130,10 @@ func (o object) pod() policy.Pod {
 	for _, a := range o.Status.PodIPs {
 		out.Addrs = append(out.Addrs, a.IP)
 	}
-	protocols := map[string]byte{"": unix.IPPROTO_TCP, "TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 	for _, c := range o.Spec.Containers {
 		for _, p := range c.Ports {
-			out.Ports = append(out.Ports, policy.ContainerPort{NamedPort: policy.NamedPort{Name: p.Name, Protocol: protocols[p.Protocol]}, Number: p.ContainerPort})
+			protocol, _ := policy.Protocol(cmp.Or(p.Protocol, "TCP")) // 0 for any other
+			out.Ports = append(out.Ports, policy.ContainerPort{NamedPort: policy.NamedPort{Name: p.Name, Protocol: protocol}, Number: p.ContainerPort})
 		}
 	}
 	return out

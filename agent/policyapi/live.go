@@ -100,19 +100,7 @@ func New(c Config) *Live {
 }
 
 // SetState takes the membership as it is now.
-func (l *Live) SetState(s mesh.State) {
-	for {
-		select {
-		case l.state <- s:
-			return
-		default:
-		}
-		select {
-		case <-l.state:
-		default:
-		}
-	}
-}
+func (l *Live) SetState(s mesh.State) { wake.Latest(l.state, s) }
 
 // PodsChanged says that Local has changed.
 func (l *Live) PodsChanged() { l.pods.Wake() }

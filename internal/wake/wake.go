@@ -1,5 +1,5 @@
 // Package wake makes sleeping goroutines look again. Waking never blocks and carries no data: the goroutine that
-// wakes reads the state that has changed.
+// wakes reads the state that has changed. Where that is one value, Latest passes it on.
 package wake
 
 import (
@@ -62,6 +62,21 @@ func (a *All) Until(ctx context.Context, done func() bool) error {
 		case <-next:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+}
+
+// Latest puts v into c, which holds one value, in place of a value not received yet.
+func Latest[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c:
+		default:
 		}
 	}
 }

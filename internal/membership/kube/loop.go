@@ -175,7 +175,7 @@ func (l *loop) steer() {
 	src := &l.source
 	if n := find[*api.PodNetwork](l.known.stores["podnetworks"], api.NetworkName); n != nil && n.Status.RecordsLease != src.named {
 		src.named = n.Status.RecordsLease
-		latest(src.lease, src.named)
+		wake.Latest(src.lease, src.named)
 	}
 	if src.forbidden() && l.known.feed.refuse(src.kept) {
 		src.refusals = 0
@@ -314,7 +314,7 @@ func (l *loop) informRegistrar(o objects, state mesh.State, self mesh.Node) {
 		return
 	}
 	w := l.known.registration(o, state, self)
-	latest(l.want, w)
+	wake.Latest(l.want, w)
 	// Before this node's MeshNode was there, nothing could be proved.
 	if there := w.mesh != nil; there != l.relisted {
 		l.relisted = there

@@ -58,18 +58,3 @@ type kept bool
 
 // registered is the outcome of the registrar's last round.
 type registered struct{ err error }
-
-// latest puts v into c, which holds one value, in place of a value not received yet.
-func latest[T any](c chan T, v T) {
-	for {
-		select {
-		case c <- v:
-			return
-		default:
-		}
-		select {
-		case <-c:
-		default:
-		}
-	}
-}

@@ -96,7 +96,7 @@ func (s *Source) Start(ctx context.Context) (state mesh.State, warning, err erro
 	defer cancel()
 	wg.Go(func() { s.logWaiting(run, causes) })
 	s.Watch(run, func(m mesh.State) { state = m; cancel() }, func(err error) {
-		latest(causes, err)
+		wake.Latest(causes, err)
 		if s.cfg.Waits != nil {
 			s.cfg.Waits(err)
 		}
@@ -167,20 +167,22 @@ func (s *Source) Warn(reason, message string) {
 // SetServing reports to the API whether this node's pod network works: nil for yes,
 // or why not; a failure is passed on once it has lasted for 10 s. Before the first
 // call nothing is reported.
-func (s *Source) SetServing(err error) { latest(s.serving, err) }
+func (s *Source) SetServing(err error) { wake.Latest(s.serving, err) }
 
 // SetRelay says where others reach this node as their relay, as multiaddrs without
 // /p2p/…; without any, it is not a relay. If there are more than the API takes, the first
 // ones count.
 func (s *Source) SetRelay(addrs []string) {
-	latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
+	wake.Latest(s.relay, addrs[:min(len(addrs), api.MaxRelayAddresses)])
 }
 
 // SetPlace says which mesh addresses this node has, and which NAT is before it.
-func (s *Source) SetPlace(p api.Place) { latest(s.place, p) }
+func (s *Source) SetPlace(p api.Place) { wake.Latest(s.place, p) }
 
 // SetHealthy reports what is broken on this node, as reason and message of its MeshNode's condition Healthy; no reason: nothing is.
-func (s *Source) SetHealthy(reason, message string) { latest(s.healthy, [2]string{reason, message}) }
+func (s *Source) SetHealthy(reason, message string) {
+	wake.Latest(s.healthy, [2]string{reason, message})
+}
 
 // Annotations are those of this node's Node that mention network plugins, as last
 // received; nil before that. It may be called at any time.
@@ -240,7 +242,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	leases := &lessor{c: client.Brief(s.c), prover: s.prover, out: in, name: lease, again: wake.NewOne(), leaderless: &s.leaderless}
 	wg.Go(func() { leases.run(ctx) })
 	nodes := &voucher{c: client.Brief(s.c), out: in, open: make(chan map[string]int, 1)}
-	s.known.disputes.read = func(open map[string]int) { latest(nodes.open, open) }
+	s.known.disputes.read = func(open map[string]int) { wake.Latest(nodes.open, open) }
 	wg.Go(func() { nodes.run(ctx) })
 	if s.c.Cache() {
 		wg.Go(func() {
