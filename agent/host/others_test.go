@@ -6,7 +6,6 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/cni/conf"
-	"edgemesh/test/fair"
 )
 
 // TestOthersConfigureInterfaces: what dhcpcd, connman and NetworkManager do to each interface that they find is undone, counted and
@@ -71,13 +70,7 @@ func TestPodSetDown(t *testing.T) {
 	for _, damage := range []string{"ip link set vethA down", "ip link set vethA nomaster", "ip addr add 192.0.2.7/24 dev vethA", "ip route add 192.0.2.0/24 dev edgemesh-br"} {
 		quiet(heard)
 		run(t, damage)
-		soon, stop := fair.WithTimeout(t.Context(), deadline)
-		select {
-		case <-heard:
-		case <-soon.Done():
-			t.Fatalf("nothing heard of `%s`", damage)
-		}
-		stop()
+		wantHeard(t, heard, damage)
 		mustSet(t, l.host, dual())
 		if err := send(b, damage, podA4, serverPort); err != nil {
 			t.Fatal(err)

@@ -32,13 +32,7 @@ func TestWatcherHearsOfDamage(t *testing.T) {
 		"ip link del " + TUNName,
 	} {
 		run(t, damage)
-		soon, stop := fair.WithTimeout(t.Context(), deadline)
-		select {
-		case <-heard:
-		case <-soon.Done():
-			t.Fatalf("nothing heard of `%s`", damage)
-		}
-		stop()
+		wantHeard(t, heard, damage)
 		if damage == "ip link del "+TUNName {
 			makeTUN(t)
 		}
@@ -94,13 +88,7 @@ func TestWatcherHearsOfUplinks(t *testing.T) {
 		} else {
 			run(t, change)
 		}
-		soon, stop := fair.WithTimeout(t.Context(), deadline)
-		select {
-		case <-heard:
-		case <-soon.Done():
-			t.Fatalf("nothing heard of `%s`", change)
-		}
-		stop()
+		wantHeard(t, heard, change)
 	}
 	quiet(heard)
 	run(t, `
@@ -141,6 +129,18 @@ func listenTo(t *testing.T, h *Host) (heard chan struct{}, end func()) {
 		cancel()
 		<-done
 		goleak.VerifyNone(t, leaks)
+	}
+}
+
+// wantHeard wants a Watcher to call because of a change.
+func wantHeard(t *testing.T, heard <-chan struct{}, change string) {
+	t.Helper()
+	soon, stop := fair.WithTimeout(t.Context(), deadline)
+	defer stop()
+	select {
+	case <-heard:
+	case <-soon.Done():
+		t.Fatalf("nothing heard of `%s`", change)
 	}
 }
 

@@ -469,16 +469,7 @@ func TestIfCloned(t *testing.T) {
 			b := newBox(t, Systemd)
 			dir := filepath.Join(b.o.Root, b.o.StateDir)
 			key := filepath.Join(dir, "identity.key")
-			made, err := identity.LoadOrCreate(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			id, err := peer.IDFromPrivateKey(made)
-			if err != nil {
-				t.Fatal(err)
-			}
-			serial := filepath.Join(b.o.Root, "sys/class/dmi/id/product_uuid")
-			write(t, serial, "uuid-1")
+			serial, id := b.withKey(dir)
 			if tc.fingerprint != "" {
 				if _, err := clones.Remember(dir, b.o.Root, id); err != nil {
 					t.Fatal(err)
@@ -514,20 +505,26 @@ func TestIfCloned(t *testing.T) {
 	}
 }
 
+// withKey makes a key in a state directory, on hardware with a serial number, which is in a file.
+func (b *box) withKey(dir string) (serial string, id peer.ID) {
+	b.t.Helper()
+	key, err := identity.LoadOrCreate(dir)
+	if err == nil {
+		id, err = peer.IDFromPrivateKey(key)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	serial = filepath.Join(b.o.Root, "sys/class/dmi/id/product_uuid")
+	write(b.t, serial, "uuid-1")
+	return serial, id
+}
+
 // TestIfClonedComesLast: an installation that fails leaves the key.
 func TestIfClonedComesLast(t *testing.T) {
 	b := newBox(t, Systemd)
 	dir := filepath.Join(b.o.Root, b.o.StateDir)
-	made, err := identity.LoadOrCreate(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := peer.IDFromPrivateKey(made)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serial := filepath.Join(b.o.Root, "sys/class/dmi/id/product_uuid")
-	write(t, serial, "uuid-1")
+	serial, id := b.withKey(dir)
 	if _, err := clones.Remember(dir, b.o.Root, id); err != nil {
 		t.Fatal(err)
 	}
