@@ -58,12 +58,7 @@ func (l *Lab) InsertLink(ctx context.Context, n *NS, c link.Config, seed uint64)
 	if err != nil {
 		return nil, fmt.Errorf("link of %s: %w", n.Name, err)
 	}
-	lines := []string{
-		// A bridge takes its ports' lowest address unless it was given one, and
-		// the WAN's must not change: neighbours remember it.
-		fmt.Sprintf("ip link set %[1]s address $(cat /sys/class/net/%[1]s/address)", wanBridge),
-		fmt.Sprintf("ip link add %s type bridge mcast_snooping 0", bridge),
-	}
+	lines := []string{addBridge(bridge)}
 	for _, iface := range []string{bridge, a, b} {
 		lines = append(lines, fmt.Sprintf("sysctl -qw net.ipv6.conf.%s.disable_ipv6=1", iface))
 	}

@@ -179,3 +179,23 @@ func TestLink(t *testing.T) {
 		}
 	})
 }
+
+// TestLinkOfLowestPort has the port that a link is put before be the one whose address a bridge would take.
+func TestLinkOfLowestPort(t *testing.T) {
+	l := newLab(t)
+	s, err := l.AddSite("a", EIM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := l.wanPort(t.Context(), s.Router)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WAN.Script("ip link set " + port + " address 02:00:00:00:00:01"); err != nil {
+		t.Fatal(err)
+	}
+	insertLink(t, l, s.Router, "delay=1ms")
+	if err := s.Router.Ping(t.Context(), "2a05:5::1", 3*time.Second); err != nil {
+		t.Error(err)
+	}
+}

@@ -108,7 +108,7 @@ func (s *Site) setUp(lan string, kind NAT) error {
 	err := router.Script(
 		"sysctl -qw net.ipv4.ip_forward=1",
 		"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 || true",
-		"ip link add "+lanBridge+" type bridge",
+		addBridge(lanBridge),
 		"ip addr add "+lan+" dev "+lanBridge,
 		"ip link set "+lanBridge+" up",
 		"iptables -w -P FORWARD DROP",

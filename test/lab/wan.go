@@ -13,6 +13,12 @@ const InternetAddr = "5.5.0.1"
 
 const wanBridge = "br0"
 
+// addBridge makes a bridge that keeps its first address. By default it has the lowest of its ports': neighbours remember the one
+// before, and a port with that address swallows what is for the bridge once it is plugged in elsewhere.
+func addBridge(name string) string {
+	return fmt.Sprintf("ip link add %[1]s type bridge mcast_snooping 0\nip link set %[1]s address $(cat /sys/class/net/%[1]s/address)", name)
+}
+
 func (l *Lab) makeWAN() error {
 	wan, err := l.newNS("wan")
 	if err != nil {
@@ -21,7 +27,7 @@ func (l *Lab) makeWAN() error {
 	l.WAN = wan
 	return wan.Script(
 		"sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0 || true",
-		"ip link add "+wanBridge+" type bridge mcast_snooping 0",
+		addBridge(wanBridge),
 		"ip addr add "+InternetAddr+"/16 dev "+wanBridge,
 		"ip addr add 2a05:5::1/32 dev "+wanBridge+" nodad",
 		"ip link set "+wanBridge+" up",
