@@ -63,15 +63,14 @@ while [ $# -gt 0 ]; do
 done
 if [ ${#cidrs[@]} = 0 ]; then usage >&2; exit 2; fi
 
-# Older API servers refuse our kinds (CEL without cidr()), and before 1.30 nothing would keep one node from
-# writing another's objects.
-least=31
+# Before 1.30 nothing would keep one node from writing another's objects.
+least=30
 version=$(kubectl get --raw /version | tr -d ' \n')
 minor=$(sed -n 's/.*"minor":"\([0-9]*\).*/\1/p' <<<"$version")
 case $version in *'"major":"1"'*) ;; *) minor='' ;; esac
 if [ -n "$minor" ] && [ "$minor" -lt $least ]; then
-  echo "first-steps.sh: this cluster is Kubernetes 1.$minor, EdgeMesh needs 1.$least or later: older API servers refuse its kinds, and" \
-    "before 1.30 cannot keep one node from writing another's objects. Upgrade the cluster, or use a membership file." >&2
+  echo "first-steps.sh: this cluster is Kubernetes 1.$minor, EdgeMesh needs 1.$least or later: older API servers" \
+    "cannot keep one node from writing another's objects. Upgrade the cluster, or use a membership file." >&2
   exit 1
 fi
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 
@@ -208,8 +207,8 @@ func (d *deputy) claim(ctx context.Context, e enroll.Edge, r enroll.Request) (an
 	if err := decode(r, &in); err != nil {
 		return nil, err
 	}
-	p, err := netip.ParsePrefix(in.Spec.CIDR)
-	if err != nil || in.Spec.NodeName != e.Node || in.Meta.Name != api.BlockName(p) {
+	p, err := in.Prefix()
+	if err != nil || in.Spec.NodeName != e.Node {
 		return nil, fmt.Errorf("%w: PodBlock %s of %s for node %q, by node %s", errNotOwn, in.Meta.Name, in.Spec.CIDR, in.Spec.NodeName, e.Node)
 	}
 	if _, err := d.registered(ctx, e); err != nil {

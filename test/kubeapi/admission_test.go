@@ -377,7 +377,7 @@ func TestNetworkSchema(t *testing.T) {
 	}{
 		"no range":          {map[string]any{"podCIDRs": []string{}}, "at least 1"},
 		"host bits":         {map[string]any{"podCIDRs": []string{"10.244.1.0/16"}}, "canonical"},
-		"not a CIDR":        {map[string]any{"podCIDRs": []string{"10.244.0.0"}}, "canonical"},
+		"not a CIDR":        {map[string]any{"podCIDRs": []string{"10.244.0.0"}}, "must be of type cidr"},
 		"overlap":           {map[string]any{"podCIDRs": []string{"10.244.0.0/16", "10.0.0.0/8"}}, "overlap"},
 		"twice":             {map[string]any{"podCIDRs": []string{"10.244.0.0/16", "10.244.0.0/16"}}, "overlap"},
 		"too large":         {map[string]any{"podCIDRs": []string{"0.0.0.0/0"}}, "at least /8"},
@@ -386,6 +386,19 @@ func TestNetworkSchema(t *testing.T) {
 			"podCIDRs": []string{"10.244.0.0/16"},
 			"wanCIDRs": []string{"10.0.0.0/8"},
 		}, "inside itself"},
+		"wan not canonical": {map[string]any{
+			"podCIDRs": []string{"fd00::/48"},
+			"wanCIDRs": []string{"fd01:0::/48"},
+		}, "fd01:0::/48: not a CIDR in canonical form"},
+		"LAN public": {map[string]any{
+			"podCIDRs": []string{"10.244.0.0/16"},
+			"lan":      map[string]any{"trusted": []string{"8.8.8.0/24"}},
+		}, "lan.trusted is not inside a private range"},
+		"LAN of a provider": {map[string]any{
+			"podCIDRs": []string{"10.244.0.0/16"},
+			"lan":      map[string]any{"trusted": []string{"2001::/16"}},
+		}, "nor a site's network"},
+		"less than an IPv6 block": {map[string]any{"podCIDRs": []string{"fd00::/72"}}, "smaller than one block"},
 		"wan public": {map[string]any{
 			"podCIDRs": []string{"10.244.0.0/16"},
 			"wanCIDRs": []string{"172.32.0.0/16"},
@@ -423,6 +436,7 @@ func TestNetworkSchema(t *testing.T) {
 		}
 	}
 	must(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00::/48"}, "relays": []string{good},
+		"lan":      map[string]any{"trusted": []string{"192.168.0.0/16", "2001:db8:7::/48"}},
 		"wanCIDRs": []string{"172.20.0.0/16", "fd01::/48", "100.64.0.0/10"}, "hostAccess": "nodes",
 		"hostPorts": []string{"53/udp", "65535/tcp"}, "podDenyCIDRs": []string{"169.254.169.254/32", "10.0.0.0/8", "fc00::/7"}}))
 	if err := c.Patch(kubeapi.Group+"podnetworks/cluster",

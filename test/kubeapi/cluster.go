@@ -34,6 +34,8 @@ type Cluster struct {
 	Dir  string // everything it writes, logs among it
 	Bin  string // programs
 	Root string // of the source tree
+	// Version is the API server's, such as v1.35.4: EDGEMESH_K8S_VERSION chooses another one.
+	Version string
 
 	pki       *pki
 	ports     [3]int // API, etcd client, etcd peer
@@ -75,7 +77,13 @@ func New(dir string) (*Cluster, error) {
 	if err := c.StartEtcd(); err != nil {
 		return c, err
 	}
-	return c, c.StartAPI()
+	if err := c.StartAPI(); err != nil {
+		return c, err
+	}
+	var v struct{ GitVersion string }
+	err = c.Do(http.MethodGet, "/version", nil, &v)
+	c.Version = v.GitVersion
+	return c, err
 }
 
 // freePorts finds ports that are free now. They are below those that the kernel gives to

@@ -11,6 +11,7 @@ import (
 	"text/template"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/yaml"
 )
 
@@ -80,12 +81,13 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 		part, key, _ = strings.Cut(enabled, ".")
 	}
 	for _, name := range names {
-		t, err := template.New(name).Funcs(template.FuncMap{"toString": fmt.Sprint}).ParseFiles(filepath.Join(chart, "templates", name))
+		t, err := template.New(name).Funcs(template.FuncMap{"toString": fmt.Sprint, "semverCompare": compareVersion}).ParseFiles(filepath.Join(chart, "templates", name))
 		if err != nil {
 			return err
 		}
 		t.Option("missingkey=error")
-		data := map[string]any{"Values": values, "Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"}}
+		data := map[string]any{"Values": values, "Release": map[string]string{"Namespace": Namespace, "Name": "edgemesh"},
+			"Capabilities": map[string]any{"KubeVersion": map[string]string{"Version": c.Version}}}
 		if err := t.Execute(&doc, data); err != nil {
 			return err
 		}
@@ -93,6 +95,17 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 	}
 	_, err = c.KubectlStdin(doc.String(), "apply", "-f", "-")
 	return err
+}
+
+// compareVersion is semverCompare of Helm's, as far as the chart uses it: "<1.30.0-0" or ">=1.31.0-0".
+func compareVersion(constraint, v string) (bool, error) {
+	text, less := strings.CutPrefix(constraint, "<")
+	limit, err := version.ParseGeneric(strings.TrimPrefix(text, ">="))
+	if err != nil {
+		return false, err
+	}
+	have, err := version.ParseGeneric(v)
+	return err == nil && have.LessThan(limit) == less, err
 }
 
 // awaitPolicies waits until the API server enforces the policies: it learns of them by

@@ -13,7 +13,7 @@ import (
 // Old clusters are refused by the chart and by the script, with the reason.
 func TestOldKubernetes(t *testing.T) {
 	helm := tool(t, "helm")
-	for version, taken := range map[string]bool{"v1.28.15": false, "v1.29.6+k3s1": false, "v1.30.14": false, "v" + client.MinVersion: true, "v1.35.4": true} {
+	for version, taken := range map[string]bool{"v1.28.15": false, "v1.29.6+k3s1": false, "v1.30.14": true, "v" + client.MinVersion: true, "v1.35.4": true} {
 		t.Run(version, func(t *testing.T) {
 			if (client.TooOld(version) == nil) != taken {
 				t.Errorf("agent: %v", client.TooOld(version))
@@ -32,7 +32,7 @@ func refused(t *testing.T, who string, err error, taken bool, version string) {
 	switch {
 	case taken && err != nil:
 		t.Errorf("%s: %v", who, err)
-	case !taken && (err == nil || !strings.Contains(err.Error(), "Kubernetes "+version+", EdgeMesh needs 1.31") || !strings.Contains(err.Error(), "Upgrade the cluster")):
+	case !taken && (err == nil || !strings.Contains(err.Error(), "Kubernetes "+version+", EdgeMesh needs 1.30") || !strings.Contains(err.Error(), "Upgrade the cluster")):
 		t.Errorf("%s does not refuse, or does not say why: %v", who, err)
 	}
 }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -51,13 +50,10 @@ func (c *claimer) podBlocks(ctx context.Context, w want) error {
 	var errs []error
 	for _, v4 := range []bool{true, false} {
 		ranges := mesh.OfVersion(w.ranges, !v4)
-		bits := cmp.Or(w.network.Spec.BlockSize, api.DefaultBlockSize)
-		if !v4 {
-			bits = cmp.Or(w.network.Spec.BlockSizeIPv6, api.DefaultBlockSizeIPv6)
-		}
 		if len(ranges) == 0 {
 			continue
 		}
+		bits := w.network.BlockBits(ranges[0])
 		has, err := c.adopt(ctx, w, ranges)
 		if err != nil {
 			errs = append(errs, err)
@@ -93,7 +89,7 @@ func (c *claimer) adopt(ctx context.Context, w want, ranges []netip.Prefix) (boo
 		return false, err
 	}
 	for _, b := range own {
-		p, err := netip.ParsePrefix(b.Spec.CIDR)
+		p, err := b.Prefix()
 		if err != nil || b.Meta.DeletionTimestamp != nil || !mesh.Inside(ranges, p) {
 			continue
 		}

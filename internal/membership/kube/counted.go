@@ -15,24 +15,28 @@ const MostBlocks = 2
 
 // SplitBlocks divides blocks, of any nodes, into those that count and the surplus. Agents and relays make routes of the first
 // alone, and the controller deletes the others: all of them get the same result, in whatever order they received the blocks.
-// Blocks that are being deleted or are outside ranges are in neither. Both results are in order of creation.
+// Blocks that are being deleted are in neither, nor the first ones that are outside ranges or no blocks at all: API servers before
+// Kubernetes 1.31 take these. Both results are in order of creation.
 func SplitBlocks(blocks []*api.PodBlock, ranges []netip.Prefix) (count, surplus []*api.PodBlock) {
 	sorted := slices.SortedFunc(slices.Values(blocks), func(a, b *api.PodBlock) int { return a.Meta.Older(&b.Meta) })
 	type holder struct {
-		node string
-		v6   bool
+		node   string
+		v6     bool
+		counts bool
 	}
 	has := map[holder]int{}
 	for _, b := range sorted {
-		p, err := netip.ParsePrefix(b.Spec.CIDR)
-		if err != nil || b.Meta.DeletionTimestamp != nil || !mesh.Inside(ranges, p) {
+		if b.Meta.DeletionTimestamp != nil {
 			continue
 		}
-		h := holder{b.Spec.NodeName, p.Addr().Is6()}
-		if has[h]++; has[h] <= MostBlocks {
-			count = append(count, b)
-		} else {
+		p, err := b.Prefix()
+		h := holder{b.Spec.NodeName, p.Addr().Is6(), err == nil && mesh.Inside(ranges, p)}
+		has[h]++
+		switch {
+		case has[h] > MostBlocks:
 			surplus = append(surplus, b)
+		case h.counts:
+			count = append(count, b)
 		}
 	}
 	return count, surplus

@@ -52,8 +52,10 @@ func TestSplitBlocks(t *testing.T) {
 			"a=10.244.1.0/24 a=10.244.2.0/24 a=fd00:0:0:1::/64 a=fd00:0:0:2::/64", "a=fd00:0:0:3::/64"},
 		"each node by itself": {[]*api.PodBlock{claimed("10.244.1.0/24", "a", 1), claimed("10.244.2.0/24", "a", 2), claimed("10.244.3.0/24", "a", 3), claimed("10.244.4.0/24", "b", 4)},
 			"a=10.244.1.0/24 a=10.244.2.0/24 b=10.244.4.0/24", "a=10.244.3.0/24"},
-		"of a former range: neither": {[]*api.PodBlock{claimed("10.99.1.0/24", "a", 1), claimed("10.99.2.0/24", "a", 2), claimed("10.99.3.0/24", "a", 3), claimed("10.244.1.0/24", "a", 4)},
-			"a=10.244.1.0/24", ""},
+		"of a former range: neither, but no hoard": {[]*api.PodBlock{claimed("10.99.1.0/24", "a", 1), claimed("10.99.2.0/24", "a", 2), claimed("10.99.3.0/24", "a", 3), claimed("10.244.1.0/24", "a", 4)},
+			"a=10.244.1.0/24", "a=10.99.3.0/24"},
+		"not aligned, not canonical: neither, but no hoard": {[]*api.PodBlock{claimed("10.244.1.5/24", "a", 1), claimed("10.244.1.6/24", "a", 2), claimed("10.244.1.7/24", "a", 3),
+			claimed("fd00:0:0:1:0::/64", "a", 3), claimed("10.244.1.0/24", "b", 4)}, "b=10.244.1.0/24", "a=10.244.1.7/24"},
 		"on its way out, or unreadable: neither": {[]*api.PodBlock{leaving, unreadable, claimed("10.244.1.0/24", "a", 1), claimed("10.244.2.0/24", "a", 2)},
 			"a=10.244.1.0/24 a=10.244.2.0/24", ""},
 	} {

@@ -120,19 +120,22 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
 	s.NetworkPolicy = mesh.NetworkPolicy(n.Spec.NetworkPolicy)
 	var err error
-	if s.PodCIDRs, err = prefixes(n.Spec.PodCIDRs); err == nil {
-		s.WANCIDRs, err = prefixes(n.Spec.WANCIDRs)
+	if s.PodCIDRs, err = canonical("podCIDRs", n.Spec.PodCIDRs); err == nil {
+		s.WANCIDRs, err = canonical("wanCIDRs", n.Spec.WANCIDRs)
 	}
 	if err == nil {
-		if s.LAN.Trusted, err = prefixes(n.Spec.LAN.Trusted); err != nil {
-			err = fmt.Errorf("lan.trusted: %w", err)
-		}
+		s.LAN.Trusted, err = canonical("lan.trusted", n.Spec.LAN.Trusted)
 	}
 	if err == nil {
 		s.Access, err = file.ParseAccess(n.Spec.HostAccess, n.Spec.HostPorts, n.Spec.PodDenyCIDRs)
 	}
 	if err == nil {
 		err = s.Validate()
+	}
+	for _, p := range s.PodCIDRs {
+		if err == nil && p.Bits() > n.BlockBits(p) {
+			err = fmt.Errorf("podCIDRs: %s is smaller than one block (blockSize, blockSizeIPv6)", p)
+		}
 	}
 	if err != nil {
 		r.problem("PodNetwork %s: %v; the previous one stays in force", n.Meta.Name, err)
@@ -214,9 +217,9 @@ func (r *resolver) keys(all map[string]*api.MeshNode) {
 
 // block reads a claim. Its name is what makes it unique.
 func (r *resolver) block(b *api.PodBlock) (netip.Prefix, bool) {
-	p, err := netip.ParsePrefix(b.Spec.CIDR)
-	if err != nil || b.Meta.Name != api.BlockName(p) || p != p.Masked() {
-		r.problem("PodBlock %s: cidr %q does not match the name", b.Meta.Name, b.Spec.CIDR)
+	p, err := b.Prefix()
+	if err != nil {
+		r.problem("PodBlock %s: %v", b.Meta.Name, err)
 		return p, false
 	}
 	return p, b.Meta.DeletionTimestamp == nil
@@ -368,6 +371,21 @@ func merge(s mesh.State, kept map[string]keptMember) mesh.State {
 	}
 	slices.SortFunc(s.Nodes, func(a, b mesh.Node) int { return strings.Compare(a.Name, b.Name) })
 	return s
+}
+
+// canonical reads the ranges in a field of the PodNetwork. They must be written as every program writes them: API servers before
+// Kubernetes 1.31 do not check that.
+func canonical(field string, list []string) ([]netip.Prefix, error) {
+	out, err := prefixes(list)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	for i, p := range out {
+		if p.String() != list[i] {
+			return nil, fmt.Errorf("%s[%d]: %s is not a CIDR in canonical form, with no bits set beyond its length; did you mean %s?", field, i, list[i], p)
+		}
+	}
+	return out, nil
 }
 
 func prefixes(list []string) ([]netip.Prefix, error) {

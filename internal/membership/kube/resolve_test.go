@@ -86,6 +86,14 @@ func TestResolve(t *testing.T) {
 			nodes: []*api.Node{kubetest.Node("a", 1)}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
 			blocks: []*api.PodBlock{misnamed}, network: net,
 		}, "", "PodBlock mine"},
+		"a claim that is not aligned": {objects{
+			nodes: []*api.Node{kubetest.Node("a", 1), kubetest.Node("b", 1)}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0]), "b": kubetest.MeshNode("b", id[1])},
+			blocks: []*api.PodBlock{kubetest.PodBlock("10.244.1.5/24", "a"), kubetest.PodBlock("10.244.1.0/24", "b")}, network: net,
+		}, "b=10.244.1.0/24", "PodBlock 10-244-1-0-24: \"10.244.1.5/24\" is not an aligned CIDR in canonical form"},
+		"a claim written in another form": {objects{
+			nodes: []*api.Node{kubetest.Node("a", 1)}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", id[0])},
+			blocks: []*api.PodBlock{kubetest.PodBlock("fd00:0:0:1:0::/64", "a")}, network: net,
+		}, "", "\"fd00:0:0:1:0::/64\" is not an aligned CIDR in canonical form"},
 		"a peer ID that is none": {objects{
 			nodes: []*api.Node{kubetest.Node("a", 1, "10.244.1.0/24")}, meshNodes: map[string]*api.MeshNode{"a": kubetest.MeshNode("a", "12D3KooWx")}, network: net,
 		}, "", "MeshNode a: spec.peerID"},
@@ -112,6 +120,41 @@ func TestResolve(t *testing.T) {
 				t.Errorf("not valid: %v", err)
 			}
 		})
+	}
+}
+
+// A PodNetwork with wrong ranges leaves the one before in force, as API servers before Kubernetes 1.31 take it; those after refuse it
+// with the same rules (test/kubeapi, TestNetworkSchema).
+func TestNetworkRanges(t *testing.T) {
+	before := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}, Encryption: mesh.EncryptionAuto}
+	for _, x := range []struct {
+		change func(*api.PodNetworkSpec)
+		says   string
+	}{
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"10.244.1.0/16"} }, "podCIDRs[0]: 10.244.1.0/16 is not a CIDR in canonical form, with no bits set beyond its length; did you mean 10.244.0.0/16?"},
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"fd00:0:0::/48"} }, "did you mean fd00::/48?"},
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"10.244.0.0/16", "10.0.0.0/8"} }, "overlaps podCIDRs[0]"},
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"0.0.0.0/0"} }, "at least /8"},
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"169.254.0.0/16"} }, "cannot be routed to pods"},
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"10.244.0.0/25"} }, "10.244.0.0/25 is smaller than one block (blockSize, blockSizeIPv6)"},
+		{func(s *api.PodNetworkSpec) { s.PodCIDRs = []string{"fd00::/65"} }, "fd00::/65 is smaller than one block"},
+		{func(s *api.PodNetworkSpec) { s.WANCIDRs = []string{"10.0.0.0/8"} }, "inside itself"},
+		{func(s *api.PodNetworkSpec) { s.WANCIDRs = []string{"172.32.0.0/16"} }, "not inside a private range"},
+		{func(s *api.PodNetworkSpec) { s.WANCIDRs = []string{"172.20.0.1/16"} }, "wanCIDRs[0]: 172.20.0.1/16 is not a CIDR"},
+		{func(s *api.PodNetworkSpec) { s.LAN.Trusted = []string{"192.168.1.1/24"} }, "lan.trusted[0]: 192.168.1.1/24 is not a CIDR"},
+		{func(s *api.PodNetworkSpec) { s.LAN.Trusted = []string{"8.8.8.0/24"} }, "not inside a private range"},
+		{func(s *api.PodNetworkSpec) { s.PodDenyCIDRs = []string{"10.244.7.0/24"} }, "said by NetworkPolicy"},
+		{func(s *api.PodNetworkSpec) { s.PodDenyCIDRs = []string{"10.9.7.1/24"} }, "bits set beyond its length"},
+	} {
+		n := kubetest.PodNetwork("10.244.0.0/16", "fd00::/48")
+		x.change(&n.Spec)
+		s, problems := resolve(objects{network: n}, before)
+		if got := strings.Join(problems, "\n"); !strings.Contains(got, x.says) || !strings.Contains(got, "PodNetwork cluster: ") || !strings.Contains(got, "the previous one stays in force") {
+			t.Errorf("%+v: %q, want %q", n.Spec, got, x.says)
+		}
+		if !slices.Equal(s.PodCIDRs, before.PodCIDRs) {
+			t.Errorf("%+v: %v in force", n.Spec, s.PodCIDRs)
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func TestTrouble(t *testing.T) {
 		"CRDs missing": {handler: versioned("v1.35.4", says(http.StatusNotFound, "text/plain", "404 page not found")),
 			says: []string{"(v1.35.4) does not have our kind", "apply the CustomResourceDefinitions"}},
 		"old Kubernetes": {handler: versioned("v1.29.6+k3s1", says(http.StatusNotFound, "text/plain", "404 page not found")),
-			says: []string{"the API server is v1.29.6+k3s1, EdgeMesh needs 1.31.0 or later", "upgrade the cluster"}},
+			says: []string{"the API server is v1.29.6+k3s1, EdgeMesh needs 1.30.0 or later", "upgrade the cluster"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -57,9 +57,9 @@ func (k *known) registration(o objects, state mesh.State, self mesh.Node) want {
 		}
 	}
 	for _, b := range o.blocks {
-		p, err := netip.ParsePrefix(b.Spec.CIDR)
+		p, err := b.Prefix()
 		if err != nil {
-			continue
+			continue // reported by resolve
 		}
 		if b.Spec.NodeName == name {
 			w.own = append(w.own, b)

@@ -7,6 +7,7 @@ package api
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -268,6 +269,19 @@ type PodBlock struct {
 	Spec PodBlockSpec `json:"spec"`
 }
 
+// Prefix is b's block. Its name is what makes it unique, so that both must be canonical; API servers before Kubernetes 1.31 do not
+// check that.
+func (b *PodBlock) Prefix() (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(b.Spec.CIDR)
+	switch {
+	case err != nil || p.Masked().String() != b.Spec.CIDR:
+		return p, fmt.Errorf("%q is not an aligned CIDR in canonical form, like 10.244.1.0/24", b.Spec.CIDR)
+	case b.Meta.Name != BlockName(p):
+		return p, fmt.Errorf("cidr %q does not match the name", b.Spec.CIDR)
+	}
+	return p, nil
+}
+
 // PodBlockSpec says whose block it is.
 type PodBlockSpec struct {
 	CIDR     string `json:"cidr"`
@@ -282,6 +296,14 @@ type Condition struct {
 	Message            string     `json:"message"`
 	LastTransitionTime *time.Time `json:"lastTransitionTime,omitempty"`
 	LastHeartbeatTime  *time.Time `json:"lastHeartbeatTime,omitempty"`
+}
+
+// BlockBits is how long the prefix of a claimed block is, of p's IP version.
+func (n *PodNetwork) BlockBits(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return cmp.Or(n.Spec.BlockSize, DefaultBlockSize)
+	}
+	return cmp.Or(n.Spec.BlockSizeIPv6, DefaultBlockSizeIPv6)
 }
 
 // Metadata implements Object.

@@ -8,7 +8,7 @@ import (
 )
 
 // MinVersion is the oldest Kubernetes that EdgeMesh is for. test/manifests holds the chart's and the scripts' to it.
-const MinVersion = "1.31.0"
+const MinVersion = "1.30.0"
 
 // ErrTooOld means that the API server is older than MinVersion.
 var ErrTooOld = errors.New("this Kubernetes is too old")
@@ -19,7 +19,6 @@ func TooOld(v string) error {
 	if err != nil || have.AtLeast(version.MustParseGeneric(MinVersion)) {
 		return nil
 	}
-	return fmt.Errorf("%w: the API server is %s, EdgeMesh needs %s or later. Older ones cannot check our objects (CEL has no cidr()), and before 1.30 nothing keeps "+
-		"one node from writing another's (no ValidatingAdmissionPolicy, no node names in tokens): upgrade the cluster, or use a membership file (membership.file)",
-		ErrTooOld, v, MinVersion)
+	return fmt.Errorf("%w: the API server is %s, EdgeMesh needs %s or later. Before that nothing keeps one node from writing another's objects "+
+		"(no ValidatingAdmissionPolicy, no node names in tokens): upgrade the cluster, or use a membership file (membership.file)", ErrTooOld, v, MinVersion)
 }
