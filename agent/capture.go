@@ -56,7 +56,7 @@ func newCapture() *cobra.Command {
 		Short: "Show or record the packets that pods here and on other nodes send each other",
 		Long: `Show the packets between this node and other nodes' pods, a line each with the peer and the
 path, or write them to a pcapng file for tcpdump and Wireshark, where peer and path are the
-packets' comments. Packets are those of the pods, before encryption: of the tunnel at its
+packets' comments, and the NetworkPolicy of this node that drops it. Packets are those of the pods, before encryption: of the tunnel at its
 TUN, where one may be a super-segment of 64 KiB; of VXLAN paths at edgemesh-vx, without the
 outer headers; of native paths at the uplinks, if a path is native when the capture begins.
 
@@ -134,7 +134,23 @@ func (k *captureCommand) run(ctx context.Context, w, said io.Writer) (err error)
 	fmt.Fprintf(said, "capturing on %s for %s\n", wording.List(names), wording.Duration(k.duration))
 	dropped, err := k.capture(ctx, links, take, said)
 	fmt.Fprintf(said, "%s, %d more were not read in time\n", wording.Count(k.packets, "packet"), dropped)
+	for _, x := range k.flows() {
+		from, err := netip.ParseAddr(x.From)
+		to, err2 := netip.ParseAddr(x.To)
+		if errors.Join(err, err2) == nil && x.Direction == "egress" && k.match.Load().Between(from, to) != nil {
+			fmt.Fprintf(said, "never sent: %s to %s, %s port %d, %s within the last minute, dropped by NetworkPolicy %s\n", from, to, x.Protocol, x.Port,
+				wording.Count(int(x.Packets), "packet"), wording.Printable(wording.List(x.Policies)))
+		}
+	}
 	return err
+}
+
+// flows are those that NetworkPolicies of this node have dropped within the last minute; none of an agent that does not know them.
+func (k *captureCommand) flows() []control.PolicyFlow {
+	ctx, cancel := context.WithTimeout(context.Background(), captureLook) // the capture's has ended
+	defer cancel()
+	p, _ := k.client().Policies(ctx, "")
+	return p.Flows
 }
 
 // native reports whether packets are wanted of a peer that has a native path.
@@ -177,13 +193,14 @@ func (k *captureCommand) capture(ctx context.Context, links []capture.Link, take
 			}
 		}
 	})
+	drops := capture.NewDrops(k.flows)
 	dropped, err := capture.Run(ctx, links, func(p capture.Packet) error {
 		peer := k.match.Load().Peer(p.Data)
 		if peer == nil {
 			return nil
 		}
 		k.packets++
-		if err := take(p, capture.Comment(peer)); err != nil {
+		if err := take(p, capture.Comment(peer)+drops.Comment(p)); err != nil {
 			return err
 		}
 		if k.packets == k.count {

@@ -4,6 +4,7 @@
 //	capture.go  sockets, one per interface
 //	links.go    which interfaces
 //	match.go    whose a packet is
+//	drops.go    which NetworkPolicy drops it
 //	pcapng.go   the file
 package capture
 

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"edgemesh/agent/control"
@@ -76,6 +77,39 @@ func TestMatch(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+}
+
+// What a NetworkPolicy drops behind the interface is marked from the flow's first packet on; what leaves, and other flows, are not; and
+// the agent is queried no more than needed.
+func TestDrops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queries := 0
+		all := []control.PolicyFlow{
+			{From: "10.244.2.7", To: "10.244.1.5", Protocol: "UDP", Port: 53, Direction: "ingress", Policies: []string{"shop/web"}},
+			{From: "10.244.1.6", To: "10.244.2.7", Protocol: "UDP", Port: 53, Direction: "egress", Policies: []string{"shop/db"}},
+		}
+		d := NewDrops(func() []control.PolicyFlow { queries++; return all })
+		in := Packet{Data: udp4("10.244.2.7", "10.244.1.5", 40)}
+		for range 100 {
+			if got := d.Comment(in); got != ", dropped here by NetworkPolicy shop/web" {
+				t.Fatalf("%q", got)
+			}
+		}
+		time.Sleep(dropsEvery)
+		for _, p := range []Packet{{Data: udp4("10.244.3.7", "10.244.1.5", 40)}, {Data: in.Data, Out: true}, {Data: udp4("10.244.1.6", "10.244.2.7", 40)}, {}} {
+			if got := d.Comment(p); got != "" {
+				t.Errorf("%v: %q", p, got)
+			}
+		}
+		if queries != 2 {
+			t.Errorf("%d queries for two flows within 50 ms each", queries)
+		}
+		all = nil
+		time.Sleep(dropsStay)
+		if got := d.Comment(in); got != "" {
+			t.Errorf("after the policy has gone: %q", got)
+		}
+	})
 }
 
 // The file is one that tcpdump reads, with interface, time, direction and size; blocks have their length at both ends.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/policy"
 	"edgemesh/internal/wording"
 )
 
@@ -45,8 +46,13 @@ func NewMatch(st control.Status, f Filter) *Match {
 
 // Peer returns the node that a packet is to or from; nil if it is not wanted.
 func (m *Match) Peer(packet []byte) *control.PeerStatus {
-	src, dst, ok := addresses(packet)
-	if !ok || m.filter.Pod.IsValid() && src != m.filter.Pod && dst != m.filter.Pod {
+	src, dst, _ := addresses(packet)
+	return m.Between(src, dst)
+}
+
+// Between does the same of two addresses.
+func (m *Match) Between(src, dst netip.Addr) *control.PeerStatus {
+	if m.filter.Pod.IsValid() && src != m.filter.Pod && dst != m.filter.Pod {
 		return nil
 	}
 	for _, b := range m.blocks {
@@ -81,28 +87,49 @@ func addresses(b []byte) (src, dst netip.Addr, ok bool) {
 	return src, dst, false
 }
 
+// header is what a packet says of itself. Without ports they are 0.
+type header struct {
+	src, dst netip.AddrPort
+	protocol string
+	ports    bool
+	later    bool // a fragment but the first
+}
+
+func headerOf(b []byte) (h header, ok bool) {
+	src, dst, ok := addresses(b)
+	if !ok {
+		return h, false
+	}
+	proto, at := b[9], int(b[0]&15)*4
+	if src.Is6() {
+		proto, at = b[6], 40
+	}
+	h.protocol = policy.ProtocolName(proto)
+	const offset = 0x1fff // of a fragment (RFC 791): only the first one has ports
+	h.later = src.Is4() && binary.BigEndian.Uint16(b[6:])&offset != 0
+	h.src, h.dst = netip.AddrPortFrom(src, 0), netip.AddrPortFrom(dst, 0)
+	if _, has := policy.Protocol(h.protocol); has && !h.later && len(b) >= at+4 {
+		h.src, h.dst = netip.AddrPortFrom(src, binary.BigEndian.Uint16(b[at:])), netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[at+2:]))
+		h.ports = true
+	}
+	return h, true
+}
+
 // Line describes a packet for people: addresses, protocol, ports.
 func Line(p Packet) string {
-	src, dst, ok := addresses(p.Data)
-	if !ok {
+	h, ok := headerOf(p.Data)
+	switch {
+	case !ok:
 		return fmt.Sprintf("%d bytes, not IP", p.Size)
 	}
-	proto, at := p.Data[9], int(p.Data[0]&15)*4
-	if src.Is6() {
-		proto, at = p.Data[6], 40
+	if h.protocol[0] <= '9' {
+		h.protocol = "protocol " + h.protocol
 	}
-	names := map[byte]string{1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6"} // IANA protocol numbers
-	name := names[proto]
-	if name == "" {
-		name = fmt.Sprintf("protocol %d", proto)
+	switch {
+	case h.later:
+		return fmt.Sprintf("%s > %s %s, later fragment, %d bytes", h.src.Addr(), h.dst.Addr(), h.protocol, p.Size)
+	case h.ports:
+		return fmt.Sprintf("%s > %s %s, %d bytes", h.src, h.dst, h.protocol, p.Size)
 	}
-	const offset = 0x1fff // of a fragment (RFC 791): only the first one has ports
-	if src.Is4() && binary.BigEndian.Uint16(p.Data[6:])&offset != 0 {
-		return fmt.Sprintf("%s > %s %s, later fragment, %d bytes", src, dst, name, p.Size)
-	}
-	if (proto == 6 || proto == 17) && len(p.Data) >= at+4 {
-		from, to := binary.BigEndian.Uint16(p.Data[at:]), binary.BigEndian.Uint16(p.Data[at+2:])
-		return fmt.Sprintf("%s > %s %s, %d bytes", netip.AddrPortFrom(src, from), netip.AddrPortFrom(dst, to), name, p.Size)
-	}
-	return fmt.Sprintf("%s > %s %s, %d bytes", src, dst, name, p.Size)
+	return fmt.Sprintf("%s > %s %s, %d bytes", h.src.Addr(), h.dst.Addr(), h.protocol, p.Size)
 }

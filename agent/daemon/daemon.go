@@ -314,7 +314,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
 	}
-	d.kernel.policies = newPolicies(d.cfg, d.kernel.pods.DataDir, d.log)
+	d.kernel.policies = newPolicies(d.cfg, d.kernel.pods.DataDir, d.source, d.log)
 	d.kernel.policies.SetOff(state.NetworkPolicy == mesh.PolicyOff)
 	d.kernel.compiler = policiesOf(d.cfg, d.kernel.policies, d.source, d.log.With("part", "policy"))
 	d.kernel.setPolicies(state)

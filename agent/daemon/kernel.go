@@ -103,7 +103,12 @@ func (k *kernel) watch(ctx context.Context, wg *sync.WaitGroup) {
 	if w, err := k.host.NewWatcher(); err != nil {
 		k.log.Warn("no kernel change events; checking every "+repairEvery.String(), "err", err)
 	} else {
-		wg.Go(func() { w.Run(ctx, k.changed.Wake) })
+		wg.Go(func() {
+			w.Run(ctx, func() {
+				k.changed.Wake()
+				k.policies.Stand()
+			})
+		})
 		k.changed.Wake() // for what changed before
 	}
 	wg.Go(func() { k.keepHostPorts(ctx) })

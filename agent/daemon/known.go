@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/membership/source"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 )
@@ -199,7 +200,7 @@ func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
 	if err != nil {
 		return k, nil, err
 	}
-	k.pods, k.policies = pods, newPolicies(l.cfg, pods.DataDir, l.log)
+	k.pods, k.policies = pods, newPolicies(l.cfg, pods.DataDir, source.None{}, l.log)
 	s, err := snapshot.Load(l.cfg.StateDir)
 	if err != nil {
 		return k, nil, err

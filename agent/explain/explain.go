@@ -42,7 +42,7 @@ type Agent interface {
 	Host(context.Context) []findings.Finding
 	// HasPod reports whether a pod of this node has the address.
 	HasPod(netip.Addr) (bool, error)
-	// Policy says what NetworkPolicies do to packets for a pod of this node; from may be invalid.
+	// Policy says what NetworkPolicies do to packets for a pod of this node, or of its pods to one of another; from may be invalid.
 	Policy(from, to netip.Addr) findings.Finding
 	// Open opens a stream to the agent of another member.
 	Open(context.Context, mesh.Node) (Stream, error)
@@ -65,7 +65,7 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []findings.
 		return append(append(out, a.Policy(netip.Addr{}, ip)), e.reach(ctx)...)
 	}
 	agent := e.ping(ctx) // connects, so that there is a path to describe
-	out = append(out, e.path(agent.Severity == findings.Broken), agent, e.counters())
+	out = append(out, a.Policy(netip.Addr{}, ip), e.path(agent.Severity == findings.Broken), agent, e.counters())
 	var there, reached []findings.Finding
 	var wg sync.WaitGroup
 	if agent.Severity != findings.Broken {

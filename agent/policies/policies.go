@@ -49,8 +49,9 @@ type Kernel interface {
 	Enforce(place func() (policy.Placed, error)) error
 	// Cut deletes connections that have lost their right by what Enforce brought into force.
 	Cut() error
-	// Standing reports whether rules are in force, so that new pods can be closed.
+	// Standing reports whether rules are in force, so that new pods can be closed; Gone, whether another program has deleted them since.
 	Standing() bool
+	Gone() bool
 	// Missing says why this kernel can hold no rules, "" if it can; Partly why it cannot hold all of them.
 	Missing() string
 	Partly() string
@@ -64,6 +65,7 @@ type Config struct {
 	RuntimeDir string // of the plugin's file
 	DataDir    string // the plugin's records of addresses
 	Kernel     Kernel
+	Warn       func(reason, message string) // records an Event about this node, where the cluster has Events
 	Log        *slog.Logger
 }
 
@@ -72,6 +74,7 @@ type Owner struct {
 	c        Config
 	save     wake.One
 	cut      wake.One       // connections may have lost their right
+	stands   wake.One       // rules may be in force
 	moved    wake.One       // another file is to be followed
 	applying sync.Mutex     // one Apply at a time; locked before mu
 	plugin   *conf.Policies // as its file was written
@@ -96,7 +99,7 @@ type Owner struct {
 
 // New returns an Owner with the rules that were in force last. It changes nothing yet.
 func New(c Config) *Owner {
-	o := &Owner{c: c, save: wake.NewOne(), cut: wake.NewOne(), moved: wake.NewOne()}
+	o := &Owner{c: c, save: wake.NewOne(), cut: wake.NewOne(), stands: wake.NewOne(), moved: wake.NewOne()}
 	path := filepath.Join(c.StateDir, File)
 	var saved policy.Rules
 	b, err := os.ReadFile(path)
@@ -217,10 +220,18 @@ func (o *Owner) Apply() error {
 	if len(file.Namespaces) == 0 {
 		return written
 	}
+	o.stands.Wake()
 	if file.Refused = o.c.Kernel.Partly(); err != nil && !o.c.Kernel.Standing() {
 		file.Refused = err.Error()
 	}
 	return o.write(file)
+}
+
+// Stand puts rules back that another program has just deleted with its own (nft flush ruleset): pods are open until then.
+func (o *Owner) Stand() {
+	if o.c.Kernel.Gone() {
+		_ = o.Apply() // noted
+	}
 }
 
 // closedSince are the pods that are closed, with the times of before.

@@ -27,12 +27,15 @@ type fake struct {
 	stands  bool
 	cuts    int
 	cutting error
+	gone    bool
+	counts  nft.PolicyCounts
+	counted int
 }
 
 func (f *fake) Enforce(place func() (policy.Placed, error)) error {
 	p, err := place()
 	if err = errors.Join(err, f.err); err == nil {
-		f.placed, f.stands = p, len(p.Namespaces) > 0
+		f.placed, f.stands, f.gone = p, len(p.Namespaces) > 0, false
 	}
 	return err
 }
@@ -41,11 +44,15 @@ func (f *fake) Standing() bool  { return f.stands }
 func (f *fake) Missing() string { return f.missing }
 func (f *fake) Partly() string  { return "" }
 
-func (f *fake) Counts(bool) (nft.PolicyCounts, error) { return nft.PolicyCounts{}, nil }
+func (f *fake) Gone() bool { return f.gone }
+func (f *fake) Counts(bool) (nft.PolicyCounts, error) {
+	f.counted++
+	return f.counts, nil
+}
 
 func owner(t *testing.T, f *fake, stateDir string) (*Owner, Config) {
 	t.Helper()
-	c := Config{StateDir: stateDir, RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: f, Log: slog.New(slog.DiscardHandler)}
+	c := Config{StateDir: stateDir, RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: f, Warn: func(string, string) {}, Log: slog.New(slog.DiscardHandler)}
 	record := `{"ip":"10.1.1.2","network":"edgemesh","containerID":"c","ifName":"eth0","namespace":"shop","pod":"web-0","allocated":"2026-01-02T03:04:05Z"}`
 	if err := os.WriteFile(filepath.Join(c.DataDir, "10.1.1.2_shop_web-0"), []byte(record), 0o600); err != nil {
 		t.Fatal(err)
@@ -252,4 +259,69 @@ func TestClosedLong(t *testing.T) {
 			t.Errorf("after it is judged: %+v", found)
 		}
 	})
+}
+
+// TestDropsAreShown: the first drop by a pod and a policy is an Event, and further ones none within an hour; doctor names the policy at
+// both ends; without rules nothing is looked at.
+func TestDropsAreShown(t *testing.T) {
+	state := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		o, _ := owner(t, f, state)
+		var events []string
+		o.c.Warn = func(reason, message string) { events = append(events, reason+": "+message) }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); o.logDrops(ctx) }()
+		defer func() { cancel(); <-ended }()
+		time.Sleep(time.Hour)
+		if f.counted > 0 {
+			t.Errorf("%d looks at drops without a policy", f.counted)
+		}
+		rules := shop
+		rules.Pods = map[string][2]string{"shop/web-0": {"one", "one"}}
+		o.Set(Given{Rules: rules})
+		time.Sleep(time.Second) // not at the moment of a look
+		drop := func(src, dst string) {
+			f.counts.Total[0]++
+			f.counts.Flows = map[policy.Packet]uint64{{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Protocol: 6, Port: 80}: 1}
+			time.Sleep(2 * dropsEvery)
+		}
+		drop("10.2.0.1", "10.1.1.2")
+		if want := "MeshPolicyDropped: ingress of pod shop/web-0 is dropped by NetworkPolicy shop/p"; len(events) != 1 || !strings.HasPrefix(events[0], want) || !strings.Contains(events[0], "10.2.0.1 to 10.1.1.2, TCP port 80") {
+			t.Errorf("events %q", events)
+		}
+		drop("10.2.0.2", "10.1.1.2")
+		if len(events) != 1 {
+			t.Errorf("another flow to the pod by the same policies: %q", events)
+		}
+		drop("10.1.1.2", "10.2.0.9")
+		if len(events) != 2 || !strings.Contains(events[1], "egress of pod shop/web-0") {
+			t.Errorf("the other direction: %q", events)
+		}
+		for to, what := range map[string]string{"10.1.1.2": "ingress is isolated by shop/p and egress is isolated by shop/p", "10.2.0.9": "no NetworkPolicy of this node applies"} {
+			if got := o.Explain(netip.Addr{}, netip.MustParseAddr(to)).Text; !strings.Contains(got, what) || !strings.Contains(got, "10.1.1.2 to 10.2.0.9, TCP port 80, egress of shop/web-0 by shop/p") {
+				t.Errorf("doctor %s: %s", to, got)
+			}
+		}
+		time.Sleep(dropStays)
+		if drop("10.2.0.1", "10.1.1.2"); len(events) != 3 {
+			t.Errorf("after an hour: %q", events)
+		}
+	})
+}
+
+// TestStand: rules that another program has deleted are back at once, not with the next repair.
+func TestStand(t *testing.T) {
+	f := &fake{}
+	o, _ := owner(t, f, t.TempDir())
+	o.Set(Given{Rules: shop})
+	f.placed = policy.Placed{}
+	if o.Stand(); len(f.placed.At) > 0 {
+		t.Error("rules that stand are applied again")
+	}
+	f.gone = true
+	if o.Stand(); len(f.placed.At) == 0 || f.gone {
+		t.Error("rules that another program has deleted are not put back")
+	}
 }

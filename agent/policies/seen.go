@@ -7,8 +7,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
@@ -79,8 +80,7 @@ func flows(f InForce, counts nft.PolicyCounts) (out []control.PolicyFlow) {
 		if d == policy.Egress {
 			own = p.Src
 		}
-		protocol := map[byte]string{6: "TCP", 17: "UDP", 132: "SCTP", 1: "ICMP", 58: "ICMPv6"}[p.Protocol]
-		x := control.PolicyFlow{From: p.Src.String(), To: p.Dst.String(), Protocol: cmp.Or(protocol, strconv.Itoa(int(p.Protocol))), Port: p.Port, Packets: n,
+		x := control.PolicyFlow{From: p.Src.String(), To: p.Dst.String(), Protocol: policy.ProtocolName(p.Protocol), Port: p.Port, Packets: n,
 			Direction: directions[d], Pod: f.At[own].Pod, Policies: by}
 		if p.Protocol == 1 || p.Protocol == 58 {
 			x.Port = 0
@@ -106,16 +106,28 @@ func (o *Owner) Dropped() map[string]uint64 {
 }
 
 const (
-	// dropsEvery is how often drops are looked for, and mostDrops how many of them are logged each time.
+	// dropsEvery is how often drops are looked for where rules are in force, and mostDrops how many of them are logged each time.
 	dropsEvery = 5 * time.Second
 	mostDrops  = 5
+	// An Event names a pod and the policies that isolate it once within dropStays; eventEvery and mostEvents bound those of all.
+	dropStays  = time.Hour
+	eventEvery = time.Minute
+	mostEvents = 10
 )
 
 // logDrops logs flows that are dropped: each once while it continues.
 func (o *Owner) logDrops(ctx context.Context) {
 	var total uint64
 	logged := map[string]bool{}
+	events := firstDrops{at: map[string]time.Time{}, quota: rate.NewLimiter(rate.Every(eventEvery), mostEvents)}
 	for wake.Sleep(ctx, dropsEvery) {
+		if !o.c.Kernel.Standing() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-o.stands:
+			}
+		}
 		now := o.Dropped()
 		sum := now["ingress"] + now["egress"]
 		if sum == total {
@@ -134,6 +146,10 @@ func (o *Owner) logDrops(ctx context.Context) {
 			if logged[key] = before[key]; logged[key] {
 				continue
 			}
+			if events.first(x) {
+				o.c.Warn("MeshPolicyDropped", fmt.Sprintf("%s of pod %s is dropped by NetworkPolicy %s, which isolates it: the first packets were from %s to %s, %s port %d; "+
+					"let a policy accept that, or do nothing if it is meant", x.Direction, x.Pod, wording.List(x.Policies), x.From, x.To, x.Protocol, x.Port))
+			}
 			if logged[key] = true; len(logged) > mostDrops {
 				more++
 				continue
@@ -145,6 +161,23 @@ func (o *Owner) logDrops(ctx context.Context) {
 			o.c.Log.Info("more was dropped by NetworkPolicy: `edgemesh-agent policy` lists it", "flows", more)
 		}
 	}
+}
+
+// firstDrops knows which pods and policies an Event has named of late.
+type firstDrops struct {
+	at    map[string]time.Time
+	quota *rate.Limiter
+}
+
+// first reports whether an Event is due.
+func (f firstDrops) first(x control.PolicyFlow) bool {
+	key := fmt.Sprint(x.Pod, x.Direction, x.Policies)
+	maps.DeleteFunc(f.at, func(_ string, t time.Time) bool { return time.Since(t) >= dropStays })
+	if _, named := f.at[key]; named || !f.quota.Allow() {
+		return false
+	}
+	f.at[key] = time.Now()
+	return true
 }
 
 // Findings are what is wrong with policies.
@@ -187,12 +220,13 @@ func (o *Owner) closedLong() (out []string) {
 	return out
 }
 
-// Explain says what policies do to packets from one address to a pod's; from may be invalid: what applies to it.
+// Explain says what policies do to packets from one address to a pod's; from may be invalid: what applies to it. Of another node's pod it
+// says what policies of pods here have dropped that they sent there.
 func (o *Owner) Explain(from, to netip.Addr) findings.Finding {
 	f := o.InForce()
 	place, applies := f.At[to]
 	if !applies {
-		return findings.Okayf("policy", "no NetworkPolicy applies to %s", to)
+		return findings.Okayf("policy", "no NetworkPolicy of this node applies to %s%s", to, lately(o.Status(to.String()).Flows))
 	}
 	protocol := byte(1)
 	if to.Is6() {
@@ -210,10 +244,14 @@ func (o *Owner) Explain(from, to netip.Addr) findings.Finding {
 			parts = append(parts, directions[d]+" is isolated by "+wording.List(f.Chains[name].Policies))
 		}
 	}
-	dropped := ""
-	if all := o.Status(place.Pod).Flows; len(all) > 0 {
-		x := all[0]
-		dropped = fmt.Sprintf("; dropped within the last minute: %s to %s, %s port %d, by %s", x.From, x.To, x.Protocol, x.Port, wording.List(x.Policies))
+	return findings.Okayf("policy", "%s is %s: %s; its own node always reaches it%s", to, place.Pod, wording.List(parts), lately(o.Status(place.Pod).Flows))
+}
+
+// lately names the flow of which most packets were dropped, "" if none were.
+func lately(all []control.PolicyFlow) string {
+	if len(all) == 0 {
+		return ""
 	}
-	return findings.Okayf("policy", "%s is %s: %s; its own node always reaches it%s", to, place.Pod, wording.List(parts), dropped)
+	x := all[0]
+	return fmt.Sprintf("; dropped within the last minute: %s to %s, %s port %d, %s of %s by %s", x.From, x.To, x.Protocol, x.Port, x.Direction, x.Pod, wording.List(x.Policies))
 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -321,4 +322,20 @@ func Groups(all []Policy) []Group {
 func Protocol(name string) (number byte, known bool) {
 	number, known = protocols[name]
 	return number, known
+}
+
+// ProtocolName is what people call an IP protocol, its number if they do not.
+func ProtocolName(number byte) string {
+	for name, n := range protocols {
+		if n == number {
+			return name
+		}
+	}
+	switch number {
+	case unix.IPPROTO_ICMP:
+		return "ICMP"
+	case unix.IPPROTO_ICMPV6:
+		return "ICMPv6"
+	}
+	return strconv.Itoa(int(number))
 }

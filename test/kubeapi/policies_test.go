@@ -31,7 +31,7 @@ const (
 type enforcer struct {
 	mu    sync.Mutex
 	local map[netip.Addr]string
-	rules policy.Rules
+	rules []policy.Rules // the last ones are in force
 	live  *policyapi.Live
 }
 
@@ -44,7 +44,7 @@ func enforces(t *testing.T, a *agent, addr, pod string) *enforcer {
 		Set: func(g policies.Given) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.rules = g.Rules
+			e.rules = append(e.rules, g.Rules)
 		},
 		SetOff: func(bool) {}, Follow: func(ctx context.Context, k api.Kind, on func(kube.News)) { a.source.Follow(ctx, k, on) },
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -64,11 +64,16 @@ func (e *enforcer) run(t *testing.T) {
 func (e *enforcer) now() policy.Rules {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.rules
+	if len(e.rules) == 0 {
+		return policy.Rules{}
+	}
+	return e.rules[len(e.rules)-1]
 }
 
-func (e *enforcer) passes(from, to string) bool {
-	pass, _, _ := e.now().Place(e.local).Verdict(policy.Packet{Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr(to), Protocol: 6, Port: 80})
+func (e *enforcer) passes(from, to string) bool { return e.passesBy(e.now(), from, to) }
+
+func (e *enforcer) passesBy(rules policy.Rules, from, to string) bool {
+	pass, _, _ := rules.Place(e.local).Verdict(policy.Packet{Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr(to), Protocol: 6, Port: 80})
 	return pass
 }
 
@@ -157,6 +162,44 @@ func TestPolicies(t *testing.T) {
 	t.Logf("a restarted controller: %v", e.becomes(t, "a restarted controller catches up", "10.244.2.5", "10.244.1.5", false).Round(time.Millisecond))
 	must(t, c.Delete(defaultPolicies+"/p"))
 	e.becomes(t, "a deleted policy opens", "10.244.2.6", "10.244.1.5", true)
+}
+
+// While the API comes and goes no rules are in force that let a stranger pass, for no moment; and what changed meanwhile counts then.
+func TestPoliciesWhileTheAPIFlaps(t *testing.T) {
+	t.Parallel()
+	c := emptyCluster(t)
+	network(t, c, nil)
+	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
+	_ = c.Do(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil) // it may be there
+	startControllers(t, c, "one")
+	g := newGate(t, c)
+	a := tokenAgent(t, c, "a", g.URL)
+	e := enforces(t, a, "10.244.1.5", "default/db")
+	a.start()
+	e.run(t)
+	must(t, podIn(c, "default", "db", "a", "db", "10.244.1.5"), podIn(c, "default", "web", "b", "web", "10.244.2.5"))
+	must(t, c.Do(http.MethodPost, defaultPolicies, fromApp("p", "web"), nil))
+	e.becomes(t, "strangers are shut out", "10.244.2.6", "10.244.1.5", false)
+	e.becomes(t, "web passes", "10.244.2.5", "10.244.1.5", true)
+	e.mu.Lock()
+	before := len(e.rules)
+	e.mu.Unlock()
+	for i := range 20 {
+		g.Shut()
+		time.Sleep(time.Duration(i*13%100) * time.Millisecond)
+		g.Open()
+		time.Sleep(time.Duration(i*37%200) * time.Millisecond)
+		must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": []string{"other", "web"}[i%2], "turn": fmt.Sprint(i)}}}))
+	}
+	must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "other"}}}))
+	e.becomes(t, "the last label counts", "10.244.2.5", "10.244.1.5", false)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, rules := range e.rules[before:] {
+		if e.passesBy(rules, "10.244.2.6", "10.244.1.5") {
+			t.Errorf("rules %d of %d let a stranger pass", i, len(e.rules)-before)
+		}
+	}
 }
 
 // Without a controller a node compiles from all pods itself.

@@ -90,6 +90,17 @@ func (p *Policies) Standing() bool {
 	return p.standing
 }
 
+// Gone reports whether another program has deleted the table. It is one request where nothing else has changed either.
+func (p *Policies) Gone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.standing {
+		return false
+	}
+	table, err := find(conn(), closing.Table)
+	return table == nil && err == nil
+}
+
 // Missing returns the reason why this kernel can hold no policies, "" if it can.
 func (*Policies) Missing() string {
 	if _, err := conn().ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
