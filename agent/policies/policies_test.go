@@ -311,7 +311,7 @@ func TestDropsAreShown(t *testing.T) {
 	})
 }
 
-// TestStand: rules that another program has deleted are back at once, not with the next repair.
+// TestStand: rules that another program has deleted are back immediately, not with the next repair.
 func TestStand(t *testing.T) {
 	f := &fake{}
 	o, _ := owner(t, f, t.TempDir())

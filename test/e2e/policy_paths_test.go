@@ -117,7 +117,7 @@ func translate(t *testing.T, n *lab.Node, chain string, from, to netip.Addr) {
 		netip.AddrPortFrom(to, lab.ServePort))))
 }
 
-// judge checks all that the policy allows, and what it does not, all at once.
+// judge checks all that the policy allows, and what it does not, all at the same time.
 func (j *judged) judge(t *testing.T, path string) {
 	t.Helper()
 	var all sync.WaitGroup
