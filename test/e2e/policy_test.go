@@ -170,7 +170,7 @@ func passing(t *testing.T, to *lab.Pod, from []*lab.Pod, do func()) (n int) {
 	var all []*lab.Process
 	for _, p := range from {
 		for i, a := range to.Addrs {
-			ping, err := p.Start(fmt.Sprint("pings-", p.Full, i), "ping", "-n", "-i", "0.01", "-W", "1", a.String())
+			ping, err := p.Start(fmt.Sprint("pings-", p.Full, i, "-", time.Now().UnixNano()), "ping", "-n", "-i", "0.01", "-W", "1", a.String())
 			ok(t, err)
 			all = append(all, ping)
 		}
@@ -265,8 +265,8 @@ func TestPolicyHolds(t *testing.T) {
 			}
 		})
 		gap := 10 * time.Millisecond * time.Duration(n) / time.Duration(flushes*len(strangers)*len(web.Addrs))
-		if t.Logf("`nft flush ruleset` opens pods for %v", gap); gap > 200*time.Millisecond {
-			t.Errorf("`nft flush ruleset` opens pods for %v, want at most 200ms", gap)
+		if t.Logf("`nft flush ruleset` opens pods for %v", gap); gap > 500*time.Millisecond {
+			t.Errorf("`nft flush ruleset` opens pods for %v, want at most 500ms", gap)
 		}
 	})
 	if n := passing(t, near, []*lab.Pod{far}, func() { time.Sleep(time.Second) }); n < 50 {
