@@ -172,6 +172,44 @@ func TestManyRelays(t *testing.T) {
 	}
 }
 
+// TestAllRelaysRestart restarts all relays of two nodes that have never met, at the same time. The full suite has them also lose power:
+// no connection is closed then, and nodes find it out when they keep one alive.
+func TestAllRelaysRestart(t *testing.T) {
+	beside(t)
+	p := newRelayedPair(t, 2)
+	most := 62 * time.Second // of relays that lost power: one keep-alive interval, and a dial
+	back := func(how string) {
+		start := time.Now()
+		for _, r := range p.lab.Relays {
+			ok(t, r.Start())
+		}
+		ok(t, lab.Until(within(t, most+10*time.Second), 50*time.Millisecond, func() error {
+			return tryCurl(t.Context(), p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), time.Second)
+		}))
+		if took := time.Since(start); took > most {
+			t.Errorf("%s: the peer is reached after %v, want at most %v", how, took, most)
+		} else {
+			t.Logf("%s: the peer is reached after %v", how, took)
+		}
+	}
+	if full() {
+		for _, r := range p.lab.Relays {
+			ok(t, r.Script("ip link set wan0 down"))
+			r.Process.Kill()
+		}
+		time.Sleep(time.Second) // what the kernel still had to send is lost
+		for _, r := range p.lab.Relays {
+			ok(t, r.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
+		}
+		back("relays without power")
+		time.Sleep(2 * time.Minute) // let go
+	}
+	for _, r := range p.lab.Relays {
+		r.Process.Kill()
+	}
+	back("relays killed")
+}
+
 // TestBadRelays lists relays that are of no use beside one that is: each says why, in
 // status and doctor, and none is in the way.
 func TestBadRelays(t *testing.T) {

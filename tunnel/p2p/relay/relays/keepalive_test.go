@@ -28,6 +28,8 @@ type router struct {
 	conns   map[peer.ID]*keptConn
 	keep    *keepAlives
 	ended   int
+	away    time.Duration // for how long no relay has reached the node
+	longest time.Duration // that
 }
 
 type keptConn struct {
@@ -98,7 +100,10 @@ func (r *router) run(d time.Duration) {
 				r.again(id, silence)
 			}
 		}
-		if dead > 1 && !r.lies {
+		if r.away += time.Second; dead < len(r.conns) {
+			r.away = 0
+		}
+		if r.longest = max(r.longest, r.away); dead > 1 && !r.lies {
 			r.t.Errorf("after %v no relay can reach this node", r.now)
 		}
 		if r.now%keepLook == 0 {
@@ -148,6 +153,28 @@ func TestKeepAliveShrinks(t *testing.T) {
 	r.forgets = time.Hour
 	if r.run(keepAgain + time.Hour); r.keep.safe(r.now) != MostSilence {
 		t.Errorf("%v a day later", r.keep.safe(r.now))
+	}
+}
+
+// Behind a NAT that kept connections when that was tried, and forgets them at night, the node is reached again within one keep-alive
+// interval each time, and each loss shortens the interval, until it holds.
+func TestKeepAliveLies(t *testing.T) {
+	for _, resets := range []bool{false, true} {
+		for _, forgets := range []time.Duration{30 * time.Second, 50 * time.Second, 90 * time.Second, 108 * time.Second} {
+			r := newRouter(t, 2, time.Hour, resets)
+			r.run(time.Hour)
+			if got := r.keep.safe(r.now); got != MostSilence {
+				t.Fatalf("%v by day", got)
+			}
+			r.forgets, r.lies = forgets, true
+			if r.run(6 * time.Hour); r.longest > MostSilence {
+				t.Errorf("NAT of %v, resets %v: not reached for %v", forgets, resets, r.longest)
+			}
+			if got := r.keep.safe(r.now); got >= forgets || r.ended > 2*4 {
+				t.Errorf("NAT of %v, resets %v: %v after %d lost connections", forgets, resets, got, r.ended)
+			}
+			t.Logf("NAT of %v, resets %v: not reached for at most %v, %d connections lost", forgets, resets, r.longest, r.ended)
+		}
 	}
 }
 
