@@ -9,8 +9,8 @@ import (
 var (
 	// WellKnown is the prefix of networks that name none of their own (RFC 6052, section 2.1).
 	WellKnown = netip.MustParsePrefix("64:ff9b::/96") //nolint:gochecknoglobals // a constant
-	// localUse has prefixes of networks that translate private addresses, too (RFC 8215); most have 96 bits.
-	localUse = netip.MustParsePrefix("64:ff9b:1::/48") //nolint:gochecknoglobals // a constant
+	// LocalUse has prefixes of networks that translate private addresses, too (RFC 8215); most have 96 bits.
+	LocalUse = netip.MustParsePrefix("64:ff9b:1::/48") //nolint:gochecknoglobals // a constant
 	// lengths are those of prefixes, by the code of RFC 8781.
 	lengths = [...]int{96, 64, 56, 48, 40, 32} //nolint:gochecknoglobals // a constant
 
@@ -61,11 +61,8 @@ func Inside(a netip.Addr) netip.Addr {
 		return a
 	}
 	plain := a.WithZone("")
-	all := []netip.Prefix{WellKnown}
-	if p := known.Load(); p != nil {
-		all = append(all, *p...)
-	}
-	if localUse.Contains(plain) {
+	all := through()
+	if LocalUse.Contains(plain) {
 		all = append(all, netip.PrefixFrom(plain, 96).Masked())
 	}
 	for _, p := range all {
@@ -74,6 +71,27 @@ func Inside(a netip.Addr) netip.Addr {
 		}
 	}
 	return a
+}
+
+// through are the prefixes that Inside sees through, apart from those in LocalUse.
+func through() []netip.Prefix {
+	all := []netip.Prefix{WellKnown}
+	if p := known.Load(); p != nil {
+		all = append(all, *p...)
+	}
+	return all
+}
+
+// Behind are the prefixes whose addresses lead to v4's hosts, by what Inside sees through, apart from those in LocalUse.
+func Behind(v4 netip.Prefix) (out []netip.Prefix) {
+	for _, p := range through() {
+		bits := p.Bits() + v4.Bits()
+		if p.Bits() <= 64 && bits > 64 { // octet 8
+			bits += 8
+		}
+		out = append(out, netip.PrefixFrom(Embed(p, v4.Masked().Addr()), bits))
+	}
+	return out
 }
 
 // learn adds a prefix to those that Inside sees through.

@@ -58,6 +58,32 @@ func TestInside(t *testing.T) {
 	}
 }
 
+// Behind's prefixes hold what Inside finds v4's hosts in, and nothing else.
+func TestBehind(t *testing.T) {
+	old := known.Load()
+	defer known.Store(old)
+	known.Store(nil)
+	learned := []string{"2a00:32::/32", "2a00:40:100::/40", "2a00:48::/48", "2a00:56:1:100::/56", "2a00:64::/64", "2a00:96::/96"}
+	for _, p := range learned {
+		learn(netip.MustParsePrefix(p))
+	}
+	for _, v4 := range []string{"10.0.0.0/8", "100.64.0.0/10", "192.0.2.33/32", "0.0.0.0/0", "172.16.0.0/12"} {
+		p := netip.MustParsePrefix(v4)
+		behind := Behind(p)
+		for i, at := range through() {
+			for _, a := range []string{"10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.9.9", "100.128.0.1", "192.0.2.33", "192.0.2.34", "172.31.1.1", "172.32.1.1"} {
+				host := netip.MustParseAddr(a)
+				if got := behind[i].Contains(Embed(at, host)); got != p.Contains(host) {
+					t.Errorf("%s behind %s: %s has %s: %v", v4, at, behind[i], a, got)
+				}
+			}
+		}
+		if len(behind) != 1+len(learned) {
+			t.Errorf("%v", behind)
+		}
+	}
+}
+
 func TestByNames(t *testing.T) {
 	for answer, want := range map[string]string{
 		"64:ff9b::192.0.0.170":               "64:ff9b::/96",

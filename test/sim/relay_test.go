@@ -120,6 +120,14 @@ func relayWith(t *testing.T, n int) {
 		say("%s, %d kB a member; %s", now, (now["VmRSS"]-empty["VmRSS"])/n, r.metric(t, "go_goroutines", "go_memstats_heap_inuse_bytes", "go_memstats_stack_inuse_bytes", "process_open_fds"))
 	}
 	idle()
+	if full() { // longer than a multiplexer's pings would bear: agents send none
+		_ = r.c.Process.Signal(syscall.SIGSTOP)
+		time.Sleep(50 * time.Second)
+		_ = r.c.Process.Signal(syscall.SIGCONT)
+	}
+	if err := reserved(); err != nil {
+		t.Errorf("reservations lost while nothing happened, or while the relay stood still: %v", err)
+	}
 	circuits(t, h, r, say)
 
 	for _, how := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {

@@ -63,6 +63,9 @@ func accessWords(f plan.Family) map[string][]string {
 	for _, p := range f.Access.Deny {
 		words["denied"] = append(words["denied"], p.String())
 	}
+	for _, m := range f.Access.Inside {
+		words["denied"] = append(words["denied"], m.String())
+	}
 	if len(f.Access.Deny) > 0 {
 		words["deny"] = []string{""}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nat64"
 )
 
 // Access is one family's part in mesh.Access.
@@ -14,6 +15,7 @@ type Access struct {
 	Nodes  []Match         // the addresses of those who do all the same
 	Ports  []mesh.HostPort // open to everyone
 	Deny   []netip.Prefix  // what pods do not reach through this node
+	Inside []Match         // likewise: what leads to IPv4 addresses of Deny's through NAT64
 }
 
 // Match are the addresses that are Addr where Mask has ones. It is written like a prefix, Addr/Mask.
@@ -30,6 +32,12 @@ func accessOf(w mesh.Host, f Family) Access {
 		return Access{}
 	}
 	out := Access{Deny: ofVersion(w.Access.PodDenyCIDRs, f.V6)}
+	if f.V6 {
+		for _, p := range ofVersion(w.Access.PodDenyCIDRs, false) {
+			out.Deny = append(out.Deny, nat64.Behind(p)...)
+			out.Inside = append(out.Inside, insideLocalUse(p))
+		}
+	}
 	switch w.Access.HostAccess {
 	case mesh.HostNone:
 		out.Closed = true
@@ -40,6 +48,14 @@ func accessOf(w mesh.Host, f Family) Access {
 		out.Ports = w.Access.HostPorts
 	}
 	return out
+}
+
+// insideLocalUse matches what leads to hosts of an IPv4 prefix through any prefix of 96 bits in nat64.LocalUse.
+func insideLocalUse(v4 netip.Prefix) Match {
+	low := netip.PrefixFrom(netip.IPv6Unspecified(), 96)
+	or := func(x, y byte) byte { return x | y }
+	mask := combine(maskOf(nat64.LocalUse.Addr(), nat64.LocalUse.Bits()), nat64.Embed(low, maskOf(v4.Addr(), v4.Bits())), or)
+	return Match{Addr: combine(nat64.LocalUse.Addr(), nat64.Embed(low, v4.Addr()), or), Mask: mask}
 }
 
 // forwardOf leaves out what is of the cluster's own ranges: those may not come from outside.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"edgemesh/internal/membership/mesh"
@@ -63,5 +64,26 @@ func TestGatewaysOfMatchNoPod(t *testing.T) {
 				t.Fatalf("seed %d: %s of %s matches: %v; matches %v", seed, a, b, is, matches)
 			}
 		}
+	}
+}
+
+// What pods may not reach over IPv4 they do not reach through NAT64 either.
+func TestDenyThroughNAT64(t *testing.T) {
+	deny := cidrs("10.0.0.0/8", "169.254.169.254/32", "fd00:ec2::254/128")
+	got := accessOf(mesh.Host{Access: mesh.Access{PodDenyCIDRs: deny}}, Family{V6: true, Wanted: true})
+	denied := func(a netip.Addr) bool {
+		return slices.ContainsFunc(got.Deny, func(p netip.Prefix) bool { return p.Contains(a) }) ||
+			slices.ContainsFunc(got.Inside, func(m Match) bool { return m.has(a) })
+	}
+	for a, want := range map[string]bool{
+		"64:ff9b::10.1.2.3": true, "64:ff9b::169.254.169.254": true, "fd00:ec2::254": true, "64:ff9b:1::10.1.2.3": true, "64:ff9b:1:2:3:4:10.1.2.3": true,
+		"64:ff9b::11.1.2.3": false, "64:ff9b::169.254.169.253": false, "fd00:ec2::253": false, "64:ff9b:1:2:3:4:11.1.2.3": false, "2001:db8::10.1.2.3": false,
+	} {
+		if denied(netip.MustParseAddr(a)) != want {
+			t.Errorf("%s denied: %v; %v %v", a, !want, got.Deny, got.Inside)
+		}
+	}
+	if v4 := accessOf(mesh.Host{Access: mesh.Access{PodDenyCIDRs: deny}}, Family{Wanted: true}); len(v4.Deny) != 2 || len(v4.Inside) != 0 {
+		t.Errorf("over IPv4: %+v", v4)
 	}
 }

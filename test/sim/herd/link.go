@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/util"
@@ -18,6 +19,8 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"edgemesh/tunnel/p2p/base/conns"
+	"edgemesh/tunnel/p2p/base/mux"
+	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -93,7 +96,9 @@ func (m *Member) dialTCP(ctx context.Context, r Relay) (*link, error) {
 		c.Close()
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
-	y, err := identity.Muxer().NewConn(s, false, nil)
+	// As agents do: the kernel keeps the connection alive, so a relay that stands still loses nobody.
+	socket.KeepAlive(raw, time.Minute)
+	y, err := identity.Muxer().Quiet(func(peer.ID, net.Addr) time.Duration { return mux.KernelKeepAlive }).NewConn(s, false, &network.NullScope{})
 	if err != nil {
 		s.Close()
 		return nil, err
