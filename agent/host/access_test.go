@@ -244,6 +244,12 @@ func TestPodDeny(t *testing.T) {
 					run(t, "ip route add "+metadata+" dev up0")
 				}
 				l.in(l.lan, func() { run(t, "ip addr add "+metadata+" dev lan0 "+nodad(v)) })
+				if name == "IPv6" { // hosts of IPv4, as NAT64 shows them
+					run(t, "ip -6 route add 64:ff9b::/32 dev up0")
+					l.in(l.lan, func() {
+						run(t, "ip addr add 64:ff9b::10.9.9.9 dev lan0 nodad\nip addr add 64:ff9b:1:2:3:4:10.9.9.9 dev lan0 nodad\nip addr add 64:ff9b::11.9.9.9 dev lan0 nodad")
+					})
+				}
 				a, b := l.listen(l.podA, v.podA, serverPort), l.listen(l.podB, v.podB, serverPort)
 				server, lan := l.listen(l.lan, metadata, serverPort), l.listen(l.lan, v.lanHost, serverPort)
 				node, uplink := l.listen(l.node, anyOf(v), 0), l.listen(l.node, v.nodeLAN, closedPort)
@@ -286,6 +292,13 @@ func TestPodDeny(t *testing.T) {
 				}
 				mustSet(t, l.host, w)
 				deny("site", func() { say(a, "denied", v.lanHost, serverPort) })
+				if name == "IPv6" {
+					deny("a denied IPv4 host through NAT64", func() { say(a, "denied", "64:ff9b::10.9.9.9", serverPort) })
+					deny("likewise, a prefix for local use", func() { say(a, "denied", "64:ff9b:1:2:3:4:10.9.9.9", serverPort) })
+					other := l.listen(l.lan, "64:ff9b::11.9.9.9", serverPort)
+					say(a, "another one", "64:ff9b::11.9.9.9", serverPort)
+					l.receive(other, "another one")
+				}
 				if name == "IPv4" {
 					deny("the node's address in the site", func() { say(a, "denied", v.nodeLAN, serverPort) })
 					deny("that address for a far pod", func() { far(servicePort+1, "denied") })
