@@ -202,7 +202,7 @@ func TestAllRelaysRestart(t *testing.T) {
 			ok(t, r.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
 		}
 		back("relays without power")
-		time.Sleep(2 * time.Minute) // let go
+		time.Sleep(2 * time.Minute) // until the pair is idle
 	}
 	for _, r := range p.lab.Relays {
 		r.Process.Kill()
