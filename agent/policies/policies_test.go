@@ -304,6 +304,10 @@ func TestDropsAreShown(t *testing.T) {
 				t.Errorf("doctor %s: %s", to, got)
 			}
 		}
+		f.counts.Flows[policy.Packet{Src: netip.MustParseAddr("10.2.0.9"), Dst: netip.MustParseAddr("10.1.1.2"), Protocol: 6, Port: 80}] = 9
+		if got := o.Explain(netip.Addr{}, netip.MustParseAddr("10.2.0.9")).Text; !strings.Contains(got, "10.1.1.2 to 10.2.0.9") {
+			t.Errorf("doctor names what comes from there, and not what is sent there: %s", got)
+		}
 		time.Sleep(dropStays)
 		if drop("10.2.0.1", "10.1.1.2"); len(events) != 3 {
 			t.Errorf("after an hour: %q", events)

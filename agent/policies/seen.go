@@ -226,7 +226,8 @@ func (o *Owner) Explain(from, to netip.Addr) findings.Finding {
 	f := o.InForce()
 	place, applies := f.At[to]
 	if !applies {
-		return findings.Okayf("policy", "no NetworkPolicy of this node applies to %s%s", to, lately(o.Status(to.String()).Flows))
+		sent := slices.DeleteFunc(o.Status(to.String()).Flows, func(x control.PolicyFlow) bool { return x.To != to.String() })
+		return findings.Okayf("policy", "no NetworkPolicy of this node applies to %s%s", to, lately(sent))
 	}
 	protocol := byte(1)
 	if to.Is6() {

@@ -80,6 +80,23 @@ func TestPolicy(t *testing.T) {
 	out, _, err := n1.AgentCommand(t.Context(), "policy", "default/web", "--runtime-dir", n1.Config.RuntimeDir)
 	ok(t, err)
 	contains(t, out, file, "ingress: isolated by default/only-near", "accepted by default/only-near:", far.IP4().String()+" to "+web.IP4().String()+", TCP port 9376")
+	t.Run("Shown", func(t *testing.T) {
+		slow(t)
+		captured := make(chan string, 1)
+		go func() {
+			out, more, err := n1.AgentCommand(t.Context(), "capture", "--pod", web.IP4().String(), "--duration", "3s", "--runtime-dir", n1.Config.RuntimeDir)
+			captured <- fmt.Sprint(out, more, err)
+		}()
+		time.Sleep(500 * time.Millisecond)
+		noAnswer(t, far.NS, web.IP4(), "over the tunnel")
+		noAnswer(t, web.NS, far.IP4(), "egress over the tunnel")
+		contains(t, <-captured, "TCP, 60 bytes  [peer edge-2, path ", ", dropped here by NetworkPolicy default/only-near]",
+			fmt.Sprintf("never sent: %s to %s, TCP port 9376, ", web.IP4(), far.IP4()), "dropped by NetworkPolicy default/only-near")
+		there, _, _ := n2.AgentCommand(t.Context(), "doctor", web.IP4().String(), "--runtime-dir", n2.Config.RuntimeDir)
+		contains(t, there, "ingress is isolated by default/only-near, and none of them accepts that")
+		here, _, _ := n1.AgentCommand(t.Context(), "doctor", far.IP4().String(), "--runtime-dir", n1.Config.RuntimeDir)
+		contains(t, here, fmt.Sprintf("dropped within the last minute: %s to %s, TCP port 9376, egress of default/web by default/only-near", web.IP4(), far.IP4()))
+	})
 	t.Run("Broken", func(t *testing.T) {
 		slow(t)
 		ok(t, lab.ReplaceFile(file, "kind: NetworkPolicy\nmetadata: {namespace: default, name: typo}\nspec: {ingres: []}\n"))
@@ -235,8 +252,8 @@ func TestPolicyHolds(t *testing.T) {
 	})
 	t.Run("Reload", func(t *testing.T) {
 		against(t, web, strangers, func() {
-			for i := range 10 {
-				ok(t, lab.ReplaceFile(file, policies+strings.Repeat("# again\n", i%2)))
+			for i := range 12 {
+				ok(t, lab.ReplaceFile(file, []string{policies, "kind: Broken\n", policies + strings.ReplaceAll(onlyNear, "only-near", "too")}[i%3]))
 				time.Sleep(500 * time.Millisecond)
 			}
 		})
