@@ -63,8 +63,8 @@ while [ $# -gt 0 ]; do
 done
 if [ ${#cidrs[@]} = 0 ]; then usage >&2; exit 2; fi
 
-# Before 1.30 nothing would keep one node from writing another's objects.
-least=30
+# Before 1.28 nothing would keep one node from writing another's objects.
+least=28
 version=$(kubectl get --raw /version | tr -d ' \n')
 minor=$(sed -n 's/.*"minor":"\([0-9]*\).*/\1/p' <<<"$version")
 case $version in *'"major":"1"'*) ;; *) minor='' ;; esac

@@ -14,6 +14,8 @@
 //	deputy.go       what it writes for them
 //	map.go          a map of all members, in this pod
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
+//	webhook.go      judges who writes what, on Kubernetes 1.28 and 1.29
+//	certificate.go  has the API server trust that
 //	journal.go      Events about who joins, leaves, is banned or has another key
 //	watch.go        which of its loops are watched
 //	metrics.go      what is counted; serves /metrics, /healthz, /readyz
@@ -59,6 +61,7 @@ type Config struct {
 	JoinSecretFile string
 	Sight          Sight // zero: DefaultSight
 
+	Webhook        string // HOST:PORT where it serves the API server's admission webhooks, "" = off
 	MetricsAddress string // HOST:PORT, "" = off
 	Version        string
 	Log            *slog.Logger
@@ -103,6 +106,13 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("%w: --metrics-address: %w; free the port, set another one, or \"\" for none", ErrConfig, err)
 		}
 		defer endpoint.Serve(l, endpoint.Handler(m.registry, dog.Healthy, m.ready), cfg.Log)()
+	}
+	if cfg.Webhook != "" {
+		stop, err := guard(ctx, cfg, c, m)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	dog.Ready("taking part in the election of a leader")

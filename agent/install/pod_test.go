@@ -226,7 +226,7 @@ func TestRuntimesDirectories(t *testing.T) {
 
 // A cluster that is too old is refused before anything is written; one that cannot be reached is not.
 func TestOldCluster(t *testing.T) {
-	for version, refused := range map[string]bool{"v1.29.6": true, "v1.35.4": false, "": false} {
+	for version, refused := range map[string]bool{"v1.27.6": true, "v1.35.4": false, "": false} {
 		t.Run(version, func(t *testing.T) {
 			b := newBox(t, Systemd)
 			b.kubeconfig(kubeadm.kubeconfig, "token: t")

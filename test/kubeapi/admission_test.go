@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/kubeapi"
 )
@@ -127,6 +129,7 @@ func (a as) wants(t *testing.T, requests ...request) {
 const (
 	meshNodesPath = kubeapi.Group + "meshnodes"
 	podBlocksPath = kubeapi.Group + "podblocks"
+	networkPath   = kubeapi.Group + "podnetworks/cluster"
 	nodesPath     = "/api/v1/nodes"
 	rotation      = "network.edgemesh.io/rotate-from" // the annotation by which another key is allowed
 
@@ -284,7 +287,13 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 	a, b := login(t, c, "a", "a-token.conf"), login(t, c, "b", "b-cert.conf")
 	for i, who := range []as{a, b} {
 		who.wants(t, meshNodeRequests(t, who.name, id)...)
-		who.wants(t, blockRequests(who.name, i+1)...)
+		blocks := blockRequests(who.name, i+1)
+		if c.Loose() { // agents ignore these (internal/membership/kube TestResolve, TestSplitBlocks)
+			blocks = slices.DeleteFunc(blocks, func(r request) bool {
+				return strings.Contains(r.what, "not aligned") || strings.Contains(r.what, "another way") || strings.Contains(r.what, "outside")
+			})
+		}
+		who.wants(t, blocks...)
 		who.wants(t, nodeRequests(who.name)...)
 		must(t, c.Delete(podBlocksPath+"/"+ownBlock6(i+1)))
 	}
@@ -324,7 +333,7 @@ func TestNodesGroupWithoutANode(t *testing.T) {
 		patch("a MeshNode's labels", meshNodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).
 			refused(forbidden, "names no node"),
 		patch("a MeshNode's key", meshNodesPath+"/a", `{"spec":{"peerID":"`+newPeerID(t)+`"}}`).
-			refused(forbidden, "denied request"), // two policies do, and either is told
+			refused(forbidden, "denied "), // two policies do, and either is told
 		patch("a MeshNode's status", meshNodesPath+"/a/status", `{"status":{"agentVersion":"v9"}}`).
 			refused(forbidden, "names no node"),
 		post("a block", podBlocksPath, podBlockJSON("10-244-9-0-24", "10.244.9.0/24", "a")).
@@ -389,11 +398,11 @@ func TestNetworkSchema(t *testing.T) {
 		"wan not canonical": {map[string]any{
 			"podCIDRs": []string{"fd00::/48"},
 			"wanCIDRs": []string{"fd01:0::/48"},
-		}, "fd01:0::/48: not a CIDR in canonical form"},
+		}, "a CIDR in canonical form"},
 		"LAN public": {map[string]any{
 			"podCIDRs": []string{"10.244.0.0/16"},
 			"lan":      map[string]any{"trusted": []string{"8.8.8.0/24"}},
-		}, "lan.trusted is not inside a private range"},
+		}, "not inside a private range"},
 		"LAN of a provider": {map[string]any{
 			"podCIDRs": []string{"10.244.0.0/16"},
 			"lan":      map[string]any{"trusted": []string{"2001::/16"}},
@@ -431,7 +440,13 @@ func TestNetworkSchema(t *testing.T) {
 			"relays":   []string{good + "/p2p-circuit"},
 		}, "relays[0]"},
 	} {
-		if err := c.CreateNetwork(x.spec); err == nil || !strings.Contains(err.Error(), x.says) {
+		err := c.CreateNetwork(x.spec)
+		if err == nil && c.Loose() { // the agents refuse it
+			var n api.PodNetwork
+			must(t, c.Do(http.MethodGet, networkPath, nil, &n), c.Delete(networkPath))
+			_, err = kube.ReadNetwork(&n)
+		}
+		if err == nil || !strings.Contains(err.Error(), x.says) {
 			t.Errorf("%s: %v, want a refusal with %q", name, err, x.says)
 		}
 	}

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -34,15 +35,19 @@ type Cluster struct {
 	Dir  string // everything it writes, logs among it
 	Bin  string // programs
 	Root string // of the source tree
-	// Version is the API server's, such as v1.35.4: EDGEMESH_K8S_VERSION chooses another one.
+	// Version is the one that the chart is rendered for. It is the API server's, which EDGEMESH_K8S_VERSION chooses (v1.35.4), unless
+	// EDGEMESH_K8S_CHART names another one: that is a cluster whose control plane was upgraded before the chart.
 	Version string
+	// Guard serves the webhook of an API server without policies (1.28, 1.29) at HOST:PORT until stop is called; Install needs it there.
+	Guard func(kubeconfig, address string) (stop func(), err error)
 
 	pki       *pki
-	ports     [3]int // API, etcd client, etcd peer
+	ports     [4]int // API, etcd client, etcd peer, webhook
 	etcd, api *process
 	admin     *http.Client
 
 	controllers, scheduler *process
+	unguard                func() // nil: no webhook is served
 }
 
 // New starts a cluster in dir. Stop it also when New failed.
@@ -82,14 +87,14 @@ func New(dir string) (*Cluster, error) {
 	}
 	var v struct{ GitVersion string }
 	err = c.Do(http.MethodGet, "/version", nil, &v)
-	c.Version = v.GitVersion
+	c.Version = cmp.Or(os.Getenv("EDGEMESH_K8S_CHART"), v.GitVersion)
 	return c, err
 }
 
 // freePorts finds ports that are free now. They are below those that the kernel gives to
 // connections (ip_local_port_range, from 32768): nobody's connection takes one while its
 // server is down.
-func freePorts() (ports [3]int, err error) {
+func freePorts() (ports [4]int, err error) {
 	const first, last, tries = 20000, 31999, 100
 	for i := range ports {
 		var l net.Listener
@@ -215,6 +220,9 @@ func (c *Cluster) StopControllers() { c.controllers.kill() }
 
 // Stop ends everything.
 func (c *Cluster) Stop() {
+	if c.unguard != nil {
+		c.unguard()
+	}
 	if c.controllers != nil {
 		c.StopControllers()
 	}

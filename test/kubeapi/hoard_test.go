@@ -270,7 +270,7 @@ func TestControllersRights(t *testing.T) {
 		remove("to delete a MeshNode", meshNodesPath+"/a").refused(forbidden, ""),
 		patch("a Node", nodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).refused(forbidden, ""),
 		patch("another Lease", strings.Replace(leasePath, "edgemesh-controller", "other", 1), `{"spec":{}}`).refused(forbidden, ""),
-		post("a Secret", secretsPath, secretJSON("edgemesh-controller", "Opaque")).refused(forbidden, ""))
+		post("a Secret", secretsPath, secretJSON("x", "Opaque")).refused(forbidden, ""))
 }
 
 const (

@@ -30,7 +30,40 @@ func (c *Cluster) Install() error {
 	if err := c.apply("", "rbac.yaml", "policy.yaml"); err != nil {
 		return err
 	}
+	if c.Old() {
+		if err := c.guard(); err != nil {
+			return fmt.Errorf("webhook: %w", err)
+		}
+	}
 	return c.awaitPolicies()
+}
+
+// Old says that the API server has no ValidatingAdmissionPolicies: webhooks guard our objects.
+func (c *Cluster) Old() bool { return c.Before("1.30.0") }
+
+// Loose says that the API server cannot check ranges: agents do.
+func (c *Cluster) Loose() bool { return c.Before("1.31.0") && !c.Old() }
+
+// Before says that the cluster is older than that version.
+func (c *Cluster) Before(v string) bool {
+	have, err := version.ParseGeneric(c.Version)
+	return err == nil && have.LessThan(version.MustParseGeneric(v))
+}
+
+// guard has a webhook served as the controller's account.
+func (c *Cluster) guard() (err error) {
+	if c.unguard != nil {
+		return nil
+	}
+	if err := c.apply("controller.enabled", "webhook.yaml"); err != nil {
+		return err
+	}
+	token, address := filepath.Join(c.Dir, "webhook.token"), fmt.Sprintf("127.0.0.1:%d", c.ports[3])
+	if err := errors.Join(c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("webhook.conf", token, c.URL)); err != nil {
+		return err
+	}
+	c.unguard, err = c.Guard(filepath.Join(c.Dir, "webhook.conf"), address)
+	return err
 }
 
 // AwaitCRDs waits until our CRDs are served. kubectl wait does not wait for the conditions of one that has none yet: it
@@ -93,7 +126,9 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 		}
 		doc.WriteString("\n---\n")
 	}
-	_, err = c.KubectlStdin(doc.String(), "apply", "-f", "-")
+	// No kube-proxy is here that would lead to the Service.
+	text = []byte(strings.ReplaceAll(doc.String(), "service: {name: edgemesh-webhook, namespace: "+Namespace+"}", fmt.Sprintf("url: 'https://127.0.0.1:%d/'", c.ports[3])))
+	_, err = c.KubectlStdin(string(text), "apply", "-f", "-")
 	return err
 }
 

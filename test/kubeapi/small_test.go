@@ -41,6 +41,9 @@ func TestMeshNodeStaysSmall(t *testing.T) {
 		"deep fields":        `"f:spec":{"f:a":{"f:b":{"f:c":{"f:d":{}}}}}`,
 		"many fields":        `"f:spec":{"f:a":{"f:x":{` + manyFields(500) + `}}}`,
 	} {
+		if c.Old() && (what == "escaped characters" || what == "deep fields") {
+			continue // a webhook counts bytes, and these are few
+		}
 		a.wants(t, patch(what+" in managedFields", meshNodesPath+"/a", byHand(fields)).refused(forbidden, "under few names"))
 	}
 	a.wants(t, patch("managedFields as they are", meshNodesPath+"/a?dryRun=All", byHand(`"f:spec":{"f:peerID":{}}`)))

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +14,7 @@ import (
 // Old clusters are refused by the chart and by the script, with the reason.
 func TestOldKubernetes(t *testing.T) {
 	helm := tool(t, "helm")
-	for version, taken := range map[string]bool{"v1.28.15": false, "v1.29.6+k3s1": false, "v1.30.14": true, "v" + client.MinVersion: true, "v1.35.4": true} {
+	for version, taken := range map[string]bool{"v1.27.16": false, "v1.26.6+k3s1": false, "v1.28.15": true, "v1.29.14+k3s1": true, "v1.30.14": true, "v" + client.MinVersion: true, "v1.35.4": true} {
 		t.Run(version, func(t *testing.T) {
 			if (client.TooOld(version) == nil) != taken {
 				t.Errorf("agent: %v", client.TooOld(version))
@@ -27,12 +28,40 @@ func TestOldKubernetes(t *testing.T) {
 	}
 }
 
+// Each version gets what its API server knows, and 1.28 and 1.29 are not left without a guard.
+func TestGuards(t *testing.T) {
+	helm := tool(t, "helm")
+	for version, want := range map[string]string{
+		"v1.28.15": "webhooks 6, policies 0, of ranges 0, controllers that serve 1", "v1.29.14": "webhooks 6, policies 0, of ranges 0, controllers that serve 1",
+		"v1.30.14": "webhooks 0, policies 9, of ranges 0, controllers that serve 0", "v1.31.0": "webhooks 0, policies 10, of ranges 11, controllers that serve 0",
+		"v1.35.4": "webhooks 0, policies 10, of ranges 11, controllers that serve 0",
+	} {
+		out, err := command(t, helm, append([]string{"template", "x", chart, "--kube-version", version}, must()...)...)
+		if err != nil {
+			t.Errorf("%s: %v", version, err)
+			continue
+		}
+		got := fmt.Sprintf("webhooks %d, policies %d, of ranges %d, controllers that serve %d", strings.Count(out, "admissionReviewVersions"),
+			strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, "containsCIDR("), strings.Count(out, "--webhook=:9472"))
+		if got != want {
+			t.Errorf("%s: %s, want %s", version, got, want)
+		}
+	}
+	alone := append([]string{"template", "x", chart, "--kube-version", "v1.29.14", "--set", "controller.enabled=false"}, must()...)
+	if _, err := command(t, helm, alone...); err == nil || !strings.Contains(err.Error(), "podNetwork.trustedNodes") {
+		t.Errorf("no controller and no policies: %v", err)
+	}
+	if out, err := command(t, helm, append(alone, "--set", "podNetwork.trustedNodes=true")...); err != nil || !strings.Contains(out, "trustedNodes: true") {
+		t.Errorf("trusted nodes: %v", err)
+	}
+}
+
 func refused(t *testing.T, who string, err error, taken bool, version string) {
 	t.Helper()
 	switch {
 	case taken && err != nil:
 		t.Errorf("%s: %v", who, err)
-	case !taken && (err == nil || !strings.Contains(err.Error(), "Kubernetes "+version+", EdgeMesh needs 1.30") || !strings.Contains(err.Error(), "Upgrade the cluster")):
+	case !taken && (err == nil || !strings.Contains(err.Error(), "Kubernetes "+version+", EdgeMesh needs 1.28") || !strings.Contains(err.Error(), "Upgrade the cluster")):
 		t.Errorf("%s does not refuse, or does not say why: %v", who, err)
 	}
 }

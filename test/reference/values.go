@@ -14,7 +14,7 @@ import (
 const chartHead = `# EdgeMesh
 
 Pod network for clusters whose nodes are behind NATs, on several sites, at the edge and in the cloud: a pod reaches any
-other pod of the cluster by its IP. Kubernetes 1.30 or later; nodes of amd64, arm64 and arm/v7.
+other pod of the cluster by its IP. Kubernetes 1.28 or later; nodes of amd64, arm64 and arm/v7.
 
     helm install edgemesh oci://REGISTRY/charts/edgemesh -n kube-system -f values.yaml
 

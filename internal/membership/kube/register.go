@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -21,6 +25,8 @@ type registrar struct {
 	place    chan api.Place // latest, of Source.SetPlace
 	warnings chan [2]string // of Source.Warn; nil: nobody warns
 	healthy  chan [2]string // latest, of Source.SetHealthy; nil: nobody says it
+
+	version string // the API server's, "" while it is not known
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
@@ -83,8 +89,27 @@ func (r *registrar) run(ctx context.Context) {
 			retry.Reset(wait)
 			wait = min(2*wait, maxBackoff/2) // pods wait for it
 		}
-		r.send(ctx, registered{err})
+		r.send(ctx, registered{errors.Join(err, r.unguarded(ctx, w.network))})
 	}
+}
+
+// unguarded says that nothing keeps one node from writing another's objects: neither policies of the API server nor a controller.
+func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
+	if n == nil || n.Spec.TrustedNodes || n.Status.RecordsLease != "" {
+		return nil
+	}
+	if r.version == "" {
+		v, err := r.client.Version(ctx)
+		if err != nil && !errors.As(err, new(*apierrors.StatusError)) {
+			return nil // no answer; the next round requests it again
+		}
+		r.version = cmp.Or(v, "unknown")
+	}
+	if !client.Unguarded(r.version) {
+		return nil
+	}
+	return fmt.Errorf("on Kubernetes %s without a controller any node can write the others' peer IDs and take their traffic: run the controller (controller.enabled of the chart), "+
+		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version)
 }
 
 // warn records an event, if this node's Node is known.

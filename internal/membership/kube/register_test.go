@@ -301,3 +301,22 @@ func TestHealthyCondition(t *testing.T) {
 		}
 	}
 }
+
+// Where neither policies nor a controller guard the objects, a node says so until the operator does; what has no version is left alone.
+func TestUnguarded(t *testing.T) {
+	network := func(spec api.PodNetworkSpec, lease string) *api.PodNetwork {
+		return &api.PodNetwork{Spec: spec, Status: api.PodNetworkStatus{RecordsLease: lease}}
+	}
+	for version, said := range map[string]bool{"v1.28.15": true, "v1.29.14+k3s1": true, "v1.30.0": false, "v1.35.4": false, "": false} {
+		r, _ := testRegistrar(t, versioned(version, http.NotFoundHandler()), false)
+		for _, n := range []*api.PodNetwork{nil, network(api.PodNetworkSpec{TrustedNodes: true}, ""), network(api.PodNetworkSpec{}, "ns/lease")} {
+			if err := r.unguarded(t.Context(), n); err != nil {
+				t.Errorf("%s, %+v: %v", version, n, err)
+			}
+		}
+		err := r.unguarded(t.Context(), network(api.PodNetworkSpec{}, ""))
+		if (err != nil) != said || said && !strings.Contains(err.Error(), "on Kubernetes "+version+" without a controller") {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}

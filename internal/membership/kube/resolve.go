@@ -117,26 +117,7 @@ func (r *resolver) problem(format string, args ...any) {
 
 // network reads the PodNetwork; false keeps the previous one.
 func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
-	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
-	s.NetworkPolicy = mesh.NetworkPolicy(n.Spec.NetworkPolicy)
-	var err error
-	if s.PodCIDRs, err = canonical("podCIDRs", n.Spec.PodCIDRs); err == nil {
-		s.WANCIDRs, err = canonical("wanCIDRs", n.Spec.WANCIDRs)
-	}
-	if err == nil {
-		s.LAN.Trusted, err = canonical("lan.trusted", n.Spec.LAN.Trusted)
-	}
-	if err == nil {
-		s.Access, err = file.ParseAccess(n.Spec.HostAccess, n.Spec.HostPorts, n.Spec.PodDenyCIDRs)
-	}
-	if err == nil {
-		err = s.Validate()
-	}
-	for _, p := range s.PodCIDRs {
-		if err == nil && p.Bits() > n.BlockBits(p) {
-			err = fmt.Errorf("podCIDRs: %s is smaller than one block (blockSize, blockSizeIPv6)", p)
-		}
-	}
+	s, err := ReadNetwork(n)
 	if err != nil {
 		r.problem("PodNetwork %s: %v; the previous one stays in force", n.Meta.Name, err)
 		return s, false
@@ -145,6 +126,34 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 		r.problem("PodNetwork %s: %v", n.Meta.Name, err)
 	}
 	return s, true
+}
+
+// ReadNetwork reads a PodNetwork's ranges and access, and checks them: API servers before Kubernetes 1.31 do not.
+func ReadNetwork(n *api.PodNetwork) (mesh.State, error) {
+	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
+	s.NetworkPolicy = mesh.NetworkPolicy(n.Spec.NetworkPolicy)
+	var err error
+	for _, of := range []struct {
+		field   string
+		written []string
+		read    *[]netip.Prefix
+	}{{"podCIDRs", n.Spec.PodCIDRs, &s.PodCIDRs}, {"wanCIDRs", n.Spec.WANCIDRs, &s.WANCIDRs}, {"lan.trusted", n.Spec.LAN.Trusted, &s.LAN.Trusted}} {
+		if *of.read, err = canonical(of.field, of.written); err != nil {
+			return s, err
+		}
+	}
+	if s.Access, err = file.ParseAccess(n.Spec.HostAccess, n.Spec.HostPorts, n.Spec.PodDenyCIDRs); err != nil {
+		return s, err
+	}
+	if err := s.Validate(); err != nil {
+		return s, err
+	}
+	for _, p := range s.PodCIDRs {
+		if p.Bits() > n.BlockBits(p) {
+			return s, fmt.Errorf("podCIDRs: %s is smaller than one block (blockSize, blockSizeIPv6)", p)
+		}
+	}
+	return s, nil
 }
 
 // listed reads whom the PodNetwork bans, or lets observe: whatever else is wrong in it, and beside entries that cannot be read.

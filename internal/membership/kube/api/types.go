@@ -171,6 +171,8 @@ type PodNetworkSpec struct {
 	Banned []string `json:"banned,omitempty"`
 	// Observers are peer IDs and names of nodes that may query the status of all members.
 	Observers []string `json:"observers,omitempty"`
+	// TrustedNodes says that any node may write others' objects, where the API server cannot prevent it and no controller runs.
+	TrustedNodes bool `json:"trustedNodes,omitempty"`
 	// AdmitLabel is the label that a Node must carry to be admitted, KEY or KEY=VALUE; only administrators can give it.
 	AdmitLabel string `json:"admitLabel,omitempty"`
 	// Controllers are peer IDs of controllers, in place of those that say so in the status.

@@ -1,0 +1,212 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// objects is an API that has these objects, as JSON by path.
+type objects map[string]string
+
+func (o objects) Get(_ context.Context, path string, out any) error {
+	text, ok := o[path]
+	if !ok {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
+	}
+	return json.Unmarshal([]byte(text), out)
+}
+
+// One rule of each policy, and who a token's node is; the attacks on all rules are in test/kubeapi, on real API servers of both forms.
+func TestWebhook(t *testing.T) {
+	const (
+		agent   = `"username":"system:serviceaccount:ns:edgemesh-agent","extra":{"authentication.kubernetes.io/pod-name":["p"],"authentication.kubernetes.io/pod-uid":["%s"]}`
+		owner   = `"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"a","uid":"%s"}]`
+		kubelet = `"username":"system:node:a","groups":["system:nodes"]`
+	)
+	bound := fmt.Sprintf(agent, "u")
+	api := objects{
+		"/api/v1/namespaces/ns/pods/p": `{"metadata":{"uid":"u"},"spec":{"nodeName":"a"}}`, "/api/v1/nodes/a": `{"metadata":{"uid":"n"}}`,
+		"/apis/network.edgemesh.io/v1alpha1/podnetworks/cluster": `{"metadata":{"name":"cluster"},"spec":{"podCIDRs":["10.244.0.0/16"]}}`,
+	}
+	meshNode := func(uid, more string) string {
+		return `{"metadata":{"name":"a",` + fmt.Sprintf(owner, uid) + more + `},"spec":{"peerID":"x"}}`
+	}
+	block := func(name, cidr string) string {
+		return `{"metadata":{"name":"` + name + `",` + fmt.Sprintf(owner, "n") + `},"spec":{"cidr":"` + cidr + `","nodeName":"a"}}`
+	}
+	for name, x := range map[string]struct {
+		resource, operation, user, object, old string
+		says                                   string // "" is allowed
+	}{
+		"its own":                        {"meshnodes", "CREATE", bound, meshNode("n", ""), "", ""},
+		"a node that is not the owner":   {"meshnodes", "CREATE", bound, meshNode("other", ""), "", "the owner must be the Node with the UID that the token names, n"},
+		"a token of an earlier pod":      {"meshnodes", "CREATE", fmt.Sprintf(agent, "old"), meshNode("n", ""), "", "the identity names no node"},
+		"an unbound token":               {"meshnodes", "CREATE", `"username":"system:serviceaccount:ns:edgemesh-agent"`, meshNode("n", ""), "", "the identity names no node"},
+		"a pod of another account":       {"meshnodes", "CREATE", strings.Replace(bound, "edgemesh-agent", "other", 1) + `,"groups":["system:nodes"]`, meshNode("n", ""), "", "the identity names no node"},
+		"the name in a newer token":      {"meshnodes", "CREATE", strings.Replace(bound, "pod-name", "node-name", 1), meshNode("n", ""), "", "node p may not write what is of node a"},
+		"a label":                        {"meshnodes", "CREATE", kubelet, meshNode("n", `,"labels":{"x":"y"}`), "", "may not label"},
+		"an owner by certificate":        {"meshnodes", "UPDATE", kubelet, meshNode("n", ""), meshNode("m", ""), "a certificate names none, and may not change an owner"},
+		"long managedFields":             {"meshnodes", "CREATE", kubelet, meshNode("n", `,"managedFields":[{"manager":"`+strings.Repeat("m", 2500)+`"}]`), "", "under few names"},
+		"an administrator's other key":   {"meshnodes", "UPDATE", `"username":"admin"`, strings.Replace(meshNode("n", ""), `"x"`, `"y"`, 1), meshNode("n", ""), "may only change after"},
+		"an administrator's MeshNode":    {"meshnodes", "CREATE", `"username":"admin"`, `{"metadata":{"name":"b"},"spec":{"peerID":"x"}}`, "", ""},
+		"its block":                      {"podblocks", "CREATE", bound, block("10-244-1-0-24", "10.244.1.0/24"), "", ""},
+		"its block, given back":          {"podblocks", "DELETE", bound, "", block("10-244-1-0-24", "10.244.1.0/24"), ""},
+		"a block that is not aligned":    {"podblocks", "CREATE", bound, block("10-244-1-0-24", "10.244.1.5/24"), "", "not an aligned CIDR"},
+		"a block outside":                {"podblocks", "CREATE", bound, block("10-9-1-0-24", "10.9.1.0/24"), "", "outside the podCIDRs"},
+		"a larger block":                 {"podblocks", "CREATE", bound, block("10-244-0-0-20", "10.244.0.0/20"), "", "not of the block size"},
+		"a network":                      {"podnetworks", "CREATE", `"username":"admin"`, `{"spec":{"podCIDRs":["10.244.0.0/16"]}}`, "", ""},
+		"a network that is not aligned":  {"podnetworks", "CREATE", `"username":"admin"`, `{"spec":{"podCIDRs":["10.244.1.0/16"]}}`, "", "did you mean 10.244.0.0/16?"},
+		"a group by anyone":              {"policygroups", "UPDATE", `"username":"x"`, `{}`, `{}`, "only the controller writes PolicyGroups"},
+		"a record of another Node":       {"noderecords", "CREATE", `"username":"system:serviceaccount:ns:edgemesh-controller"`, `{"metadata":{"name":"b",` + fmt.Sprintf(owner, "n") + `},"spec":{"nodeUID":"n"}}`, "", "the owner of a NodeRecord"},
+		"podCIDRs":                       {"nodes", "UPDATE", kubelet, `{"spec":{"podCIDRs":["10.0.0.0/8"]}}`, `{}`, "may not choose its podCIDRs"},
+		"a label of administrators":      {"nodes", "UPDATE", kubelet, `{"metadata":{"labels":{"node-restriction.kubernetes.io/x":""}}}`, `{}`, "may not give itself labels"},
+		"a definition":                   {"customresourcedefinitions", "DELETE", `"username":"system:serviceaccount:kubeedge:cloudcore"`, "", `{}`, "an edge may not write"},
+		"a Secret that Kubernetes fills": {"secrets", "CREATE", `"username":"system:serviceaccount:ns:edgemesh-controller"`, `{"type":"kubernetes.io/service-account-token"}`, "", "no Secret that Kubernetes fills"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &webhook{api: api, namespace: "ns", log: slog.New(slog.DiscardHandler)}
+			in := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"7","resource":{"resource":"` + x.resource + `"},"operation":"` + x.operation + `","userInfo":{` + x.user + `}`
+			if x.object != "" {
+				in += `,"object":` + x.object
+			}
+			if x.old != "" {
+				in += `,"oldObject":` + x.old
+			}
+			for range 2 { // the second time from memory
+				out := httptest.NewRecorder()
+				w.ServeHTTP(out, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(in+"}}")))
+				var got review
+				if err := json.Unmarshal(out.Body.Bytes(), &got); err != nil || got.Kind != "AdmissionReview" || got.Response == nil || got.Response.UID != "7" {
+					t.Fatalf("%v: %s", err, out.Body)
+				}
+				if r := got.Response; r.Allowed != (x.says == "") || !r.Allowed && !strings.Contains(r.Status.Message, x.says) {
+					t.Fatalf("%s, want %q", out.Body, x.says)
+				}
+			}
+		})
+	}
+	for _, body := range []string{"", "{", "{}", `{"request":null}`} {
+		out := httptest.NewRecorder()
+		(&webhook{}).ServeHTTP(out, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
+		if out.Code != http.StatusBadRequest {
+			t.Errorf("%q: %d", body, out.Code)
+		}
+	}
+}
+
+// vault is an API with the Secret and the configuration of the webhook.
+type vault struct {
+	cluster
+	secret *secret
+	bundle []byte
+	patch  error
+}
+
+func (v *vault) Get(_ context.Context, path string, out any) error {
+	if path == webhooks {
+		return json.Unmarshal(fmt.Appendf(nil, `{"webhooks":[{"name":"x","clientConfig":{"caBundle":%q}}]}`, base64.StdEncoding.EncodeToString(v.bundle)), out)
+	}
+	if v.secret == nil {
+		return objects(nil).Get(context.Background(), path, out)
+	}
+	*out.(*secret) = *v.secret
+	return nil
+}
+
+func (v *vault) Create(_ context.Context, _ string, in, out any) error {
+	s := in.(secret)
+	v.secret, *out.(*secret) = &s, s
+	return nil
+}
+
+func (v *vault) Patch(_ context.Context, path, _ string, _ url.Values, in, out any) error {
+	if path != webhooks {
+		return v.Create(context.Background(), path, in, out)
+	}
+	if v.patch != nil {
+		return v.patch
+	}
+	v.bundle, _ = base64.StdEncoding.DecodeString(in.(map[string]any)["webhooks"].([]map[string]any)[0]["clientConfig"].(map[string]any)["caBundle"].(string))
+	return nil
+}
+
+// trusts says that an API server with that bundle believes the certificate that is served.
+func (v *vault) trusts(t *testing.T, a *authority) bool {
+	t.Helper()
+	c, err := a.get(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(v.bundle)
+	_, err = c.Leaf.Verify(x509.VerifyOptions{DNSName: "edgemesh-webhook.ns.svc", Roots: roots, CurrentTime: a.now()})
+	return err == nil
+}
+
+// Two controllers serve under one CA. Certificates and CA are renewed before they end, and no certificate is served that the API
+// server does not trust yet.
+func TestCertificate(t *testing.T) {
+	now, v := time.Unix(1_800_000_000, 0), &vault{}
+	controller := func() *authority {
+		return &authority{api: v, namespace: "ns", metrics: newMetrics(nil), log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}
+	}
+	a, b := controller(), controller()
+	if _, err := a.get(nil); err == nil {
+		t.Fatal("a certificate before there is one")
+	}
+	keep := func() {
+		t.Helper()
+		for _, x := range []*authority{a, b} {
+			if err := x.keep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !v.trusts(t, a) || !v.trusts(t, b) {
+			t.Fatalf("not trusted at %v", now)
+		}
+	}
+	keep()
+	first, _ := a.get(nil)
+	ca := v.bundle
+	now = now.Add(certLife * 7 / 10)
+	keep()
+	if second, _ := a.get(nil); second == first || !bytes.Equal(ca, v.bundle) {
+		t.Error("the certificate was not renewed, or its CA was")
+	}
+	now = now.Add(caLife * 7 / 10)
+	keep()
+	if bytes.Equal(ca, v.bundle) || !bytes.HasSuffix(v.bundle, ca) {
+		t.Error("the CA was not renewed, or the former one is not trusted any longer")
+	}
+	// While the configuration cannot be written, what is served stays.
+	before, _ := a.get(nil)
+	now, v.patch = now.Add(caLife*7/10), fmt.Errorf("no")
+	if err := a.keep(t.Context()); err == nil || !strings.Contains(err.Error(), "ValidatingWebhookConfiguration") {
+		t.Errorf("%v", err)
+	}
+	if after, _ := a.get(nil); after != before {
+		t.Error("a certificate is served that nobody trusts")
+	}
+	// All of them were off until all of it had expired.
+	v.patch, now = nil, now.Add(2*caLife)
+	keep()
+	// Somebody removed the Secret, or put something else there.
+	v.secret = nil
+	keep()
+	v.secret.Data[caKey] = []byte("x")
+	keep()
+}
