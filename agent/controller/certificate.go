@@ -69,7 +69,7 @@ func (a *authority) run(ctx context.Context) {
 		if err := a.keep(ctx); err != nil && ctx.Err() == nil {
 			pause = tryAgain
 			a.metrics.failures.Inc()
-			a.log.Warn("cannot keep the webhook's certificate: once it has expired, nodes cannot write their objects; members already known go on; retrying", "err", err)
+			a.log.Warn("cannot keep the webhook's certificate: once it has expired, nodes cannot write their objects; members already known stay; retrying", "err", err)
 		}
 		if !wake.Sleep(ctx, pause) {
 			return

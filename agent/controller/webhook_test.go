@@ -204,7 +204,7 @@ func TestCertificate(t *testing.T) {
 	// All of them were off until all of it had expired.
 	v.patch, now = nil, now.Add(2*caLife)
 	keep()
-	// Somebody removed the Secret, or put something else there.
+	// An administrator removed the Secret, or put something else there.
 	v.secret = nil
 	keep()
 	v.secret.Data[caKey] = []byte("x")

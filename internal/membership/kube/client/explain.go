@@ -54,7 +54,7 @@ func (c *Client) refusal(ctx context.Context, k api.Kind, st metav1.Status) stri
 	case http.StatusBadRequest, http.StatusInternalServerError:
 		if strings.Contains(st.Message, "failed calling webhook") && strings.Contains(st.Message, "."+api.Group) {
 			return "on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and it does not answer the API server: check its pod (kubectl get pods -A -l " +
-				"app.kubernetes.io/component=controller), and that the API server reaches port 9472 of its node (Service edgemesh-webhook). Members already known go on"
+				"app.kubernetes.io/component=controller), and that the API server reaches port 9472 of its node (Service edgemesh-webhook). Members already known stay"
 		}
 		if c.Plain() && wantsTLS(st) {
 			return fmt.Sprintf("what answers at %s wants https. KubeEdge's MetaServer does with requireAuthorization, and a token, which only the pods of "+
