@@ -17,9 +17,8 @@ import (
 // errListen means that an address cannot be listened on.
 var errListen = errors.New("cannot listen")
 
-// bind listens on every address, WebSocket's first: where TCP shares its port, WebSocket's transport binds it.
-func bind(h *plainhost.Host, listen []ma.Multiaddr) error {
-	open := func(network string, a *net.UDPAddr) (net.PacketConn, error) { return net.ListenUDP(network, a) }
+// bind listens on every address, on UDP by open, WebSocket's first: where TCP shares its port, WebSocket's transport binds it.
+func bind(h *plainhost.Host, listen []ma.Multiaddr, open func(network string, a *net.UDPAddr) (net.PacketConn, error)) error {
 	order := make([]int, len(listen))
 	for i := range order {
 		order[i] = i

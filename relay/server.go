@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
+	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/membership/admit"
@@ -19,6 +20,7 @@ import (
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 	"edgemesh/tunnel/p2p/relay/relayservice"
@@ -34,7 +36,8 @@ type server struct {
 	host    *plainhost.Host
 	service *relayservice.Service
 	clones  *clones.Witness
-	seen    *stun.Service // answers members' STUN requests
+	seen    *stun.Service   // answers members' STUN requests
+	packets *packet.Service // has the UDP sockets
 	gater   *members.Gater
 	access  access
 	gate    *gate.Gate
@@ -61,6 +64,7 @@ func newServer(c config, key crypto.PrivKey, self peer.ID, s mesh.State, others 
 	v.refused = refusals.New(logger, func(p peer.ID) string { return v.gater.View().Name(p) })
 	v.gater = members.NewGater(view, members.Rules{Refused: v.refuse})
 	others.apply(s)
+	v.packets = packet.New(packet.Config{Self: self, Spawn: v.spawn, Log: logger})
 	if v.host, err = v.newHost(key, c); err != nil {
 		return nil, err
 	}
@@ -98,6 +102,7 @@ func (v *server) newHost(key crypto.PrivKey, c config) (*plainhost.Host, error) 
 	ports := newSharedPorts(c.listen, v.gate.Patience)
 	return plainhost.New(plainhost.Config{
 		Key: key, UserAgent: "edgemesh-relay/" + version.Number(), Keys: c.keys, Muxer: identity.RelayMuxer().Quiet(kernelKeeps),
+		QUIC:  []quicreuse.Option{quicreuse.OverrideListenUDP(v.packets.Listen)},
 		Gater: gater{v.gater, v.gate}, Guard: v.gate, Conns: cm,
 		Addrs: func() []ma.Multiaddr {
 			addrs, _ := v.addresses()
@@ -129,7 +134,7 @@ func (v *server) addresses() ([]ma.Multiaddr, bool) {
 func (v *server) start(c config) error {
 	v.gate.Follow(v.host.Network())
 	v.access.serve(v.host.SetStreamHandler, v.gate)
-	if err := bind(v.host, c.listen); err != nil {
+	if err := bind(v.host, c.listen, v.packets.Listen); err != nil {
 		return err
 	}
 	bound := v.host.Network().ListenAddresses()
@@ -162,7 +167,7 @@ func (v *server) start(c config) error {
 		},
 		Relays:  func() []peer.AddrInfo { return v.gater.View().Relays() },
 		Refused: v.refuse, StandsBy: v.clones.StandsBy,
-		Metrics: v.metrics,
+		Metrics: v.metrics.Metrics, Packets: v.packets,
 	})
 	return err
 }

@@ -106,6 +106,7 @@ type PeerStatus struct {
 	Endpoint  string            `json:"endpoint,omitempty"`     // where the peer is reached: a multiaddr, or the LAN address of a native or vxlan path
 	NAT64     bool              `json:"nat64,omitempty"`        // the endpoint, an IPv4 address, is reached through this network's NAT64
 	Relay     string            `json:"relay,omitempty"`        // peer ID of the relay that a relayed path uses
+	Datagrams string            `json:"datagrams,omitempty"`    // of a relayed path: forwarded, or in the circuit and why; absent otherwise
 	RTTMs     *float64          `json:"rttMs"`                  // milliseconds; null if not measured
 	Since     *time.Time        `json:"since"`                  // when the path last changed; null when idle
 	Reason    string            `json:"reason"`                 // why the path is not a better one

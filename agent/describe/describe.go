@@ -58,7 +58,7 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 		return s
 	}
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
-	s.NAT64, s.Punch = p.Path.NAT64, punch(p.Punch)
+	s.NAT64, s.Datagrams, s.Punch = p.Path.NAT64, p.Path.Datagrams, punch(p.Punch)
 	if p.Path.Kind == paths.KindNone {
 		s.Failed = p.Failed
 		if !p.Offline.IsZero() {
@@ -99,7 +99,7 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"
 	}
-	s.Since, s.Relay, s.Endpoint, s.NAT64 = &st.Since, "", st.Via.String(), false
+	s.Since, s.Relay, s.Datagrams, s.Endpoint, s.NAT64 = &st.Since, "", "", st.Via.String(), false
 	s.RTTMs, s.WayMs, s.QueueMs, s.RateMbps = nil, nil, nil, nil // the tunnel's
 	if st.RTT > 0 {
 		s.RTTMs = Millis(st.RTT)

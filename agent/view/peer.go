@@ -93,6 +93,7 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	line("path", path)
 	line("endpoint", endpoint(p))
 	line("relay", relayName(s, p.Relay))
+	line("datagrams", p.Datagrams)
 	if p.RTTMs != nil {
 		line("round trip", millis(p.RTTMs))
 	}

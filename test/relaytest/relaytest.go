@@ -20,6 +20,7 @@ import (
 	"edgemesh/internal/keytest"
 	"edgemesh/tunnel/p2p/base/mux"
 	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/relay/relayservice"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -64,6 +65,11 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 	if err != nil {
 		return nil, err
 	}
+	self, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	packets := packet.New(packet.Config{Self: self, Log: slog.New(slog.DiscardHandler), Spawn: func(f func()) bool { go f(); return true }})
 	var udp *quicreuse.ConnManager
 	h, err := libp2p.New(
 		libp2p.Identity(key),
@@ -75,7 +81,7 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 		libp2p.DisableMetrics(),
 		libp2p.QUICReuse(func(reset quic.StatelessResetKey, token quic.TokenGeneratorKey) (*quicreuse.ConnManager, error) {
 			var err error
-			udp, err = quicreuse.NewConnManager(reset, token)
+			udp, err = quicreuse.NewConnManager(reset, token, quicreuse.OverrideListenUDP(packets.Listen))
 			return udp, err
 		}),
 	)
@@ -86,6 +92,7 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 	if r.service, err = relayservice.Start(relayservice.Config{
 		Host:     h,
 		Limits:   limits,
+		Packets:  packets,
 		IsMember: func(peer.ID) bool { return true },
 		IsKnown:  func(peer.ID) bool { return true },
 		Relays:   func() []peer.AddrInfo { return nil },

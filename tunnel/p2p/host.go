@@ -176,7 +176,7 @@ func (n *Node) startRelay(h *plainhost.Host, cfg Config) error {
 	metrics := cmp.Or(cfg.RelayMetrics, relayservice.NewMetrics(*cfg.Relay))
 	var err error
 	n.service, err = relayservice.Start(relayservice.Config{
-		Host: h, Limits: *cfg.Relay, Metrics: metrics,
+		Host: h, Limits: *cfg.Relay, Metrics: metrics, Packets: n.packets,
 		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
 		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
 		Share:    func() int { return choice.Share(n.gater.View().Len(), len(n.gater.View().Relays())) },

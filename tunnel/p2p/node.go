@@ -308,6 +308,9 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Carried: n.relays.Carried, Book: n.book,
 		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.owns, Packets: n.packets, TCP: n.dialer.Sockets(),
+			Channel: func(ctx context.Context, relay, to peer.ID) (*packet.Channel, error) {
+				return n.relays.Channel(ctx, relay, to, !cfg.Metered())
+			},
 			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, SuspectRelay: n.relays.Suspect, Log: n.log},
 		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,
 			DHT: n.dht, LAN: n.lan, Targets: n.targets, Ctx: ctx, Spawn: spawn, Log: n.log},
@@ -566,9 +569,11 @@ func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream
 // send datagrams. Without it no datagrams are agreed on.
 func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) {
 	n.packets.Handle(f)
-	n.onPath(identity.PacketProtocol, func(c *paths.Conn, s network.Stream) {
-		if !c.AnswerDatagrams(s) {
-			n.tasks.spawn(func() { _ = s.Reset() })
-		}
-	})
+	for _, proto := range []protocol.ID{identity.PacketProtocol, identity.ForwardedProtocol} {
+		n.onPath(proto, func(c *paths.Conn, s network.Stream) {
+			if !c.AnswerDatagrams(s) {
+				n.tasks.spawn(func() { _ = s.Reset() })
+			}
+		})
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,9 +24,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/wake"
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -46,6 +49,7 @@ type roleConfig struct {
 	WAN     []string // prefixes to treat as public
 	Guess   bool     // ports of peers
 	Many    int      // members beside Members
+	Take    bool     // takes datagrams
 	// Sees is what a relay says of where it sees members, instead of the truth; "" is what one of a former version says.
 	Sees *string
 	// Blocks, by peer ID, make the node a victim of Victim's attacks (hostile_test.go).
@@ -220,12 +224,55 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 	}
 	ev := &eventLog{}
 	n.SetNotify(ev.add)
+	if cfg.Take {
+		n.SetDatagramHandler(func(peer.ID) packet.Sink { return &ev.taken })
+	}
 	return n, ev, nil
 }
 
 type eventLog struct {
-	mu  sync.Mutex
-	got []string
+	mu    sync.Mutex
+	got   []string
+	taken taken
+}
+
+// taken counts datagrams.
+type taken struct{ count, bytes atomic.Int64 }
+
+func (k *taken) Datagram(b []byte) { k.count.Add(1); k.bytes.Add(int64(len(b))) }
+func (k *taken) Flush()            {}
+func (k *taken) Close()            {}
+
+// datagrams sends for d, in trains, as many bytes a second beside a stream of the datagram lane, once its path takes them.
+func datagrams(n *Node, p peer.ID, rate int, d time.Duration) (paths.Path, int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s, err := n.OpenStream(ctx, p, identity.DatagramProtocol)
+	if err != nil {
+		return paths.Path{}, 0, err
+	}
+	defer s.Reset()
+	for s.DatagramSize() < 1000 {
+		if !wake.Sleep(ctx, 10*time.Millisecond) {
+			return s.Path(), 0, fmt.Errorf("no datagrams: %+v", s.Path())
+		}
+	}
+	time.Sleep(200 * time.Millisecond) // larger ones are searched
+	b, sent := make([]byte, s.DatagramSize()), 0
+	for start := time.Now(); time.Since(start) < d; time.Sleep(time.Millisecond) {
+		for sent*len(b) < int(time.Since(start).Seconds()*float64(rate)) {
+			for range 40 {
+				if err := s.PutDatagram(b); err != nil {
+					return s.Path(), sent, err
+				}
+				sent++
+			}
+			if err := s.FlushDatagrams(); err != nil {
+				return s.Path(), sent, err
+			}
+		}
+	}
+	return s.Path(), sent, nil
 }
 
 func (l *eventLog) add(e peers.Event) {
@@ -262,6 +309,10 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 		cancel()
 	case "blast":
 		out.Path, out.Bytes, err = blast(n, p, protocol.ID(r.Proto), r.Time)
+	case "datagrams":
+		out.Path, out.Count, err = datagrams(n, p, r.Count, r.Time)
+	case "taken":
+		out.Count, out.Bytes = int(ev.taken.count.Load()), uint64(ev.taken.bytes.Load())
 	case "status":
 		st := n.Status()
 		out.Status = &st

@@ -4,6 +4,8 @@
 //	service.go    a node's end of all sessions
 //	session.go    one connection's datagrams in both directions, and the handshake for each
 //	beside.go     the sessions that lead to one address, for the TCP connections beside them
+//	relayed.go    datagrams beside a circuit, which its relay forwards
+//	forward.go    a packet for a relay to forward, and where a relay sends it
 //	sockets.go    which of the shared sockets a connection uses
 //	intake.go     whom an incoming packet is for, and how much a peer may have
 //	receiver.go   the receiving direction
@@ -15,6 +17,8 @@
 //	meter.go      how long packets wait in each direction
 //	wire.go       kinds of packets, and what the owner hands in for a path
 //	errors.go     what callers can distinguish
+//
+// Beside a circuit they go to its relay instead, which forwards them: keys come from the circuit's own TLS session.
 //
 // For each direction the sender opens a stream that lives as long as its datagrams do:
 //

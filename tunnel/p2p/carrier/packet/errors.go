@@ -22,6 +22,11 @@ var (
 	// errMute means that not even tiny packets pass any longer.
 	errMute = errors.New("no packet passes")
 
+	// errWorse means that streams carry datagrams better.
+	errWorse = errors.New("streams are better")
+	// errUnused is the end of a session through a relay that nothing was sent with.
+	errUnused = errors.New("not used")
+
 	// errTooLarge means that the interface refused a packet of the size in use.
 	errTooLarge = errors.New("interface refuses the size")
 )

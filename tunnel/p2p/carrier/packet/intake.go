@@ -31,6 +31,7 @@ type intake struct {
 	*node
 	sink      atomic.Pointer[func(peer.ID) Sink]   // nil: no datagrams yet
 	receivers atomic.Pointer[map[uint32]*receiver] // by index; replaced, never changed
+	forwarder atomic.Pointer[Forwarder]            // nil: this node forwards nothing
 
 	mu      sync.Mutex // guards replacing receivers, and inbound; only refusals' is taken under it
 	inbound map[peer.ID]*inbound

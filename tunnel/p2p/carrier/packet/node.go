@@ -44,7 +44,8 @@ type link struct {
 	*node
 	path  Path
 	ctx   context.Context //nolint:containedctx // ends with the connection
-	quic  *quic.Conn
+	quic  *quic.Conn      // to the peer; nil: a relay is between
+	via   *via            // likewise, through the relay; nil: there is none
 	meter meter
 	sent  atomic.Uint64 // bytes, with headers
 }

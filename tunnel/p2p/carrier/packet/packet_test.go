@@ -163,12 +163,19 @@ func BenchmarkTake(b *testing.B) {
 
 // counter is a taker.
 type counter struct {
-	got  [][]byte
-	ends int
+	got       [][]byte
+	forwarded [][]byte
+	ends      int
 }
 
 func (c *counter) take(b []byte) { c.got = append(c.got, bytes.Clone(b)) }
 func (c *counter) flush()        { c.ends++ }
+
+func (c *counter) forward(b []byte, each int, _ *net.UDPAddr) {
+	for ; len(b) > 0; b = b[min(each, len(b)):] {
+		c.forwarded = append(c.forwarded, bytes.Clone(b[:min(each, len(b))]))
+	}
+}
 
 // A train of both sorts is taken apart, whether or not the kernel joined it.
 func TestSharedSocket(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -33,8 +34,15 @@ const (
 	// size confirmed when it carries something again (Session.Confirm).
 	idleRounds = 5
 	restEvery  = time.Minute
-	// muteRetry is the pause when not even basePacket passes.
-	muteRetry = 2 * time.Second
+	// muteRetry is the pause when not even basePacket passes, worseRest that in which streams carry what packets carry worse:
+	// worseMost of the last 16 questions say so, which were put while less than quietBytes were sent. One of eight packets lost
+	// makes four.
+	muteRetry  = 2 * time.Second
+	worseRest  = time.Minute
+	worseMost  = 4
+	quietBytes = 256 << 10
+	// firstTrip is the round trip as long as it is not known.
+	firstTrip = 100 * time.Millisecond
 	// The next probe is sent after three round trips without an answer, within these bounds. An answer that comes later
 	// counts as well, for up to openProbes: the first round trip, or that of a queue which has just filled, may be longer.
 	probeLeast, probeMost = 100 * time.Millisecond, 2 * time.Second
@@ -70,11 +78,13 @@ type search struct {
 	// that the peer has ended the session.
 	tooLarge, confirm <-chan struct{}
 	ended             <-chan error
-	// quicNeeds is the size of QUIC's own packets; an error: the connection is over.
+	// quicNeeds is the size of QUIC's own packets; an error: the connection is over. nil: the path is not QUIC's.
 	quicNeeds func() (int, error)
-	works     func() // is called when a size is in use
-	path      Path
-	log       *slog.Logger
+	// slow reports whether a round trip is too long, as streams carry datagrams, too; nil: the path has nothing better.
+	slow  func(rtt time.Duration) bool
+	works func() // is called when a size is in use
+	path  Path
+	log   *slog.Logger
 	seen
 }
 
@@ -84,6 +94,7 @@ type seen struct {
 	id   uint32  // of the last probe; two sessions of one path begin at different ones
 	due  bool    // to confirm the size, whether or not the path is used
 	loss float64 // share of probes lost although their size passes
+	bad  uint16  // the last questions while little was sent: one bit each, set where a probe was lost or late
 	open []probe // probes without an answer, the oldest first
 	question
 }
@@ -105,7 +116,7 @@ type probe struct {
 // run keeps the size true (RFC 8899) until the session ends, with an error.
 func (s *search) run(ctx context.Context) error {
 	defer s.size.Store(0)
-	s.rtt = 100 * time.Millisecond
+	s.rtt = firstTrip
 	for {
 		ok, err := s.tries(ctx, basePacket, goneTries)
 		if err != nil {
@@ -124,6 +135,15 @@ func (s *search) run(ctx context.Context) error {
 		s.works()
 		s.log.Debug("datagrams work on this path", "peer", s.path.Peer(), "bytes", s.size.Load())
 		before, err := s.hold(ctx)
+		if errors.Is(err, errWorse) {
+			s.log.Info("streams carry datagrams for a while: packets are lost, or take longer", "peer", s.path.Peer(), "rtt", s.rtt)
+			s.size.Store(0)
+			if err := s.wait(ctx, worseRest); err != nil && !errors.Is(err, errTooLarge) {
+				return err
+			}
+			s.rtt, s.bad = firstTrip, 0
+			continue
+		}
 		if errors.Is(err, errMute) {
 			s.log.Info("no datagrams pass on this path any longer: streams carry them until they do", "peer", s.path.Peer())
 			s.size.Store(0)
@@ -144,6 +164,9 @@ func (s *search) run(ctx context.Context) error {
 // With an MTU that falls to 576, a transfer continues after 2.5 to 4.1 s; by liveness alone it was 7.6 s
 // (docs/measurements/failover.md).
 func (s *search) checkQUIC(ctx context.Context, before int) error {
+	if s.quicNeeds == nil {
+		return nil
+	}
 	needs, err := s.quicNeeds()
 	if err != nil {
 		return err
@@ -208,6 +231,7 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 			idle++
 			continue
 		}
+		quiet := now-moved < quietBytes
 		moved, s.due, idle = now, false, 0
 		size := int(s.size.Load())
 		vanish, err := s.blackHole(ctx, size)
@@ -217,6 +241,9 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 		if vanish || err != nil {
 			return size, err
 		}
+		if s.slow != nil && quiet && s.isWorse() {
+			return 0, errWorse
+		}
 		if time.Since(climbed) > climbEvery {
 			climbed = time.Now()
 			if err := s.climb(ctx); err != nil {
@@ -224,6 +251,16 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 			}
 		}
 	}
+}
+
+// isWorse reports whether streams carry datagrams better: too many of the last questions took a second probe, or too long.
+// Packets that fill the path say nothing of it.
+func (s *search) isWorse() bool {
+	s.bad <<= 1
+	if s.id != s.first || s.slow(s.rtt) {
+		s.bad |= 1
+	}
+	return bits.OnesCount16(s.bad) >= worseMost
 }
 
 // blackHole reports whether packets of a size vanish while tiny ones pass. The error is errMute where tiny ones vanish as

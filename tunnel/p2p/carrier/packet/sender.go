@@ -35,9 +35,9 @@ const (
 // sender is the sending direction of a session.
 type sender struct {
 	link *link
-	sock *socket
+	route
 	base []byte       // control message with the source address, or empty
-	size atomic.Int32 // largest sealed packet that passes, bytes; 0: none
+	size atomic.Int32 // largest packet that passes, with a channel's header, bytes; 0: none
 
 	arrived  chan uint32 // probes that the peer confirms
 	tooLarge wake.One    // the interface refused a packet of the size in use
@@ -67,9 +67,17 @@ type sending struct {
 	next atomic.Pointer[sender] // is to replace it; nil: none
 }
 
-func newSender(l *link, sock *socket, src netip.Addr, sealer *sealed.Sealer) *sender {
-	base := sourceControl(nil, src)
-	return &sender{link: l, sock: sock, base: base, sealer: sealer, train: train{oob: base},
+// route is how packets leave.
+type route struct {
+	quic *quic.Conn // on whose addresses: the peer's, or a relay's that forwards them
+	sock *socket
+	src  netip.Addr // none: the kernel fills it in
+	head []byte     // of the channel at the relay; empty: none forwards them
+}
+
+func newSender(l *link, r route, sealer *sealed.Sealer) *sender {
+	base := sourceControl(nil, r.src)
+	return &sender{link: l, route: r, base: base, sealer: sealer, train: train{oob: base},
 		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), query: wake.NewOne()}
 }
 
@@ -97,23 +105,28 @@ func (o *sender) run(ctx context.Context, s network.Stream, largest int, works c
 		}
 	})
 	find := search{
-		sizes: packetSizes(o.v6(), largest), size: &o.size, arrived: o.arrived, tooLarge: o.tooLarge, confirm: o.confirm, ended: ended,
-		probe:     func(id uint32, size int) error { return o.sendOwn(kindProbe, id, size) },
-		quicNeeds: o.quicNeeds, path: o.link.path, log: o.link.cfg.Log,
+		sizes: packetSizes(o.v6(), largest+len(o.head)), size: &o.size, arrived: o.arrived, tooLarge: o.tooLarge, confirm: o.confirm, ended: ended,
+		probe: func(id uint32, size int) error { return o.sendOwn(kindProbe, id, size) },
+		path:  o.link.path, log: o.link.cfg.Log,
 		works: sync.OnceFunc(func() { close(works) }), seen: seen{id: rand.Uint32()},
+	}
+	if len(o.head) > 0 {
+		find.slow = o.link.via.slow
+	} else {
+		find.quicNeeds = o.quicNeeds
 	}
 	return find.run(ctx)
 }
 
 func (o *sender) v6() bool {
-	a, ok := o.link.quic.RemoteAddr().(*net.UDPAddr)
+	a, ok := o.quic.RemoteAddr().(*net.UDPAddr)
 	return ok && a.IP.To4() == nil
 }
 
 // quicNeeds is how large QUIC's own packets are, which a datagram that is too large makes it say.
 func (o *sender) quicNeeds() (int, error) {
 	var tooLarge *quic.DatagramTooLargeError
-	if err := o.link.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
+	if err := o.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
 		return 0, errors.Join(errEnded, err)
 	}
 	return int(tooLarge.MaxDatagramPayloadSize) + quicExtra, nil
@@ -127,12 +140,15 @@ func (o *sender) note(id uint32) {
 	}
 }
 
+// overhead is what is sent beside a payload, bytes.
+func (o *sender) overhead() int { return len(o.head) + sealed.Overhead }
+
 // put seals b as the next packet of the train, and sends the train before it where b does not fit. The error is
 // ErrNoDatagrams or the socket's.
 func (o *sender) put(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n := len(b) + sealed.Overhead
+	n := len(b) + o.overhead()
 	if n > int(o.size.Load()) {
 		return ErrNoDatagrams
 	}
@@ -148,7 +164,7 @@ func (o *sender) put(b []byte) error {
 		}
 	}
 	var err error
-	if *o.buf, err = o.sealer.Seal(*o.buf, b); err != nil {
+	if *o.buf, err = o.sealer.Seal(append(*o.buf, o.head...), b); err != nil {
 		return err
 	}
 	if o.count == 0 {
@@ -180,10 +196,10 @@ func (o *sender) sendOwn(kind byte, id uint32, size int, more ...uint32) error {
 	for _, word := range more {
 		payload = binary.BigEndian.AppendUint32(payload, word)
 	}
-	payload = append(payload, make([]byte, max(size-sealed.Overhead-len(payload), 0))...)
+	payload = append(payload, make([]byte, max(size-o.overhead()-len(payload), 0))...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	b, err := o.sealer.Seal(make([]byte, 0, len(payload)+sealed.Overhead), payload)
+	b, err := o.sealer.Seal(append(make([]byte, 0, len(payload)+o.overhead()), o.head...), payload)
 	if err != nil {
 		return err
 	}
@@ -228,7 +244,7 @@ func (o *sender) judge(err error) error {
 }
 
 func (o *sender) write(b, oob []byte) (int, error) {
-	to, ok := o.link.quic.RemoteAddr().(*net.UDPAddr) // follows the peer's address
+	to, ok := o.quic.RemoteAddr().(*net.UDPAddr) // follows the peer's address
 	if !ok {
 		return 0, ErrNoDatagrams
 	}

@@ -3,6 +3,7 @@ package packet
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -15,7 +16,6 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/carrier/sealed"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 	drainTime  = 2 * time.Second
 )
 
-// Session is the datagrams beside one QUIC connection. All methods may be called on nil, which has none.
+// Session is the datagrams beside one QUIC connection, or beside a circuit. All methods may be called on nil, which has none.
 type Session struct {
 	sending
 	conn  network.Conn
@@ -45,13 +45,20 @@ func (ss *Session) Run() {
 		return
 	}
 	for pause := time.Duration(0); ; {
+		if ss.via != nil && !ss.via.await(ss.ctx) {
+			return
+		}
 		began := time.Now()
+		var err error
 		if ss.in.sink.Load() != nil { // else still starting
-			if err := ss.send(); ss.ctx.Err() == nil {
+			if err = ss.send(); ss.ctx.Err() == nil {
 				ss.cfg.Log.Debug("no datagrams", "peer", ss.path.Peer(), "err", err)
 			}
 		}
 		pause = offerPause(pause, time.Since(began))
+		if ss.via != nil {
+			pause = ss.via.failed(err, pause)
+		}
 		if !wake.Sleep(ss.ctx, pause) {
 			return
 		}
@@ -68,13 +75,20 @@ func (ss *Session) send() error {
 	}
 	ss.now.Store(now.sender)
 	defer ss.now.Store(nil)
-	defer ss.among.join(ss.conn.RemotePeer(), &ss.sending)()
+	unused := make(chan struct{})
+	if ss.via == nil {
+		defer ss.among.join(ss.conn.RemotePeer(), &ss.sending)()
+	} else {
+		ss.cfg.Spawn(func() { ss.via.watch(ctx, unused) })
+	}
 	renew := time.NewTimer(ss.cfg.Renew)
 	defer renew.Stop()
 	for {
 		select {
 		case err := <-now.ended:
 			return err
+		case <-unused:
+			return errUnused
 		case <-renew.C:
 		}
 		next, err := ss.renew(ctx, now)
@@ -125,7 +139,13 @@ type outbound struct {
 func (ss *Session) begin(ctx context.Context) (*outbound, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	o := &outbound{works: make(chan struct{}), ended: make(chan error, 1), end: cancel}
-	st, largest, err := ss.offer(ctx, o)
+	r, release, err := ss.route(ctx, cancel)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	context.AfterFunc(ctx, release)
+	st, largest, err := ss.offer(ctx, r, o)
 	if err == nil && !ss.cfg.Spawn(func() {
 		o.ended <- o.run(ctx, st, largest, o.works)
 		cancel()
@@ -153,13 +173,9 @@ func offerPause(before, took time.Duration) time.Duration {
 
 // offer agrees on a sending direction on a stream of its own, and returns the longest packet that the peer takes. The
 // stream, if there is one, is the caller's, and unusable once ctx has ended.
-func (ss *Session) offer(ctx context.Context, o *outbound) (st network.Stream, largest int, err error) {
-	sock, src, err := ss.on.socketOf(ss.quic)
-	if err != nil {
-		return nil, 0, err
-	}
+func (ss *Session) offer(ctx context.Context, r route, o *outbound) (st network.Stream, largest int, err error) {
 	octx, cancel := context.WithTimeout(ctx, setupTimeout)
-	st, err = conns.Open(octx, ss.conn, identity.PacketProtocol)
+	st, err = conns.Open(octx, ss.conn, ss.protocol())
 	cancel()
 	if err != nil {
 		return nil, 0, err
@@ -190,7 +206,7 @@ func (ss *Session) offer(ctx context.Context, o *outbound) (st network.Stream, l
 	if err != nil {
 		return st, 0, err
 	}
-	o.sender = newSender(&ss.link, sock, src, sealer)
+	o.sender = newSender(&ss.link, r, sealer)
 	return st, largest, nil
 }
 
@@ -213,6 +229,9 @@ func (ss *Session) Answer(st network.Stream) {
 
 // receive agrees on the receiving direction, and serves it.
 func (ss *Session) receive(st network.Stream) error {
+	if st.Protocol() != ss.protocol() {
+		return fmt.Errorf("%w: %s on this path", errBadSetup, st.Protocol())
+	}
 	newSink := ss.in.sink.Load()
 	if newSink == nil {
 		return fmt.Errorf("%w: nothing takes datagrams here yet", errBadSetup)
@@ -231,6 +250,11 @@ func (ss *Session) receive(st network.Stream) error {
 		return fmt.Errorf("%w: version %d", errBadSetup, offer[0])
 	}
 	r := newReceiver(&ss.sending, from)
+	_, release, err := ss.route(ss.ctx, r.end) // with its channel the relay has this node's leave
+	if err != nil {
+		return err
+	}
+	defer release()
 	for added := false; !added; added = ss.in.add(r) {
 		r.index = mrand.Uint32N(sealed.MaxIndex + 1)
 		suite, secret, err := ss.secret(offer[1:], r.index, from, ss.cfg.Self)
@@ -265,7 +289,12 @@ func (ss *Session) end(st network.Stream) func() {
 
 // secret is the traffic secret of one direction, and the cipher suite it is for.
 func (ss *Session) secret(nonce []byte, index uint32, from, to peer.ID) (suite uint16, secret []byte, err error) {
-	state := ss.quic.ConnectionState().TLS
+	var state tls.ConnectionState
+	if ss.quic != nil {
+		state = ss.quic.ConnectionState().TLS
+	} else {
+		state = *ss.via.tls
+	}
 	ctx := binary.BigEndian.AppendUint32(append([]byte(nil), nonce...), index)
 	ctx = append(append(ctx, byte(len(from))), from...)
 	ctx = append(append(ctx, byte(len(to))), to...)
@@ -281,8 +310,11 @@ func (ss *Session) Size() int {
 	if ss == nil {
 		return 0
 	}
+	if ss.via != nil {
+		ss.via.want()
+	}
 	if o := ss.now.Load(); o != nil {
-		return max(int(o.size.Load())-sealed.Overhead, 0)
+		return max(int(o.size.Load())-o.overhead(), 0)
 	}
 	return 0
 }

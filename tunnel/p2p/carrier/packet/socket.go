@@ -27,10 +27,12 @@ const (
 	udpOOB   = 128 // control messages of one message, bytes: ECN, local address, train
 )
 
-// taker gets the packets of a socket that are not QUIC's, in the goroutine that reads the socket. The bytes are valid
-// during the call only.
+// taker gets the packets of a socket that are neither QUIC's nor STUN's, in the goroutine that reads the socket. The bytes are
+// valid during the call only.
 type taker interface {
 	take(b []byte)
+	// forward takes packets of each bytes, the last one perhaps shorter, with the same channel's header.
+	forward(b []byte, each int, from *net.UDPAddr)
 	// flush says that no more came with those just taken.
 	flush()
 }
@@ -177,6 +179,10 @@ func (s *socket) nextTrain() bool {
 
 // packet takes the next packet of the train. It reports whether it is one of QUIC, which is in m then.
 func (s *socket) packet(m *ipv4.Message) bool {
+	if isChannel(s.rest.b) {
+		s.taker.forward(s.rest.sameChannel(), s.rest.size, s.rest.from)
+		return false
+	}
 	n := min(s.rest.size, len(s.rest.b))
 	b := s.rest.b[:n:n]
 	s.rest.b = s.rest.b[n:]

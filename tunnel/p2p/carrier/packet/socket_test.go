@@ -171,5 +171,6 @@ func TestWire(t *testing.T) {
 // quiet takes nothing.
 type quiet struct{}
 
-func (quiet) take([]byte) {}
-func (quiet) flush()      {}
+func (quiet) take([]byte)                       {}
+func (quiet) forward([]byte, int, *net.UDPAddr) {}
+func (quiet) flush()                            {}

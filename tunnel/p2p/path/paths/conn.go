@@ -32,7 +32,12 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	}
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	x.udp = err == nil
-	x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{&x.line})
+	if x.Relay == "" {
+		x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{&x.line})
+	} else if cfg.Channel != nil {
+		x.datagrams = cfg.Packets.Relayed(x.ctx, c, forwarded{datagrams{&x.line}}, x.Probes.RTT,
+			func(ctx context.Context) (*packet.Channel, error) { return cfg.Channel(ctx, x.Relay, owner.ID()) })
+	}
 	if ip, ok := endpoint.IP(a); ok && !x.udp && !x.Relayed() && !cfg.TCP.Proxied(c) {
 		cfg.TCP.Measure(c, cfg.Packets.Beside(c.RemotePeer(), ip))
 	}
@@ -62,8 +67,15 @@ func (c *Conn) Path() Path {
 		relay = c.Relay.String()
 	}
 	rtt, queue, direct := c.Probes.path()
+	forwarding := ""
+	if why, ok := c.datagrams.Forwarding(); ok {
+		forwarding = Forwarded
+		if why != "" {
+			forwarding = "in the circuit: " + why
+		}
+	}
 	return Path{Kind: c.kind(direct), Transport: c.transport(), RTT: rtt, Queue: queue, Addr: endpoint.Real(c.RemoteMultiaddr()).String(),
-		NAT64: endpoint.NAT64(c.RemoteMultiaddr()), Relay: relay}
+		NAT64: endpoint.NAT64(c.RemoteMultiaddr()), Relay: relay, Datagrams: forwarding}
 }
 
 // CarrierHeard says when the kernel last heard what is directly below c: for TCP the peer

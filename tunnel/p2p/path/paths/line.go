@@ -18,7 +18,7 @@ import (
 // openTimeout bounds the opening of a stream for one frame.
 const openTimeout = 2 * time.Second
 
-// Config is what connections need of the node; all of it is required.
+// Config is what connections need of the node; all of it is required, except Channel.
 type Config struct {
 	// Ctx ends with the node, and Spawn runs a goroutine that the node waits for; false:
 	// the node is closed.
@@ -28,6 +28,8 @@ type Config struct {
 	Owns func(endpoint.Endpoint) bool
 	// Packets makes the datagrams beside a QUIC connection.
 	Packets *packet.Service
+	// Channel opens a channel to a peer at a relay; nil: what goes through a relay takes circuits alone.
+	Channel func(ctx context.Context, relay, to peer.ID) (*packet.Channel, error)
 	// TCP has the kernel's figures of TCP connections, and Conns returns the connections to
 	// a peer or relay.
 	TCP   *dialer.Sockets

@@ -31,6 +31,9 @@ const (
 	KindNone Kind = "none"
 )
 
+// Forwarded are datagrams that the relay forwards beside its circuit.
+const Forwarded = "forwarded"
+
 // Path describes one way to a peer.
 type Path struct {
 	Kind      Kind
@@ -40,4 +43,5 @@ type Path struct {
 	Addr      string        // the far end as seen from here, a multiaddr
 	NAT64     bool          // it is reached through this network's NAT64
 	Relay     string        // peer ID of the relay, of KindRelayed
+	Datagrams string        // of KindRelayed: Forwarded, or that the circuit carries them, and why
 }

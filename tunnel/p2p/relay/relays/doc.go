@@ -18,6 +18,7 @@
 //	keepalive.go  how long idle TCP connections may be silent
 //	remember.go  what was learned of that, by place, across restarts
 //	beside.go    and QUIC as long as something needs it
+//	channel.go   channels at them, for what they forward
 //	ports.go     from which ports: the listening ones, or others
 //	client.go    one relay: its connections, and the outcome of the last attempt
 //	state.go     what is wanted of a relay, what came of it, and the connections to it

@@ -8,6 +8,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 
+	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -49,7 +50,7 @@ func (l Limits) resources() relayv2.Resources {
 	return rc
 }
 
-// Config is what a Service needs; all but Refused, Metrics and Share are required.
+// Config is what a Service needs; all but Refused, Metrics, Packets and Share are required.
 type Config struct {
 	Host   host.Host
 	Limits Limits
@@ -67,8 +68,10 @@ type Config struct {
 	Refused func(reason string, p peer.ID, from string)
 	// StandsBy reports whether a connection is of a machine that stands by for another one with its key; nil: none is.
 	StandsBy func(network.Conn) bool
-	// Metrics is notified of circuits and reservations.
-	Metrics relayv2.MetricsTracer
+	// Metrics count what it does; nil: nobody reads them.
+	Metrics *Metrics
+	// Packets has the host's UDP sockets; nil: nothing is forwarded beside circuits.
+	Packets *packet.Service
 
 	look time.Duration // how often circuits are looked at; tests are in a hurry
 }

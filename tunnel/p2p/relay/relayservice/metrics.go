@@ -5,9 +5,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
 	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"edgemesh/tunnel/p2p/relay/forward"
 )
 
 // Metrics are a relay's for Prometheus: edgemesh-relay's, and those of an agent that is a relay. Each series exists from the
@@ -16,6 +19,9 @@ type Metrics struct {
 	circuits     atomic.Int64 // open now
 	reservations atomic.Int64 // held now
 	bytes        prometheus.Counter
+	forwarded    prometheus.Counter
+	dropped      *prometheus.CounterVec // by reason
+	drops        map[forward.Reason]prometheus.Counter
 	refused      *prometheus.CounterVec // by reason
 	requests     *prometheus.CounterVec // by type and status
 	limits       *prometheus.GaugeVec
@@ -27,7 +33,11 @@ var _ relayv2.MetricsTracer = (*Metrics)(nil)
 func NewMetrics(l Limits) *Metrics {
 	m := &Metrics{
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "edgemesh_relay_bytes_total", Help: "Bytes relayed, both directions."}),
+			Name: "edgemesh_relay_bytes_total", Help: "Bytes relayed by circuits, both directions."}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "edgemesh_relay_forwarded_bytes_total", Help: "Bytes of sealed packets forwarded beside circuits."}),
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "edgemesh_relay_forward_dropped_total", Help: "Packets to forward that were dropped, by reason."}, []string{"reason"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgemesh_relay_refused_total", Help: "Connections, reservations and circuits refused by membership or limits."}, []string{"reason"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -39,8 +49,12 @@ func NewMetrics(l Limits) *Metrics {
 		"circuits": l.MaxCircuits, "circuits_per_peer": l.MaxCircuitsPerPeer} {
 		m.limits.WithLabelValues(of).Set(float64(n))
 	}
-	for _, reason := range []string{tooManyCircuits, stalledCircuit} {
+	for _, reason := range []string{tooManyCircuits, stalledCircuit, forward.TooMany} {
 		m.refused.WithLabelValues(label(reason))
+	}
+	m.drops = make(map[forward.Reason]prometheus.Counter)
+	for _, reason := range forward.Reasons() {
+		m.drops[reason] = m.dropped.WithLabelValues(reason.String())
 	}
 	for _, kind := range []string{"connect", "reserve"} {
 		for _, status := range pbv2.Status_name {
@@ -57,9 +71,15 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	gauge := func(name, help string, of *atomic.Int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of.Load()) })
 	}
-	return []prometheus.Collector{m.bytes, m.refused, m.requests, m.limits,
+	return []prometheus.Collector{m.bytes, m.forwarded, m.dropped, m.refused, m.requests, m.limits,
 		gauge("edgemesh_relay_circuits", "Relayed connections open now.", &m.circuits),
 		gauge("edgemesh_relay_reservations", "Reservations held now.", &m.reservations)}
+}
+
+func (m *Metrics) forwardedBytes(_ peer.ID, n int) { m.forwarded.Add(float64(n)) }
+
+func (m *Metrics) droppedPackets(why forward.Reason, n int) {
+	m.drops[why].Add(float64(n))
 }
 
 // label is a reason as a label's value.

@@ -1,5 +1,5 @@
 // Package relayservice is what a relay does for members, on a libp2p host that is
-// given: circuit relay v2, and the cluster's DHT as a server. edgemesh-relay has a
+// given: circuit relay v2, packets that it forwards beside circuits, and the cluster's DHT as a server. edgemesh-relay has a
 // host for nothing else; an agent that is a relay serves on its own.
 //
 //	service.go   the service
@@ -28,6 +28,7 @@ import (
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/relay/forward"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/lookup"
 )
@@ -38,11 +39,13 @@ type Service struct {
 	relay   *shards
 	dht     *lookup.DHT
 	traffic *traffic
+	forward *forward.Service // nil: nothing is forwarded
 	counter
 }
 
 // Start begins to serve.
 func Start(c Config) (*Service, error) {
+	c.Metrics = cmp.Or(c.Metrics, NewMetrics(c.Limits))
 	s := &Service{host: c.Host, counter: counter{next: c.Metrics, collect: setCollector()}}
 	if c.Refused == nil {
 		c.Refused = func(string, peer.ID, string) {}
@@ -74,6 +77,15 @@ func Start(c Config) (*Service, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start circuit relay: %w", err), s.Close())
 	}
+	if c.Packets != nil {
+		s.forward = forward.New(forward.Config{IsMember: c.IsMember, StandsBy: c.StandsBy,
+			Far:       func(x network.Conn) (forward.Far, error) { return c.Packets.Far(x) },
+			PerMember: c.Limits.MaxCircuitsPerPeer, All: 2 * c.Limits.MaxCircuits, Refused: c.Refused,
+			Join:    func(p peer.ID) forward.Share { return s.traffic.shares.join(p) },
+			Carried: c.Metrics.forwardedBytes, Dropped: c.Metrics.droppedPackets})
+		c.Packets.SetForwarder(s.forward)
+		c.Host.SetStreamHandler(identity.ChannelProtocol, s.forward.Serve)
+	}
 	known := &seen{isMember: c.IsMember, controls: c.Controllers.Is, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
 	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)
 	share := &crowding{isMember: c.IsMember, refused: c.Refused, crowded: func() bool {
@@ -99,12 +111,16 @@ func (s *Service) FindPeer(ctx context.Context, p peer.ID) (peer.AddrInfo, error
 func (s *Service) Close() error {
 	s.host.RemoveStreamHandler(identity.SeenProtocol)
 	s.host.RemoveStreamHandler(identity.LoadProtocol)
+	s.host.RemoveStreamHandler(identity.ChannelProtocol)
 	var errs []error
 	if s.dht != nil {
 		errs = append(errs, s.dht.Close())
 	}
 	if s.relay != nil {
 		errs = append(errs, s.relay.Close())
+	}
+	if s.forward != nil {
+		s.forward.Close()
 	}
 	s.traffic.Close()
 	return errors.Join(errs...)

@@ -38,9 +38,10 @@ type shares struct {
 	over    bool
 }
 
-// sender is one member that sends through circuits.
+// sender is one member that sends through circuits and channels.
 type sender struct {
 	shares *shares
+	id     peer.ID
 	used   atomic.Int64 // bytes in this tick
 	held   atomic.Bool  // it has had to wait in this tick
 
@@ -61,7 +62,7 @@ func (s *shares) join(p peer.ID) *sender {
 	defer s.mu.Unlock()
 	m := s.senders[p]
 	if m == nil {
-		m = &sender{shares: s}
+		m = &sender{shares: s, id: p}
 		s.senders[p] = m
 	}
 	m.streams++
@@ -94,6 +95,19 @@ func (m *sender) wait() {
 
 // sent counts n bytes.
 func (m *sender) sent(n int) { m.used.Add(int64(n)) }
+
+// Take implements forward.Share: like wait and sent, without waiting.
+func (m *sender) Take(n int) bool {
+	if m.used.Load() >= m.shares.level.Load() {
+		m.held.Store(true)
+		return false
+	}
+	m.sent(n)
+	return true
+}
+
+// Leave implements forward.Share.
+func (m *sender) Leave() { m.shares.leave(m.id) }
 
 // run divides until stop is closed.
 func (s *shares) run(stop <-chan struct{}) {

@@ -11,6 +11,10 @@ const (
 	// PacketProtocol agrees on sealed packets beside a QUIC connection, which then
 	// carry the datagram lane.
 	PacketProtocol protocol.ID = "/edgemesh/packet/1"
+	// ForwardedProtocol agrees on sealed packets beside a circuit, which its relay forwards.
+	ForwardedProtocol protocol.ID = "/edgemesh/forwarded/1"
+	// ChannelProtocol requests a channel for them from a relay.
+	ChannelProtocol protocol.ID = "/edgemesh/channel/1"
 	// PathProtocol probes one connection: liveness, round-trip time, and the
 	// addresses each side sees of the other.
 	PathProtocol protocol.ID = "/edgemesh/path/1"
@@ -47,7 +51,7 @@ const (
 // number behind the last slash counts what two versions cannot say to each other.
 func Protocols() []protocol.ID {
 	return []protocol.ID{
-		StreamProtocol, DatagramProtocol, PacketProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
+		StreamProtocol, DatagramProtocol, PacketProtocol, ForwardedProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
 		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

@@ -1,0 +1,224 @@
+package p2p
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/test/fair"
+	"edgemesh/test/relaytest"
+	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/members"
+)
+
+// circuitStream opens a stream for the datagram lane on a circuit.
+func circuitStream(t *testing.T, from *Node, to peer.ID) *paths.Stream {
+	t.Helper()
+	var s *paths.Stream
+	fair.Eventually(t, 10*time.Second, "a stream on a circuit", func() error {
+		ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := call(from, to); err != nil {
+			return err
+		}
+		for _, c := range from.h.Network().ConnsToPeer(to) {
+			if x := from.peers.Conn(c); x != nil && endpoint.IsCircuit(c.RemoteMultiaddr()) {
+				var err error
+				s, err = x.OpenStream(ctx, identity.DatagramProtocol)
+				return err
+			}
+		}
+		return errors.New("no circuit")
+	})
+	t.Cleanup(s.Reset)
+	return s
+}
+
+// The relay forwards what is sent beside a circuit, in both directions, until one end removes the other.
+func TestForwarded(t *testing.T) {
+	_, relay := relaytest.Loopback(t)
+	a, b, _ := pair(t, relay)
+	in := map[*Node]*collector{a: take(a), b: take(b)}
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	ab := circuitStream(t, a, b.ID())
+	ba := circuitStream(t, b, a.ID())
+	fair.Eventually(t, 10*time.Second, "datagrams from a", hasDatagrams(ab, 8900))
+	fair.Eventually(t, 10*time.Second, "datagrams from b", hasDatagrams(ba, 8900))
+	if p := ab.Path(); p.Datagrams != paths.Forwarded || p.Kind != paths.KindRelayed || p.Relay != relay.ID.String() {
+		t.Errorf("path %+v", p)
+	}
+	for from, s := range map[*Node]*paths.Stream{a: ab, b: ba} {
+		to := map[*Node]*Node{a: b, b: a}[from]
+		var want [][]byte
+		size := s.DatagramSize()
+		for i, n := range []int{1, 5, 5, 5, 4, 700, 700, 1200, 300, size, size, size - 1, 2} {
+			want = append(want, bytes.Repeat([]byte{byte(i)}, n))
+			if err := s.PutDatagram(want[i]); err != nil {
+				t.Fatalf("put %d bytes: %v", n, err)
+			}
+		}
+		if err := s.FlushDatagrams(); err != nil {
+			t.Fatal(err)
+		}
+		fair.Eventually(t, 5*time.Second, "all arrive", func() error {
+			if got, _, _ := in[to].snapshot(); !equal(got, want) {
+				return fmt.Errorf("%d of %d", len(got), len(want))
+			}
+			return nil
+		})
+	}
+	b.SetMembership(members.Membership{})
+	fair.Eventually(t, 5*time.Second, "the sender knows", func() error {
+		if n := ab.DatagramSize(); n != 0 {
+			return fmt.Errorf("datagrams of %d bytes", n)
+		}
+		return nil
+	})
+}
+
+func equal(a, b [][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// A relay or a peer of a former version knows no channels: circuits carry what they did.
+func TestNotForwarded(t *testing.T) {
+	for name, old := range map[string]struct {
+		relay, peer bool
+		want        string
+	}{
+		"relay": {relay: true, want: "in the circuit: the relay's version forwards no packets"},
+		"peer":  {peer: true, want: "in the circuit: the peer's version knows no forwarded packets"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, relay := relaytest.Loopback(t)
+			a, b, _ := pair(t, relay)
+			take(a)
+			take(b)
+			if old.relay {
+				r.RemoveStreamHandler(identity.ChannelProtocol)
+			}
+			if old.peer {
+				b.h.RemoveStreamHandler(identity.ForwardedProtocol)
+			}
+			fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+			s := circuitStream(t, a, b.ID())
+			fair.Eventually(t, 10*time.Second, "why", func() error {
+				if p := s.Path(); p.Datagrams != old.want || s.DatagramSize() != 0 {
+					return fmt.Errorf("%+v", p)
+				}
+				return nil
+			})
+			if _, err := s.Write([]byte("x")); err != nil {
+				t.Errorf("stream: %v", err)
+			}
+		})
+	}
+}
+
+// takers are two sites behind NATs that no punch passes, whose nodes take datagrams.
+func takers(t *testing.T) (w *world, relay *process, restart func() *process, a, b *process) {
+	w = newWorld(t)
+	w.site(1, natSymmetric, 1)
+	w.site(2, natSymmetric, 1)
+	c := w.configure(w.host(1, 1), w.host(2, 1))
+	take := func(cfg *roleConfig) { cfg.Take = true }
+	c.roles = []func(*roleConfig){take, take}
+	relay = c.startRelay()
+	return w, relay, c.startRelay, c.startNode(0), c.startNode(1)
+}
+
+// carries has one end send to the other, and wants to see it arrive, forwarded.
+func (p *process) carries(to *process) {
+	p.t.Helper()
+	before := to.ask(request{Cmd: "taken"}).Count
+	r := p.ask(request{Cmd: "datagrams", Peer: to.id.String(), Count: 1 << 20, Time: 100 * time.Millisecond})
+	if r.Err != "" || r.Path.Datagrams != paths.Forwarded || r.Path.Kind != paths.KindRelayed {
+		p.t.Fatalf("%s: %+v", r.Err, r.Path)
+	}
+	fair.Eventually(p.t, 5*time.Second, "what was sent arrives", func() error {
+		if n := to.ask(request{Cmd: "taken"}).Count - before; n < r.Count {
+			return fmt.Errorf("%d of %d", n, r.Count)
+		}
+		return nil
+	})
+}
+
+// Two symmetric NATs: the relay forwards in both directions, and again once it was restarted.
+func TestForwardedThroughNATs(t *testing.T) {
+	_, relay, restart, a, b := takers(t)
+	a.call(b)
+	a.carries(b)
+	b.carries(a)
+	relay.stop(syscall.SIGKILL)
+	restart()
+	fair.Eventually(t, 20*time.Second, "the relay is back", func() error {
+		if r := a.ask(request{Cmd: "call", Peer: b.id.String()}); r.Err != "" {
+			return errors.New(r.Err)
+		}
+		return nil
+	})
+	a.carries(b)
+	b.carries(a)
+}
+
+// cpu is the time that a process has used.
+func (p *process) cpu() time.Duration {
+	p.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+2:]))
+	var user, system int
+	_, _ = fmt.Sscan(fields[11], &user)
+	_, _ = fmt.Sscan(fields[12], &system)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// What a gigabyte costs the relay: forwarded at most 0.7 of what it costs in a circuit.
+func TestForwardCost(t *testing.T) {
+	if os.Getenv("EDGEMESH_E2E") != "full" {
+		t.Skip("a measurement: EDGEMESH_E2E=full")
+	}
+	_, relay, _, a, b := takers(t)
+	a.call(b)
+	a.carries(b)
+	var forwarded, circuit []float64
+	for range 3 { // in turns
+		before, had := relay.cpu(), b.ask(request{Cmd: "taken"}).Bytes
+		r := a.ask(request{Cmd: "datagrams", Peer: b.id.String(), Count: 100 << 20, Time: 4 * time.Second})
+		if r.Err != "" {
+			t.Fatal(r.Err)
+		}
+		got := b.ask(request{Cmd: "taken"}).Bytes - had
+		forwarded = append(forwarded, (relay.cpu()-before).Seconds()/float64(got)*1e9)
+		before = relay.cpu()
+		s := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: string(sinkProto), Time: 4 * time.Second})
+		circuit = append(circuit, (relay.cpu()-before).Seconds()/float64(s.Bytes)*1e9)
+		t.Logf("%.2f Gbit/s forwarded of %d packets, %.2f in the circuit %s; CPU s/GB %.2f and %.2f", float64(got)*8/4e9, r.Count, float64(s.Bytes)*8/4e9,
+			s.Path.Transport, forwarded[len(forwarded)-1], circuit[len(circuit)-1])
+	}
+	slices.Sort(forwarded)
+	slices.Sort(circuit)
+	if forwarded[1] > 0.7*circuit[1] {
+		t.Errorf("CPU s/GB: %.2f forwarded, %.2f in the circuit", forwarded[1], circuit[1])
+	}
+}

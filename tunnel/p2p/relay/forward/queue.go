@@ -1,0 +1,177 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/wake"
+)
+
+const (
+	// mostWait is how long packets wait: two ticks of the shares.
+	mostWait = 40 * time.Millisecond
+	// memberBytes and allBytes bound what waits.
+	memberBytes, allBytes = 1 << 20, 16 << 20
+	// quantum is what a member sends in a turn, bytes, and retry how often those that wait are looked at.
+	quantum = 16 << 10
+	retry   = time.Millisecond
+)
+
+// queue has what waits for its member's share, or for room in the socket. Whoever sends takes turns (deficit round robin,
+// RFC 8290 section 4.1.3), by member. While nothing waits packets are sent by who reads them.
+type queue struct {
+	carried func(peer.ID, int)
+	dropped func(Reason, int)
+	wake    wake.One
+	busy    atomic.Bool // something waits
+
+	mu    sync.Mutex // guards what follows, and the members' flows; only the shares' is taken under it
+	turns []*member  // those of whom something waits; the next one first
+	bytes int
+}
+
+// flow is what waits of one member.
+type flow struct {
+	trains  []train
+	bytes   int
+	deficit int
+}
+
+// train is packets of one length, the last one perhaps shorter.
+type train struct {
+	b    []byte
+	each int
+	to   *channel
+	at   time.Time
+}
+
+func newQueue(carried func(peer.ID, int), dropped func(Reason, int)) queue {
+	return queue{carried: carried, dropped: dropped, wake: wake.NewOne()}
+}
+
+// send sends packets of a member now, or has them wait. b is valid during the call only.
+func (q *queue) send(by *member, to *channel, b []byte, each int) {
+	if !q.busy.Load() && by.share.Take(len(b)) {
+		sent, blocked := q.write(by, to, b, each)
+		if b = b[sent:]; !blocked {
+			return
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(by.trains) == 0 {
+		q.turns, by.deficit = append(q.turns, by), 0
+	}
+	by.trains = append(by.trains, train{bytes.Clone(b), each, to, time.Now()})
+	by.bytes, q.bytes = by.bytes+len(b), q.bytes+len(b)
+	for by.bytes > memberBytes || q.bytes > allBytes && len(by.trains) > 1 {
+		q.drop(by)
+	}
+	q.busy.Store(true)
+	q.wake.Wake()
+}
+
+// write sends what the socket takes of b; blocked: it takes the rest later.
+func (q *queue) write(by *member, to *channel, b []byte, each int) (sent int, blocked bool) {
+	sent, err := to.far.Send(b, each)
+	if sent > 0 {
+		q.carried(by.id, sent)
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		return sent, true
+	}
+	if err != nil {
+		q.dropped(Unsent, packets(b[sent:], each))
+	}
+	return sent, false
+}
+
+// drop drops the oldest train of a member. The caller holds mu.
+func (q *queue) drop(m *member) {
+	q.dropped(Late, packets(m.trains[0].b, m.trains[0].each))
+	q.shift(m)
+}
+
+// shift removes the oldest train of a member. The caller holds mu.
+func (q *queue) shift(m *member) {
+	n := len(m.trains[0].b)
+	m.bytes, q.bytes = m.bytes-n, q.bytes-n
+	m.trains[0] = train{}
+	m.trains = m.trains[1:]
+}
+
+func packets(b []byte, each int) int { return (len(b) + each - 1) / each }
+
+// run sends what waits, until ctx ends.
+func (q *queue) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		}
+		for q.turn(time.Now()) {
+			if !wake.Sleep(ctx, retry) {
+				return
+			}
+		}
+	}
+}
+
+// turn gives members turns until all that may send now have sent, and reports whether something still waits.
+func (q *queue) turn(now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for idle := 0; idle < len(q.turns); {
+		m := q.turns[0]
+		q.turns = q.turns[1:]
+		more, blocked := q.serve(m, now)
+		if more {
+			q.turns = append(q.turns, m)
+		}
+		switch {
+		case blocked:
+			idle++
+		default:
+			idle = 0
+		}
+	}
+	q.busy.Store(len(q.turns) > 0)
+	return len(q.turns) > 0
+}
+
+// serve gives one member a turn. more: something of it still waits; blocked: until later. The caller holds mu.
+func (q *queue) serve(m *member, now time.Time) (more, blocked bool) {
+	m.deficit += quantum
+	for len(m.trains) > 0 {
+		t := &m.trains[0]
+		switch {
+		case now.Sub(t.at) > mostWait:
+			q.drop(m)
+			continue
+		case len(t.b) > m.deficit:
+			return true, false
+		case !m.share.Take(len(t.b)):
+			m.deficit = 0
+			return true, true
+		}
+		sent, blocked := q.write(m, t.to, t.b, t.each)
+		m.deficit -= sent
+		if blocked {
+			t.b = t.b[sent:]
+			m.bytes, q.bytes = m.bytes-sent, q.bytes-sent
+			m.deficit = 0
+			return true, true
+		}
+		q.shift(m)
+	}
+	m.trains = nil
+	return false, false
+}
