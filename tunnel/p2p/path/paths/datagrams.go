@@ -23,7 +23,6 @@ func (d datagrams) Broken(why string)  { d.c.owner.Apply(ladder.Broken{Path: d.c
 // and what does not is no fault of it.
 type forwarded struct{ datagrams }
 
-func (d forwarded) Sent(bytes int)     { d.c.tx.Add(uint64(bytes)); d.c.noticed() }
 func (d forwarded) Received(bytes int) { d.c.rx.Add(uint64(bytes)); d.c.noticed() }
 func (d forwarded) Heard()             {}
 func (d forwarded) Narrowed()          {}
