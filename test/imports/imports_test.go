@@ -97,6 +97,10 @@ var rules = []rule{
 		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni"},
 		why: "p2p knows no packets",
 	}, {
+		path: "edgemesh/tunnel/p2p/carrier/control",
+		not:  []string{"edgemesh", "github.com", "os", "net", "time", "context", "log/slog"},
+		why:  "the controller is pure",
+	}, {
 		path: "edgemesh/tunnel/p2p", below: true, not: unused, why: "package plainhost leaves out what is not used",
 	}, {
 		path: "edgemesh/relay", not: unused, why: "package plainhost leaves out what is not used",
