@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -215,5 +216,64 @@ func (j *judged) sctp(t *testing.T, path string) {
 	}
 	if len(got) != 1 || got["1 to 7777"] == 0 {
 		t.Errorf("%s: SCTP INITs that arrived: %v, want those of 1 (far) to port 7777", path, got)
+	}
+}
+
+// TestPolicyThroughput: one flow between two isolated pods is as fast as without policies, on a native path and through the tunnel:
+// interleaved, missed if the geometric mean of ratios is below 0.97 by more than two standard errors. Only a quiet machine can judge it.
+func TestPolicyThroughput(t *testing.T) {
+	slow(t)
+	const rounds = 10
+	file := filepath.Join(t.TempDir(), "policies.yaml")
+	ok(t, os.WriteFile(file, nil, 0o600))
+	p := newLANPair(t, func(p *lanPair) { p.lab.Cluster.Policies = file })
+	isolated := policyFile(`---
+kind: NetworkPolicy
+apiVersion: networking.k8s.io/v1
+metadata: {namespace: default, name: each-other}
+spec: {podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {}}]}], egress: [{to: [{podSelector: {}}]}]}
+`, p.pod1, p.pod2)
+	flow := func(policies string) float64 {
+		ok(t, lab.ReplaceFile(file, policies))
+		ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error {
+			for _, pod := range []*lab.Pod{p.pod1, p.pod2} {
+				out, err := pod.Node.Run(t.Context(), "nft", "list", "ruleset")
+				if err != nil || strings.Contains(out, pod.IP4().String()+" : jump in-") != (policies != "") {
+					return fmt.Errorf("%s: the file does not count yet: %w", pod.Node.Name, err)
+				}
+			}
+			return nil
+		}))
+		time.Sleep(2500 * time.Millisecond) // the repair that each change of rules wakes has passed
+		var b lab.Bulk
+		ok(t, p.pod1.Tool(within(t, time.Minute), &b, "bulk", "--bytes", "1000000000", "--sum=false", p.pod2.IP4().String()))
+		return b.Mbps
+	}
+	for _, path := range []string{"native", "direct"} {
+		if path == "direct" {
+			for _, n := range []*lab.Node{p.n1, p.n2} {
+				ok(t, n.Agent.Stop())
+				n.Config.LAN = map[string]any{"native": false, "vxlan": false}
+				ok(t, n.Start())
+			}
+			ready(t, p.n1, p.n2)
+		}
+		curlPods(t, p.pod1, p.pod2, 5*time.Second)
+		p.both(t, 20*time.Second, path)
+		var sum, squares float64
+		for i := range rounds {
+			mbps := map[bool]float64{}
+			for _, with := range []bool{i%2 == 0, i%2 != 0} {
+				mbps[with] = flow(map[bool]string{true: isolated}[with])
+			}
+			ratio := math.Log(mbps[true] / mbps[false])
+			sum, squares = sum+ratio, squares+ratio*ratio
+		}
+		mean := sum / rounds
+		deviation := math.Sqrt(max(0, squares/rounds-mean*mean) / (rounds - 1)) // of the mean
+		text := fmt.Sprintf("%s: %.3f of the throughput without policies, at most %.3f within two standard errors", path, math.Exp(mean), math.Exp(mean+2*deviation))
+		if t.Log(text); math.Exp(mean+2*deviation) < 0.97 {
+			t.Error(text + ": want 0.97")
+		}
 	}
 }
