@@ -31,14 +31,16 @@ func newIPv6Pair(t *testing.T, kind lab.NAT) *pair {
 	startAll(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
-	p.onPath(t, "direct", 30*time.Second)
+	t.Logf("direct %v after the first packet's answer", p.onPath(t, "direct", 30*time.Second))
 	return p
 }
 
-// until waits for what is true of the paths of a pair in demand: nobody looks for better ones without packets.
+// until waits for what is true of the paths of a pair in demand, for nobody looks for better ones without packets, and returns the fair
+// time that it took.
 func (p *pair) until(t *testing.T, d time.Duration, is func(n1, n2 lab.PeerStatus) error) time.Duration {
 	t.Helper()
-	start, ctx := time.Now(), within(t, d)
+	ctx, clock := within(t, d), product(t).Start()
+	defer clock.Stop()
 	var last error // is's: a call that the end of the time cuts says nothing
 	ok(t, lab.Until(ctx, 50*time.Millisecond, func() error {
 		_ = tryCurl(ctx, p.pod1.NS, p.pod2, pairs(p.pod1, p.pod2)[0][1], pairs(p.pod1, p.pod2)[0][0], time.Second)
@@ -53,7 +55,7 @@ func (p *pair) until(t *testing.T, d time.Duration, is func(n1, n2 lab.PeerStatu
 		last = is(one.Peer(p.n2.Name), two.Peer(p.n1.Name))
 		return last
 	}))
-	return time.Since(start)
+	return clock.Elapsed()
 }
 
 // onPath waits until both nodes use a path of a kind, and returns how long that took. One over IPv6 is direct here, one over IPv4 punched.

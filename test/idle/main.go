@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
 )
@@ -115,14 +116,16 @@ type bench struct {
 	hub                           int
 	verbose                       bool
 
-	l     *lab.Lab
-	nodes map[string]*lab.Node
-	pods  map[string]*lab.Pod
-	edges []*lab.Pod // of the hub
+	product *fair.Product
+	l       *lab.Lab
+	nodes   map[string]*lab.Node
+	pods    map[string]*lab.Pod
+	edges   []*lab.Pod // of the hub
 }
 
 func (b *bench) run(ctx context.Context, bin string) (err error) {
-	if b.l, err = lab.New(lab.Options{Bin: bin}); err != nil {
+	b.product = &fair.Product{}
+	if b.l, err = lab.New(lab.Options{Bin: bin, Product: b.product}); err != nil {
 		return err
 	}
 	defer func() {
@@ -348,10 +351,13 @@ func (b *bench) wake(ctx context.Context, since time.Time) error {
 		return err
 	}
 	fmt.Printf("\nfirst answer after %v of silence:\n", b.silence)
+	clock := b.product.Start()
+	defer clock.Stop()
 	first := func(name string) {
 		began := time.Now()
 		err := b.get(ctx, name, 10*time.Second)
-		fmt.Printf("  %-10s %s  %4d ms %v\n", name, began.Format("15:04:05.000"), time.Since(began).Milliseconds(), orNothing(err))
+		fmt.Printf("  %-10s %s  %4d ms, of which %4d count on this machine %v\n", name, began.Format("15:04:05.000"),
+			time.Since(began).Milliseconds(), clock.Between(began, time.Now()).Milliseconds(), orNothing(err))
 	}
 	alone := b.states[0].node
 	first(alone)
