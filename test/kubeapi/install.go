@@ -51,20 +51,26 @@ func (c *Cluster) Before(v string) bool {
 }
 
 // guard has a webhook served as the controller's account.
-func (c *Cluster) guard() (err error) {
+func (c *Cluster) guard() error {
 	if c.unguard != nil {
 		return nil
 	}
-	if err := c.apply("controller.enabled", "webhook.yaml"); err != nil {
+	token := filepath.Join(c.Dir, "webhook.token")
+	if err := errors.Join(c.apply("controller.enabled", "webhook.yaml"), c.ServiceAccountToken("edgemesh-controller", token),
+		c.TokenKubeconfig("webhook.conf", token, c.URL)); err != nil {
 		return err
 	}
-	token, address := filepath.Join(c.Dir, "webhook.token"), fmt.Sprintf("127.0.0.1:%d", c.ports[3])
-	if err := errors.Join(c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("webhook.conf", token, c.URL)); err != nil {
-		return err
-	}
-	c.unguard, err = c.Guard(filepath.Join(c.Dir, "webhook.conf"), address)
+	return c.StartGuard()
+}
+
+// StartGuard serves the webhook; StopGuard ends that.
+func (c *Cluster) StartGuard() (err error) {
+	c.unguard, err = c.Guard(filepath.Join(c.Dir, "webhook.conf"), fmt.Sprintf("127.0.0.1:%d", c.ports[3]))
 	return err
 }
+
+// StopGuard leaves the API server's webhook without an answer.
+func (c *Cluster) StopGuard() { c.unguard() }
 
 // AwaitCRDs waits until our CRDs are served. kubectl wait does not wait for the conditions of one that has none yet: it
 // fails, because they are null.

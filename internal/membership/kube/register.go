@@ -89,7 +89,11 @@ func (r *registrar) run(ctx context.Context) {
 			retry.Reset(wait)
 			wait = min(2*wait, maxBackoff/2) // pods wait for it
 		}
-		r.send(ctx, registered{errors.Join(err, r.unguarded(ctx, w.network))})
+		guard := client.GuardDown(err)
+		if guard == nil {
+			guard = r.unguarded(ctx, w.network)
+		}
+		r.send(ctx, registered{errors.Join(err, guard)})
 	}
 }
 

@@ -3,10 +3,12 @@ package kube
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -298,6 +300,26 @@ func TestHealthyCondition(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A write that waits for the webhook names it, and what to look at.
+func TestGuardDown(t *testing.T) {
+	for message, said := range map[string]bool{
+		`failed calling webhook "objects.network.edgemesh.io": connection refused`: true,
+		`failed calling webhook "x.example.org": connection refused`:               false,
+		"etcd is slow": false,
+	} {
+		c, err := client.New(client.Access{LocalUID: os.Geteuid(), Server: kubetest.Serve(t, says(http.StatusInternalServerError, "application/json",
+			`{"kind":"Status","code":500,"reason":"InternalError","message":`+strconv.Quote(message)+`}`))}, "test/1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		err = client.GuardDown(fmt.Errorf("create: %w", c.Create(t.Context(), "/x", nil, new(api.MeshNode))))
+		if (err != nil) != said || said && !strings.Contains(err.Error(), "Service edgemesh-webhook") {
+			t.Errorf("%s: %v", message, err)
 		}
 	}
 }

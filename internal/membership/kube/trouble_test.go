@@ -113,9 +113,6 @@ func TestTrouble(t *testing.T) {
 		"wrong CA":      {kubeconfig: kubeconfigFor(t, secure), says: []string{"not signed by the CA", "correct certificate-authority in the kubeconfig"}},
 		"expired token": {handler: status(http.StatusUnauthorized, "Unauthorized"), says: []string{"it has expired", "renew the kubeconfig's credentials"}},
 		"no rights":     {handler: status(http.StatusForbidden, "Forbidden"), says: []string{"apply the manifests or the chart again", "ClusterRole edgemesh:agent", "system:node:NAME"}},
-		"webhook down": {handler: says(http.StatusInternalServerError, "application/json", `{"kind":"Status","code":500,"reason":"InternalError",`+
-			`"message":"Internal error occurred: failed calling webhook \"objects.network.edgemesh.io\": connection refused"}`),
-			says: []string{"it does not answer the API server", "Service edgemesh-webhook", "Members already known stay"}},
 		"CRDs missing": {handler: versioned("v1.35.4", says(http.StatusNotFound, "text/plain", "404 page not found")),
 			says: []string{"(v1.35.4) does not have our kind", "apply the CustomResourceDefinitions"}},
 		"old Kubernetes": {handler: versioned("v1.27.6+k3s1", says(http.StatusNotFound, "text/plain", "404 page not found")),

@@ -52,10 +52,6 @@ func (c *Client) refusal(ctx context.Context, k api.Kind, st metav1.Status) stri
 	case http.StatusNotFound:
 		return c.missing(ctx, k)
 	case http.StatusBadRequest, http.StatusInternalServerError:
-		if strings.Contains(st.Message, "failed calling webhook") && strings.Contains(st.Message, "."+api.Group) {
-			return "on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and it does not answer the API server: check its pod (kubectl get pods -A -l " +
-				"app.kubernetes.io/component=controller), and that the API server reaches port 9472 of its node (Service edgemesh-webhook). Members already known stay"
-		}
 		if c.Plain() && wantsTLS(st) {
 			return fmt.Sprintf("what answers at %s wants https. KubeEdge's MetaServer does with requireAuthorization, and a token, which only the pods of "+
 				"a DaemonSet have: on edges, too, use the one for the cloud (kubeedge.enabled: false, apiServer.host empty). For a unit or static pod set "+
@@ -67,6 +63,16 @@ func (c *Client) refusal(ctx context.Context, k api.Kind, st metav1.Status) stri
 		}
 	}
 	return ""
+}
+
+// GuardDown explains the error of a write that the API server's webhook should have judged; nil for any other.
+func GuardDown(err error) error {
+	var st *apierrors.StatusError
+	if !errors.As(err, &st) || !strings.Contains(st.ErrStatus.Message, "failed calling webhook") || !strings.Contains(st.ErrStatus.Message, "."+api.Group) {
+		return nil
+	}
+	return errors.New("on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and it does not answer the API server: check its pod (kubectl get pods -A -l " +
+		"app.kubernetes.io/component=controller), and that the API server reaches port 9472 of its node (Service edgemesh-webhook). Members already known stay")
 }
 
 // wantsTLS says that a server refused a request because it came without TLS, in the words of Go's net/http.
