@@ -232,6 +232,28 @@ func TestSharedSocket(t *testing.T) {
 	if len(k.got) != 13 || len(k.got[12]) != 50 || k.got[12][0] != 19 || k.ends == 0 {
 		t.Errorf("%d others, %d ends", len(k.got), k.ends)
 	}
+	train = nil // runs of two channels, a sealed packet, QUIC's, and a header cut short
+	for _, first := range []byte{0x80, 0x80, 0xbf, 1, 0xbf, 0x40} {
+		train = append(train, bytes.Repeat([]byte{first}, 100)...)
+	}
+	if _, _, err := c.WriteMsgUDP(append(train, 0x80), segmentControl(nil, 100), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.Write([]byte{0x40})
+	for quics := 0; quics < 2; {
+		n, err := s.ReadBatch(ms, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		quics += n
+	}
+	var firsts []byte
+	for _, b := range k.forwarded {
+		firsts = append(firsts, b[0])
+	}
+	if fmt.Sprintf("%x", firsts) != "8080bfbf80" || len(k.forwarded[4]) != 1 || len(k.got) != 14 {
+		t.Errorf("%x to forward, %d sealed", firsts, len(k.got))
+	}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.ReadBatch(ms, 0)

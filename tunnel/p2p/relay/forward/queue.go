@@ -50,6 +50,7 @@ type train struct {
 	each int
 	to   *channel
 	at   time.Time
+	paid bool // from the member's share
 }
 
 func newQueue(carried func(peer.ID, int), dropped func(Reason, int)) queue {
@@ -58,7 +59,8 @@ func newQueue(carried func(peer.ID, int), dropped func(Reason, int)) queue {
 
 // send sends packets of a member now, or has them wait. b is valid during the call only.
 func (q *queue) send(by *member, to *channel, b []byte, each int) {
-	if !q.busy.Load() && by.share.Take(len(b)) {
+	paid := !q.busy.Load() && by.share.Take(len(b))
+	if paid {
 		sent, blocked := q.write(by, to, b, each)
 		if b = b[sent:]; !blocked {
 			return
@@ -69,7 +71,7 @@ func (q *queue) send(by *member, to *channel, b []byte, each int) {
 	if len(by.trains) == 0 {
 		q.turns, by.deficit = append(q.turns, by), 0
 	}
-	by.trains = append(by.trains, train{bytes.Clone(b), each, to, time.Now()})
+	by.trains = append(by.trains, train{bytes.Clone(b), each, to, time.Now(), paid})
 	by.bytes, q.bytes = by.bytes+len(b), q.bytes+len(b)
 	for by.bytes > memberBytes || q.bytes > allBytes && len(by.trains) > 1 {
 		q.drop(by)
@@ -158,10 +160,11 @@ func (q *queue) serve(m *member, now time.Time) (more, blocked bool) {
 			continue
 		case len(t.b) > m.deficit:
 			return true, false
-		case !m.share.Take(len(t.b)):
+		case !t.paid && !m.share.Take(len(t.b)):
 			m.deficit = 0
 			return true, true
 		}
+		t.paid = true
 		sent, blocked := q.write(m, t.to, t.b, t.each)
 		m.deficit -= sent
 		if blocked {
