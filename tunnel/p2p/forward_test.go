@@ -98,6 +98,23 @@ func equal(a, b [][]byte) bool {
 	return true
 }
 
+// Who looks at a path does not have it used: a channel is opened for the lane alone.
+func TestChannelOnDemand(t *testing.T) {
+	_, relay := relaytest.Loopback(t)
+	a, b, _ := pair(t, relay)
+	take(a)
+	take(b)
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	s := circuitStream(t, a, b.ID())
+	for range 20 {
+		if p := s.Path(); p.Datagrams != "in the circuit: no datagrams yet" {
+			t.Fatalf("%+v", p)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1000))
+}
+
 // A relay or a peer of a former version knows no channels: circuits carry what they did.
 func TestNotForwarded(t *testing.T) {
 	for name, old := range map[string]struct {
@@ -121,7 +138,7 @@ func TestNotForwarded(t *testing.T) {
 			fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 			s := circuitStream(t, a, b.ID())
 			fair.Eventually(t, 10*time.Second, "why", func() error {
-				if p := s.Path(); p.Datagrams != old.want || s.DatagramSize() != 0 {
+				if n, p := s.DatagramSize(), s.Path(); p.Datagrams != old.want || n != 0 {
 					return fmt.Errorf("%+v", p)
 				}
 				return nil

@@ -164,7 +164,7 @@ func (ss *Session) Forwarding() (why string, ok bool) {
 	switch {
 	case ss == nil || ss.via == nil:
 		return "", false
-	case ss.Size() > 0:
+	case ss.size() > 0:
 		return "", true
 	}
 	if why := ss.via.why.Load(); why != nil {

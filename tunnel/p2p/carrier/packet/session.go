@@ -305,13 +305,17 @@ func (ss *Session) secret(nonce []byte, index uint32, from, to peer.ID) (suite u
 	return state.CipherSuite, secret, nil
 }
 
-// Size is the longest datagram that can be sent now, bytes; 0: none.
+// Size is the longest datagram that can be sent now, bytes; 0: none. The caller is about to send some.
 func (ss *Session) Size() int {
+	if ss != nil && ss.via != nil {
+		ss.via.want()
+	}
+	return ss.size()
+}
+
+func (ss *Session) size() int {
 	if ss == nil {
 		return 0
-	}
-	if ss.via != nil {
-		ss.via.want()
 	}
 	if o := ss.now.Load(); o != nil {
 		return max(int(o.size.Load())-o.overhead(), 0)
