@@ -2,9 +2,10 @@
 // every part there is: WebRTC with its own TLS, ICE and SCTP, WebTransport with HTTP/3, AutoRelay, and the graph of
 // constructors (fx) that chooses among them. Idle edges would pay for those in memory.
 //
-//	host.go  the host
-//	quic.go  its UDP sockets
-//	config.go  what it is made of
+//	host.go      the host
+//	presumed.go  a dial that does not wait for the answer to its offer of TLS
+//	quic.go      its UDP sockets
+//	config.go    what it is made of
 package plainhost
 
 import (
@@ -108,7 +109,11 @@ func newUpgrader(c Config) (transport.Upgrader, error) {
 		return nil, err
 	}
 	// No Noise beside it: whoever strips TLS from the offer would have the key exchange without its post-quantum part.
-	return upgrader.New([]sec.SecureTransport{tls.Renewing(c.Keys)}, muxers, nil, c.Guard, c.Gater)
+	up, err := upgrader.New([]sec.SecureTransport{tls.Renewing(c.Keys)}, muxers, nil, c.Guard, c.Gater)
+	if err != nil {
+		return nil, fmt.Errorf("make upgrader: %w", err)
+	}
+	return prompt{up}, nil
 }
 
 // Close ends all connections, then closes the UDP sockets. It may be called again.

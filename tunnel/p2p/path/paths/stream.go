@@ -43,8 +43,7 @@ func (s *Stream) Path() Path { return s.c.Path() }
 
 // ofLane reports whether the stream belongs to one of the two lanes.
 func (s *Stream) ofLane() bool {
-	proto := s.s.Protocol()
-	return proto == identity.StreamProtocol || proto == identity.DatagramProtocol
+	return identity.OfLane(s.s.Protocol())
 }
 
 // RTT is the smoothed round trip of the path, 0 as long as it is not known.
@@ -91,14 +90,23 @@ func (s *Stream) SetReadDeadline(t time.Time) error { return s.s.SetReadDeadline
 // SetWriteDeadline bounds Write.
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.s.SetWriteDeadline(t) }
 
-// OpenStream opens a stream for proto on exactly this connection. It takes one round trip,
-// and ends with the path. An idle path may have died unseen, so it is probed immediately.
+// lately is how long after a sign of life a path is taken to be alive: longer than a round trip, and not longer than a packet may
+// be lost for.
+const lately = time.Second
+
+// OpenStream opens a stream for proto on exactly this connection, and ends with the path. An idle path may have died unseen, so it is
+// probed immediately, and the peer's answer is waited for. A lane's stream on a path that was heard lately, as of a peer never met before
+// or of one that has just sent something, does not wait: the negotiation goes with the first frames.
 func (c *Conn) OpenStream(ctx context.Context, proto protocol.ID) (*Stream, error) {
 	c.owner.Apply(ladder.Ask{Path: c.ID})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	s, err := conns.Open(ctx, c.Conn, proto)
+	open := conns.Open
+	if identity.OfLane(proto) && time.Since(c.HeardAt()) < lately {
+		open = conns.Begin
+	}
+	s, err := open(ctx, c.Conn, proto)
 	if err != nil {
 		return nil, err
 	}

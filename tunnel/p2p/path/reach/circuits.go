@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -13,6 +12,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
@@ -67,8 +67,8 @@ func (s *Search) unlessConnected(err error) error {
 	return err
 }
 
-// circuit makes a circuit to the peer through one relay, which is connected for it where it is not. A dial of a circuit obeys no
-// context and may hang on a dead connection: it is given roundTimeout, whatever becomes of the round, and its path is used if it
+// circuit makes a circuit to the peer through one relay, which is connected for it where it is not. A dial of a circuit may
+// hang on a dead connection: it is given roundTimeout, whatever becomes of the round, and its path is used if it
 // comes after all. begun is called when the relay is connected and the circuit's dial begins.
 func (s *Search) circuit(ctx context.Context, relay peer.ID, begun func()) error {
 	at, err := s.Relays.Connect(ctx, relay)
@@ -87,10 +87,12 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID, begun func()) error
 	dctx, cancel := context.WithTimeout(s.Ctx, roundTimeout)
 	defer cancel()
 	err = s.Dialer.Dial(dctx, endpoint.Circuit(relay, at), s.peer.ID())
-	if err != nil && strings.Contains(err.Error(), pb.Status_NO_RESERVATION.String()) { // libp2p's type is its own
-		err = ErrNoReservation
-	} else if err != nil && strings.Contains(err.Error(), "error opening relay circuit") { // any other of its statuses
-		err = fmt.Errorf("%w: %w", errCircuit, err)
+	if said := dialer.RefusedCircuit(0); errors.As(err, &said) {
+		if pb.Status(said) == pb.Status_NO_RESERVATION {
+			err = ErrNoReservation
+		} else {
+			err = fmt.Errorf("%w: %w", errCircuit, err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("relay %s: %w", relay, err)

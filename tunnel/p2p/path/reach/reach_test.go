@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	pb "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/nat/targets"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
@@ -142,7 +144,7 @@ func TestRoundUsesRelayThatComesBack(t *testing.T) {
 func TestAbsent(t *testing.T) {
 	_, far := keytest.New(t)
 	_, relay := keytest.New(t)
-	none, full, dead := errors.New("error opening relay circuit: NO_RESERVATION (204)"), errors.New("error opening relay circuit: RESOURCE_LIMIT_EXCEEDED (201)"), errors.New("i/o timeout")
+	none, full, dead := dialer.RefusedCircuit(pb.Status_NO_RESERVATION), dialer.RefusedCircuit(pb.Status_RESOURCE_LIMIT_EXCEEDED), errors.New("i/o timeout")
 	for _, c := range []struct {
 		all  []error
 		want bool

@@ -47,6 +47,9 @@ const (
 	DHTPrefix protocol.ID = "/edgemesh"
 )
 
+// OfLane reports whether a protocol carries one of the two lanes.
+func OfLane(p protocol.ID) bool { return p == StreamProtocol || p == DatagramProtocol }
+
 // Protocols are all of the above. A peer that lacks one is spoken to without it, so the
 // number behind the last slash counts what two versions cannot say to each other.
 func Protocols() []protocol.ID {
