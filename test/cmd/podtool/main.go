@@ -28,6 +28,7 @@ func commands() []command {
 	return []command{
 		{"serve", "[--name NAME]", "HTTP and UDP echo on 9376, bulk and TCP echo on 9377", serve},
 		{"get", "[--timeout 2s] URL", "fetch and print", get},
+		{"first", "[--every 1s] [--timeout 10s] URL...", "fetch each once, and how long each took", first},
 		{"lookup", "[--timeout 5s] NAME", "addresses of a name", lookup},
 		{"bulk", "[--bytes N] [--pull] [--sum=false] HOST",
 			"send (or fetch) bytes over TCP, compare SHA-256", bulk},

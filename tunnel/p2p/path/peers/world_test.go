@@ -105,6 +105,31 @@ func TestRelayedThenDirect(t *testing.T) {
 	})
 }
 
+// A lane's stream on a path that was heard just now, as of a peer never met before, does not wait for the peer's answer; on one that was
+// quiet it does, since the path may have died unseen.
+func TestLaneOfLivePathDoesNotWait(t *testing.T) {
+	play(t, func(s *scene) {
+		s.w.Block(true)
+		s.stream(s.a, s.b, time.Second).Reset()
+		open := func() time.Duration {
+			start := time.Now()
+			f, err := s.a.Table.OpenStream(s.Context(), s.b.ID, pathtest.Echo)
+			if err != nil {
+				s.Fatal(err)
+			}
+			defer f.Reset()
+			return time.Since(start)
+		}
+		if took := open(); took > 0 {
+			s.Errorf("a stream on a path that was heard just now took %v", took)
+		}
+		time.Sleep(10 * time.Second)
+		if took := open(); took < 2*s.w.Latency {
+			s.Errorf("a stream on a quiet path took %v, less than a round trip", took)
+		}
+	})
+}
+
 // A path is direct when one end is reached at an address of its own, or mapped for it, and punched when both are translated;
 // the two sides agree. Only TCP's port is mapped here: at the other one the node is known by observation alone.
 func TestDirectAndPunched(t *testing.T) {
@@ -514,6 +539,7 @@ func TestNoVersionInCommon(t *testing.T) {
 		}
 		f.Reset()
 		s.b.Move(netip.MustParseAddr("198.51.100.7"))
+		time.Sleep(time.Second) // a path that was heard just now is taken to be alive
 		s.becomes(paths.KindDirect, 10*time.Second)
 	})
 }

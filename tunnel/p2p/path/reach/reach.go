@@ -75,24 +75,26 @@ func (s *Search) dialDirect(ctx context.Context) *sync.WaitGroup {
 			wg.Done()
 		}
 	}
-	known := s.places.Known()
-	slices.SortStableFunc(known, func(a, b endpoint.Endpoint) int { return cmp.Compare(s.distance(a), s.distance(b)) })
-	for _, e := range known {
-		if !s.places.Worth(e) {
-			continue
-		}
-		most, err := s.Targets.Take(s.peer.ID(), e, targets.LastBudget)
-		if err != nil {
-			s.Log.Debug("not dialed where the peer was last", "peer", s.peer.Name(), "at", e, "why", err)
-			continue
-		}
-		beside(func() {
-			if err := s.dial(ctx, e, most); err != nil {
-				s.places.NoteStranger(e, err)
-				s.Log.Debug("dial where the peer was last", "peer", s.peer.Name(), "at", e, "err", err)
+	beside(func() { // what LAN probes have proved may take a moment to read, and a circuit does not wait for it
+		known := s.places.Known()
+		slices.SortStableFunc(known, func(a, b endpoint.Endpoint) int { return cmp.Compare(s.distance(a), s.distance(b)) })
+		for _, e := range known {
+			if !s.places.Worth(e) {
+				continue
 			}
-		})
-	}
+			most, err := s.Targets.Take(s.peer.ID(), e, targets.LastBudget)
+			if err != nil {
+				s.Log.Debug("not dialed where the peer was last", "peer", s.peer.Name(), "at", e, "why", err)
+				continue
+			}
+			beside(func() {
+				if err := s.dial(ctx, e, most); err != nil {
+					s.places.NoteStranger(e, err)
+					s.Log.Debug("dial where the peer was last", "peer", s.peer.Name(), "at", e, "err", err)
+				}
+			})
+		}
+	})
 	if s.LAN != nil {
 		beside(func() { s.onLAN(ctx) })
 	}

@@ -140,6 +140,24 @@ func TestRoundUsesRelayThatComesBack(t *testing.T) {
 	}
 }
 
+// What takes long to find out of a peer's last addresses does not keep its circuit waiting.
+func TestCircuitDoesNotWaitForAddresses(t *testing.T) {
+	_, far := keytest.New(t)
+	_, relay := keytest.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{relay: relay, far: far, start: time.Now()}
+		log := slog.New(slog.DiscardHandler)
+		guard := targets.New(targets.Config{Near: w.Near, Public: func(netip.Addr) bool { return true }, Now: func() time.Duration { return time.Since(w.start) }, Log: log})
+		guard.SetProved(func(peer.ID) []netip.Addr { time.Sleep(time.Second); return nil })
+		c := Config{Dialer: w, Addrs: w, Relays: w, Candidates: w.candidates, DHT: w, Ctx: t.Context(), Log: log, Targets: guard,
+			Spawn: func(f func()) bool { go f(); return true }}
+		if err := c.With(w, w).Connect(t.Context()); err != nil || time.Since(w.start) > 0 {
+			t.Errorf("a path after %v, want it immediately: %v", time.Since(w.start), err)
+		}
+		time.Sleep(2 * time.Second)
+	})
+}
+
 // A peer is off where every relay that answers says so: one that gives no circuit for another reason may have it.
 func TestAbsent(t *testing.T) {
 	_, far := keytest.New(t)
