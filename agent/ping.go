@@ -42,6 +42,7 @@ type pingCommand struct {
 	target      string
 	count       int
 	untilDirect bool
+	timeline    bool
 	timeout     time.Duration
 }
 
@@ -58,10 +59,15 @@ better one. Ends within 10 s; exits with 1 if no probe was answered.
 
 --count 0 probes once a second until interrupted; with --json, each line is then one
 probe. --until-direct probes until the path is punched, direct, vxlan or native, that is no
-relay's, and exits with 0; after --timeout it exits with 1.`,
+relay's, and exits with 0; after --timeout it exits with 1.
+
+--timeline adds the last first contact, when there was no path to the node: when each step
+was done, here and there, and how long it waited for the one before. Each end has its own
+clock. Between a request and its answer are the wires, the relay and the other end.`,
 		Example: `  edgemesh-agent ping edge-2
   edgemesh-agent ping 10.244.2.7 --count 10 --json
-  edgemesh-agent ping edge-2 --until-direct --timeout 1m`,
+  edgemesh-agent ping edge-2 --until-direct --timeout 1m
+  edgemesh-agent ping edge-2 --count 1 --timeline`,
 		Args: cli.Args("NODE|POD-IP"),
 		RunE: func(c *cobra.Command, args []string) error {
 			p.target = args[0]
@@ -70,6 +76,8 @@ relay's, and exits with 0; after --timeout it exits with 1.`,
 				return cli.Usage(fmt.Errorf("--count \"%d\": must be a whole number from 0 to %d; 0 runs until interrupted", p.count, maxPings))
 			case p.untilDirect && c.Flags().Changed("count"):
 				return cli.Usage(errors.New("--until-direct and --count exclude each other"))
+			case p.timeline && (p.count == 0 || p.untilDirect):
+				return cli.Usage(errors.New("--timeline is for a number of probes: give --count"))
 			case c.Flags().Changed("timeout") && !p.untilDirect:
 				return cli.Usage(errors.New("--timeout is for --until-direct only"))
 			case p.timeout <= 0:
@@ -81,13 +89,14 @@ relay's, and exits with 0; after --timeout it exits with 1.`,
 	p.add(c)
 	c.Flags().IntVar(&p.count, "count", 4, "number of probes, 0 = until interrupted")
 	c.Flags().BoolVar(&p.untilDirect, "until-direct", false, "probe until the path is no relay's")
+	c.Flags().BoolVar(&p.timeline, "timeline", false, "add the steps of the last first contact")
 	c.Flags().DurationVar(&p.timeout, "timeout", directTimeout, "how long --until-direct waits")
 	c.ValidArgsFunction = completeNodes(&p.clientFlags)
 	return c
 }
 
 func (p *pingCommand) run(ctx context.Context, w io.Writer) error {
-	req := control.PingRequest{Target: p.target, Count: p.count}
+	req := control.PingRequest{Target: p.target, Count: p.count, Timeline: p.timeline}
 	endless := p.count == 0 || p.untilDirect
 	switch {
 	case p.untilDirect:

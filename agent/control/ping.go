@@ -6,6 +6,7 @@ type PingRequest struct {
 	Target     string `json:"target"`
 	Count      int    `json:"count"`
 	IntervalMs int    `json:"intervalMs,omitempty"` // between two probes; 0: the agent's
+	Timeline   bool   `json:"timeline,omitempty"`   // the last first contact is wanted, too
 }
 
 // PingReply reports the probes of one ping. A probe of a node is an
@@ -25,6 +26,22 @@ type PingReply struct {
 	AvgMs     *float64     `json:"avgMs"`
 	MaxMs     *float64     `json:"maxMs"`
 	Probes    []PingResult `json:"probes"`
+	Timeline  *Timeline    `json:"timeline,omitempty"`
+}
+
+// Timeline is the last first contact with a node, when there was no path to it, as both ends see it. Each end's clock begins with its
+// own first step; between a request and what follows it are the wires, the relay and the other end.
+type Timeline struct {
+	Ago   string `json:"ago,omitempty"` // how long ago it began; "": there was none since the agent started
+	Here  []Step `json:"here"`
+	There []Step `json:"there"`
+	Error string `json:"error,omitempty"` // why There is empty
+}
+
+// Step is one of a first contact.
+type Step struct {
+	Step string  `json:"step"`
+	Ms   float64 `json:"ms"` // after the first one
 }
 
 // PingResult is the outcome of one probe.

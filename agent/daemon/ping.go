@@ -17,6 +17,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p"
 )
 
 const (
@@ -67,6 +68,9 @@ func (p pinger) Ping(ctx context.Context, r control.PingRequest, each func(contr
 	}
 	st := one.status()
 	one.out.Path, one.out.Transport, one.out.Relay, one.out.Reason = st.Path, st.Transport, st.Relay, st.Reason
+	if r.Timeline && !one.local {
+		one.out.Timeline = one.timeline(ctx)
+	}
 	slices.SortFunc(one.out.Probes, func(x, y control.PingResult) int { return x.Seq - y.Seq })
 	return one.out, nil
 }
@@ -81,6 +85,29 @@ type pinging struct {
 	interval time.Duration
 	each     func(control.PingResult)
 	out      control.PingReply
+}
+
+// timeline is the last first contact with the target.
+func (p *pinging) timeline(ctx context.Context) *control.Timeline {
+	steps := func(c p2p.Contact) []control.Step {
+		out := []control.Step{}
+		for _, e := range c.Events {
+			out = append(out, control.Step{Step: string(e.Step), Ms: float64(e.After.Microseconds()) / 1000})
+		}
+		return out
+	}
+	here := p.reach.node.Contact(p.id)
+	out := &control.Timeline{Here: steps(here), There: []control.Step{}}
+	if len(here.Events) > 0 {
+		out.Ago = wording.Duration(here.Age.Truncate(time.Second))
+	}
+	there, err := p.reach.node.ContactThere(ctx, p.id)
+	if err != nil {
+		out.Error = err.Error()
+		return out
+	}
+	out.There = steps(there)
+	return out
 }
 
 // add takes the outcome of one probe.

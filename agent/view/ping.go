@@ -56,4 +56,29 @@ func Pinged(w io.Writer, on Screen, r control.PingReply) {
 	if r.Reason != "" {
 		on.Line(w, plain, "", "not a better path: "+r.Reason)
 	}
+	if r.Timeline != nil {
+		timeline(w, on, r.Node, *r.Timeline)
+	}
+}
+
+// timeline prints how long each step of a first contact waited for the one before.
+func timeline(w io.Writer, on Screen, node string, t control.Timeline) {
+	if t.Ago == "" {
+		on.Line(w, plain, "", "first contact: there was none since the agent started")
+		return
+	}
+	on.Line(w, plain, "", fmt.Sprintf("first contact, %s ago:", t.Ago))
+	for _, end := range []struct {
+		name  string
+		steps []control.Step
+	}{{"here", t.Here}, {clean(node), t.There}} {
+		last := 0.
+		for _, s := range end.steps {
+			on.Line(w, plain, "", fmt.Sprintf("  %-12s %9.1f ms  %+8.1f  %s", end.name, s.Ms, s.Ms-last, clean(s.Step)))
+			last = s.Ms
+		}
+	}
+	if t.Error != "" {
+		on.Line(w, plain, "", fmt.Sprintf("  %s's side is not known: %s", clean(node), clean(t.Error)))
+	}
 }

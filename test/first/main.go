@@ -27,7 +27,7 @@ func main() {
 	kinds := flag.String("over", "udp,tcp", "what reaches the relay: udp (and TCP beside it), tcp alone")
 	n := flag.Int("n", 20, "first contacts of each kind")
 	hub := flag.Int("hub", 50, "first contacts of a hub in one second, at 80 ms; 0: none")
-	settle := flag.Duration("settle", 8*time.Second, "time between reservations and the first request")
+	rest := flag.Duration("rest", 8*time.Second, "time between reservations and the first request")
 	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
 	relays := flag.String("relays", "", "directory of other relays")
 	keep := flag.String("keep", "", "directory for logs")
@@ -46,7 +46,7 @@ func main() {
 	}
 	fmt.Printf("%-34s %6s %8s %8s %8s %8s %8s %7s\n", "", "rtt", "median", "least", "p90", "p99", "most", "failed")
 	for _, kind := range strings.Split(*kinds, ",") {
-		b := bench{kind: kind, rtts: rtts, n: *n, hub: *hub, settle: *settle, relays: *relays, keep: *keep, far: *far}
+		b := bench{kind: kind, rtts: rtts, n: *n, hub: *hub, rest: *rest, relays: *relays, keep: *keep, far: *far}
 		if err := b.run(ctx, *bin); err != nil {
 			fmt.Fprintln(os.Stderr, "first:", err)
 			os.Exit(1)
@@ -59,7 +59,7 @@ type bench struct {
 	kind   string
 	rtts   []time.Duration
 	n, hub int
-	settle time.Duration
+	rest   time.Duration
 	relays string
 	keep   string
 	far    bool
@@ -221,12 +221,12 @@ func (b *bench) restart(ctx context.Context, n int, known bool) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(b.settle):
+	case <-time.After(b.rest):
 		return nil
 	}
 }
 
-// forget empties a state directory but for the key.
+// forget empties a state directory except for the key.
 func forget(dir string) error {
 	all, err := os.ReadDir(dir)
 	if err != nil {

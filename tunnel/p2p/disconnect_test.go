@@ -44,6 +44,12 @@ func TestDisconnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.Write([]byte("x")); err != nil { // the stream is negotiated with its first data
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := a.OpenStream(ctx, b.ID(), identity.DatagramProtocol); err != nil { // on QUIC
 		t.Fatal(err)
 	}

@@ -7,11 +7,12 @@
 //	node.go        the node: how it begins and ends, and what its owner can request of it
 //	host.go        the libp2p host, and what else is made of the configuration
 //	status.go      what an operator is shown
+//	contact.go     the waits of a first contact, as both ends see them
 //	copies.go      another machine with a key, this node's or a peer's
 //	tasks.go       goroutines and the clock
 //	counting.go    queries of what the NAT does, counted
 //	errors.go      errors of the rooms that the owner of a node may see
-//	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun
+//	base/          endpoint, conns, ladder (which path to use), mux, proxy, stun, timeline
 //	who/           members (who may connect), identity (keys, TLS), lookup (the DHT), refusals
 //	carrier/       dialer and socket, packet and sealed (datagrams), plainhost (libp2p's host)
 //	nat/           what the NAT does, router ports, punching and guessing ports, own and foreign addresses
@@ -50,6 +51,7 @@ import (
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/stun"
+	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/carrier/socket"
@@ -151,7 +153,9 @@ type Node struct {
 	mark    uint32
 	copies  *copies
 	want    *members.View // guarded by copies.using, as is what is in force of it
-	sources sync.Map      // network.Conn → netip.Addr: where packets of QUIC leave from that no address is bound to
+	// timeline notes the steps of first contacts.
+	timeline *timeline.Book
+	sources  sync.Map // network.Conn → netip.Addr: where packets of QUIC leave from that no address is bound to
 }
 
 // New starts a node. It returns an error that wraps ErrListen and names the
@@ -173,7 +177,8 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Metered == nil {
 		cfg.Metered = func() bool { return false }
 	}
-	n := &Node{tasks: newTasks(), mark: cfg.SocketMark, upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log)}
+	n := &Node{tasks: newTasks(), mark: cfg.SocketMark, upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log),
+		timeline: timeline.New()}
 	if cfg.Names == nil {
 		cfg.Names = resolve.New(resolve.Config{})
 		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
@@ -205,7 +210,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
 		Spawn: spawn, Wire: cfg.Upkeep.Wire(), Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
-		Proxy: cfg.Proxy, Names: cfg.Names, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,
+		Proxy: cfg.Proxy, Names: cfg.Names, Timeline: n.timeline, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,
 		Sources: func(p peer.ID, to netip.Addr) []netip.Addr {
 			if !n.gater.View().IsRelay(p) && !n.targets.Owns(p, to) {
 				return nil // of what may be another host's, little is tried
@@ -311,7 +316,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 			Channel: func(ctx context.Context, relay, to peer.ID) (*packet.Channel, error) {
 				return n.relays.Channel(ctx, relay, to, !cfg.Metered())
 			},
-			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, SuspectRelay: n.relays.Suspect, Log: n.log},
+			Conns: n.h.Network().ConnsToPeer, Probed: cfg.Probed, Queued: cfg.Queued, Timeline: n.timeline, SuspectRelay: n.relays.Suspect, Log: n.log},
 		Reach: &reach.Config{Self: self, Dialer: n.dialer, Addrs: n.addrs, Relays: n.relays, Candidates: n.relays.Reports.Candidates,
 			DHT: n.dht, LAN: n.lan, Targets: n.targets, Ctx: ctx, Spawn: spawn, Log: n.log},
 		Metered: cfg.Metered,
@@ -361,6 +366,7 @@ func (n *Node) start(names *resolve.Names) error {
 		spawn(func() { n.mapper.Run(ctx) })
 	}
 	n.onPath(identity.PathProtocol, func(c *paths.Conn, s network.Stream) { c.Probes.Answer(s) })
+	n.onPath(identity.ContactProtocol, n.answerContact)
 	n.h.SetStreamHandler(identity.InstanceProtocol, n.copies.place.Answer)
 	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.AnswerPunch)
 	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.Reports.Receive)
@@ -562,7 +568,12 @@ func (n *Node) SetNotify(f func(peers.Event)) { n.peers.SetNotify(f) }
 // each time in a goroutine of its own. f owns the stream. Members learn from identify which
 // protocols are served.
 func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream)) {
-	n.onPath(proto, func(c *paths.Conn, s network.Stream) { f(c.RemotePeer(), c.Wrap(s)) })
+	n.onPath(proto, func(c *paths.Conn, s network.Stream) {
+		if identity.OfLane(proto) {
+			n.timeline.Note(c.RemotePeer(), timeline.Received)
+		}
+		f(c.RemotePeer(), c.Wrap(s))
+	})
 }
 
 // SetDatagramHandler sets what makes the sink for each path of a member that begins to

@@ -67,3 +67,9 @@ type begun struct {
 
 func (s begun) Read(b []byte) (int, error)  { return s.lazy.Read(b) }  //nolint:wrapcheck // the stream's own
 func (s begun) Write(b []byte) (int, error) { return s.lazy.Write(b) } //nolint:wrapcheck // likewise
+
+// Close implements network.Stream: the peer gets to know of a stream on which nothing was written, too.
+func (s begun) Close() error {
+	_ = s.lazy.Flush()
+	return s.Stream.Close() //nolint:wrapcheck // likewise
+}

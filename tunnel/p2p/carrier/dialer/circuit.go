@@ -20,6 +20,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/timeline"
 )
 
 // statusSize bounds a relay's answer, as in libp2p's client.
@@ -29,13 +30,14 @@ const statusSize = 4096
 // relay's answer before it sends the far end anything, obeys no context in that time, and lets other dials of the same peer wait.
 type circuits struct {
 	*client.Client
-	h  host.Host
-	up transport.Upgrader
+	h    host.Host
+	up   transport.Upgrader
+	book *timeline.Book
 }
 
 // addCircuits adds it to h.
-func addCircuits(h host.Host, up transport.Upgrader) error {
-	c, err := client.New(h, up)
+func addCircuits(h host.Host, up transport.Upgrader, book *timeline.Book) error {
+	c, err := client.New(h, noting{up, book})
 	if err != nil {
 		return fmt.Errorf("make circuit client: %w", err)
 	}
@@ -43,7 +45,7 @@ func addCircuits(h host.Host, up transport.Upgrader) error {
 	if !ok {
 		return fmt.Errorf("%T takes no transports", h.Network())
 	}
-	if err := n.AddTransport(&circuits{c, h, up}); err != nil {
+	if err := n.AddTransport(&circuits{c, h, up, book}); err != nil {
 		return fmt.Errorf("add circuits: %w", err)
 	}
 	if err := h.Network().Listen(ma.StringCast("/p2p-circuit")); err != nil {
@@ -95,10 +97,12 @@ func (c *circuits) dial(ctx context.Context, relay, p peer.ID, scope network.Con
 		_ = x.Close()
 		return nil, fmt.Errorf("request a circuit: %w", err)
 	}
+	c.book.Note(p, timeline.Requested)
 	_ = s.SetReadDeadline(time.Now().Add(conns.Patience))
 	up, err := c.up.Upgrade(ctx, c, x, network.DirOutbound, p, scope)
 	switch {
 	case err == nil:
+		c.book.Note(p, timeline.Secured)
 		return up, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -197,4 +201,34 @@ func (c *circuit) LocalAddr() net.Addr {
 // RemoteAddr implements net.Conn.
 func (c *circuit) RemoteAddr() net.Addr {
 	return &client.NetAddr{Relay: c.Conn().RemotePeer().String(), Remote: c.far.String()}
+}
+
+// noting notes when circuits arrive. Whose they are is the relay's word until the handshake has ended.
+type noting struct {
+	transport.Upgrader
+	book *timeline.Book
+}
+
+// GateMaListener implements transport.Upgrader.
+func (u noting) GateMaListener(l manet.Listener) transport.GatedMaListener {
+	return notingListener{u.Upgrader.GateMaListener(l), u.book}
+}
+
+type notingListener struct {
+	transport.GatedMaListener
+	book *timeline.Book
+}
+
+// Accept implements transport.GatedMaListener.
+func (l notingListener) Accept() (manet.Conn, network.ConnManagementScope, error) {
+	c, scope, err := l.GatedMaListener.Accept()
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // libp2p tells them apart
+	}
+	if a, ok := c.RemoteAddr().(*client.NetAddr); ok {
+		if p, err := peer.Decode(a.Remote); err == nil {
+			l.book.Begin(p, timeline.Arrived)
+		}
+	}
+	return c, scope, nil
 }

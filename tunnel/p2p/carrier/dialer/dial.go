@@ -39,12 +39,13 @@ import (
 	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/who/members"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Config is what a Dialer needs. All of it is required, except Mark, Sources, Metered, Proxy and Names.
+// Config is what a Dialer needs. All of it is required, except Mark, Sources, Metered, Proxy, Names and Timeline.
 type Config struct {
 	Key   crypto.PrivKey
 	Gater *members.Gater
@@ -61,6 +62,8 @@ type Config struct {
 	// Proxy is the egress through an HTTP proxy; nil: none.
 	Proxy *proxy.Egress
 	Names *resolve.Names
+	// Timeline notes the steps of circuits; nil: nobody wants them.
+	Timeline *timeline.Book
 	// Refused is called when a peer that the membership does not know answers at p's address.
 	Refused func(reason string, p peer.ID, from string)
 }
@@ -88,7 +91,7 @@ func (d *Dialer) Host(c plainhost.Config) (*plainhost.Host, error) {
 		d.quic.ClientConfig().MaxIdleTimeout = quicIdleTimeout
 		tcp, err1 := newTCPTransport(d.cfg.Mark, &d.sockets, c.Guard.Upgrader(up), c.Guard)
 		ws, err2 := websocket.New(up, c.Guard, nil) // dials only: relays where nothing else gets out
-		return []transport.Transport{tcp, ws}, errors.Join(err1, err2, addCircuits(h, up))
+		return []transport.Transport{tcp, ws}, errors.Join(err1, err2, addCircuits(h, up, d.cfg.Timeline))
 	}
 	return plainhost.New(c)
 }

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/packet"
 )
@@ -38,6 +39,8 @@ type Config struct {
 	Probed func(Kind, time.Duration)
 	// Queued receives now and then how long a packet that is sent now has waited here; nil: ignored.
 	Queued func(Kind, time.Duration)
+	// Timeline notes the steps of first contacts; nil: nobody wants them.
+	Timeline *timeline.Book
 	// SuspectRelay makes a relay be pinged.
 	SuspectRelay func(peer.ID)
 	Log          *slog.Logger
@@ -65,6 +68,8 @@ type line struct {
 	life
 	ID    ladder.PathID
 	Relay peer.ID // "" for a direct connection
+	// Doubted: on one before it nothing was heard, as if the peer had refused it. Set before the first stream.
+	Doubted bool
 
 	cfg   *Config
 	owner Owner

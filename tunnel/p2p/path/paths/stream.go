@@ -2,6 +2,7 @@ package paths
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -9,14 +10,16 @@ import (
 
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Stream is a byte stream to or from a peer on one path. It stays on that path
 // until it ends. Read and Write may be called at the same time.
 type Stream struct {
-	s network.Stream
-	c *Conn
+	s    network.Stream
+	c    *Conn
+	read atomic.Bool // something was
 }
 
 // Read returns io.EOF after the peer's CloseWrite.
@@ -24,6 +27,9 @@ func (s *Stream) Read(b []byte) (int, error) {
 	n, err := s.s.Read(b)
 	if n > 0 {
 		s.c.received(n)
+		if !s.read.Load() && !s.read.Swap(true) && s.ofLane() {
+			s.c.cfg.Timeline.Note(s.c.owner.ID(), timeline.Read)
+		}
 	}
 	return n, err
 }
@@ -96,19 +102,23 @@ const lately = time.Second
 
 // OpenStream opens a stream for proto on exactly this connection, and ends with the path. An idle path may have died unseen, so it is
 // probed immediately, and the peer's answer is waited for. A lane's stream on a path that was heard lately, as of a peer never met before
-// or of one that has just sent something, does not wait: the negotiation goes with the first frames.
+// or of one that has just sent something, does not wait, unless the peer seems to refuse this node: the negotiation
+// goes with the first frames.
 func (c *Conn) OpenStream(ctx context.Context, proto protocol.ID) (*Stream, error) {
 	c.owner.Apply(ladder.Ask{Path: c.ID})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	open := conns.Open
-	if identity.OfLane(proto) && time.Since(c.HeardAt()) < lately {
+	if identity.OfLane(proto) && !c.Doubted && time.Since(c.HeardAt()) < lately {
 		open = conns.Begin
 	}
 	s, err := open(ctx, c.Conn, proto)
 	if err != nil {
 		return nil, err
+	}
+	if identity.OfLane(proto) {
+		c.cfg.Timeline.Note(c.owner.ID(), timeline.Opened)
 	}
 	return c.Wrap(s), nil
 }

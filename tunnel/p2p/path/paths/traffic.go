@@ -19,6 +19,9 @@ type traffic struct {
 // hear records that something arrived.
 func (t *traffic) hear() { t.heard.Store(int64(time.Since(t.opened))) }
 
+// Heard reports whether anything has arrived.
+func (t *traffic) Heard() bool { return t.heard.Load() != 0 }
+
 // HeardAt returns when something last arrived.
 func (t *traffic) HeardAt() time.Time { return t.opened.Add(time.Duration(t.heard.Load())) }
 

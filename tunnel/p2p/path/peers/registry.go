@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/path/paths"
 )
 
@@ -97,6 +98,8 @@ func (r *registry) add(c network.Conn) {
 	r.conns[c] = x
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	x.Doubted = p.state.unheard
+	t.Paths.Timeline.Note(id, timeline.Up)
 	p.state.up(x.Conn)
 }
 
@@ -113,6 +116,9 @@ func (r *registry) remove(c network.Conn) {
 	r.carried.end(x.Conn)
 	x.peer.mu.Lock()
 	defer x.peer.mu.Unlock()
+	if !x.Heard() {
+		x.peer.state.unheard = true
+	}
 	x.peer.state.down(x.Conn)
 }
 

@@ -9,6 +9,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/ladder"
+	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/reach"
 )
@@ -32,10 +33,11 @@ type state struct {
 	openings    openings
 	lastOpening ladder.OpenID
 
-	using using
-	watch watch
-	lost  []string // the last paths lost, newest last
-	owed  owed
+	using   using
+	watch   watch
+	unheard bool     // a connection ended on which nothing had arrived, and no probe was answered since
+	lost    []string // the last paths lost, newest last
+	owed    owed
 }
 
 // acts is what the machine has done in goroutines, each of which reports by an event.
@@ -65,7 +67,8 @@ type using struct {
 // a path when one is proved or gone.
 func (s *state) apply(e ladder.Event) {
 	before := len(s.paths)
-	a, _ := e.(ladder.Answer)
+	a, answered := e.(ladder.Answer)
+	s.unheard = s.unheard && !answered
 	unproved, _ := s.m.Path(a.Path)
 	actions := s.m.Handle(s.Now(), e)
 	proved, _ := s.m.Path(a.Path)
@@ -96,6 +99,7 @@ func (s *state) do(a ladder.Action) {
 	case ladder.Fail:
 		s.openings.fail(a.Open, s.failure())
 	case ladder.Connect:
+		s.Paths.Timeline.Begin(s.id, timeline.Wanted)
 		s.Log.Debug("no path: connecting", "peer", s.name(s.id))
 		s.Spawn(s.acts.connect)
 	case ladder.Standby:

@@ -36,6 +36,8 @@ const (
 	ObserveProtocol protocol.ID = "/edgemesh/observe/1"
 	// ExplainProtocol queries a member for its side of what happens to packets between the two.
 	ExplainProtocol protocol.ID = "/edgemesh/explain/1"
+	// ContactProtocol shows a member when each step of its first packet was done here.
+	ContactProtocol protocol.ID = "/edgemesh/contact/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"
 	// SignedProtocol passes on signed statements of the membership.
@@ -55,6 +57,6 @@ func OfLane(p protocol.ID) bool { return p == StreamProtocol || p == DatagramPro
 func Protocols() []protocol.ID {
 	return []protocol.ID{
 		StreamProtocol, DatagramProtocol, PacketProtocol, ForwardedProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
-		LANProtocol, ObserveProtocol, ExplainProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
+		LANProtocol, ObserveProtocol, ExplainProtocol, ContactProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }
