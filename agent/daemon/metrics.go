@@ -223,14 +223,14 @@ func (m metricsServer) start() (follow func([]netip.Addr), stop func()) {
 	reg := endpoint.Registry(m.version)
 	reg.MustRegister(m.collectors...)
 	mux := endpoint.Handler(reg, m.healthy, func(context.Context) error { return m.ready() })
-	stop = endpoint.Serve(m.listener, mux, m.log)
+	end := endpoint.Serve(m.listener, mux, m.log)
 	if _, inMesh := endpoint.Loopback(m.address); !inMesh {
-		return follow, stop
+		return follow, end
 	}
 	f, err := endpoint.NewFollower(m.listener.Addr(), mux, m.log)
 	if err != nil {
 		m.log.Error("metrics are served on 127.0.0.1 only", "err", err)
-		return follow, stop
+		return follow, end
 	}
-	return f.Set, func() { f.Close(); stop() }
+	return f.Set, func() { f.Close(); end() }
 }

@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,5 +64,21 @@ func TestCounts(t *testing.T) {
 func TestStandingByForNobody(t *testing.T) {
 	if err := answers(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("standing by for nobody: %v", err)
+	}
+}
+
+// Metrics that are served at mesh addresses, too, end.
+func TestMeshMetricsEnd(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := metricsServer{listener: l, address: "mesh:" + strconv.Itoa(l.Addr().(*net.TCPAddr).Port), version: "1", log: slog.New(slog.DiscardHandler),
+		healthy: func() error { return nil }, ready: func() error { return nil }}
+	_, stop := m.start()
+	stop()
+	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		c.Close()
+		t.Error("still served after its end")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"edgemesh/tunnel/p2p/relay/forward"
+	"edgemesh/tunnel/p2p/who/lookup"
 )
 
 // Metrics are a relay's for Prometheus: edgemesh-relay's, and those of an agent that is a relay. Each series exists from the
@@ -49,7 +50,7 @@ func NewMetrics(l Limits) *Metrics {
 		"circuits": l.MaxCircuits, "circuits_per_peer": l.MaxCircuitsPerPeer} {
 		m.limits.WithLabelValues(of).Set(float64(n))
 	}
-	for _, reason := range []string{tooManyCircuits, stalledCircuit, forward.TooMany} {
+	for _, reason := range []string{tooManyCircuits, stalledCircuit, forward.TooMany, lookup.LargeMessage, lookup.TooManyStreams} {
 		m.refused.WithLabelValues(label(reason))
 	}
 	m.drops = make(map[forward.Reason]prometheus.Counter)

@@ -96,7 +96,7 @@ func Start(c Config) (*Service, error) {
 		return most > 0 && s.Reservations() >= most
 	}}
 	c.Host.SetStreamHandler(identity.LoadProtocol, share.answer)
-	if s.dht, err = lookup.Serve(c.Host, c.IsKnown, c.Relays); err != nil {
+	if s.dht, err = lookup.Serve(c.Host, c.IsKnown, c.Relays, c.Refused); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

@@ -21,7 +21,7 @@ type DHT = dht.IpfsDHT
 // Join joins as a client. The servers, relays, are found among the host's own connections; no other host is ever queried, and
 // no address kept that is not outside the cluster.
 func Join(h host.Host, isRelay func(peer.ID) bool, isOutside func(ma.Multiaddr) bool) (*DHT, error) {
-	d, err := dht.New(h,
+	d, err := dht.New(bound(h, func(string, peer.ID, string) {}),
 		dht.ProtocolPrefix(identity.DHTPrefix),
 		dht.Mode(dht.ModeClient),
 		dht.DisableProviders(),
@@ -38,9 +38,10 @@ func Join(h host.Host, isRelay func(peer.ID) bool, isOutside func(ma.Multiaddr) 
 	return d, nil
 }
 
-// Serve joins as a server, for peers that isKnown accepts, beside the other relays.
-func Serve(h host.Host, isKnown func(peer.ID) bool, relays func() []peer.AddrInfo) (*DHT, error) {
-	d, err := dht.New(h,
+// Serve joins as a server, for peers that isKnown accepts, beside the other relays. refused is called for each stream that is
+// ended for its messages' size or for the number of its peer's streams.
+func Serve(h host.Host, isKnown func(peer.ID) bool, relays func() []peer.AddrInfo, refused func(reason string, p peer.ID, from string)) (*DHT, error) {
+	d, err := dht.New(bound(h, refused),
 		dht.ProtocolPrefix(identity.DHTPrefix),
 		dht.Mode(dht.ModeServer),
 		dht.DisableProviders(), dht.DisableValues(),
