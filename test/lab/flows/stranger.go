@@ -16,7 +16,7 @@ type bbr struct {
 	minRTT, minT               float64
 	sent                       []sample
 	conserve, inRec            bool
-	flight, acked              float64
+	flight                     float64
 	startedPR                  bool
 	cwnd                       float64
 	seed                       uint32
@@ -170,7 +170,7 @@ func (b *bbr) Window() float64 {
 // cubic is the kernel's cubic: C 0.4, beta 0.7, fast convergence, the friendly region, HyStart's delay half, NewReno-like one
 // reduction a round.
 type cubic struct {
-	w, ss, wmax, k, t0, rtt, minRTT, minT float64
+	w, ss, wmax, k, t0, rtt, minRTT float64
 	origin, friendly                      float64
 	mark                                  uint64
 	roundMark                             uint64
