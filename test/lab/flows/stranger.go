@@ -16,7 +16,6 @@ type bbr struct {
 	minRTT, minT               float64
 	sent                       []sample
 	conserve, inRec            bool
-	flight                     float64
 	startedPR                  bool
 	cwnd                       float64
 	seed                       uint32
@@ -37,7 +36,6 @@ func (b *bbr) bw() (m float64) {
 }
 
 func (b *bbr) Acked(a control.Ack) {
-	b.flight = a.InFlight
 	if a.RTT <= b.minRTT {
 		b.minRTT, b.minT = a.RTT, a.Now
 	}
@@ -171,11 +169,11 @@ func (b *bbr) Window() float64 {
 // reduction a round.
 type cubic struct {
 	w, ss, wmax, k, t0, rtt, minRTT float64
-	origin, friendly                      float64
-	mark                                  uint64
-	roundMark                             uint64
-	roundMin                              float64
-	samples                               int
+	origin, friendly                float64
+	mark                            uint64
+	roundMark                       uint64
+	roundMin                        float64
+	samples                         int
 }
 
 func newCubic() *cubic { return &cubic{w: 10, ss: 1e9, minRTT: math.Inf(1), roundMin: math.Inf(1)} }
