@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/membership/mesh"
@@ -113,7 +114,7 @@ func (l *lab) hostAccess(v version, mode mesh.HostAccess) {
 		{"far node with a smaller block", tunnel(smallNode, closedPort), closed, mode != mesh.HostNone},
 		{"far pod whose address ends like that node's", tunnel(samePod, closedPort), closed, mode == mesh.HostAll},
 		{"far node to an open port", tunnel(farNode, openPort), open, true},
-		{"LAN host", udp(lan, v.gateway, closedPort), closed, mode == mesh.HostAll},
+		{"LAN host", udp(lan, v.gateway, closedPort), closed, mode == mesh.HostAll && l.host.wanted.Keep},
 		{"LAN host to an open port", udp(lan, v.gateway, openPort), open, true},
 		{"itself", udp(local, v.gateway, closedPort), closed, true},
 		{"itself through a Service", udp(local, service, servicePort), closed, true},
@@ -432,4 +433,69 @@ func (l *lab) raw(from nstest.Namespace, dev string, to net.HardwareAddr, packet
 			l.t.Fatal(err)
 		}
 	})
+}
+
+// TestGuestsReachNoMeshAddress: with hostAccess all, too, a host of the LAN reaches no port of the node under its address in the pod
+// network, unless hostPorts or forward name it; what else comes in there does.
+func TestGuestsReachNoMeshAddress(t *testing.T) {
+	for name, v := range versions("nft") {
+		t.Run(name, func(t *testing.T) {
+			l := newLabOf(t, "ip link add docker0 type bridge\nip addr add 172.17.0.1/16 dev docker0\nip link set docker0 up", dual())
+			const published = 5310
+			run(t, fmt.Sprintf("%s -t nat -A PREROUTING -d %s -p udp --dport %d -j DNAT --to-destination %s", v.iptables, v.nodeLAN, published, at(v.gateway, closedPort)))
+			var mac [6]byte
+			l.in(l.lan, func() {
+				run(t, "ip addr add "+v.far+" dev lan0 "+nodad(v))
+				link, err := netlink.LinkByName("lan0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				mac = [6]byte(link.Attrs().HardwareAddr)
+			})
+			block := "10.244.2.0/24"
+			if strings.Contains(v.far, ":") {
+				block = "fd00:2::/64"
+			}
+			mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{{Block: netip.MustParsePrefix(block), Link: "up0", MAC: mac, Pods: true}}})
+			port, guest, peer := l.listen(l.node, v.gateway, closedPort), l.listen(l.lan, v.lanHost, 0), l.listen(l.lan, v.far, 0)
+			must := func(err error) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			closed := func() {
+				t.Helper()
+				l.dropped(v.iptables+"-save", "EDGEMESH-HOST", func() { must(send(guest, "guest", v.gateway, closedPort)) })
+				l.nothing(port, "a guest's")
+			}
+			closed()
+			must(send(guest, "to a published port", v.nodeLAN, published))
+			l.receive(port, "to a published port")
+			must(send(peer, "a neighbour's pod", v.gateway, closedPort))
+			l.receive(port, "a neighbour's pod")
+			own := l.listen(l.node, v.gateway, 0)
+			must(send(own, "question", v.lanHost, guest.LocalAddr().(*net.UDPAddr).Port))
+			from := l.receive(guest, "question")
+			must(send(guest, "answer", from.Addr().String(), int(from.Port())))
+			l.receive(own, "answer")
+			l.in(l.lan, func() { run(t, "ping -c1 -W10 -I "+v.lanHost+" "+v.gateway) })
+			if v.gateway == gateway4 {
+				c := l.namespace()
+				l.wire("vethc", c, "eth0")
+				run(t, "ip link set vethc master docker0")
+				l.in(c, func() { run(t, "ip addr add 172.17.0.2/16 dev eth0\nip route add default via 172.17.0.1") })
+				must(send(l.listen(c, "172.17.0.2", 0), "container", v.gateway, closedPort))
+				l.receive(port, "container")
+			}
+			closed()
+
+			w := forwarding(dual())
+			w.Forward.Ports = []mesh.HostPort{{Port: closedPort, Proto: "udp"}}
+			mustSet(t, l.host, w)
+			wantUnchanged(t, l.host, w)
+			another := l.listen(l.lan, v.lanHost, 0) // the other's are no answers, but known
+			must(send(another, "forwarded", v.gateway, closedPort))
+			l.receive(port, "forwarded")
+		})
+	}
 }

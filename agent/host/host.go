@@ -284,7 +284,11 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 		return err
 	}
 	for i := range s.Each {
-		if f := &s.Each[i]; f.Wanted && !before.On[i] && !w.Forward.All && len(names) > 1 {
+		f := &s.Each[i]
+		if f.Wanted && !f.Keep && !w.Forward.All && !f.Access.Closed { // else nobody reaches these ports, from wherever
+			f.Guests = names
+		}
+		if f.Wanted && !before.On[i] && !w.Forward.All && len(names) > 1 {
 			f.Uplinks = plan.Uplinks{Names: names, From: sysctl.LinkNames(links, before.From[i])}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -400,8 +401,8 @@ func setMark(t *testing.T, c *net.UDPConn) {
 	}
 }
 
-// holdUDP keeps a UDP port of the thread's namespace in use.
-func holdUDP(t *testing.T, port int, v6 bool) {
+// holdUDP keeps a UDP port of the thread's namespace in use, until release or the test's end.
+func holdUDP(t *testing.T, port int, v6 bool) (release func()) {
 	t.Helper()
 	domain := unix.AF_INET
 	var at unix.Sockaddr = &unix.SockaddrInet4{Port: port}
@@ -418,5 +419,7 @@ func holdUDP(t *testing.T, port int, v6 bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Close(fd) })
+	release = sync.OnceFunc(func() { unix.Close(fd) })
+	t.Cleanup(release)
+	return release
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,12 +118,11 @@ func TestVXLANOnOneLink(t *testing.T) {
 			vtep := mesh.VTEP{Gateways: []netip.Addr{netip.MustParseAddr("10.244.2.1")}, MAC: mesh.VTEPAddr("peer"), Underlay: sender.Underlay, Local: sender.Local}
 			set := func(mac [6]byte, pods, routed bool) {
 				sender.MAC, sender.Pods, vtep.Routed = mac, pods, routed
-				mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{sender}, VTEPs: []mesh.VTEP{vtep}})
+				mustSetPaths(t, l.host, mesh.Paths{Senders: []mesh.Sender{sender}, VTEPs: []mesh.VTEP{vtep}, Routes: []mesh.PathRoute{overVXLAN(vtep)}})
 			}
 			wantHopLimit(t, there, v6)
-			own := l.listen(l.node, node, 0)
 			ttl := func() int {
-				if err := send(own, inVXLAN(udpPacket(netip.MustParseAddrPort(at(podA4, 7)), netip.MustParseAddrPort(at(far4, 7)), "out")), peer, mesh.VXLANPort); err != nil {
+				if err := send(pod, "out", far4, 7); err != nil {
 					t.Fatal(err)
 				}
 				return hopLimit(t, there, v6)
@@ -148,6 +148,87 @@ func TestVXLANOnOneLink(t *testing.T) {
 			l.nothing(pod, "forged")
 		})
 	}
+}
+
+// overVXLAN is the route to far4's block behind a peer's end.
+func overVXLAN(v mesh.VTEP) mesh.PathRoute {
+	return mesh.PathRoute{Block: netip.MustParsePrefix("10.244.2.0/24"), Hop: mesh.Hop{Kind: mesh.VXLAN, Via: v.Gateways[0]}, MTU: 1400}
+}
+
+// TestOnlyTheDeviceSendsVXLAN: a peer takes what comes from this node's address to VXLAN's port for this node's own. Neither pods,
+// whom this node masquerades, nor programs on it without privileges can send that, also with VXLAN's header in the second segment of
+// a datagram that the kernel cuts. The device sends, and the port is as good as any other elsewhere.
+func TestOnlyTheDeviceSendsVXLAN(t *testing.T) {
+	for name, v6 := range map[string]bool{"over IPv4": false, "over IPv6": true} {
+		t.Run(name, func(t *testing.T) {
+			w, node, gateway, peer, other, pod := dual(), nodeLAN4, gateway4, lanHost4, "192.168.1.51", podB4
+			if w.LAN.IPv6Underlay = v6; v6 {
+				node, gateway, peer, other, pod = nodeLAN6, gateway6, lanHost6, "2001:db8:1::51", podB6
+			}
+			l := newLabOf(t, `
+iptables-nft -t nat -A PREROUTING -d 10.96.0.9 -p udp --dport 5210 -j DNAT --to-destination `+podA4+`
+ip6tables-nft -t nat -A PREROUTING -d fd96::9 -p udp --dport 5210 -j DNAT --to-destination `+podA6, w)
+			l.in(l.lan, func() { run(t, "ip addr add "+other+" dev lan0 "+nodad(version{podA: other})) })
+			there, elsewhere := l.listen(l.lan, peer, mesh.VXLANPort), l.listen(l.lan, other, mesh.VXLANPort)
+			vtep := mesh.VTEP{Gateways: []netip.Addr{netip.MustParseAddr("10.244.2.1")}, MAC: mesh.VTEPAddr("peer"), Underlay: netip.MustParseAddr(peer), Local: netip.MustParseAddr(node)}
+			sender := l.listen(l.podA, podA4, serverPort)
+			device := func(says string) {
+				if err := send(sender, says, far4, 7); err != nil {
+					t.Fatal(err)
+				}
+				b := make([]byte, 2048)
+				there.SetReadDeadline(time.Now().Add(deadline))
+				if n, _, err := there.ReadFromUDPAddrPort(b); err != nil || !strings.HasSuffix(string(b[:n]), says) {
+					t.Errorf("want what the device sends (%s), and %q came, %v\n%s", says, b[:n], err, l.state())
+				}
+			}
+			forged := inVXLAN(udpPacket(netip.MustParseAddrPort(at(podA4, 7)), netip.MustParseAddrPort(at(far4, 7)), "forged"))
+			from := map[string]*net.UDPConn{"pod": l.listen(l.podB, pod, 0), "program": l.listen(l.node, node, 0), "program, mesh address": l.listen(l.node, gateway, 0)}
+			for _, routed := range []bool{false, true} {
+				vtep.Routed = routed
+				mustSetPaths(t, l.host, mesh.Paths{VTEPs: []mesh.VTEP{vtep}, Routes: []mesh.PathRoute{overVXLAN(vtep)}})
+				device("first")
+				for who, c := range from {
+					if err := send(c, who, other, mesh.VXLANPort); err != nil { // another program's port
+						t.Fatal(err)
+					}
+					l.receive(elsewhere, who)
+					send(c, forged, peer, mesh.VXLANPort) //nolint:errcheck // a local one fails
+					send(c, forged, other, mesh.VXLANPort)
+					sendCut(t, c, strings.Repeat("x", len(forged))+forged, len(forged), netip.AddrPortFrom(vtep.Underlay, mesh.VXLANPort))
+				}
+				device("last")
+				l.nothing(elsewhere, "forged")
+			}
+			service, a := "10.96.0.9", podA4
+			if v6 {
+				service, a = "fd96::9", podA6
+			}
+			serves := l.listen(l.podA, a, mesh.VXLANPort)
+			if err := send(from["pod"], forged, service, mesh.VXLANPort); err != nil {
+				t.Fatal(err)
+			}
+			l.receive(serves, forged)
+		})
+	}
+}
+
+// sendCut has the kernel cut a datagram into several.
+func sendCut(t *testing.T, c *net.UDPConn, payload string, size int, to netip.AddrPort) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(size int) {
+		raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(size)
+	c.WriteToUDPAddrPort([]byte(payload), to) //nolint:errcheck // a local one fails
+	set(0)
 }
 
 // wantHopLimit has the kernel report what hopLimit returns.

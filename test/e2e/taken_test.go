@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	netns "github.com/containernetworking/plugins/pkg/ns"
+
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 )
@@ -283,4 +287,22 @@ func TestRangeComesOverLAN(t *testing.T) {
 		ready(t, n)
 	}
 	contains(t, strings.ReplaceAll(n.Agent.Tail(1000), `\"`, `"`), wants...)
+}
+
+// TestVXLANPortTaken: a program that has VXLAN's port when the agent starts costs its node VXLAN and no native path.
+func TestVXLANPortTaken(t *testing.T) {
+	beside(t)
+	var taken net.PacketConn
+	p := newLANPair(t, func(p *lanPair) {
+		ok(t, netns.WithNetNSPath("/run/netns/"+p.n2.Full, func(netns.NetNS) (err error) {
+			taken, err = net.ListenPacket("udp4", fmt.Sprint(":", mesh.VXLANPort))
+			return err
+		}))
+	})
+	defer taken.Close()
+	curlPods(t, p.pod1, p.pod2, 5*time.Second)
+	p.both(t, 20*time.Second, "native")
+	if _, err := p.n2.Run(t.Context(), "ip", "link", "show", "edgemesh-vx"); err == nil {
+		t.Fatal("the VXLAN device is there, with a port that is another program's")
+	}
 }

@@ -52,7 +52,7 @@ func chainsOf(f plan.Family) []chain {
 	if !f.LAN.On { // else the guard of package nft checks sources
 		out = append(out, chain{table: "raw", name: chainSource, hook: "PREROUTING", rules: sourceRules(f)})
 	}
-	if f.Access.Closed {
+	if f.Access.Closed || len(f.Guests) > 0 {
 		out = append(out, chain{table: "mangle", name: chainHost, rules: hostRules(f)})
 	}
 	if len(f.Access.Deny) > 0 {
@@ -144,6 +144,9 @@ func expand(f plan.Family, lines ...string) []string {
 	if f.Uplinks.Names != nil {
 		add("between", "")
 		words["uplink"], words["forwarded-before"] = f.Uplinks.Names, f.Uplinks.From
+	}
+	if words["guest"] = f.Guests; len(f.Guests) > 0 {
+		add("guests", "")
 	}
 	for word, values := range accessWords(f) {
 		words[word] = values
@@ -299,6 +302,10 @@ func inputRules(f plan.Family) []string {
 		"{closed}-d {everyone} {pods} -j "+chainHost, // sockets of the host that are bound to no address receive these, too
 		"{deny}{pods} -j "+chainDeny,
 		"{deny}-s {range} ! -i lo -j "+chainDeny,
+		"{guests}-s {range} -d {block} -j RETURN",
+		"{guests}-s {forwarded} -d {block} {forward-port} -j RETURN",
+		"{guests}-d {block} {known} -j RETURN", // a NodePort of a Service whose endpoint is this node
+		"-d {block} -i {guest} -j "+chainHost,  // the kernel takes what is for any address of the host by any link
 	)
 }
 

@@ -64,14 +64,30 @@ import (
 //			udp dport PORT, ct state & untracked == 0 drop
 //		}
 //		chain output { type filter hook output priority raw
-//			udp dport PORT, VNI of ours goto leave
+//			udp dport PORT goto leave
 //		}
 //		chain leave {
+//			meta priority is not the device's goto forged         from another program
+//			meta priority set: as it was
 //			ip saddr . ip daddr @vxlan-link ip ttl set 1 notrack accept   underlay addresses on one link: own . peer's
 //			ip saddr . ip daddr @vxlan-out notrack accept         the same across routers
 //			drop
 //		}
+//		chain forged {
+//			VNI of ours drop
+//			ip saddr . ip daddr { @vxlan-link, @vxlan-out } drop
+//		}
+//		chain sent { type filter hook postrouting priority 2147483645
+//			oifname edgemesh-vx meta priority set: the device's   inner packets; the outer ones keep it
+//			udp dport PORT, ct status & snat goto forged          from pods, or from another address of this node
+//		}
 //	}
+//
+// A peer takes what comes from this node's address to VXLAN's port for this node's own, so nobody else here may send that. The
+// device's packets are known by their priority (skb->priority): chain sent gives it to the inner ones, encapsulation keeps it, and
+// a socket needs CAP_NET_ADMIN or CAP_NET_RAW for a number above 6 (sk_set_prio_allowed in the kernel's sock.c). A mark would do, too,
+// but keeps the kernel from caching the outer route (ip_tunnel_dst_cache_usable). Addresses alone are enough for chain forged: VXLAN's header may be in the second segment
+// of what the kernel is to cut (UDP_SEGMENT).
 //
 // Where forwarding was off before us, the same table drops what goes from one uplink to another, so that the agent makes no
 // router of a host with two networks; with iptables' chains EDGEMESH-UPLINKS and -BETWEEN where there is no nf_tables. This
@@ -126,6 +142,8 @@ const (
 	chainInput   = "input"
 	chainOut     = "output"
 	chainLeave   = "leave"
+	chainForged  = "forged"
+	chainSent    = "sent"
 	chainForward = "forward"
 	chainBetween = "between"
 	leaveSet     = "vxlan-out"
@@ -174,7 +192,7 @@ func guardOf(s plan.State) guard {
 			g.between = append(g.between, b)
 		}
 		f.Uplinks = plan.Uplinks{}
-		f.Access = plan.Access{} // iptables has it
+		f.Access, f.Guests = plan.Access{}, nil // iptables has them
 		if f.Outside && !s.NoTables {
 			g.outs = append(g.outs, f)
 		}
@@ -190,7 +208,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(16, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(17, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -201,9 +219,10 @@ func (g guard) table() table {
 	return t
 }
 
-// Of conntrack: what another address was meant for (IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h), and the direction of
-// answers (IP_CT_DIR_REPLY).
+// Of conntrack: what was given another source, or another destination (IPS_SRC_NAT, IPS_DST_NAT,
+// linux/netfilter/nf_conntrack_common.h), and the direction of answers (IP_CT_DIR_REPLY).
 const (
+	sourceNAT      = 1 << 4
 	destinationNAT = 1 << 5
 	reply          = 1
 )
@@ -325,7 +344,7 @@ func (g guard) chains() []chain {
 		out = append(out, c)
 	}
 	if g.port != 0 {
-		out = append(out, g.vxlan(), g.unpacked(), g.output(), g.leave())
+		out = append(out, g.vxlan(), g.unpacked(), g.forged(), g.output(), g.leave(), g.sent())
 	}
 	if g.alone {
 		out = append(out, g.input())
@@ -479,11 +498,17 @@ func (g guard) vxlan() chain {
 	return c
 }
 
-// output sends our VXLAN to the chain that knows where it may go. Other programs may use the same
-// destination port, so it is recognized by its header.
+// The upper half of the priority of what the VXLAN device sends, and the lower half, which is the inner packet's.
+const (
+	devices   = mesh.VXLANID << 16
+	upperHalf = 0xffff0000
+	lowerHalf = 0x0000ffff
+)
+
+// output sends what goes to VXLAN's port to the chain that knows where it may go.
 func (g guard) output() chain {
 	c := chain{name: chainOut, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw}
-	c.add(g.toVXLAN(), vxlanWhole.is(uint64(hasVNI<<56|mesh.VXLANID<<8)), goTo(chainLeave))
+	c.add(g.toVXLAN(), isUDP, goTo(chainLeave))
 	return c
 }
 
@@ -492,9 +517,28 @@ func (g guard) output() chain {
 // inner packet's mark, by which kube-proxy would masquerade it. No router forwards what is for the same link.
 func (g guard) leave() chain {
 	c := chain{name: chainLeave}
+	c.add(priority.and(bytesOf(host(upperHalf))).isNot(host(devices)), goTo(chainForged))
+	c.add(priorityTo(lowerHalf, 0))
 	c.add(inSet(linkSet, ip(g.outer6).addrs()), ip(g.outer6).hopLimitTo(1), notrack, accept)
 	c.add(inSet(leaveSet, ip(g.outer6).addrs()), notrack, accept)
 	c.add(drop)
+	return c
+}
+
+// forged drops what a peer would take for VXLAN of this node. Other programs may use the same destination port elsewhere.
+func (g guard) forged() chain {
+	c := chain{name: chainForged}
+	c.add(vxlanWhole.is(uint64(hasVNI<<56|mesh.VXLANID<<8)), drop)
+	c.add(inSet(linkSet, ip(g.outer6).addrs()), drop)
+	c.add(inSet(leaveSet, ip(g.outer6).addrs()), drop)
+	return c
+}
+
+// sent gives the VXLAN device's packets their priority, and looks at what got an address of this node on its way out.
+func (g guard) sent() chain {
+	c := chain{name: chainSent, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority - 1}
+	c.add(oifname.is(plan.VXLANName), priorityTo(lowerHalf, devices))
+	c.add(g.toVXLAN(), isUDP, ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0)), goTo(chainForged))
 	return c
 }
 

@@ -89,6 +89,7 @@ var (
 	iifname     = meta(expr.MetaKeyIIFNAME, unix.IFNAMSIZ)
 	oifname     = meta(expr.MetaKeyOIFNAME, unix.IFNAMSIZ)
 	mark        = meta(expr.MetaKeyMARK, 4)
+	priority    = meta(expr.MetaKeyPRIORITY, 4)
 	etherSaddr  = payload(expr.PayloadBaseLLHeader, 6, 6)
 	dport       = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
 	icmpType    = payload(expr.PayloadBaseTransportHeader, 0, 1)
@@ -149,6 +150,13 @@ func (h header) hopLimitTo(n byte) words {
 		write.Offset, write.CsumType, write.CsumOffset = 7, expr.CsumTypeNone, 0
 	}
 	return words{&expr.Immediate{Register: 1, Data: []byte{n}}, write}
+}
+
+// priorityTo keeps some bits of a packet's priority, and sets others.
+func priorityTo(keep, set host) words {
+	out := priority.and(bytesOf(keep)).into(1)
+	out[1].(*expr.Bitwise).Xor = bytesOf(set)
+	return append(out, &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: 1})
 }
 
 // isVersion matches an IP version.

@@ -31,7 +31,7 @@ func accessOf(w mesh.Host, f Family) Access {
 	if !f.Wanted {
 		return Access{}
 	}
-	out := Access{Deny: ofVersion(w.Access.PodDenyCIDRs, f.V6)}
+	out := Access{Ports: w.Access.HostPorts, Deny: ofVersion(w.Access.PodDenyCIDRs, f.V6)}
 	if f.V6 {
 		for _, p := range ofVersion(w.Access.PodDenyCIDRs, false) {
 			out.Deny = append(out.Deny, nat64.Behind(p)...)
@@ -43,9 +43,6 @@ func accessOf(w mesh.Host, f Family) Access {
 		out.Closed = true
 	case mesh.HostNodes:
 		out.Closed, out.Nodes = true, gatewaysOf(ofVersion(w.Nodes, f.V6), f.Ranges)
-	}
-	if out.Closed {
-		out.Ports = w.Access.HostPorts
 	}
 	return out
 }

@@ -54,7 +54,8 @@ type Family struct {
 	Access  Access
 	Forward mesh.Forward // the senders of this family, and no pods
 	Uplinks Uplinks
-	Outside bool // what would leave over other programs' interfaces for the ranges is dropped
+	Guests  []string // links by which hosts outside of the pod network reach no port of this node's under an address of its blocks
+	Outside bool     // what would leave over other programs' interfaces for the ranges is dropped
 }
 
 // Hop is where packets for a member's block, or one probe, may leave this host: the next hop was proved, or is being probed.
