@@ -28,6 +28,8 @@ type surplus struct {
 
 	nodes map[string]map[string]*api.PodBlock // by node and name
 	dirty map[string]bool                     // nodes to look at in the next sweep
+
+	inForce []netip.Prefix // the last ranges that were right
 }
 
 // run follows the PodBlocks until ctx ends.
@@ -169,19 +171,19 @@ func (s *surplus) remove(ctx context.Context, blocks []*api.PodBlock) []error {
 	return errs
 }
 
-// ranges are the cluster's. Without them nothing is in surplus.
+// ranges are those of the PodNetwork in force: while it is wrong, which API servers before Kubernetes 1.31 accept, the one before.
+// Without any nothing is in surplus.
 func (s *surplus) ranges(ctx context.Context) ([]netip.Prefix, error) {
 	var n api.PodNetwork
 	if err := s.api.Get(ctx, api.PodNetworks().Path(api.NetworkName), &n); err != nil {
 		return nil, fmt.Errorf("read the PodNetwork: %w", err)
 	}
-	var out []netip.Prefix
-	for _, text := range n.Spec.PodCIDRs {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("PodNetwork %s: podCIDRs: %w", api.NetworkName, err)
-		}
-		out = append(out, p)
+	network, err := kube.ReadNetwork(&n)
+	switch {
+	case err == nil:
+		s.inForce = network.PodCIDRs
+	case s.inForce == nil:
+		return nil, fmt.Errorf("PodNetwork %s: %w", api.NetworkName, err)
 	}
-	return out, nil
+	return s.inForce, nil
 }

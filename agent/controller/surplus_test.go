@@ -26,6 +26,7 @@ import (
 type fakeAPI struct {
 	cluster
 	network error // instead of the PodNetwork
+	ranges  []string
 	refuse  map[string]error
 
 	mu      sync.Mutex
@@ -34,7 +35,7 @@ type fakeAPI struct {
 
 func (f *fakeAPI) Get(_ context.Context, _ string, out any) error {
 	if n, ok := out.(*api.PodNetwork); ok && f.network == nil {
-		*n = *kubetest.PodNetwork("10.244.0.0/16", "fd00::/48")
+		*n = *kubetest.PodNetwork(f.ranges...)
 	}
 	return f.network
 }
@@ -72,7 +73,7 @@ func claim(cidr, node string, second int) *api.PodBlock {
 // tries again.
 func TestSweep(t *testing.T) {
 	gone := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}}
-	f := &fakeAPI{refuse: map[string]error{"10-244-13-0-24": errors.New("etcd is slow"), "10-244-12-0-24": gone}}
+	f := &fakeAPI{ranges: []string{"10.244.0.0/16", "fd00::/48"}, refuse: map[string]error{"10-244-13-0-24": errors.New("etcd is slow"), "10-244-12-0-24": gone}}
 	s := newSurplus(f)
 	see := func(what string, b *api.PodBlock) { s.take(client.Event{What: what, Object: b}) }
 	for i := range 4 {
@@ -111,6 +112,19 @@ func TestSweep(t *testing.T) {
 	see(client.Added, claim("10.244.14.0/24", "hoarder", 20))
 	if err := s.sweep(t.Context()); err != nil || len(f.took()) > 0 {
 		t.Errorf("after one was given back: %v, removed %v", err, f.removed)
+	}
+	// API servers before 1.31 accept a PodNetwork that is wrong. All blocks are outside it, but the one before is in force.
+	for i, network := range [][]string{{"10.9.0.0/16", "10.9.1.0/24"}, {"10.9.1.0/16"}} {
+		f.ranges = network
+		see(client.Added, claim("192.168.0.0/24", "honest", i+1))
+		see(client.Added, claim("10.244.3.0/24", "honest", 7))
+		want := []string{"10-244-3-0-24 b-10.244.3.0/24"}
+		if err := s.sweep(t.Context()); err != nil || !slices.Equal(f.took(), want) {
+			t.Errorf("a wrong PodNetwork: %v, removed %v, want %v", err, f.removed, want)
+		}
+		if _, err := newSurplus(f).ranges(t.Context()); err == nil {
+			t.Error("a wrong PodNetwork is taken after a start")
+		}
 	}
 }
 
