@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -27,7 +28,13 @@ import (
 )
 
 const (
-	maxReview = 8 << 20 // bytes; etcd holds 1.5 MiB, and a review has two objects
+	maxReview = 1 << 20 // bytes; a review has two objects
+	// maxRead is how long a review may take to arrive: the API server waits no longer for the answer.
+	maxRead = 5 * time.Second
+	// maxJudged are judged at a time; others wait.
+	maxJudged = 16
+	// maxObject is how many bytes of JSON a node's object may have: all agents download it.
+	maxObject = 8 << 10
 	// maxManaged is how many bytes of managedFields a node may write, as in the policy edgemesh-own-node.
 	maxManaged = 2500
 	// maxPods bounds how many pods' nodes are remembered.
@@ -42,8 +49,8 @@ const (
 )
 
 // webhook is what guards objects where the API server has no ValidatingAdmissionPolicy: on Kubernetes 1.28 and 1.29. The rules and
-// messages are those of the chart's policy.yaml, and test/kubeapi tries both with the same attacks. Every controller serves it, and
-// not the leader alone: whoever waits for one waits no longer than a Service takes to choose another.
+// messages are those of the chart's policy.yaml, and test/kubeapi tries both with the same attacks.
+// The chart runs one controller there: on a node's network, a second one would need a second trusted node.
 type webhook struct {
 	api interface {
 		Get(ctx context.Context, path string, out any) error
@@ -51,6 +58,7 @@ type webhook struct {
 	namespace   string // of the agents and controllers
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	log         *slog.Logger
+	slots       chan struct{} // held while one is judged
 
 	mu   sync.Mutex
 	pods map[string]string // the node of a pod, by its UID: a pod never moves
@@ -141,7 +149,7 @@ func Guard(ctx context.Context, cfg Config) (stop func(), err error) {
 
 func guard(ctx context.Context, cfg Config, c cluster, m *metrics) (stop func(), err error) {
 	a := &authority{api: c, namespace: cfg.Namespace, metrics: m, log: cfg.Log, now: time.Now}
-	w := &webhook{api: c, namespace: cfg.Namespace, certificate: a.get, log: cfg.Log}
+	w := &webhook{api: c, namespace: cfg.Namespace, certificate: a.get, log: cfg.Log, slots: make(chan struct{}, maxJudged)}
 	end, err := w.listen(cfg.Webhook)
 	if err != nil {
 		return nil, err
@@ -163,8 +171,21 @@ func (w *webhook) listen(address string) (stop func(), err error) {
 
 // ServeHTTP implements http.Handler.
 func (w *webhook) ServeHTTP(out http.ResponseWriter, in *http.Request) {
+	// Whoever reaches the port may send something: what is read is bounded, and so is what is decoded.
+	_ = http.NewResponseController(out).SetReadDeadline(time.Now().Add(maxRead))
+	body, err := io.ReadAll(http.MaxBytesReader(out, in.Body, maxReview))
+	if err != nil {
+		http.Error(out, "not read", http.StatusRequestEntityTooLarge)
+		return
+	}
+	select {
+	case w.slots <- struct{}{}:
+		defer func() { <-w.slots }()
+	case <-in.Context().Done():
+		return
+	}
 	var r review
-	if err := json.NewDecoder(http.MaxBytesReader(out, in.Body, maxReview)).Decode(&r); err != nil || r.Request == nil {
+	if err := json.Unmarshal(body, &r); err != nil || r.Request == nil {
 		http.Error(out, "not an AdmissionReview", http.StatusBadRequest)
 		return
 	}
@@ -318,7 +339,8 @@ func (w *webhook) ownNode(ctx context.Context, q *admission) error {
 		return forbid("a node may write under few names (fieldManager) what a MeshNode has; managedFields would have more than %d bytes", maxManaged)
 	}
 	for k, v := range is.Annotations {
-		if (k != api.ModeAnnotation && k != api.ProofAnnotation || len(v) > 64) && was.Annotations[k] != v {
+		old, had := was.Annotations[k]
+		if (k != api.ModeAnnotation && k != api.ProofAnnotation || len(v) > 64) && (!had || old != v) {
 			return forbid("of annotations, a node may write %s and %s only, 64 bytes each", api.ModeAnnotation, api.ProofAnnotation)
 		}
 	}
@@ -327,7 +349,13 @@ func (w *webhook) ownNode(ctx context.Context, q *admission) error {
 			return err
 		}
 	}
-	return small(q.is.Status)
+	if err := small(q.is.Status); err != nil {
+		return err
+	}
+	if len(q.Object) > max(maxObject, len(q.OldObject)) {
+		return forbid("what a node writes of itself would have %d bytes; it may have %d", len(q.Object), maxObject)
+	}
+	return nil
 }
 
 // small bounds what a node says of itself, in bytes of JSON: all agents download it.

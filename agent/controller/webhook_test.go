@@ -61,6 +61,10 @@ func TestWebhook(t *testing.T) {
 		"a label":                        {"meshnodes", "CREATE", kubelet, meshNode("n", `,"labels":{"x":"y"}`), "", "may not label"},
 		"an owner by certificate":        {"meshnodes", "UPDATE", kubelet, meshNode("n", ""), meshNode("m", ""), "a certificate names none, and may not change an owner"},
 		"long managedFields":             {"meshnodes", "CREATE", kubelet, meshNode("n", `,"managedFields":[{"manager":"`+strings.Repeat("m", 2500)+`"}]`), "", "under few names"},
+		"an empty annotation":            {"meshnodes", "CREATE", kubelet, meshNode("n", `,"annotations":{"x":""}`), "", "of annotations, a node may write"},
+		"an empty annotation, later":     {"meshnodes", "UPDATE", kubelet, meshNode("n", `,"annotations":{"x":""}`), meshNode("n", ""), "of annotations, a node may write"},
+		"an administrator's annotation":  {"meshnodes", "UPDATE", kubelet, meshNode("n", `,"annotations":{"x":""}`), meshNode("n", `,"annotations":{"x":""}`), ""},
+		"more than agents download":      {"meshnodes", "UPDATE", kubelet, strings.Replace(meshNode("n", ""), `"spec"`, `"x":"`+strings.Repeat("x", maxObject)+`","spec"`, 1), meshNode("n", ""), "it may have 8192"},
 		"an administrator's other key":   {"meshnodes", "UPDATE", `"username":"admin"`, strings.Replace(meshNode("n", ""), `"x"`, `"y"`, 1), meshNode("n", ""), "may only change after"},
 		"an administrator's MeshNode":    {"meshnodes", "CREATE", `"username":"admin"`, `{"metadata":{"name":"b"},"spec":{"peerID":"x"}}`, "", ""},
 		"its block":                      {"podblocks", "CREATE", bound, block("10-244-1-0-24", "10.244.1.0/24"), "", ""},
@@ -78,7 +82,7 @@ func TestWebhook(t *testing.T) {
 		"a Secret that Kubernetes fills": {"secrets", "CREATE", `"username":"system:serviceaccount:ns:edgemesh-controller"`, `{"type":"kubernetes.io/service-account-token"}`, "", "no Secret that Kubernetes fills"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &webhook{api: api, namespace: "ns", log: slog.New(slog.DiscardHandler)}
+			w := &webhook{api: api, namespace: "ns", log: slog.New(slog.DiscardHandler), slots: make(chan struct{}, 1)}
 			in := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"7","resource":{"resource":"` + x.resource + `"},"operation":"` + x.operation + `","userInfo":{` + x.user + `}`
 			if x.object != "" {
 				in += `,"object":` + x.object
@@ -99,11 +103,12 @@ func TestWebhook(t *testing.T) {
 			}
 		})
 	}
-	for _, body := range []string{"", "{", "{}", `{"request":null}`} {
+	for body, want := range map[string]int{"": http.StatusBadRequest, "{": http.StatusBadRequest, "{}": http.StatusBadRequest, `{"request":null}`: http.StatusBadRequest,
+		`{"request":{"object":"` + strings.Repeat("x", maxReview) + `"}}`: http.StatusRequestEntityTooLarge} {
 		out := httptest.NewRecorder()
-		(&webhook{}).ServeHTTP(out, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
-		if out.Code != http.StatusBadRequest {
-			t.Errorf("%q: %d", body, out.Code)
+		(&webhook{slots: make(chan struct{}, 1)}).ServeHTTP(out, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
+		if out.Code != want {
+			t.Errorf("%.20q: %d, want %d", body, out.Code, want)
 		}
 	}
 }

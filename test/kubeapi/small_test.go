@@ -29,9 +29,11 @@ func TestMeshNodeStaysSmall(t *testing.T) {
 	a.wants(t,
 		post("a label", meshNodesPath, meshNodeJSON("a", id, `,"labels":{"x":"y"}`)).refused(forbidden, "may not label"),
 		post("an annotation", meshNodesPath, meshNodeJSON("a", id, `,"annotations":{"x":"`+long+`"}`)).refused(forbidden, "of annotations"),
+		post("an empty annotation", meshNodesPath, meshNodeJSON("a", id, `,"annotations":{"x":""}`)).refused(forbidden, "of annotations"),
 		post("a known annotation that is long", meshNodesPath, meshNodeJSON("a", id, `,"annotations":{"`+api.ModeAnnotation+`":"`+long+`"}`)).refused(forbidden, "of annotations"),
 		post("its MeshNode", meshNodesPath, meshNodeJSON("a", id, `,"annotations":{"`+api.ModeAnnotation+`":"keep"}`)),
 		patch("an annotation", meshNodesPath+"/a", `{"metadata":{"annotations":{"x":"`+long+`"}}}`).refused(forbidden, "of annotations"),
+		patch("empty annotations", meshNodesPath+"/a", `{"metadata":{"managedFields":[{}],"annotations":{"x":"","`+long[:63]+`":""}}}`).refused(forbidden, "of annotations"),
 		patch("a label", meshNodesPath+"/a", `{"metadata":{"labels":{"x":"y"}}}`).refused(forbidden, "may not label"))
 	for what, fields := range map[string]string{
 		"a long field":       `"f:spec":{"f:` + strings.Repeat("z", 500<<10) + `":{}}`,
