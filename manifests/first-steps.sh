@@ -18,7 +18,7 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
                           script prints how
   --registry NAME         the images are NAME/edgemesh-agent and NAME/edgemesh-relay
   --no-wait               do not wait for the agents
-With helm, as its release "edgemesh", or the one that is there:
+With helm (always before Kubernetes 1.31), as its release "edgemesh", or the one that is there:
   --namespace NAME        instead of kube-system; made if it is not there
   --platform NAME         kubeedge, openyurt, k3s or kubernetes
   --cni-conf DIR          where the nodes' runtime looks for CNI's configuration
@@ -117,11 +117,13 @@ if [ -n "$others" ] && ! kept; then
     "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)"
 fi
 
-# With such an option, or when it is one already, it is a release of helm's.
+# With such an option, or when it is one already, it is a release of helm's. edgemesh.yaml is for 1.31 and later; the chart has what
+# an older API server takes.
+if [ "${minor:-31}" -lt 31 ]; then helm=1; fi
 if [ $helm = 1 ] || [ ${#values[@]} -gt 0 ]; then
   helm=1
   if [ $there = 1 ] && [ -z "$release" ]; then
-    refuse "these options need helm, and EdgeMesh was installed with the plain manifests, which helm leaves alone. Have it take" \
+    refuse "these options, or Kubernetes before 1.31, need helm, and EdgeMesh was installed with the plain manifests, which helm leaves alone. Have it take" \
       "them over, then run this again: helm upgrade --install edgemesh edgemesh -n $ns --take-ownership --set podNetwork.create=false" \
       "(helm 3.17 or later, in $PWD; with a relay in the cluster also --set relay.enabled=true, and with a registry --set image.registry=NAME)"
   fi
@@ -132,7 +134,7 @@ release=${release:-edgemesh}
 # The pod network is the release's, unless it was made otherwise: what the operator set there would be lost.
 create=true have=$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={.metadata.name}{range .spec.relays[*]}{"\n"}{@}{end}' 2>/dev/null || true)
 if [ $helm = 1 ]; then
-  command -v helm >/dev/null || refuse "this needs helm, which is not there (https://helm.sh)"
+  command -v helm >/dev/null || refuse "these options, or Kubernetes before 1.31, need helm, which is not there (https://helm.sh)"
   [ -z "$registry" ] || values+=(--set image.registry="$registry")
   made=$(helm get manifest "$release" -n "$ns" 2>/dev/null || true)
   if [ -n "$have" ] && [[ $made != *$'\n'"kind: PodNetwork"* ]]; then

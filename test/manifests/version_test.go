@@ -43,6 +43,13 @@ func TestGuards(t *testing.T) {
 		}
 		got := fmt.Sprintf("webhooks %d, policies %d, of ranges %d, controllers that serve %d", strings.Count(out, "admissionReviewVersions"),
 			strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, "containsCIDR("), strings.Count(out, "--webhook=:9472"))
+		// A controller that guards has to run where no Node is ready yet, and shows its metrics at one address of the node alone.
+		for _, text := range []string{"{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}",
+			"{key: node.kubernetes.io/network-unavailable, operator: Exists, effect: NoSchedule}", `"--metrics-address=[$(POD_IP)]:9471"`} {
+			if got, serve := strings.Count(out, text), strings.Count(out, "--webhook="); got != serve {
+				t.Errorf("%s: %d controllers serve, %d with %s", version, serve, got, text)
+			}
+		}
 		if got != want {
 			t.Errorf("%s: %s, want %s", version, got, want)
 		}
@@ -53,6 +60,18 @@ func TestGuards(t *testing.T) {
 	}
 	if out, err := command(t, helm, append(alone, "--set", "podNetwork.trustedNodes=true")...); err != nil || !strings.Contains(out, "trustedNodes: true") {
 		t.Errorf("trusted nodes: %v", err)
+	}
+}
+
+// Before 1.31 the script installs the chart alone, which has what the API server takes: it refuses before it changes anything what helm did not make.
+func TestFirstStepsOfOldKubernetes(t *testing.T) {
+	for minor, chart := range map[string]bool{"28": true, "29+": true, "30": true, "31": false, "35": false} {
+		says := map[string]string{"get --raw /version": `{"major": "1", "minor": "` + minor + `"}`}
+		says["get daemonsets"] = "kube-system edgemesh-agent <none>" // by kubectl apply -f edgemesh.yaml
+		err := firstSteps(t, says)
+		if chart != (err != nil && strings.Contains(err.Error(), "--take-ownership") && !strings.Contains(err.Error(), "CHANGED")) {
+			t.Errorf("1.%s beside the plain manifests: %v", minor, err)
+		}
 	}
 }
 
