@@ -72,7 +72,7 @@ func GuardDown(err error) error {
 		return nil
 	}
 	return errors.New("on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and it does not answer the API server: check its pod (kubectl get pods -A -l " +
-		"app.kubernetes.io/component=controller), and that the API server reaches port 9472 of its node (Service edgemesh-webhook). Members already known stay")
+		"app.kubernetes.io/component=controller), and that the API server reaches its port (controller.webhookPort, 9472) by the Service edgemesh-webhook. Members already known stay")
 }
 
 // wantsTLS says that a server refused a request because it came without TLS, in the words of Go's net/http.
