@@ -154,8 +154,8 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 	if detail != "" {
 		out = append(out, finding("way", findings.Broken, detail, remedy))
 	}
-	if why := reasons(h.can); why != "" {
-		out = append(out, finding("lan", findings.Warning, "LAN paths unavailable: "+why, "see the cause; packets take the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false"))
+	if what := unavailable(h.can); what != "" {
+		out = append(out, finding("lan", findings.Warning, what, "see the cause; packets take other paths or the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false"))
 	}
 	return out
 }
@@ -208,15 +208,20 @@ func lone(links []netlink.Link, before []int) (out []int) {
 	return out
 }
 
-// reasons returns why this host can hold no native or VXLAN paths, "" when it can.
-func reasons(can Capabilities) string {
+// unavailable says which native or VXLAN paths this host cannot hold, and why; "" when it can hold both.
+func unavailable(can Capabilities) string {
+	var out []string
 	switch {
+	case can.NoNative == "" && can.NoVXLAN == "":
 	case can.NoNative == can.NoVXLAN:
-		return can.NoNative
-	case can.NoVXLAN == "":
-		return "native: " + can.NoNative
-	case can.NoNative == "":
-		return "vxlan: " + can.NoVXLAN
+		out = append(out, "LAN paths unavailable: "+can.NoNative)
+	default:
+		if can.NoNative != "" {
+			out = append(out, "native paths unavailable: "+can.NoNative)
+		}
+		if can.NoVXLAN != "" {
+			out = append(out, "VXLAN paths unavailable: "+can.NoVXLAN)
+		}
 	}
-	return "native: " + can.NoNative + "; vxlan: " + can.NoVXLAN
+	return strings.Join(out, "; ")
 }

@@ -258,7 +258,7 @@ func (h *Host) plan(w mesh.Host) (plan.State, error) {
 		h.log.Warn("pods of this node get no IPv6", "reason", can.NoIPv6)
 	}
 	if can.NoNative+can.NoVXLAN != "" && (can.NoNative != h.can.NoNative || can.NoVXLAN != h.can.NoVXLAN) {
-		h.log.Warn("LAN paths unavailable; packets take the tunnel", "reason", reasons(can))
+		h.log.Warn(unavailable(can) + "; packets take other paths or the tunnel")
 	}
 	h.can = can
 	s, err := plan.New(w, can, addrs)

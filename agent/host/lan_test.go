@@ -187,6 +187,9 @@ func TestVXLANNotPossible(t *testing.T) {
 			mustSetPaths(t, h, p.Paths(candidates(1)))
 			wantUnchanged(t, h, p.Host)
 			wantContains(t, "table 5210", run(t, "ip route show table 5210"), "10.244.2.0/28 via 192.168.1.20")
+			if f := findingOf(t, h.InTheWay(p.Host), "lan"); !strings.HasPrefix(f.Text, "VXLAN paths unavailable: ") {
+				t.Errorf("finding is %+v", f)
+			}
 			if s := run(t, "nft list map inet edgemesh inputs"); strings.Contains(s, VXLANName) {
 				t.Errorf("what comes in by an interface that is another program's is not looked at:\n%s", s)
 			}

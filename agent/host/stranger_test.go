@@ -156,7 +156,7 @@ func overVXLAN(v mesh.VTEP) mesh.PathRoute {
 }
 
 // TestOnlyTheDeviceSendsVXLAN: a peer takes what comes from this node's address to VXLAN's port for this node's own. Neither pods,
-// whom this node masquerades, nor programs on it without privileges can send that, also with VXLAN's header in the second segment of
+// whom this node translates, nor programs on it without privileges can send that, also with VXLAN's header in the second segment of
 // a datagram that the kernel cuts. The device sends, and the port is as good as any other elsewhere.
 func TestOnlyTheDeviceSendsVXLAN(t *testing.T) {
 	for name, v6 := range map[string]bool{"over IPv4": false, "over IPv6": true} {
@@ -167,7 +167,9 @@ func TestOnlyTheDeviceSendsVXLAN(t *testing.T) {
 			}
 			l := newLabOf(t, `
 iptables-nft -t nat -A PREROUTING -d 10.96.0.9 -p udp --dport 5210 -j DNAT --to-destination `+podA4+`
-ip6tables-nft -t nat -A PREROUTING -d fd96::9 -p udp --dport 5210 -j DNAT --to-destination `+podA6, w)
+ip6tables-nft -t nat -A PREROUTING -d fd96::9 -p udp --dport 5210 -j DNAT --to-destination `+podA6+`
+iptables-nft -t nat -A PREROUTING -d `+nodeLAN4+` -p udp --dport 5400 -j DNAT --to-destination `+podB4+`
+ip6tables-nft -t nat -A PREROUTING -d `+nodeLAN6+` -p udp --dport 5400 -j DNAT --to-destination `+podB6, w)
 			l.in(l.lan, func() { run(t, "ip addr add "+other+" dev lan0 "+nodad(version{podA: other})) })
 			there, elsewhere := l.listen(l.lan, peer, mesh.VXLANPort), l.listen(l.lan, other, mesh.VXLANPort)
 			vtep := mesh.VTEP{Gateways: []netip.Addr{netip.MustParseAddr("10.244.2.1")}, MAC: mesh.VTEPAddr("peer"), Underlay: netip.MustParseAddr(peer), Local: netip.MustParseAddr(node)}
@@ -182,6 +184,7 @@ ip6tables-nft -t nat -A PREROUTING -d fd96::9 -p udp --dport 5210 -j DNAT --to-d
 					t.Errorf("want what the device sends (%s), and %q came, %v\n%s", says, b[:n], err, l.state())
 				}
 			}
+			published := l.listen(l.podB, pod, 5400)
 			forged := inVXLAN(udpPacket(netip.MustParseAddrPort(at(podA4, 7)), netip.MustParseAddrPort(at(far4, 7)), "forged"))
 			from := map[string]*net.UDPConn{"pod": l.listen(l.podB, pod, 0), "program": l.listen(l.node, node, 0), "program, mesh address": l.listen(l.node, gateway, 0)}
 			for _, routed := range []bool{false, true} {
@@ -197,6 +200,11 @@ ip6tables-nft -t nat -A PREROUTING -d fd96::9 -p udp --dport 5210 -j DNAT --to-d
 					send(c, forged, other, mesh.VXLANPort)
 					sendCut(t, c, strings.Repeat("x", len(forged))+forged, len(forged), netip.AddrPortFrom(vtep.Underlay, mesh.VXLANPort))
 				}
+				if err := send(there, "request", node, 5400); err != nil { // from the peer's address, as a host of the LAN can
+					t.Fatal(err)
+				}
+				l.receive(published, "request")
+				send(published, forged, peer, mesh.VXLANPort) //nolint:errcheck // an answer
 				device("last")
 				l.nothing(elsewhere, "forged")
 			}

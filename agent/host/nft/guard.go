@@ -79,7 +79,7 @@ import (
 //		}
 //		chain sent { type filter hook postrouting priority 2147483645
 //			oifname edgemesh-vx meta priority set: the device's   inner packets; the outer ones keep it
-//			udp dport PORT, ct status & snat goto forged          from pods, or from another address of this node
+//			udp dport PORT, oifname != edgemesh*, ct status & (snat | dnat) goto forged   from pods, or another address of this node
 //		}
 //	}
 //
@@ -208,7 +208,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(17, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(18, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -538,7 +538,7 @@ func (g guard) forged() chain {
 func (g guard) sent() chain {
 	c := chain{name: chainSent, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority - 1}
 	c.add(oifname.is(plan.VXLANName), priorityTo(lowerHalf, devices))
-	c.add(g.toVXLAN(), isUDP, ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0)), goTo(chainForged))
+	c.add(g.toVXLAN(), isUDP, oifname.isNot([]byte(plan.LinkPrefix)), ctStatus.and(bytesOf(host(sourceNAT|destinationNAT))).isNot(host(0)), goTo(chainForged))
 	return c
 }
 
