@@ -8,6 +8,7 @@
 //	host.go        the libp2p host, and what else is made of the configuration
 //	status.go      what an operator is shown
 //	contact.go     the waits of a first contact, as both ends see them
+//	lanes.go       streams of peers that come before the owner serves them
 //	copies.go      another machine with a key, this node's or a peer's
 //	tasks.go       goroutines and the clock
 //	counting.go    queries of what the NAT does, counted
@@ -152,6 +153,7 @@ type Node struct {
 	peers   *peers.Table
 	mark    uint32
 	copies  *copies
+	early   map[protocol.ID]*early
 	want    *members.View // guarded by copies.using, as is what is in force of it
 	// timeline notes the steps of first contacts.
 	timeline *timeline.Book
@@ -178,7 +180,7 @@ func New(cfg Config) (*Node, error) {
 		cfg.Metered = func() bool { return false }
 	}
 	n := &Node{tasks: newTasks(), mark: cfg.SocketMark, upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log),
-		timeline: timeline.New()}
+		timeline: timeline.New(), early: map[protocol.ID]*early{identity.StreamProtocol: newEarly(), identity.DatagramProtocol: newEarly()}}
 	if cfg.Names == nil {
 		cfg.Names = resolve.New(resolve.Config{})
 		n.tasks.spawn(func() { <-n.tasks.ctx.Done(); cfg.Names.Close() })
@@ -367,6 +369,14 @@ func (n *Node) start(names *resolve.Names) error {
 	}
 	n.onPath(identity.PathProtocol, func(c *paths.Conn, s network.Stream) { c.Probes.Answer(s) })
 	n.onPath(identity.ContactProtocol, n.answerContact)
+	n.holdLanes()
+	for _, proto := range []protocol.ID{identity.PacketProtocol, identity.ForwardedProtocol} { // a peer must not take a node that starts for an older one
+		n.onPath(proto, func(c *paths.Conn, s network.Stream) {
+			if !c.AnswerDatagrams(s) {
+				n.tasks.spawn(func() { _ = s.Reset() })
+			}
+		})
+	}
 	n.h.SetStreamHandler(identity.InstanceProtocol, n.copies.place.Answer)
 	n.h.SetStreamHandler(identity.PunchProtocol, n.peers.AnswerPunch)
 	n.h.SetStreamHandler(identity.RelaysProtocol, n.relays.Reports.Receive)
@@ -568,23 +578,19 @@ func (n *Node) SetNotify(f func(peers.Event)) { n.peers.SetNotify(f) }
 // each time in a goroutine of its own. f owns the stream. Members learn from identify which
 // protocols are served.
 func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream)) {
-	n.onPath(proto, func(c *paths.Conn, s network.Stream) {
-		if identity.OfLane(proto) {
+	e := n.early[proto]
+	serve := func(c *paths.Conn, s network.Stream) {
+		if e != nil {
 			n.timeline.Note(c.RemotePeer(), timeline.Received)
 		}
 		f(c.RemotePeer(), c.Wrap(s))
-	})
+	}
+	n.onPath(proto, serve)
+	if e != nil {
+		e.begin(serve)
+	}
 }
 
 // SetDatagramHandler sets what makes the sink for each path of a member that begins to
 // send datagrams. Without it no datagrams are agreed on.
-func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) {
-	n.packets.Handle(f)
-	for _, proto := range []protocol.ID{identity.PacketProtocol, identity.ForwardedProtocol} {
-		n.onPath(proto, func(c *paths.Conn, s network.Stream) {
-			if !c.AnswerDatagrams(s) {
-				n.tasks.spawn(func() { _ = s.Reset() })
-			}
-		})
-	}
-}
+func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) { n.packets.Handle(f) }
