@@ -80,7 +80,7 @@ type member struct {
 	id       peer.ID
 	share    Share
 	channels int // guarded by Service.mu
-	flow         // guarded by queue.mu
+	flow
 }
 
 // pair is who opened a channel, and to whom it leads.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,17 +23,24 @@ import (
 // conn is a member's connection, and where it is.
 type conn struct {
 	network.Conn
-	id    peer.ID
-	at    *net.UDPAddr
-	got   [][]byte
-	room  int // bytes that can be sent; below 0: any number
-	bytes int
+	id      peer.ID
+	at      *net.UDPAddr
+	mu      sync.Mutex // guards the rest
+	got     [][]byte
+	room    int // bytes that can be sent; below 0: any number
+	bytes   int
+	sending func() // nil: nothing is done then
 }
 
 func (c *conn) RemotePeer() peer.ID           { return c.id }
 func (c *conn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/5.5.5.5/udp/1/quic-v1") }
 func (c *conn) Is(a *net.UDPAddr) bool        { return a.Port == c.at.Port && a.IP.Equal(c.at.IP) }
 func (c *conn) Send(b []byte, each int) (sent int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sending != nil {
+		c.sending()
+	}
 	for ; len(b) > 0; b = b[min(each, len(b)):] {
 		n := min(each, len(b))
 		if c.room >= 0 && c.room < n {
@@ -63,6 +71,7 @@ func (s *share) Leave() {}
 // lab is a relay with three members, a, b and c; x is none.
 type lab struct {
 	*Service
+	mu      sync.Mutex // guards what is counted
 	conns   map[peer.ID]*conn
 	shares  map[peer.ID]*share
 	dropped map[Reason]int
@@ -78,8 +87,16 @@ func newLab(t testing.TB) *lab {
 	l.Service = New(Config{
 		Far:      func(c network.Conn) (Far, error) { return c.(*conn), nil },
 		IsMember: func(p peer.ID) bool { return p != "x" }, StandsBy: func(network.Conn) bool { return false },
-		PerMember: 4, All: 10, Join: func(p peer.ID) Share { return l.shares[p] }, Refused: func(string, peer.ID, string) {},
-		Carried: func(p peer.ID, n int) { l.carried[p] += n }, Dropped: func(why Reason, n int) { l.dropped[why] += n },
+		PerMember: 4, All: 10, Join: func(p peer.ID) Share { return l.shares[p] },
+		Refused: func(string, peer.ID, string) {
+			if !l.Service.mu.TryRLock() {
+				t.Error("a channel is refused while readers of the socket wait")
+				return
+			}
+			l.Service.mu.RUnlock()
+		},
+		Carried: func(p peer.ID, n int) { l.mu.Lock(); defer l.mu.Unlock(); l.carried[p] += n },
+		Dropped: func(why Reason, n int) { l.mu.Lock(); defer l.mu.Unlock(); l.dropped[why] += n },
 	})
 	t.Cleanup(l.Close)
 	return l
@@ -217,9 +234,18 @@ func TestQueue(t *testing.T) {
 			p, each := sealedTrain(ba.number, 1, 1000)
 			l.Forward(p, each, b.at)
 		}
-		l.queue.mu.Lock()
-		a.room, b.room = 40<<10, 40<<10
-		l.queue.mu.Unlock()
+		for _, c := range []*conn{a, b} {
+			c.mu.Lock()
+			c.room = 40 << 10
+			c.sending = func() {
+				if !l.queue.mu.TryLock() {
+					t.Error("readers of the socket wait while something is sent")
+					return
+				}
+				l.queue.mu.Unlock()
+			}
+			c.mu.Unlock()
+		}
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
 		if a.bytes < 38<<10 || b.bytes < 38<<10 {
@@ -229,13 +255,13 @@ func TestQueue(t *testing.T) {
 		synctest.Wait()
 		l.queue.mu.Lock()
 		defer l.queue.mu.Unlock()
-		if sent := (a.bytes + b.bytes) / 999; l.dropped[Late] != 1000-sent || l.queue.bytes != 0 || l.queue.busy.Load() {
+		if sent := (a.bytes + b.bytes) / 999; l.dropped[Late] != 1000-sent || l.queue.bytes != 0 || l.queue.full.Load() {
 			t.Errorf("%d sent, dropped %v, %d bytes wait", sent, l.dropped, l.queue.bytes)
 		}
 	})
 }
 
-// A member that has used up its share waits for the next one, and does not keep others.
+// A member that has used up its share waits for the next one. Packets of others are sent immediately, in their order.
 func TestShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -244,13 +270,16 @@ func TestShare(t *testing.T) {
 		for range 3 {
 			p, each := sealedTrain(ab.number, 1, 1000)
 			l.Forward(p, each, l.conns["a"].at)
+			p, each = sealedTrain(ba.number, 1, 1000)
+			l.Forward(p, each, l.conns["b"].at)
 		}
-		p, each := sealedTrain(ba.number, 1, 1000)
-		l.Forward(p, each, l.conns["b"].at)
+		if n, m := len(l.conns["b"].got), len(l.conns["a"].got); n != 1 || m != 3 {
+			t.Errorf("b got %d packets, a %d", n, m)
+		}
 		time.Sleep(3 * time.Millisecond)
 		synctest.Wait()
-		if n, m := len(l.conns["b"].got), len(l.conns["a"].got); n != 1 || m != 1 {
-			t.Errorf("b got %d packets, a %d", n, m)
+		if n := len(l.conns["b"].got); n != 1 {
+			t.Errorf("b got %d packets beyond a's share", n-1)
 		}
 		l.queue.mu.Lock()
 		l.shares["a"].left = -1
@@ -259,6 +288,11 @@ func TestShare(t *testing.T) {
 		synctest.Wait()
 		if n := len(l.conns["b"].got); n != 3 {
 			t.Errorf("b got %d packets", n)
+		}
+		p, each := sealedTrain(ab.number, 1, 1000)
+		l.Forward(p, each, l.conns["a"].at)
+		if n := len(l.conns["b"].got); n != 4 {
+			t.Error("once nothing waits a packet is not sent immediately")
 		}
 	})
 }
@@ -348,7 +382,7 @@ func BenchmarkForward(b *testing.B) {
 	ab, _ := l.pair(b)
 	full, each := sealedTrain(ab.number, 45, 1400)
 	l.conns["b"].room = 0
-	l.queue.busy.Store(false)
+	l.queue.full.Store(false)
 	discard := &quiet{l.conns["b"]}
 	ab.back.Load().far = discard
 	buf := make([]byte, len(full))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,21 +25,23 @@ const (
 	retry   = time.Millisecond
 )
 
-// queue has what waits for its member's share, or for room in the socket. Whoever sends takes turns (deficit round robin,
-// RFC 8290 section 4.1.3), by member. While nothing waits packets are sent by who reads them.
+// queue has what waits for its member's share, or for room in the socket. Whoever waits takes turns (deficit round robin,
+// RFC 8290 section 4.1.3), by member. While nothing of a member waits, nor anybody for the socket, its packets are sent by who
+// reads them.
 type queue struct {
 	carried func(peer.ID, int)
 	dropped func(Reason, int)
 	wake    wake.One
-	busy    atomic.Bool // something waits
+	full    atomic.Bool // a socket had no room: who comes later does not go before those that wait for it
 
-	mu    sync.Mutex // guards what follows, and the members' flows; only the shares' is taken under it
+	mu    sync.Mutex // guards what follows, and the members' flows; only the shares' is taken under it, and nothing sent
 	turns []*member  // those of whom something waits; the next one first
 	bytes int
 }
 
-// flow is what waits of one member.
+// flow is what waits of one member. It is guarded by queue.mu.
 type flow struct {
+	waits   atomic.Bool // it takes turns; changed under queue.mu
 	trains  []train
 	bytes   int
 	deficit int
@@ -59,16 +62,18 @@ func newQueue(carried func(peer.ID, int), dropped func(Reason, int)) queue {
 
 // send sends packets of a member now, or has them wait. b is valid during the call only.
 func (q *queue) send(by *member, to *channel, b []byte, each int) {
-	paid := !q.busy.Load() && by.share.Take(len(b))
+	paid := !q.full.Load() && !by.waits.Load() && by.share.Take(len(b))
+	blocked := false
 	if paid {
-		sent, blocked := q.write(by, to, b, each)
-		if b = b[sent:]; !blocked {
+		var sent int
+		if sent, blocked = q.write(by, to, b, each); !blocked {
 			return
 		}
+		b = b[sent:]
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(by.trains) == 0 {
+	if !by.waits.Swap(true) {
 		q.turns, by.deficit = append(q.turns, by), 0
 	}
 	by.trains = append(by.trains, train{bytes.Clone(b), each, to, time.Now(), paid})
@@ -76,7 +81,9 @@ func (q *queue) send(by *member, to *channel, b []byte, each int) {
 	for by.bytes > memberBytes || q.bytes > allBytes && len(by.trains) > 1 {
 		q.drop(by)
 	}
-	q.busy.Store(true)
+	if blocked {
+		q.full.Store(true)
+	}
 	q.wake.Wake()
 }
 
@@ -119,7 +126,7 @@ func (q *queue) run(ctx context.Context) {
 			return
 		case <-q.wake:
 		}
-		for q.turn(time.Now()) {
+		for q.turn() {
 			if !wake.Sleep(ctx, retry) {
 				return
 			}
@@ -128,53 +135,70 @@ func (q *queue) run(ctx context.Context) {
 }
 
 // turn gives members turns until all that may send now have sent, and reports whether something still waits.
-func (q *queue) turn(now time.Time) bool {
+func (q *queue) turn() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	full := false // since one of them sent last
 	for idle := 0; idle < len(q.turns); {
 		m := q.turns[0]
 		q.turns = q.turns[1:]
-		more, blocked := q.serve(m, now)
-		if more {
-			q.turns = append(q.turns, m)
-		}
-		switch {
-		case blocked:
+		switch q.serve(m) {
+		case empty:
+			m.waits.Store(false)
+			idle, full = 0, false
+			continue
+		case noRoom:
+			idle, full = idle+1, true
+		case noShare:
 			idle++
-		default:
-			idle = 0
+		case again:
+			idle, full = 0, false
 		}
+		q.turns = append(q.turns, m)
 	}
-	q.busy.Store(len(q.turns) > 0)
+	q.full.Store(full)
 	return len(q.turns) > 0
 }
 
-// serve gives one member a turn. more: something of it still waits; blocked: until later. The caller holds mu.
-func (q *queue) serve(m *member, now time.Time) (more, blocked bool) {
+// served is what a turn has come to.
+type served int
+
+const (
+	empty   served = iota // nothing of the member waits
+	again                 // it has had its bytes
+	noShare               // the rest waits for its share
+	noRoom                // or for the socket
+)
+
+// serve gives one member a turn. The caller holds mu, which is given back while something is sent.
+func (q *queue) serve(m *member) served {
 	m.deficit += quantum
 	for len(m.trains) > 0 {
-		t := &m.trains[0]
+		t := m.trains[0]
 		switch {
-		case now.Sub(t.at) > mostWait:
+		case time.Since(t.at) > mostWait:
 			q.drop(m)
 			continue
 		case len(t.b) > m.deficit:
-			return true, false
+			return again
 		case !t.paid && !m.share.Take(len(t.b)):
 			m.deficit = 0
-			return true, true
+			return noShare
 		}
 		t.paid = true
+		q.shift(m)
+		q.mu.Unlock()
 		sent, blocked := q.write(m, t.to, t.b, t.each)
+		q.mu.Lock()
 		m.deficit -= sent
 		if blocked {
 			t.b = t.b[sent:]
-			m.bytes, q.bytes = m.bytes-sent, q.bytes-sent
+			m.trains = slices.Insert(m.trains, 0, t)
+			m.bytes, q.bytes = m.bytes+len(t.b), q.bytes+len(t.b)
 			m.deficit = 0
-			return true, true
+			return noRoom
 		}
-		q.shift(m)
 	}
 	m.trains = nil
-	return false, false
+	return empty
 }

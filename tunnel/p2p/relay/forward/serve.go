@@ -102,12 +102,21 @@ func (s *Service) open(conn network.Conn, to peer.ID) (*channel, outcome) {
 	if err != nil {
 		return nil, noSocket
 	}
+	c := s.add(by, to, far)
+	if c == nil {
+		s.cfg.Refused(TooMany, by, conn.RemoteMultiaddr().String())
+		return nil, full
+	}
+	return c, opened
+}
+
+// add adds a channel; nil: there are enough.
+func (s *Service) add(by, to peer.ID, far Far) *channel {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[by]
 	if len(s.channels) >= s.cfg.All || m != nil && m.channels >= s.cfg.PerMember {
-		s.cfg.Refused(TooMany, by, conn.RemoteMultiaddr().String())
-		return nil, full
+		return nil
 	}
 	if m == nil {
 		m = &member{id: by, share: s.cfg.Join(by)}
@@ -121,7 +130,7 @@ func (s *Service) open(conn network.Conn, to peer.ID) (*channel, outcome) {
 	s.channels[c.number] = c
 	s.leaves[c.pair] = append(s.leaves[c.pair], c)
 	s.join(c.pair)
-	return c, opened
+	return c
 }
 
 // close ends a channel.
