@@ -28,12 +28,12 @@ const (
 	stalledCircuit  = "stalled circuit"
 )
 
-// Host are the limits of the host that the service runs on: what circuits need,
-// so that a broken member does not starve the others.
+// Host are the limits of the host that the service runs on: what circuits need, and a channel beside each at both of its
+// ends, so that a broken member does not starve the others.
 func (l Limits) Host() identity.Limits {
 	memory := identity.MemoryPart(memoryPart)
-	return identity.Limits{Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: l.MaxCircuitsPerPeer + extraStreams,
-		Members: l.MaxReservations, MoreStreams: 2 * l.MaxCircuits, Memory: memory, PeerMemory: max(memory/peerMemoryPart, identity.MinPeerMemory)}
+	return identity.Limits{Handshakes: maxHandshakes, PeerConns: maxConnsPerPeer, PeerStreams: 2*l.MaxCircuitsPerPeer + extraStreams,
+		Members: l.MaxReservations, MoreStreams: 4 * l.MaxCircuits, Memory: memory, PeerMemory: max(memory/peerMemoryPart, identity.MinPeerMemory)}
 }
 
 // resources is l as circuit relay v2 takes it; the total of circuits is the
@@ -98,7 +98,7 @@ const (
 	// maxConnsPerPeer bounds one member's connections: it needs two, and leaves
 	// some behind for half a minute whenever its address changes.
 	maxConnsPerPeer = 64
-	// extraStreams are a peer's streams beside circuits: reservations, identify,
+	// extraStreams are a peer's streams beside circuits and channels: reservations, identify,
 	// pings, DHT queries.
 	extraStreams = 256
 	bytesPerMbit = 1e6 / 8

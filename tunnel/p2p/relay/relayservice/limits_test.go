@@ -31,9 +31,10 @@ func TestResourcesPerPeer(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	for i := range l.MaxCircuitsPerPeer + extraStreams + 1 {
+	most := 2*l.MaxCircuitsPerPeer + extraStreams // each circuit, and the channel beside it
+	for i := range most + 1 {
 		s, err := rm.OpenStream(greedy, network.DirInbound)
-		if (err == nil) != (i < l.MaxCircuitsPerPeer+extraStreams) {
+		if (err == nil) != (i < most) {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 		if err == nil {

@@ -66,6 +66,15 @@ func Start(c Config) (*Service, error) {
 		}
 		return c.Controllers.Data
 	}
+	if c.Packets != nil { // before circuits: who has one takes a relay without channels for an older one
+		s.forward = forward.New(forward.Config{IsMember: c.IsMember, StandsBy: c.StandsBy,
+			Far:       func(x network.Conn) (forward.Far, error) { return c.Packets.Far(x) },
+			PerMember: c.Limits.MaxCircuitsPerPeer, All: 2 * c.Limits.MaxCircuits, Refused: c.Refused,
+			Join:    func(p peer.ID) forward.Share { return s.traffic.shares.join(p) },
+			Carried: c.Metrics.forwardedBytes, Dropped: c.Metrics.droppedPackets})
+		c.Packets.SetForwarder(s.forward)
+		c.Host.SetStreamHandler(identity.ChannelProtocol, s.forward.Serve)
+	}
 	var err error
 	served := func(p peer.ID) bool { return c.IsMember(p) || c.Controllers.Is(p) }
 	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host, c.StandsBy}, s.traffic}, c.Limits, served, &s.counter,
@@ -76,15 +85,6 @@ func Start(c Config) (*Service, error) {
 		relayv2.WithMetricsTracer(&s.counter))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start circuit relay: %w", err), s.Close())
-	}
-	if c.Packets != nil {
-		s.forward = forward.New(forward.Config{IsMember: c.IsMember, StandsBy: c.StandsBy,
-			Far:       func(x network.Conn) (forward.Far, error) { return c.Packets.Far(x) },
-			PerMember: c.Limits.MaxCircuitsPerPeer, All: 2 * c.Limits.MaxCircuits, Refused: c.Refused,
-			Join:    func(p peer.ID) forward.Share { return s.traffic.shares.join(p) },
-			Carried: c.Metrics.forwardedBytes, Dropped: c.Metrics.droppedPackets})
-		c.Packets.SetForwarder(s.forward)
-		c.Host.SetStreamHandler(identity.ChannelProtocol, s.forward.Serve)
 	}
 	known := &seen{isMember: c.IsMember, controls: c.Controllers.Is, conns: c.Host.Network().ConnsToPeer, refused: c.Refused}
 	c.Host.SetStreamHandler(identity.SeenProtocol, known.answer)

@@ -36,7 +36,8 @@ type Limits struct {
 	// PeerConns bounds one peer's connections, 64: it needs four, and leaves some behind for some minutes whenever its
 	// address changes, which nothing but their own timeouts ends where no other path says that it has gone.
 	PeerConns int
-	// PeerStreams bounds one peer's streams, 1024: it needs some ten.
+	// PeerStreams bounds one peer's streams, 2048: it needs some ten, a relay two for each peer that is reached through it, of the
+	// circuit and of the channel for forwarded packets.
 	PeerStreams int
 	// Members is for how many peers there is room, 16384: each may have memberConns and memberStreams at a time.
 	Members int
@@ -66,7 +67,7 @@ const (
 func (l Limits) Pending() int { return l.withDefaults().Handshakes }
 
 func (l Limits) withDefaults() Limits {
-	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 1024, &l.Members: 1 << 14} {
+	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 2048, &l.Members: 1 << 14} {
 		if *v <= 0 {
 			*v = d
 		}
