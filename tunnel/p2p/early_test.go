@@ -2,7 +2,7 @@ package p2p
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -58,9 +58,10 @@ func TestEarlyForwarding(t *testing.T) {
 	take(a)
 	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := circuitStream(t, a, b.ID())
-	fair.Eventually(t, 10*time.Second, "an offer that the peer does not take", func() error {
-		if s.DatagramSize() != 0 || s.Path().Datagrams == "in the circuit: no datagrams yet" {
-			return errors.New(s.Path().Datagrams)
+	fair.Eventually(t, 10*time.Second, "why", func() error {
+		const want = "in the circuit: the peer is starting, or not connected to the relay over UDP"
+		if n, p := s.DatagramSize(), s.Path(); n != 0 || p.Datagrams != want {
+			return fmt.Errorf("%+v", p)
 		}
 		return nil
 	})

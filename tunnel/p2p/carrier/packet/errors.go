@@ -23,7 +23,9 @@ var (
 	errMute = errors.New("no packet passes")
 
 	// errWorse means that streams carry datagrams better.
-	errWorse = errors.New("streams are better")
+	errWorse = errors.New("packets beside it are lost, or take longer")
+	// errNotYet is the refusal of an offer on a circuit.
+	errNotYet = errors.New("the peer is starting, or not connected to the relay over UDP")
 	// errUnused is the end of a session through a relay that nothing was sent with.
 	errUnused = errors.New("not used")
 

@@ -112,19 +112,29 @@ func (v *via) watch(ctx context.Context, unused chan<- struct{}) {
 // failed notes why there are no datagrams, and returns the pause before the next attempt, which only the lane's use brings.
 func (v *via) failed(err error, pause time.Duration) time.Duration {
 	v.used.Store(false)
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		pause = olderPause // an update ends the circuit
+	}
+	v.note(err)
+	return pause
+}
+
+// note notes why nothing is forwarded now; nil: something is, or nothing is to be.
+func (v *via) note(err error) {
 	if err == nil || errors.Is(err, errUnused) {
 		v.why.Store(nil)
-		return pause
+		return
 	}
 	why := err.Error()
-	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-		why, pause = "the peer's version knows no forwarded packets", olderPause // an update ends the circuit
-		if slices.Contains(none.Protos, identity.ChannelProtocol) {
-			why = "the relay's version forwards no packets"
-		}
+	switch none := (mss.ErrNotSupported[protocol.ID]{}); {
+	case errors.As(err, &none) && slices.Contains(none.Protos, identity.ChannelProtocol):
+		why = "the relay's version forwards no packets"
+	case errors.As(err, &none):
+		why = "the peer's version knows no forwarded packets"
+	case errors.Is(err, errNotYet):
+		why = errNotYet.Error()
 	}
 	v.why.Store(&why)
-	return pause
 }
 
 // take returns the channel, which is given back by release.

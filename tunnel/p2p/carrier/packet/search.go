@@ -82,7 +82,8 @@ type search struct {
 	quicNeeds func() (int, error)
 	// slow reports whether a round trip is too long, as streams carry datagrams, too; nil: the path has nothing better.
 	slow  func(rtt time.Duration) bool
-	works func() // is called when a size is in use
+	works func()          // is called when a size is in use
+	rests func(why error) // likewise when none is, though the session lives; nil: nobody wants to know
 	path  Path
 	log   *slog.Logger
 	seen
@@ -123,6 +124,7 @@ func (s *search) run(ctx context.Context) error {
 			return err
 		}
 		if !ok {
+			s.rest(errMute)
 			if err := s.wait(ctx, muteRetry); err != nil && !errors.Is(err, errTooLarge) {
 				return err
 			}
@@ -137,7 +139,7 @@ func (s *search) run(ctx context.Context) error {
 		before, err := s.hold(ctx)
 		if errors.Is(err, errWorse) {
 			s.log.Info("streams carry datagrams for a while: packets are lost, or take longer", "peer", s.path.Peer(), "rtt", s.rtt)
-			s.size.Store(0)
+			s.rest(err)
 			if err := s.wait(ctx, worseRest); err != nil && !errors.Is(err, errTooLarge) {
 				return err
 			}
@@ -146,7 +148,7 @@ func (s *search) run(ctx context.Context) error {
 		}
 		if errors.Is(err, errMute) {
 			s.log.Info("no datagrams pass on this path any longer: streams carry them until they do", "peer", s.path.Peer())
-			s.size.Store(0)
+			s.rest(err)
 			continue
 		}
 		if err != nil {
@@ -156,6 +158,14 @@ func (s *search) run(ctx context.Context) error {
 		if err := s.checkQUIC(ctx, before); err != nil {
 			return err
 		}
+	}
+}
+
+// rest puts no size in use.
+func (s *search) rest(why error) {
+	s.size.Store(0)
+	if s.rests != nil {
+		s.rests(why)
 	}
 }
 

@@ -246,3 +246,40 @@ func TestSearchBearsLoss(t *testing.T) {
 		})
 	}
 }
+
+// Where the circuit carries packets better it does so for a minute, and where none passes until one does; each time it is known why.
+func TestSearchRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &testLink{rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
+		l.mtu.Store(1472)
+		v := &via{trip: func() time.Duration { return 30 * time.Millisecond }}
+		ss := &Session{sending: sending{link: link{via: v}}}
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() { v.note(nil) }, rests: v.note, slow: v.slow, probe: l.probe,
+			arrived: l.arrived, tooLarge: l.tooLarge, confirm: l.confirm, ended: l.ended, path: l, log: slog.New(slog.DiscardHandler)}
+		over := make(chan error, 1)
+		go func() { over <- s.run(t.Context()) }()
+		check := func(when, why string) {
+			t.Helper()
+			if got, _ := ss.Forwarding(); (l.size.Load() == 0) != (why != "") || got != why && why != "" || why == "" && v.why.Load() != nil {
+				t.Errorf("%s: size %d, %q", when, l.size.Load(), got)
+			}
+		}
+		v.note(errors.New("the relay is not connected over UDP"))
+		l.use(5 * time.Second)
+		check("at first", "")
+		l.late.Store(int64(90 * time.Millisecond))
+		l.use(30 * time.Second)
+		check("slower than the circuit", errWorse.Error())
+		l.late.Store(0)
+		l.use(time.Minute)
+		check("as fast again", "")
+		l.mtu.Store(0)
+		l.use(20 * time.Second)
+		check("no packet passes", errMute.Error())
+		l.mtu.Store(1472)
+		l.use(5 * time.Second)
+		check("packets pass again", "")
+		l.ended <- errEnded
+		<-over
+	})
+}

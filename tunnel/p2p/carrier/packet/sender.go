@@ -108,10 +108,12 @@ func (o *sender) run(ctx context.Context, s network.Stream, largest int, works c
 		sizes: packetSizes(o.v6(), largest+len(o.head)), size: &o.size, arrived: o.arrived, tooLarge: o.tooLarge, confirm: o.confirm, ended: ended,
 		probe: func(id uint32, size int) error { return o.sendOwn(kindProbe, id, size) },
 		path:  o.link.path, log: o.link.cfg.Log,
-		works: sync.OnceFunc(func() { close(works) }), seen: seen{id: rand.Uint32()},
+		seen: seen{id: rand.Uint32()},
 	}
-	if len(o.head) > 0 {
-		find.slow = o.link.via.slow
+	find.works = sync.OnceFunc(func() { close(works) })
+	if via := o.link.via; via != nil {
+		found := find.works
+		find.works, find.rests, find.slow = func() { found(); via.note(nil) }, via.note, via.slow
 	} else {
 		find.quicNeeds = o.quicNeeds
 	}

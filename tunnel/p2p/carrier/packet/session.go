@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	mrand "math/rand/v2"
@@ -154,6 +155,9 @@ func (ss *Session) begin(ctx context.Context) (*outbound, error) {
 		err = errEnded
 	}
 	if err != nil {
+		if ss.via != nil && errors.Is(err, network.ErrReset) {
+			err = fmt.Errorf("%w (%w)", errNotYet, err)
+		}
 		cancel()
 		if st != nil {
 			ss.cfg.Spawn(func() { _ = st.Reset() })
