@@ -40,7 +40,10 @@ const (
 	certEvery = time.Minute
 )
 
-var errNoCertificate = errors.New("no certificate yet")
+var (
+	errNoCertificate = errors.New("no certificate yet")
+	errMissing       = errors.New("no webhook is in it, so any node can write what is of the others; apply the chart as for this version of Kubernetes (helm template --kube-version)")
+)
 
 // authority has the API server trust this controller's webhook: a CA that all controllers share signs a certificate of each, which
 // never leaves its memory. All but get belongs to the goroutine in run.
@@ -53,6 +56,7 @@ type authority struct {
 
 	ca      []byte // PEM, of the one that signed
 	current atomic.Pointer[tls.Certificate]
+	missing atomic.Bool // the API server has no configuration of the webhook
 }
 
 // get is the certificate to serve.
@@ -66,7 +70,8 @@ func (a *authority) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // run keeps it until ctx ends.
 func (a *authority) run(ctx context.Context) {
 	for pause := certEvery; ; pause = certEvery {
-		if err := a.keep(ctx); err != nil && ctx.Err() == nil {
+		err := a.keep(ctx)
+		if a.missing.Store(errors.Is(err, errMissing)); err != nil && ctx.Err() == nil {
 			pause = tryAgain
 			a.metrics.failures.Inc()
 			a.log.Warn("cannot keep the webhook's certificate: once it has expired, nodes cannot write their objects; members already known stay; retrying", "err", err)
@@ -150,8 +155,11 @@ func (a *authority) announce(ctx context.Context, ca []byte) error {
 		Meta     api.Meta         `json:"metadata"`
 		Webhooks []map[string]any `json:"webhooks"`
 	}
-	if err := a.api.Get(ctx, webhooks, &c); err != nil {
-		return fmt.Errorf("%w; apply the chart as for this version of Kubernetes (helm template --kube-version)", err)
+	if err := a.api.Get(ctx, webhooks, &c); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if len(c.Webhooks) == 0 {
+		return errMissing
 	}
 	text, changed := base64.StdEncoding.EncodeToString(ca), false
 	for _, w := range c.Webhooks {

@@ -107,12 +107,21 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		defer endpoint.Serve(l, endpoint.Handler(m.registry, dog.Healthy, m.ready), cfg.Log)()
 	}
+	missing := func() bool { return true }
 	if cfg.Webhook != "" {
-		stop, err := guard(ctx, cfg, c, m)
+		is, stop, err := guard(ctx, cfg, c, m)
 		if err != nil {
 			return err
 		}
 		defer stop()
+		missing = is
+	}
+	unguarded := func() bool {
+		if !missing() {
+			return false
+		}
+		v, err := c.Version(ctx)
+		return err == nil && client.Unguarded(v)
 	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	dog.Ready("taking part in the election of a leader")
@@ -120,7 +129,7 @@ func Run(ctx context.Context, cfg Config) error {
 	e.run(ctx, func(ctx context.Context) {
 		s := &surplus{api: shared, loop: dog.Loop("surplus PodBlocks"), log: cfg.Log, metrics: m}
 		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: seen, metrics: m, log: cfg.Log}
-		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying()}
+		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying(), unguarded: unguarded}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		if cfg.Sign {

@@ -41,8 +41,11 @@ type records struct {
 	log      *slog.Logger
 	metrics  *metrics
 	reported seldom.Log
-	pace     pace            // of changes that are copied
-	failed   map[string]bool // names whose change has been counted, and could not be written: trying again is no other one
+	// unguarded says that nothing keeps nodes from writing what is of others, by this controller or without it. Then agents are not to
+	// take it for one that does.
+	unguarded func() bool
+	pace      pace            // of changes that are copied
+	failed    map[string]bool // names whose change has been counted, and could not be written: trying again is no other one
 
 	signed    chan map[string]string // of the signer, latest: what it has signed about each member; nil without one
 	statement map[string]string      // received last; nil: not yet, and what records have stays
@@ -367,6 +370,13 @@ func (r *records) say(ctx context.Context, lease string) error {
 			return nil // nobody reads it yet
 		}
 		return fmt.Errorf("read the PodNetwork: %w", err)
+	}
+	if lease != "" && !n.Spec.TrustedNodes && r.unguarded() {
+		lease = ""
+		if r.reported.Due("unguarded") {
+			r.log.Warn("nothing keeps a node from writing what is of others, so agents are not to rely on this controller: run it with --webhook on Kubernetes 1.28 and 1.29, " +
+				"and apply the chart as for this version (helm template --kube-version), or set trustedNodes in the PodNetwork")
+		}
 	}
 	if n.Status.RecordsLease == lease {
 		return nil

@@ -139,7 +139,7 @@ func Guard(ctx context.Context, cfg Config) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	end, err := guard(ctx, cfg, c, newMetrics(upkeep.New()))
+	_, end, err := guard(ctx, cfg, c, newMetrics(upkeep.New()))
 	if err != nil {
 		c.Close()
 		return nil, err
@@ -147,17 +147,18 @@ func Guard(ctx context.Context, cfg Config) (stop func(), err error) {
 	return func() { end(); c.Close() }, nil
 }
 
-func guard(ctx context.Context, cfg Config, c cluster, m *metrics) (stop func(), err error) {
+// guard serves the webhook until stop is called. missing says that the API server does not know it.
+func guard(ctx context.Context, cfg Config, c cluster, m *metrics) (missing func() bool, stop func(), err error) {
 	a := &authority{api: c, namespace: cfg.Namespace, metrics: m, log: cfg.Log, now: time.Now}
 	w := &webhook{api: c, namespace: cfg.Namespace, certificate: a.get, log: cfg.Log, slots: make(chan struct{}, maxJudged)}
 	end, err := w.listen(cfg.Webhook)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var stay sync.WaitGroup
 	stay.Go(func() { a.run(ctx) })
-	return func() { cancel(); stay.Wait(); end() }, nil
+	return a.missing.Load, func() { cancel(); stay.Wait(); end() }, nil
 }
 
 // listen serves on address until stop is called. It fails if the address is taken.

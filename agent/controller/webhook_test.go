@@ -119,9 +119,13 @@ type vault struct {
 	secret *secret
 	bundle []byte
 	patch  error
+	absent bool // the configuration
 }
 
 func (v *vault) Get(_ context.Context, path string, out any) error {
+	if path == webhooks && v.absent {
+		return objects(nil).Get(context.Background(), path, out)
+	}
 	if path == webhooks {
 		return json.Unmarshal(fmt.Appendf(nil, `{"webhooks":[{"name":"x","clientConfig":{"caBundle":%q}}]}`, base64.StdEncoding.EncodeToString(v.bundle)), out)
 	}
@@ -205,6 +209,16 @@ func TestCertificate(t *testing.T) {
 	}
 	if after, _ := a.get(nil); after != before {
 		t.Error("a certificate is served that nobody trusts")
+	}
+	// A user has deleted it: this controller guards nothing, until it is there again.
+	for _, v.absent = range []bool{true, false} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		v.patch = nil
+		a.run(ctx)
+		cancel()
+		if a.missing.Load() != v.absent {
+			t.Errorf("absent %v, missing %v", v.absent, a.missing.Load())
+		}
 	}
 	// All of them were off until all of it had expired.
 	v.patch, now = nil, now.Add(2*caLife)

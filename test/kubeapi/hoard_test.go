@@ -61,7 +61,9 @@ func (s *controllers) start(name string) {
 	must(s.t, s.c.TokenKubeconfig(name+".conf", filepath.Join(s.c.Dir, "controller-token"), cmp.Or(s.urls[name], s.c.URL)))
 	p := exec.Command(s.bin, "controller", "--kubeconfig", filepath.Join(s.c.Dir, name+".conf"),
 		"--namespace", kubeapi.Namespace, "--identity", name, "--metrics-address", "")
-	p.Args = append(p.Args, s.more...)
+	if p.Args = append(p.Args, s.more...); s.c.Old() {
+		p.Args = append(p.Args, "--webhook", "127.0.0.1:0")
+	}
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(s.log(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(s.t, err)

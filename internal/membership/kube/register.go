@@ -102,7 +102,7 @@ func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
 	if n == nil || n.Spec.TrustedNodes || n.Status.RecordsLease != "" {
 		return nil
 	}
-	if r.version == "" {
+	if r.version == "" || client.Unguarded(r.version) { // until the control plane is upgraded
 		v, err := r.client.Version(ctx)
 		if err != nil && !errors.As(err, new(*apierrors.StatusError)) {
 			return nil // no answer; the next round requests it again
@@ -112,7 +112,8 @@ func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
 	if !client.Unguarded(r.version) {
 		return nil
 	}
-	return fmt.Errorf("on Kubernetes %s without a controller any node can write the others' peer IDs and take their traffic: run the controller (controller.enabled of the chart), "+
+	return fmt.Errorf("on Kubernetes %s without a controller that guards them any node can write the others' peer IDs and take their traffic, and none says that it does "+
+		"(recordsLease in the PodNetwork's status; its log says why): run it with its webhook (controller.enabled, the chart rendered for this version), "+
 		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version)
 }
 

@@ -340,5 +340,9 @@ func TestUnguarded(t *testing.T) {
 		if (err != nil) != said || said && !strings.Contains(err.Error(), "on Kubernetes "+version+" without a controller") {
 			t.Errorf("%s: %v", version, err)
 		}
+		r.version = "v1.29.0" // before the control plane was upgraded
+		if again := r.unguarded(t.Context(), network(api.PodNetworkSpec{}, "")); version != "" && (again != nil) != said {
+			t.Errorf("%s, after an upgrade: %v", version, again)
+		}
 	}
 }
