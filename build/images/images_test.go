@@ -35,7 +35,7 @@ import (
 const (
 	agentLimit  = 16_480_000
 	relayLimit  = 10_000_000
-	binaryLimit = 36_260_000
+	binaryLimit = 36_300_000
 )
 
 // built is one build of this machine's architecture.
