@@ -22,7 +22,7 @@ import (
 // Socket sends and receives the probes of one pod IP version.
 type Socket interface {
 	Port() uint16
-	// Send sends b with the mark that routes it, and a hop limit.
+	// Send sends b with the mark that routes it, and a hop limit. It does not wait: where there is no room it is an error.
 	Send(mark, hops int, to netip.AddrPort, b []byte) error
 	// Run calls f with each packet to the gateway until Close. f must not keep b.
 	Run(f func(b []byte, a Arrival))
@@ -83,10 +83,15 @@ func Listen(gateway netip.Addr, port uint16) (Socket, error) {
 	}
 }
 
+// sendBuffer is far more than a socket has by default, in bytes: probes to neighbours that do not answer stay in it until the
+// kernel gives these up, after 3 s, and those of other paths must find room beside them.
+const sendBuffer = 4 << 20
+
 // options keeps probes from being fragmented, whatever the kernel knows of the path, and
 // from being routed, unless they say otherwise.
 func (s *socket) options(fd int) error {
 	set := func(level, name, value int) error { return unix.SetsockoptInt(fd, level, name, value) }
+	_ = set(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) // without the right to it, the default
 	if s.v6 {
 		return errors.Join(
 			set(unix.SOL_IPV6, unix.IPV6_V6ONLY, 1),
@@ -122,8 +127,19 @@ func (s *socket) Send(mark, hops int, to netip.AddrPort, b []byte) error {
 		}
 		s.hops = hops
 	}
-	_, err := s.conn.WriteToUDPAddrPort(b, to)
-	return err
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
+	if !s.v6 {
+		sa = &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
+	}
+	werr := raw.Write(func(fd uintptr) bool {
+		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
+		return true
+	})
+	return errors.Join(werr, err)
 }
 
 func (s *socket) set(level, name, value int) error {

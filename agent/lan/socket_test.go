@@ -2,9 +2,13 @@ package lan
 
 import (
 	"net/netip"
+	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/internal/nstest"
 )
 
 // TestProbesAreNeitherRoutedNorCut: one hop, and no fragments.
@@ -38,5 +42,42 @@ func TestProbesAreNeitherRoutedNorCut(t *testing.T) {
 			}
 		}
 		s.Close()
+	}
+}
+
+// Probes to neighbours that do not answer, hosts of another site with the same addresses, say, keep nobody waiting: packets of
+// the tunnel wait for what sends probes.
+func TestSilentNeighboursHoldUpNobody(t *testing.T) {
+	if nstest.Outside(t) && os.Geteuid() != 0 {
+		t.Skip("SKIPPED: namespaces need root")
+	}
+	nstest.Enter(t)
+	nstest.Run(t, `ip link add eth0 type veth peer name far
+ip link set eth0 up
+ip link set far up
+ip address add 192.168.1.5/24 dev eth0
+echo 60000 >/proc/sys/net/ipv4/neigh/eth0/retrans_time_ms`)
+	s, err := Listen(netip.MustParseAddr("192.168.1.5"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	sent, end := make(chan int, 1), time.After(20*time.Second)
+	go func() {
+		n := 0
+		for i := range 20000 {
+			if s.Send(0, 1, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 1, byte(10 + i%200)}), 5211), make([]byte, 1400)) == nil {
+				n++
+			}
+		}
+		sent <- n
+	}()
+	select {
+	case n := <-sent:
+		if n < 500 {
+			t.Errorf("%d probes found room", n)
+		}
+	case <-end:
+		t.Error("a probe waits for neighbours that do not answer")
 	}
 }
