@@ -123,9 +123,21 @@ func TestACKsPassBulk(t *testing.T) {
 }
 
 // TestACKsOnAThinLine: on a stream that has shown to be slow, of the ACKs that come together the last one leaves as a datagram,
-// and few others.
+// and few others. On a busy machine they may not come together, or the stream not show itself to be slow: one try of three is enough.
 func TestACKsOnAThinLine(t *testing.T) {
 	const acks = 200
+	n := acks
+	for range 3 {
+		if n = thinned(t, acks); n <= acks/2 {
+			return
+		}
+	}
+	t.Errorf("%d datagrams for %d ACKs that came together", n, acks)
+}
+
+// thinned is how many datagrams so many ACKs became.
+func thinned(t *testing.T, acks int) int {
+	t.Helper()
 	a, b, path, d := beside(t, 400*time.Millisecond)
 	rate := func() float64 { return a.StatsOf(nodeB).Lanes[tunnel.StreamLane].Rate }
 	path.Stall()
@@ -150,7 +162,6 @@ func TestACKsOnAThinLine(t *testing.T) {
 		}
 		return false
 	}))
-	if n, _ := d.Sent(); n > acks/2 {
-		t.Errorf("%d datagrams for %d ACKs that came together", n, acks)
-	}
+	n, _ := d.Sent()
+	return n
 }
