@@ -66,7 +66,8 @@ type Service struct {
 	wake   wake.One // something is due, or has changed
 
 	// mu is locked before a socket's mutex and the kernel's; the inbox's is never locked
-	// together with it. The kernel is called under it: nothing else may change meanwhile.
+	// together with it. The kernel is called under it: nothing else may change meanwhile. The tunnel's first packet to a peer
+	// waits for it (Used), so nothing under it may wait for the network.
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine

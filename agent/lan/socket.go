@@ -45,6 +45,7 @@ type socket struct {
 	v6      bool
 	gateway netip.Addr
 	conn    *net.UDPConn
+	raw     syscall.RawConn // conn's
 	port    uint16
 
 	mu    sync.Mutex // of sending and of links; nothing else is locked while it is held
@@ -78,6 +79,10 @@ func Listen(gateway netip.Addr, port uint16) (Socket, error) {
 			return nil, fmt.Errorf("listen for probes at %s: %w", gateway, err)
 		}
 		s.conn = pc.(*net.UDPConn)
+		if s.raw, err = s.conn.SyscallConn(); err != nil {
+			s.conn.Close()
+			return nil, fmt.Errorf("listen for probes at %s: %w", gateway, err)
+		}
 		s.port = s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 		return s, nil
 	}
@@ -127,30 +132,19 @@ func (s *socket) Send(mark, hops int, to netip.AddrPort, b []byte) error {
 		}
 		s.hops = hops
 	}
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
 	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
 	if !s.v6 {
 		sa = &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
 	}
-	werr := raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
-		return true
-	})
-	return errors.Join(werr, err)
+	var err error
+	closed := s.raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa) })
+	return errors.Join(closed, err)
 }
 
 func (s *socket) set(level, name, value int) error {
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, value) }); cerr != nil {
-		return cerr
-	}
-	return err
+	var err error
+	closed := s.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, value) })
+	return errors.Join(closed, err)
 }
 
 // Run implements Socket.
