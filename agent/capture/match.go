@@ -118,8 +118,7 @@ func headerOf(b []byte) (h header, ok bool) {
 // Line describes a packet for people: addresses, protocol, ports.
 func Line(p Packet) string {
 	h, ok := headerOf(p.Data)
-	switch {
-	case !ok:
+	if !ok {
 		return fmt.Sprintf("%d bytes, not IP", p.Size)
 	}
 	if h.protocol[0] <= '9' {

@@ -85,14 +85,21 @@ func (e *enforcer) becomes(t *testing.T, what, from, to string, pass bool) time.
 	return time.Since(began)
 }
 
-// A node enforces what NetworkPolicies say of its pods, by the controller's PolicyGroups: a label that changes counts within a second,
-// no node writes groups, an address of another node's block is in none, and what was compiled stays while no controller runs.
-func TestPolicies(t *testing.T) {
-	t.Parallel()
+// clusterOfTwo has the Node a and the member b, and lets pods be made in namespace default.
+func clusterOfTwo(t *testing.T) *kubeapi.Cluster {
+	t.Helper()
 	c := emptyCluster(t)
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
 	_ = c.Do(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil) // it may be there
+	return c
+}
+
+// A node enforces what NetworkPolicies say of its pods, by the controller's PolicyGroups: a label that changes counts within a second,
+// no node writes groups, an address of another node's block is in none, and what was compiled stays while no controller runs.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	c := clusterOfTwo(t)
 	s := startControllers(t, c, "one")
 	a := tokenAgent(t, c, "a", c.URL)
 	e := enforces(t, a, "10.244.1.5", "default/db")
@@ -170,10 +177,7 @@ func TestPoliciesWhileTheAPIFlaps(t *testing.T) {
 		t.Skip("set EDGEMESH_E2E=full")
 	}
 	t.Parallel()
-	c := emptyCluster(t)
-	network(t, c, nil)
-	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
-	_ = c.Do(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil) // it may be there
+	c := clusterOfTwo(t)
 	startControllers(t, c, "one")
 	g := newGate(t, c)
 	a := tokenAgent(t, c, "a", g.URL)
@@ -208,10 +212,7 @@ func TestPoliciesWhileTheAPIFlaps(t *testing.T) {
 // Without a controller a node compiles from all pods itself.
 func TestPoliciesWithoutController(t *testing.T) {
 	t.Parallel()
-	c := emptyCluster(t)
-	network(t, c, nil)
-	must(t, c.CreateNode("a", "10.244.1.0/24"), c.CreateMember("b", newPeerID(t), "10.244.2.0/24"))
-	_ = c.Do(http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", map[string]any{"metadata": map[string]string{"name": "default"}}, nil) // it may be there
+	c := clusterOfTwo(t)
 	must(t, c.Do(http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", map[string]any{"metadata": map[string]string{"name": "alone"},
 		"rules": []any{map[string]any{"apiGroups": []string{""}, "resources": []string{"namespaces"}, "verbs": []string{"list", "watch"}}}}, nil),
 		c.Do(http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", map[string]any{"metadata": map[string]string{"name": "alone"},

@@ -115,7 +115,7 @@ func (s *Service) Close() {
 // Forward implements packet.Forwarder: it never sends more than came, nor to an address that QUIC has not validated.
 func (s *Service) Forward(b []byte, each int, from *net.UDPAddr) {
 	if to, member, why := s.admit(b, each, from); why != accepted {
-		s.cfg.Dropped(why, (len(b)+each-1)/each)
+		s.cfg.Dropped(why, packets(b, each))
 	} else {
 		s.queue.send(member, to, strip(b, each), each-packet.ChannelLen)
 	}
