@@ -103,7 +103,7 @@ func TestAddressDeleted(t *testing.T) {
 		ok(t, p.n1.Script("ip -6 addr add "+used+" dev eth0 nodad"))
 		time.Sleep(2 * time.Second)
 	}
-	held(t, gaps, 500)
+	heldAll(t, gaps, 500)
 }
 
 // TestPrefixLost has a site's router lose the prefix of the address that the kernel chooses, silently: the node still has it. The full
@@ -154,7 +154,7 @@ func TestNewAddressDeleted(t *testing.T) {
 		gaps = append(gaps, wait())
 		p.onPath(t, "direct", 20*time.Second)
 	}
-	held(t, gaps, 500)
+	heldAll(t, gaps, 500)
 }
 
 // TestIPv6ComesBack cuts IPv6 between two sites whose IPv4 is punched, and has it back.

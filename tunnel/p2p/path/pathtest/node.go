@@ -145,6 +145,19 @@ func (n *Node) Move(to netip.Addr) {
 	n.Table.NetChanged()
 }
 
+// Cut ends this node's ends of all direct connections, as happens where the kernel refuses to send from an address that was deleted.
+// The far ends hear nothing of it.
+func (n *Node) Cut() {
+	n.world.Silence()
+	n.world.each(func(l *Link) bool { return l.relay == "" }, func(l *Link) {
+		for _, c := range l.ends {
+			if c.node == n {
+				_ = c.Close()
+			}
+		}
+	})
+}
+
 // Flow is a stream whose far end sends back what it gets.
 type Flow struct{ *paths.Stream }
 

@@ -24,13 +24,13 @@ type debt struct {
 	sent  []ladder.PathID // over which the peer was notified
 }
 
-// add notes that a path is dead, of which the peer is notified over the path over; 0: none.
-func (o *owed) add(token uint64, over ladder.PathID, now ladder.Time) {
-	*o = append(*o, debt{token: token, until: now + owedFor, sent: []ladder.PathID{over}})
+// add notes that a path is dead.
+func (o *owed) add(token uint64, now ladder.Time) {
+	*o = append(*o, debt{token: token, until: now + owedFor})
 	*o = (*o)[max(0, len(*o)-maxOwed):]
 }
 
-// over returns what to announce to the peer over a path that has answered.
+// over returns what to announce to the peer over a path that has answered, or is the best one left.
 func (o *owed) over(path ladder.PathID, now ladder.Time) (tokens []uint64) {
 	*o = slices.DeleteFunc(*o, func(d debt) bool { return now >= d.until })
 	for i := range *o {

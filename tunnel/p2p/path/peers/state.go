@@ -159,9 +159,14 @@ func (s *state) giveUp(c ladder.Close) {
 	s.lost = s.lost[max(0, len(s.lost)-maxLost):]
 	s.Spawn(s.Relays.SuspectAll)
 	s.Spawn(x.ResetStreams)
+	s.owe(x, c.Over)
+}
+
+// owe notifies the peer that its end of a path is dead, and of those it may not have heard of yet: over a path that is left.
+func (s *state) owe(x *paths.Conn, over ladder.PathID) {
 	if token := x.Probes.PeerToken(); token != 0 {
-		s.owed.add(token, c.Over, s.Now())
-		s.notify(c.Over, token)
+		s.owed.add(token, s.Now())
+		s.notify(over, s.owed.over(over, s.Now())...)
 	}
 }
 
@@ -193,11 +198,15 @@ func (s *state) up(x *paths.Conn) {
 	s.changed.Broadcast()
 }
 
-// down removes a path whose connection has ended.
+// down removes a path whose connection has ended. The peer may not know, where it ended because this host could no longer send on it.
 func (s *state) down(x *paths.Conn) {
 	if s.paths[x.ID] == x {
+		was, _ := s.m.Path(x.ID)
 		delete(s.paths, x.ID)
 		s.apply(ladder.Down{Path: x.ID})
+		if !was.Quiet {
+			s.owe(x, s.m.Best(ladder.StreamLane, nil))
+		}
 		s.changed.Broadcast()
 	}
 }

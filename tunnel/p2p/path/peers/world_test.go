@@ -196,6 +196,24 @@ func TestSilentDirectPathIsReplaced(t *testing.T) {
 	})
 }
 
+// A direct path that ended at the peer alone, which noticed, is left immediately: the peer says so through the relay.
+func TestEndedAtThePeer(t *testing.T) {
+	play(t, func(s *scene) {
+		s.stream(s.a, s.b, time.Second)
+		s.becomes(paths.KindDirect, 3*time.Second)
+		f := s.stream(s.a, s.b, time.Second)
+		if _, err := f.Talk(time.Second); err != nil {
+			s.Fatal(err)
+		}
+		s.w.Block(true)
+		s.b.Cut()
+		f = s.replaced(f, 300*time.Millisecond, 200*time.Millisecond)
+		if p := f.Path(); p.Kind != paths.KindRelayed {
+			s.Errorf("the next stream took %+v", p)
+		}
+	})
+}
+
 // A direct path that carries a packet every two seconds, without an answer, is left as fast as a busy one.
 func TestSparsePathIsReplaced(t *testing.T) {
 	play(t, func(s *scene) {
