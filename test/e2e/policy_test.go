@@ -204,7 +204,7 @@ func passing(t *testing.T, to *lab.Pod, from []*lab.Pod, do func()) (n int) {
 }
 
 // TestPolicyHolds: while policies that forbid a packet do not change, none passes: while the agent restarts, is killed, is upgraded, while the
-// file is read again, and changes a thousand times a minute. Another program's flush of all rules opens a gap, which is measured.
+// file is read again, and changes a thousand times a minute, and while another program flushes all rules.
 func TestPolicyHolds(t *testing.T) {
 	slow(t)
 	l := newLab(t)
@@ -281,9 +281,8 @@ func TestPolicyHolds(t *testing.T) {
 				time.Sleep(3 * time.Second)
 			}
 		})
-		gap := 10 * time.Millisecond * time.Duration(n) / time.Duration(flushes*len(strangers)*len(web.Addrs))
-		if t.Logf("`nft flush ruleset` opens pods for %v", gap); gap > 500*time.Millisecond {
-			t.Errorf("`nft flush ruleset` opens pods for %v, want at most 500ms", gap)
+		if n > 0 {
+			t.Errorf("`nft flush ruleset` lets %d packets pass, want none: the second table stands", n)
 		}
 	})
 	if n := passing(t, near, []*lab.Pod{far}, func() { time.Sleep(time.Second) }); n < 50 {

@@ -66,6 +66,7 @@ type Policies struct {
 	standing   bool
 	uncut      bool // connections that have lost their right may be left
 	refusal    refusal
+	held       held
 }
 
 // refusal is what the kernel refused last. Its policy is looked for once: the search changes the kernel's tables, which wakes the next pass.
@@ -81,7 +82,7 @@ type refusedError struct{ error }
 func (e refusedError) Unwrap() error { return e.error }
 
 // NewPolicies returns Policies.
-func NewPolicies(log *slog.Logger) *Policies { return &Policies{log: log} }
+func NewPolicies(log *slog.Logger) *Policies { return &Policies{log: log, held: held{log: log}} }
 
 // Standing reports whether rules are in force, so that new pods can be closed.
 func (p *Policies) Standing() bool {
@@ -185,6 +186,12 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 	if err != nil {
 		return refusedError{fmt.Errorf("nftables table %s: %w", closing.Table, err)}
 	}
+	switch {
+	case len(want.Namespaces) == 0:
+		p.held.drop()
+	case changes > 0 || p.held.c == nil:
+		p.held.hold(rules)
+	}
 	p.uncut = p.uncut || have.opens(rules) || narrows(p.placed, *want)
 	p.placed, p.sets, p.standing = *want, map[string]elements{}, len(want.Namespaces) > 0
 	for name, s := range rules.sets {
@@ -198,10 +205,12 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 
 // bulk is a connection for transactions of some MB, and as many answers.
 func bulk() *nftables.Conn {
-	c, _ := nftables.New(nftables.WithSockOptions(func(s *mdnetlink.Conn) error {
-		return errors.Join(s.SetWriteBuffer(64<<20), s.SetReadBuffer(64<<20))
-	}))
+	c, _ := nftables.New(nftables.WithSockOptions(bigBuffers))
 	return c
+}
+
+func bigBuffers(s *mdnetlink.Conn) error {
+	return errors.Join(s.SetWriteBuffer(64<<20), s.SetReadBuffer(64<<20))
 }
 
 // narrows reports whether now lets less through than before, or other pods have addresses. A chain's name stands for its rules.

@@ -306,3 +306,51 @@ func shell(b *testing.B, script string) string {
 	}
 	return string(out)
 }
+
+// TestHeld: the second table has the rules of the first, its hook comes later, it stays when another program flushes all tables, follows
+// changes, and ends with its owner and with the last policy.
+func TestHeld(t *testing.T) {
+	nstest.Enter(t)
+	rules, at := world(t, every)
+	p := NewPolicies(slog.New(slog.DiscardHandler))
+	second := func() string { // as the first one would be listed
+		out, err := exec.Command("nft", "-s", "list", "table", "inet", "edgemesh-policy-held").CombinedOutput()
+		if err != nil {
+			return err.Error()
+		}
+		text := strings.NewReplacer("edgemesh-policy-held", "edgemesh-policy", "priority filter + 1;", "priority filter;").Replace(string(out))
+		lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return l == "" || strings.Contains(l, "flags owner") })
+		for i, l := range lines {
+			lines[i], _, _ = strings.Cut(l, " # progname")
+		}
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	same := func(when string) {
+		t.Helper()
+		if err := p.Enforce(enforcing(rules, at)); err != nil {
+			t.Fatal(err)
+		}
+		if first, held := strings.TrimLeft(listed(t), "\n"), second(); held != first || !strings.Contains(held, "hook forward") {
+			t.Errorf("%s: the second table is\n%s\nnot\n%s", when, held, first)
+		}
+	}
+	same("at the start")
+	for _, undo := range []string{"nft flush ruleset", "nft delete table inet edgemesh-policy-held", "nft flush chain inet edgemesh-policy-held forward"} {
+		_ = exec.Command("sh", "-c", undo).Run() // the kernel refuses the others
+		if held := second(); !strings.Contains(held, "hook forward") || !strings.Contains(held, "jump in-") {
+			t.Errorf("after %s: %s", undo, held)
+		}
+		same("after " + undo)
+	}
+	rules, at = world(t, every, `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.7.0.0/16}}]}]}`)
+	same("another policy")
+	p.held.drop()
+	if held := second(); !strings.Contains(held, "exit status 1") {
+		t.Errorf("its owner has ended: %s", held)
+	}
+	same("after a start")
+	if err := p.Enforce(enforcing(policy.Rules{}, nil)); err != nil || !strings.Contains(second(), "exit status 1") {
+		t.Errorf("without policies: %v\n%s", err, second())
+	}
+}

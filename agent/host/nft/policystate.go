@@ -107,6 +107,12 @@ func (have policyState) change(c *nftables.Conn, table *nftables.Table, want pol
 		c.AddTable(table)
 		n++
 	}
+	m, err := have.fill(c, table, want)
+	return n + m, err
+}
+
+// fill is change of a table that exists.
+func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want policyRules) (n int, err error) {
 	for _, name := range slices.Sorted(maps.Keys(want.sets)) {
 		s := want.sets[name]
 		before, exists := have.sets[name]
@@ -127,6 +133,9 @@ func (have policyState) change(c *nftables.Conn, table *nftables.Table, want pol
 	}
 	if !have.framed {
 		for _, f := range frame() {
+			if table == heldTable {
+				f.priority++ // so that drops are counted in the first one
+			}
 			c.AddChain(f.in(table))
 		}
 		for name := range want.maps {

@@ -1,0 +1,118 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	mdnetlink "github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/cni/closing"
+)
+
+// heldTable has the same rules as the first table, and belongs to this process (NFT_TABLE_F_OWNER): the kernel lets no other program change
+// it, and leaves it out of `nft flush ruleset`. It ends with the process, and the plugin cannot close pods in it. So it is only the second line:
+// its hook comes after the first one's, and drops nothing that the first did not drop before while that is whole.
+var heldTable = &nftables.Table{Name: closing.Table + "-held", Family: nftables.TableFamilyINet} //nolint:gochecknoglobals // a constant
+
+// held is that table.
+type held struct {
+	log     *slog.Logger
+	c       *nftables.Conn // the owner; nil: there is no table
+	have    policyState    // as written
+	said    string         // the last error that was logged
+	without bool           // the kernel knows no owners (Linux before 5.12)
+}
+
+// hold makes the rules those of the table. What the kernel refuses is logged: the first line stands.
+func (h *held) hold(want policyRules) {
+	if h.without {
+		return
+	}
+	err := h.fill(want)
+	if err == nil {
+		h.said = ""
+		return
+	}
+	h.drop()
+	if h.without = errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP); h.without {
+		h.log.Info("the kernel knows no nftables tables that belong to a program (Linux 5.12 does): where another program flushes all tables, pods with NetworkPolicies are open for some 0.2 s")
+	} else if h.said != err.Error() {
+		h.said = err.Error()
+		h.log.Warn("the second table of NetworkPolicies is missing, which holds while another program flushes all tables; trying again", "err", err)
+	}
+}
+
+func (h *held) fill(want policyRules) error {
+	if h.c == nil {
+		c, err := own(heldTable.Name)
+		if err != nil {
+			return fmt.Errorf("nftables table %s: %w", heldTable.Name, err)
+		}
+		h.c, h.have = c, policyState{}
+	}
+	_, err := h.have.fill(h.c, heldTable, want)
+	if err == nil {
+		err = h.c.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("nftables table %s: %w", heldTable.Name, err)
+	}
+	h.have = policyState{exists: true, framed: true, sets: map[string]elements{}, maps: want.maps, chains: map[string]int{}}
+	for name, s := range want.sets {
+		h.have.sets[name] = s.elements
+	}
+	for name, rules := range want.chains {
+		h.have.chains[name] = len(rules)
+	}
+	return nil
+}
+
+// drop deletes the table: the kernel does so when its owner's socket is closed.
+func (h *held) drop() {
+	if h.c != nil {
+		_ = h.c.CloseLasting()
+		h.c = nil
+	}
+}
+
+// NFT_TABLE_F_OWNER (linux/netfilter/nf_tables.h).
+const tableOwner = 2
+
+// own makes an inet table that belongs to the connection returned. The library sends no flags of tables, so the request is made here.
+func own(name string) (*nftables.Conn, error) {
+	var socket *mdnetlink.Conn
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(s *mdnetlink.Conn) error {
+		socket = s
+		return bigBuffers(s)
+	}))
+	if err != nil {
+		return nil, err
+	}
+	attrs, err := mdnetlink.MarshalAttributes([]mdnetlink.Attribute{
+		{Type: unix.NFTA_TABLE_NAME, Data: append([]byte(name), 0)},
+		{Type: unix.NFTA_TABLE_FLAGS, Data: binaryutil.BigEndian.PutUint32(tableOwner)},
+	})
+	if err == nil {
+		message := func(typ mdnetlink.HeaderType, family byte, resource uint16, flags mdnetlink.HeaderFlags, data []byte) mdnetlink.Message {
+			head := append([]byte{family, unix.NFNETLINK_V0}, binaryutil.BigEndian.PutUint16(resource)...) // nfgenmsg
+			return mdnetlink.Message{Header: mdnetlink.Header{Type: typ, Flags: mdnetlink.Request | flags}, Data: append(head, data...)}
+		}
+		_, err = socket.SendMessages([]mdnetlink.Message{
+			message(unix.NFNL_MSG_BATCH_BEGIN, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, 0, nil),
+			message(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, unix.NFPROTO_INET, 0, mdnetlink.Acknowledge|mdnetlink.Create|mdnetlink.Excl, attrs),
+			message(unix.NFNL_MSG_BATCH_END, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, 0, nil),
+		})
+	}
+	if err == nil {
+		_, err = socket.Receive()
+	}
+	if err != nil {
+		_ = c.CloseLasting() // its table ends with it
+		return nil, err
+	}
+	return c, nil
+}
