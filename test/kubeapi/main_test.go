@@ -25,7 +25,12 @@ import (
 // patience bounds every wait for something that takes moments on an idle machine.
 const patience = 45 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+func TestMain(m *testing.M) {
+	if kubeconfig := os.Getenv(hangVar); kubeconfig != "" {
+		os.Exit(hangs(kubeconfig))
+	}
+	os.Exit(runTests(m))
+}
 
 func runTests(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "kubeapi-")
