@@ -7,7 +7,8 @@
 //	outside.go    the same table: where packets for the pod ranges may leave
 //	nat.go        table inet edgemesh-nat
 //	policies.go   table inet edgemesh-policy: NetworkPolicy in force, and connections that have lost their right
-//	policyrules.go   what that table should hold; policystate.go: what it holds, and the transaction between; policycounts.go: what it counted
+//	policyrules.go   what that table should hold; policystate.go: what it holds, and the transaction between; policycounts.go: what it counted;
+//	              policyheld.go: the same rules in a table that belongs to the agent
 //	tables.go     Tables, which compares both
 //	trace.go      table inet edgemesh-probe: where a packet is dropped, and by which rule
 package nft
