@@ -94,7 +94,7 @@ func (v *server) newHost(key crypto.PrivKey, c config) (*plainhost.Host, error) 
 	if err != nil {
 		return nil, err
 	}
-	v.gate = gate.New(rm, gate.Config{Handshakes: limits.Pending(), IsMember: v.listed, Policy: v.access.policy(v.gater.View), Refused: v.refuse})
+	v.gate = gate.New(rm, gate.Config{Handshakes: limits.Pending(), Proved: limits.Authenticated(), IsMember: v.listed, Policy: v.access.policy(v.gater.View), Refused: v.refuse})
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, err
@@ -155,6 +155,7 @@ func (v *server) start(c config) error {
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
 		IsMember: v.isMember,
+		IsFree:   func(p peer.ID) bool { return !v.listed(p) },
 		Controllers: relayservice.Controllers{
 			Is:     func(p peer.ID) bool { return v.gater.View().IsController(p) },
 			MayAsk: v.gate.TakeCircuit,

@@ -168,6 +168,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"two memberships", "membership: {file: /m, kubernetes: {}}", "membership: both file and kubernetes"},
 		{"relative kubeconfig", "membership: {kubernetes: {kubeconfig: k}}", `membership.kubernetes.kubeconfig: "k" is not an absolute path`},
 		{"kubernetes server", "membership: {kubernetes: {server: 'a:6443'}}", `membership.kubernetes.server: "a:6443" is not a URL`},
+		{"rubbish for a signer", "signers: [key]", `signers[0]: "key" is not a key`},
+		{"a signer twice", "signers: [12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m, 12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m]", "signers[1]: the same key as signers[0]"},
 		{"user of a cache", "membership: {kubernetes: {localUID: -1}}", "membership.kubernetes.localUID"},
 		{"unknown kubernetes field", "membership: {kubernetes: {host: a}}", "membership.kubernetes.host: unknown field"},
 		{"relative membership", "membership: {file: m.yaml}", `membership.file: "m.yaml" is not an absolute path`},

@@ -41,7 +41,7 @@ func (d relayDocument) check(bad *mesh.Invalid, listen []ma.Multiaddr) Relay {
 // RelayLimits bound what members may use of a relay. Other peers may use nothing.
 type RelayLimits struct {
 	MaxReservations      int // members waiting to be reached through this relay
-	MaxReservationsPerIP int // of them from one address: a whole site may share one
+	MaxReservationsPerIP int // of them from one IPv4 address or IPv6 /56: a whole site may share one
 	MaxCircuits          int // relayed connections at the same time
 	MaxCircuitsPerPeer   int // of them with one member at either end
 	BufferSize           int // bytes per direction of a circuit
@@ -74,7 +74,7 @@ const (
 // RelayLimitsHelp describes the key.
 const RelayLimitsHelp = `limits (all optional):
   maxReservations       members waiting to be reached here (default 16384)
-  maxReservationsPerIP  of them from one IP address (default: maxReservations)
+  maxReservationsPerIP  of them from one IPv4 address or IPv6 /56 (default: maxReservations)
   maxCircuits           relayed connections at the same time (default 8192)
   maxCircuitsPerPeer    of them with one member at either end (default 1024)
   bufferSize            bytes per direction of a circuit (default 16384)

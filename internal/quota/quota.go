@@ -1,5 +1,5 @@
-// Package quota divides a rate among addresses in a fixed amount of memory: one that takes too much is held up, the others are
-// not. Two addresses may share a counter by chance, in one of 1,024 cases.
+// Package quota divides what there is among addresses: one that takes too much is held up, the others are not. A rate takes a fixed
+// amount of memory, in which two addresses share a counter by chance, in one of 1,024 cases.
 package quota
 
 import (
@@ -8,6 +8,18 @@ import (
 	"sync"
 	"time"
 )
+
+// Part of what there is an address shares with others when all else is taken; held part of what is left it gets no more.
+const (
+	sharedPart, heldPart = 4, 2
+	leastHeld            = 4
+)
+
+// Crowded reports whether an address that holds so many gets no more of all, of which some are left: whoever makes keys as it likes
+// thereby leaves some to others.
+func Crowded(all, left, held int) bool {
+	return left <= all/sharedPart && held >= max(leastHeld, left/heldPart)
+}
 
 // PerSecond is how many events each address, and all of them together, may have in a second.
 type PerSecond struct {

@@ -35,6 +35,23 @@ func TestPerSecond(t *testing.T) {
 	}
 }
 
+// One address alone gets three quarters, five together no more, and a newcomer a place beside them.
+func TestCrowded(t *testing.T) {
+	for _, addresses := range []int{1, 5} {
+		const all = 400
+		held, taken := map[int]int{}, 0
+		for i := range 3 * all {
+			if at := i % addresses; taken < all && !Crowded(all, all-taken, held[at]) {
+				held[at]++
+				taken++
+			}
+		}
+		if taken != all*3/4 || Crowded(all, all-taken, 0) {
+			t.Errorf("%d addresses hold %d of %d", addresses, taken, all)
+		}
+	}
+}
+
 func BenchmarkAllow(b *testing.B) {
 	q := New(10, 100)
 	a, now := netip.MustParseAddr("fd00::1"), time.Now()

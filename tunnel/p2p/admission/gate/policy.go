@@ -12,9 +12,10 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Config is what a Gate needs; all but Policy is required. Its functions do not call the Gate.
+// Config is what a Gate needs; all but Proved and Policy is required. Its functions do not call the Gate.
 type Config struct {
 	Handshakes int                // how many may be under way
+	Proved     int                // how many connections proofs may admit, of peers that the membership does not list; 0: any number
 	IsMember   func(peer.ID) bool // whether the membership lists a peer
 	Policy     *Policy            // for other peers; nil: the connection gater refuses them
 	// Refused counts and logs a refusal; the reasons are those of package refusals. The peer is "" before the handshake,

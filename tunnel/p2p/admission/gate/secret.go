@@ -20,14 +20,17 @@ func (g *Gate) ServeJoin(s network.Stream) {
 	switch {
 	case err != nil:
 		reason = refusals.BrokenProof
-	case secret == (join.Secret{}) || !g.table.verified(at.conn, nc, secret):
-		reason, secret = refusals.WrongSecret, join.Secret{}
+	case secret == (join.Secret{}):
+		reason = refusals.WrongSecret
+	default:
+		reason = g.table.verified(at.conn, nc, secret)
 	}
 	if reason != "" {
+		secret = join.Secret{}
 		g.table.refuse(at.conn)
 		g.cfg.Refused(reason, nc.RemotePeer(), nc.RemoteMultiaddr().String())
 	}
-	if err != nil || join.Answer(s, secret) != nil {
+	if err != nil || reason == refusals.Connections || join.Answer(s, secret) != nil {
 		_ = s.Reset()
 	}
 }

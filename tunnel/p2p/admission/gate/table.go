@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/quota"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/admission/pool"
@@ -45,6 +46,9 @@ type table struct {
 	home       *pool.Pool[*conn]     // slots of the others
 	remembered *pool.Memory[peer.ID] // peers that have proved a secret; they need no slot
 	secrets    []join.Secret
+	mostProved int
+	provedAt   map[netip.Prefix]int // connections that a proof has admitted, of peers that are not listed
+	allProved  int
 }
 
 // connsOf are a peer's connections.
@@ -58,6 +62,7 @@ func newTable(c Config) *table {
 		homes: pool.NewMemory[netip.Prefix](maxAddresses), peers: make(map[peer.ID]*connsOf), pending: make(map[*conn]struct{})}
 	if c.Policy != nil {
 		t.secrets, t.remembered = c.Policy.secrets, pool.NewMemory[peer.ID](maxPeers)
+		t.mostProved, t.provedAt = c.Proved, make(map[netip.Prefix]int)
 		t.elsewhere = pool.New[*conn](c.Policy.slots)
 		if t.home = t.elsewhere; c.Policy.homeSlots > 0 {
 			t.home = pool.New[*conn](c.Policy.homeSlots)
@@ -283,25 +288,39 @@ func (t *table) verify(c *conn) []join.Secret {
 	return slices.Clone(t.secrets)
 }
 
-// verified admits c, whose swarm connection is nc, by the secret that it has proved. It reports whether that still is one: it
-// may have been replaced since verify.
-func (t *table) verified(c *conn, nc network.Conn, s join.Secret) bool {
+// verified admits c, whose swarm connection is nc, by the secret that it has proved, or returns why not: that may have been
+// replaced since verify, and who knows it makes as many keys as it likes, so that an address has a share.
+func (t *table) verified(c *conn, nc network.Conn, s join.Secret) (reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !slices.Contains(t.secrets, s) {
-		return false
+		return refusals.WrongSecret
 	}
 	mayProve := c.pending() || c.state == admitted && c.proved()
 	if !mayProve || nc.IsClosed() || t.policy.judge(c.peer) != MayWait {
-		return true
+		return ""
+	}
+	at, counts := pool.Prefix(c.prefix.Addr()), !c.proved() && t.mostProved > 0 && !t.isMember(c.peer)
+	if left := t.mostProved - t.allProved; counts && (left <= 0 || quota.Crowded(t.mostProved, left, t.provedAt[at])) {
+		return refusals.Connections
 	}
 	c.conn, c.secret = nc, s
 	t.admit(c)
+	if counts {
+		t.allProved++
+		t.provedAt[at]++
+		c.release = func() {
+			t.allProved--
+			if t.provedAt[at]--; t.provedAt[at] == 0 {
+				delete(t.provedAt, at)
+			}
+		}
+	}
 	t.remembered.Add(c.peer)
 	if c.direct {
 		t.homes.Add(pool.Prefix(c.prefix.Addr()))
 	}
-	return true
+	return ""
 }
 
 // refuse leaves c lastWords, unless it is admitted. Another wrong proof does not prolong them.

@@ -340,14 +340,57 @@ func TestSecretReplacedDuringTheProof(t *testing.T) {
 		t.Fatal("the secret is not among those that may be proved")
 	}
 	g.SetSecrets([]join.Secret{secretN(t, 2)})
-	if g.table.verified(stateOf(c), c, old) || g.Admits("p") {
+	if why := g.table.verified(stateOf(c), c, old); why != refusals.WrongSecret || g.Admits("p") {
 		t.Error("admitted by a secret that is gone")
 	}
-	if g.table.verify(stateOf(c)); !g.table.verified(stateOf(c), c, secretN(t, 2)) || !g.Admits("p") {
+	if g.table.verify(stateOf(c)); g.table.verified(stateOf(c), c, secretN(t, 2)) != "" || !g.Admits("p") {
 		t.Error("not admitted by the new secret")
 	}
 	c.Close()
 	left(t, g)
+}
+
+// Who knows a secret makes as many keys as it likes: those of one address leave connections to others. Listed members have theirs beside.
+func TestManyKeysOfOneAddress(t *testing.T) {
+	s := secretN(t, 1)
+	g, _ := withPolicy(Secret([]join.Secret{s}, everybodyMayWait), "listed")
+	g.table.mostProved = 40
+	var all []*swarmConn
+	proves := func(p peer.ID, ip string, port int) bool {
+		c := arrive(g, p, ip, port)
+		if c == nil {
+			t.Fatalf("%s has no slot", p)
+		}
+		if prove(g, c, s); !g.Admits(p) {
+			c.Close()
+			return false
+		}
+		all = append(all, c)
+		return true
+	}
+	for i := range 100 {
+		if got := proves(peer.ID(fmt.Sprint("key", i)), "5.5.5.5", i+1); got != (i < 30) {
+			t.Errorf("key %d: admitted %t", i, got)
+		}
+	}
+	for i := range 4 {
+		if !proves(peer.ID(fmt.Sprint("honest", i)), "5.5.6.6", i+1) {
+			t.Errorf("node %d of another address is not admitted", i)
+		}
+	}
+	all = append(all, arrive(g, "listed", "5.5.5.5", 1000))
+	if prove(g, all[len(all)-1], s); g.table.allProved != 34 {
+		t.Errorf("%d are counted", g.table.allProved)
+	}
+	for _, c := range all {
+		c.Close()
+	}
+	if left(t, g); g.table.allProved+len(g.table.provedAt) != 0 {
+		t.Errorf("left behind: %d, %v", g.table.allProved, g.table.provedAt)
+	}
+	if !proves("next", "5.5.5.5", 1) {
+		t.Error("not admitted when all have left")
+	}
 }
 
 // A displaced connection that the swarm does not have yet is not taken when it comes.

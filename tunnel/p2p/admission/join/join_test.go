@@ -80,6 +80,12 @@ func (gater) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { 
 
 func newRelay(t *testing.T, secrets ...join.Secret) *relay {
 	t.Helper()
+	return newRelayFor(t, 0, secrets...)
+}
+
+// newRelayFor admits so many connections by proofs.
+func newRelayFor(t *testing.T, proved int, secrets ...join.Secret) *relay {
+	t.Helper()
 	key, _ := keytest.New(t)
 	r := &relay{log: &lines{}}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
@@ -88,7 +94,7 @@ func newRelay(t *testing.T, secrets ...join.Secret) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.gate = gate.New(rm, gate.Config{Handshakes: 1000, IsMember: func(peer.ID) bool { return false }, Refused: r.book.Refuse,
+	r.gate = gate.New(rm, gate.Config{Handshakes: 1000, Proved: proved, IsMember: func(peer.ID) bool { return false }, Refused: r.book.Refuse,
 		Policy: gate.Secret(secrets, func(peer.ID) gate.Ruling { return gate.MayWait })})
 	r.Host, err = libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
 		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(libp2pquic.NewTransport),
@@ -165,6 +171,21 @@ func (n node) use(c network.Conn) (string, error) {
 	defer func() { _ = s.Reset() }()
 	b, err := io.ReadAll(s)
 	return string(b), err
+}
+
+// A node for whose address there is no connection left is not admitted by a right proof, and the relay's operator reads why.
+func TestFullRelay(t *testing.T) {
+	r := newRelayFor(t, 1, join.SecretN(1))
+	var admitted []bool
+	for range 2 {
+		n := newNode(t)
+		p := join.NewProver([]join.Secret{join.SecretN(1)}, slog.New(slog.DiscardHandler))
+		p.Prove(n.ctx(), n.connect(r, "tcp"))
+		admitted = append(admitted, r.gate.Admits(n.ID()))
+	}
+	if !admitted[0] || admitted[1] || r.count(refusals.Connections) != 1 || r.count(refusals.WrongSecret) != 0 {
+		t.Errorf("admitted %v, refused %v", admitted, r.book.Counts())
+	}
 }
 
 func TestMemberIsAdmitted(t *testing.T) {

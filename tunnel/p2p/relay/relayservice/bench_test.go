@@ -64,7 +64,7 @@ func BenchmarkReserve(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer one.relay.Close()
-	s, err := newShards(h, h, l, func(peer.ID) bool { return true }, &counter{}, opts...)
+	s, err := newShards(h, h, l, func(peer.ID) bool { return true }, func(peer.ID) bool { return true }, &counter{}, opts...)
 	if err != nil {
 		b.Fatal(err)
 	}

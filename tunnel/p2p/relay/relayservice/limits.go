@@ -15,7 +15,7 @@ import (
 // Limits bound what members may use. Strangers may use nothing.
 type Limits struct {
 	MaxReservations      int // members waiting to be reached through this relay
-	MaxReservationsPerIP int // of them from one address: a whole site may be behind one
+	MaxReservationsPerIP int // of them from one IPv4 address or IPv6 /56: a whole site may be behind one
 	MaxCircuits          int // relayed connections at the same time
 	MaxCircuitsPerPeer   int // of them with one member at either end
 	BufferSize           int // bytes per direction of a circuit
@@ -50,12 +50,14 @@ func (l Limits) resources() relayv2.Resources {
 	return rc
 }
 
-// Config is what a Service needs; all but Refused, Metrics, Packets and Share are required.
+// Config is what a Service needs; all but IsFree, Refused, Metrics, Packets and Share are required.
 type Config struct {
 	Host   host.Host
 	Limits Limits
 	// IsMember reports who is served; it is called for each request.
 	IsMember func(peer.ID) bool
+	// IsFree reports which members were let in as any number of keys would be; nil: none.
+	IsFree func(peer.ID) bool
 	// Controllers are whom others than members may reach. The zero value: nobody.
 	Controllers Controllers
 	// IsKnown reports who may be in the DHT's routing table: members and relays.

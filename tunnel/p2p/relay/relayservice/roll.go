@@ -8,6 +8,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/quota"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -16,8 +17,8 @@ type roll struct {
 	most, mostPerIP, mostCircuits, allCircuits int
 
 	mu       sync.Mutex // a leaf: guards what follows
-	from     map[peer.ID]netip.Addr
-	at       map[netip.Addr]int
+	from     map[peer.ID]netip.Prefix
+	at       map[netip.Prefix]int
 	circuits map[peer.ID]int
 	open     int                  // circuits
 	opened   map[netip.Prefix]int // of them, from each address
@@ -25,30 +26,31 @@ type roll struct {
 
 func newRoll(l Limits) roll {
 	return roll{most: l.MaxReservations, mostPerIP: l.MaxReservationsPerIP, mostCircuits: l.MaxCircuitsPerPeer, allCircuits: l.MaxCircuits, opened: make(map[netip.Prefix]int),
-		from: make(map[peer.ID]netip.Addr), at: make(map[netip.Addr]int), circuits: make(map[peer.ID]int)}
+		from: make(map[peer.ID]netip.Prefix), at: make(map[netip.Prefix]int), circuits: make(map[peer.ID]int)}
 }
 
 // enter notes that p holds a reservation from a, and reports whether the limits allow that. One that it has stays if they
-// do not.
-func (r *roll) enter(p peer.ID, a ma.Multiaddr) bool {
-	addr, ok := endpoint.IP(a)
-	if !ok {
+// do not. free says that whoever let p in would let in any number of keys.
+func (r *roll) enter(p peer.ID, a ma.Multiaddr, free bool) bool {
+	if _, ok := endpoint.IP(a); !ok {
 		return false
 	}
+	at := site(a)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old, had := r.from[p]
-	if had && old == addr {
+	if had && old == at {
 		return true
 	}
-	if !had && len(r.from) >= r.most || r.at[addr] >= r.mostPerIP {
+	left := r.most - len(r.from)
+	if !had && (left <= 0 || free && quota.Crowded(r.most, left, r.at[at])) || r.at[at] >= r.mostPerIP {
 		return false
 	}
 	if had {
 		less(r.at, old)
 	}
-	r.from[p] = addr
-	r.at[addr]++
+	r.from[p] = at
+	r.at[at]++
 	return true
 }
 
@@ -64,20 +66,11 @@ func (r *roll) leave(p peer.ID) bool {
 	return had
 }
 
-const (
-	// sharedPart of the circuits is what addresses share when all others are taken; heldPart: one that holds that part of what is
-	// left gets no more of them. Whoever makes keys as it likes thereby leaves circuits to others.
-	sharedPart, heldPart = 4, 2
-	leastCircuits        = 4
-)
-
 // connect counts a circuit from a, which is at that address, and reports whether both ends and the address may have one more.
 func (r *roll) connect(a, b peer.ID, at netip.Prefix) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := r.allCircuits - r.open
-	if r.circuits[a] >= r.mostCircuits || r.circuits[b] >= r.mostCircuits ||
-		left <= r.allCircuits/sharedPart && r.opened[at] >= max(leastCircuits, left/heldPart) {
+	if r.circuits[a] >= r.mostCircuits || r.circuits[b] >= r.mostCircuits || quota.Crowded(r.allCircuits, r.allCircuits-r.open, r.opened[at]) {
 		return false
 	}
 	r.open++

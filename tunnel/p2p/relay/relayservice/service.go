@@ -77,7 +77,10 @@ func Start(c Config) (*Service, error) {
 	}
 	var err error
 	served := func(p peer.ID) bool { return c.IsMember(p) || c.Controllers.Is(p) }
-	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host, c.StandsBy}, s.traffic}, c.Limits, served, &s.counter,
+	if c.IsFree == nil {
+		c.IsFree = func(peer.ID) bool { return false }
+	}
+	s.relay, err = newShards(c.Host, trafficHost{stopHost{c.Host, c.StandsBy}, s.traffic}, c.Limits, served, c.IsFree, &s.counter,
 		relayv2.WithResources(c.Limits.resources()),
 		relayv2.WithACL(&acl{isMember: c.IsMember, controllers: c.Controllers, circuits: s.Circuits, maxCircuits: c.Limits.MaxCircuits, refused: c.Refused}),
 		// Private addresses are wanted too: relays inside a company's network.

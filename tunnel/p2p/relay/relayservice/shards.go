@@ -39,6 +39,7 @@ type shards struct {
 	all     [manyShards]shard
 	roll    roll
 	served  func(peer.ID) bool // a member or controller; others are refused by the ACL, and not counted
+	free    func(peer.ID) bool // of these, one that was let in as any number of keys would be
 	tracer  relayv2.MetricsTracer
 	watcher network.Notifiee
 }
@@ -52,8 +53,8 @@ type shard struct {
 }
 
 // newShards starts them on h. Streams arrive through on, which may be h itself.
-func newShards(h, on host.Host, l Limits, served func(peer.ID) bool, tracer relayv2.MetricsTracer, opts ...relayv2.Option) (*shards, error) {
-	s := &shards{host: h, seed: maphash.MakeSeed(), roll: newRoll(l), served: served, tracer: tracer}
+func newShards(h, on host.Host, l Limits, served, free func(peer.ID) bool, tracer relayv2.MetricsTracer, opts ...relayv2.Option) (*shards, error) {
+	s := &shards{host: h, seed: maphash.MakeSeed(), roll: newRoll(l), served: served, free: free, tracer: tracer}
 	var errs []error
 	for i := range s.all {
 		x := &s.all[i]
@@ -107,7 +108,7 @@ func (s *shards) serve(st network.Stream) {
 
 // reserve makes or renews a reservation.
 func (s *shards) reserve(st network.Stream, by peer.ID) {
-	if s.served(by) && !s.roll.enter(by, st.Conn().RemoteMultiaddr()) {
+	if s.served(by) && !s.roll.enter(by, st.Conn().RemoteMultiaddr(), s.free(by)) {
 		s.tracer.ReservationRequestHandled(refuse(st, pbv2.Status_RESERVATION_REFUSED))
 		return
 	}

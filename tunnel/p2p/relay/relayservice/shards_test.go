@@ -172,7 +172,7 @@ func TestRoll(t *testing.T) {
 		from int
 		want bool
 	}{{"a", 1, true}, {"b", 1, true}, {"c", 1, false}, {"c", 2, true}, {"d", 3, false}, {"b", 1, true}, {"c", 1, false}, {"b", 2, true}, {"c", 1, true}} {
-		if got := r.enter(c.who, at(c.from)); got != c.want {
+		if got := r.enter(c.who, at(c.from), false); got != c.want {
 			t.Errorf("%s from %d: %t", c.who, c.from, got)
 		}
 	}
@@ -181,7 +181,7 @@ func TestRoll(t *testing.T) {
 	}
 	r.leave("b")
 	r.leave("c")
-	if r.enter("e", ma.StringCast("/dns4/example.org/tcp/1")) || len(r.from)+len(r.at) != 0 {
+	if r.enter("e", ma.StringCast("/dns4/example.org/tcp/1"), false) || len(r.from)+len(r.at) != 0 {
 		t.Errorf("%v, %v are left", r.from, r.at)
 	}
 	var here netip.Prefix
@@ -192,6 +192,32 @@ func TestRoll(t *testing.T) {
 	r.disconnect("c", "d", here)
 	if len(r.circuits)+len(r.opened)+r.open != 0 {
 		t.Errorf("%v are left", r.circuits)
+	}
+}
+
+// The same of reservations, for whose keys nobody vouches; an IPv6 /56 is one address. Members that are listed get all there are.
+func TestManyKeysReserve(t *testing.T) {
+	for name, from := range map[string]func(int) string{
+		"one address":    func(int) string { return "/ip4/203.0.113.1/tcp/1" },
+		"five addresses": func(i int) string { return fmt.Sprintf("/ip4/203.0.113.%d/tcp/1", i%5) },
+		"a /56":          func(i int) string { return fmt.Sprintf("/ip6/2001:db8:0:%x::%x/tcp/1", i%256, i) },
+	} {
+		for _, free := range []bool{true, false} {
+			l := Limits{MaxReservations: 400, MaxReservationsPerIP: 400}
+			r := newRoll(l)
+			for i := range 3 * l.MaxReservations {
+				r.enter(peer.ID(fmt.Sprint("key", i)), ma.StringCast(from(i)), free)
+			}
+			taken := len(r.from)
+			if free && (taken < l.MaxReservations*3/4 || taken >= l.MaxReservations) || !free && taken < l.MaxReservations {
+				t.Errorf("%s, free %t: %d reservations of %d", name, free, taken, l.MaxReservations)
+			}
+			for i := range 4 {
+				if got := r.enter(peer.ID(fmt.Sprint("honest", i)), ma.StringCast(fmt.Sprintf("/ip4/198.51.100.%d/tcp/1", i)), free); got != free {
+					t.Errorf("%s, free %t: an honest member's reservation: %t", name, free, got)
+				}
+			}
+		}
 	}
 }
 

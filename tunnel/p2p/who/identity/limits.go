@@ -66,6 +66,9 @@ const (
 // Pending is how many handshakes of unauthenticated peers l allows.
 func (l Limits) Pending() int { return l.withDefaults().Handshakes }
 
+// Authenticated is how many connections of authenticated peers l allows.
+func (l Limits) Authenticated() int { return l.withDefaults().Members * memberConns }
+
 func (l Limits) withDefaults() Limits {
 	for v, d := range map[*int]int{&l.Handshakes: 1024, &l.PeerConns: 64, &l.PeerStreams: 2048, &l.Members: 1 << 14} {
 		if *v <= 0 {
@@ -115,7 +118,7 @@ func ResourceManager(l Limits) (network.ResourceManager, error) {
 	l = l.withDefaults()
 	conf := rcmgr.PartialLimitConfig{
 		System: rcmgr.ResourceLimits{
-			Conns:   rcmgr.LimitVal(l.Members*memberConns + l.Handshakes),
+			Conns:   rcmgr.LimitVal(l.Authenticated() + l.Handshakes),
 			Streams: rcmgr.LimitVal(l.Members*memberStreams + l.MoreStreams),
 			Memory:  rcmgr.LimitVal64(l.Memory), FD: files(),
 		},
