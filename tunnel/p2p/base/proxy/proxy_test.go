@@ -202,6 +202,7 @@ func TestCauses(t *testing.T) {
 		"redirect":       {text("HTTP/1.1 302 Found\r\nLocation: http://portal/\r\n\r\n"), Refused},
 		"rubbish":        {text("SSH-2.0-OpenSSH_9.2\r\n"), Rubbish},
 		"nothing":        {text(""), Rubbish},
+		"a long head":    {text("HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("a", maxAnswer) + "\r\n\r\n"), Rubbish},
 		"without an end": {func(c net.Conn, _ *http.Request) { flood(c) }, Rubbish},
 		"silence":        {func(net.Conn, *http.Request) { <-silent }, Silent},
 		"a web server":   {text("<html><body>It works!</body></html>"), Rubbish},
@@ -235,7 +236,7 @@ func TestCauses(t *testing.T) {
 	}
 	failures.Note(fmt.Errorf("connect: %w", e))
 	failures.Note(errors.New("no proxy's"))
-	want := map[string]uint64{"unreachable": 1, "silent": 1, "unauthorized": 2, "forbidden": 2, "failed": 1, "rubbish": 5, "refused": 2, "intercepted": 0, "cut": 0,
+	want := map[string]uint64{"unreachable": 1, "silent": 1, "unauthorized": 2, "forbidden": 2, "failed": 1, "rubbish": 6, "refused": 2, "intercepted": 0, "cut": 0,
 		"unanswered": 0, "garbled": 0}
 	if got := failures.By(); !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)

@@ -202,6 +202,26 @@ func TestIdleConnectionKeepsItsKeys(t *testing.T) {
 	}
 }
 
+// Keys end long before AES-GCM's bound of 2^24.5 records (RFC 8446, section 5.5), however soon these come.
+func TestMostRecordsOfOneKey(t *testing.T) {
+	client, server := newEnd(t, false), newEnd(t, false)
+	c, s := shakeTCP(t, client.t, server.t, server.id)
+	go func() { // the client's reader, which takes its part in a renewal
+		_, _ = c.Read(make([]byte, 1))
+	}()
+	first := secret(t, c)
+	c.(*tlsConn).sent.Store(1<<23 - 20)
+	s.(*tlsConn).received.Store(1<<23 - 20)
+	pump(t, c, s, 10)
+	if secret(t, c) != first {
+		t.Fatal("the control: keys changed too early")
+	}
+	pump(t, c, s, 20)
+	if secret(t, c) == first {
+		t.Error("keys stayed after 2^23 records")
+	}
+}
+
 // Ends of earlier releases, which know nothing of a second session, keep the first, in both roles.
 func TestKeysWithAnEndThatCannotRenew(t *testing.T) {
 	for _, c := range []struct{ clientTheirs, serverTheirs bool }{{true, false}, {false, true}} {
