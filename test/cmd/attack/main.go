@@ -58,6 +58,16 @@ func rows(page string) (out []row) {
 	return out
 }
 
+// untested are the rows of what is impossible that name no test.
+func untested(all []row) (out []string) {
+	for _, r := range all {
+		if r.cannot() && len(r.tests) == 0 && !r.other {
+			out = append(out, r.text)
+		}
+	}
+	return out
+}
+
 // byPackage are the names of the tests of each directory.
 func byPackage(all []row) map[string][]string {
 	out := map[string][]string{}
@@ -77,7 +87,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "attack: run it in the repository's root:", err)
 		os.Exit(2)
 	}
-	tests, failed := byPackage(rows(string(text))), []string(nil)
+	all := rows(string(text))
+	if open := untested(all); len(open) > 0 {
+		fmt.Fprintf(os.Stderr, "attack: no test in %s of: %s\n", page, strings.Join(open, "; "))
+		os.Exit(1)
+	}
+	tests, failed := byPackage(all), []string(nil)
 	for _, dir := range slices.Sorted(maps.Keys(tests)) {
 		run := "^(" + strings.Join(tests[dir], "|") + ")$"
 		if len(os.Args) > 1 {
