@@ -144,12 +144,8 @@ func (b *Conn) Lend() []byte {
 	return b.rbuf
 }
 
-// Return implements rawio.Lender. The smallest buffer is kept.
-func (b *Conn) Return() {
-	if b.readSize > minReadBuffer {
-		b.release()
-	}
-}
+// Return implements rawio.Lender.
+func (b *Conn) Return() { b.release() }
 
 func (b *Conn) release() {
 	if b.lent != nil {

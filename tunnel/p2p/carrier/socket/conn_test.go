@@ -210,8 +210,19 @@ func BenchmarkBufferedWrite(bm *testing.B) {
 	}
 }
 
-// A connection that was busy holds no large buffer while it waits.
+// A connection holds no buffer while it waits: neither one that was busy, nor a quiet one.
 func TestWaitingHoldsNoBuffer(t *testing.T) {
+	quiet, talks := tcpPair(t)
+	if _, err := talks.Write([]byte("word")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := quiet.Read(make([]byte, 4))
+	if err = errors.Join(err, quiet.SetDeadline(time.Now().Add(50*time.Millisecond))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := quiet.Read(make([]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) || quiet.lent != nil {
+		t.Errorf("a quiet one: %v, it holds %d bytes", err, len(quiet.rbuf))
+	}
 	near, other := tcpPair(t)
 	go func() { _, _ = other.Write(make([]byte, 8<<20)) }()
 	buf := make([]byte, 64<<10)
