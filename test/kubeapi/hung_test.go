@@ -110,6 +110,7 @@ func TestHungController(t *testing.T) {
 		<-ended
 		checkNamed(t, log.String())
 		start()
+		fair.Eventually(t, patience, "the next one records the Node", recorded("after"))
 		return
 	}
 	select {

@@ -490,6 +490,7 @@ func (n *Node) addressGone(a netip.Addr) {
 		n.peers.Unbound(c, fmt.Sprintf("lost this node's address %s", a))
 		n.tasks.spawn(func() { _ = c.Close() })
 	}
+	n.peers.AddressGone()
 }
 
 // owns reports whether an endpoint is this node's: an address known by observation alone is not.

@@ -20,7 +20,7 @@ import (
 )
 
 // Table inet edgemesh-policy holds NetworkPolicy. It is one of its own, so that no rebuild of another can lift a policy, and none of
-// its own touches the guard.
+// its own touches the guard. Table edgemesh-policy-held has the same, see held.
 //
 //	table inet edgemesh-policy {
 //		map out4 { type ipv4_addr : verdict }        pod address : jump out-CHAIN; in4, out6, in6
@@ -153,7 +153,7 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 		return err
 	}
 	if now == p.generation {
-		if *want, err = place(); err != nil || reflect.DeepEqual(*want, p.placed) {
+		if *want, err = place(); err != nil || reflect.DeepEqual(*want, p.placed) && !(p.standing && p.held.missing()) {
 			return err
 		}
 	}
@@ -186,11 +186,10 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 	if err != nil {
 		return refusedError{fmt.Errorf("nftables table %s: %w", closing.Table, err)}
 	}
-	switch {
-	case len(want.Namespaces) == 0:
-		p.held.drop()
-	case changes > 0 || p.held.c == nil:
+	if len(want.Namespaces) > 0 {
 		p.held.hold(rules)
+	} else {
+		p.held.drop()
 	}
 	p.uncut = p.uncut || have.opens(rules) || narrows(p.placed, *want)
 	p.placed, p.sets, p.standing = *want, map[string]elements{}, len(want.Namespaces) > 0

@@ -127,8 +127,8 @@ func CheckNames(s plan.State) error {
 
 // Cleanup deletes our tables.
 func Cleanup() error {
-	policies := table{name: closing.Table, marks: []string{chainMid}}
-	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), policies.remove(), removeTrial(), tableOf(Mark{}, onward).remove())
+	policies, copied := table{name: closing.Table, marks: []string{chainMid}}, table{name: heldTable.Name, marks: []string{chainMid}}
+	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), policies.remove(), copied.remove(), removeTrial(), tableOf(Mark{}, onward).remove())
 }
 
 var (

@@ -354,5 +354,5 @@ func (r Rule) IPTables() bool {
 
 // Ours reports whether the table is one of ours.
 func (r Rule) Ours() bool {
-	return slices.Contains([]string{guardTable, natTable, closing.Table}, r.Table)
+	return slices.Contains([]string{guardTable, natTable, closing.Table, heldTable.Name}, r.Table)
 }

@@ -156,6 +156,8 @@ func (n *Node) Cut() {
 			}
 		}
 	})
+	time.Sleep(100 * time.Millisecond)
+	n.Table.AddressGone()
 }
 
 // Flow is a stream whose far end sends back what it gets.

@@ -12,11 +12,13 @@ import (
 func TestOwed(t *testing.T) {
 	var o owed
 	now := time.Hour
-	o.add(7, now)
+	o.add(6, false, now)
+	o.add(7, true, now)
 	if got := o.over(1, now); !slices.Equal(got, []uint64{7}) {
 		t.Errorf("immediately, over the path that is left: %v", got)
 	}
-	o.add(8, now+time.Second)
+	o = slices.Delete(o, 0, 1)
+	o.add(8, true, now+time.Second)
 	for _, c := range []struct {
 		path uint64
 		at   time.Duration
@@ -30,9 +32,15 @@ func TestOwed(t *testing.T) {
 		}
 	}
 	for i := range uint64(100) {
-		o.add(i, now)
+		o.add(i, false, now)
 	}
 	if len(o) != maxOwed || o[maxOwed-1].token != 99 {
 		t.Errorf("%d are remembered", len(o))
+	}
+	if got := o.over(1, now); got != nil {
+		t.Errorf("what the peer may have ended: %v", got)
+	}
+	if o.confirm(); len(o.over(1, now)) != maxOwed {
+		t.Error("what ended before this node lost an address is not announced")
 	}
 }

@@ -159,14 +159,17 @@ func (s *state) giveUp(c ladder.Close) {
 	s.lost = s.lost[max(0, len(s.lost)-maxLost):]
 	s.Spawn(s.Relays.SuspectAll)
 	s.Spawn(x.ResetStreams)
-	s.owe(x, c.Over)
+	if token := x.Probes.PeerToken(); token != 0 {
+		s.owed.add(token, true, s.Now())
+	}
+	s.announce()
 }
 
-// owe notifies the peer that its end of a path is dead, and of those it may not have heard of yet: over a path that is left.
-func (s *state) owe(x *paths.Conn, over ladder.PathID) {
-	if token := x.Probes.PeerToken(); token != 0 {
-		s.owed.add(token, s.Now())
-		s.notify(over, s.owed.over(over, s.Now())...)
+// announce notifies the peer over the best path of those that are dead: this node has just lost one, or an address.
+func (s *state) announce() {
+	s.owed.confirm()
+	if x := s.best(); x != nil {
+		s.notify(x.ID, s.owed.over(x.ID, s.Now())...)
 	}
 }
 
@@ -198,14 +201,14 @@ func (s *state) up(x *paths.Conn) {
 	s.changed.Broadcast()
 }
 
-// down removes a path whose connection has ended. The peer may not know, where it ended because this host could no longer send on it.
+// down removes a path whose connection has ended. The peer may not know: quic-go ends one whose packets the kernel refuses.
 func (s *state) down(x *paths.Conn) {
 	if s.paths[x.ID] == x {
 		was, _ := s.m.Path(x.ID)
 		delete(s.paths, x.ID)
 		s.apply(ladder.Down{Path: x.ID})
-		if !was.Quiet {
-			s.owe(x, s.m.Best(ladder.StreamLane, nil))
+		if token := x.Probes.PeerToken(); token != 0 && !was.Quiet {
+			s.owed.add(token, false, s.Now())
 		}
 		s.changed.Broadcast()
 	}

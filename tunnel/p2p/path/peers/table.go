@@ -124,6 +124,16 @@ func (t *Table) Wake(id peer.ID) {
 	}
 }
 
+// AddressGone has peers hear of paths that have just ended here: this node has lost an address, and quic-go's connections end before that
+// is certain.
+func (t *Table) AddressGone() {
+	for _, p := range t.registry.all() {
+		p.mu.Lock()
+		p.state.announce()
+		p.mu.Unlock()
+	}
+}
+
 // NetChanged probes all paths and tries better ones: this node's addresses have changed.
 func (t *Table) NetChanged() {
 	for _, p := range t.registry.all() {
