@@ -42,15 +42,25 @@ func TestConformance(t *testing.T) {
 	proxyMode(t, c, "iptables")
 
 	focus, skip, must := `\[sig-network\].*\[Conformance\]`, `\[Serial\]|\[Disruptive\]`, []string{"conformance.txt"}
+	if c.DualStack() {
+		focus, skip = focus+`|\[sig-network\].*\[Feature:IPv6DualStack\]`, skip+`|\[Slow\]|\[Feature:SCTPConnectivity\]`
+		must = append(must, "dualstack.txt")
+	}
 	switch which {
-	case "full": // of features, NetworkPolicies alone
-		focus, skip = `\[sig-network\]`, skip+`|\[Slow\]|\[Feature:([^N]|N[^e]|Networking)|LoadBalancer`
+	case "full": // of features, NetworkPolicies and two families alone
+		focus, skip = `\[sig-network\]`, skip+`|\[Slow\]|\[Feature:([^IN]|I[^P]|N[^e]|Networking)|LoadBalancer`
+		if !c.DualStack() {
+			skip += `|\[Feature:IP`
+		}
 		must = append(must, "policies.txt")
 	case "policies":
 		focus, skip = `\[sig-network\] Netpol`, skip+`|\[Feature:SCTPConnectivity\]`
 		must = []string{"policies.txt"}
 	}
 	dir := filepath.Join(root, "dist/conformance")
+	if c.DualStack() {
+		dir += "-" + strings.Join(c.OfFamilies("ipv4", "ipv6"), "-")
+	}
 	ok(t, os.MkdirAll(dir, 0o755))
 	dir, err = filepath.Abs(dir)
 	ok(t, err)

@@ -6,5 +6,6 @@
 //	EDGEMESH_E2E=full            run them (make e2e)
 //	KEEP=1                       leave the cluster running at the end
 //	EDGEMESH_KUBE_ATTACH=DIR     use one that was left
+//	FAMILIES=ipv6,ipv4           of pods and Services, the first first (ipv4)
 //	EDGEMESH_E2E_IMAGES=DIR      archives of the images, instead of `make images`
 package kube

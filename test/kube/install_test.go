@@ -58,7 +58,10 @@ func attached(t *testing.T, c *cluster.Cluster) bool {
 // firstSteps installs with the guide's script and the plain manifests.
 func firstSteps(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
 	args := []string{
-		"--no-wait", "--pod-cidr", "10.244.0.0/16", "--api-server", cluster.APIServer + ":" + cluster.APIPort,
+		"--no-wait", "--api-server", cluster.APIServer + ":" + cluster.APIPort,
+	}
+	for _, r := range c.PodCIDRs() {
+		args = append(args, "--pod-cidr", r)
 	}
 	for _, r := range relays {
 		args = append(args, "--relay", r)
@@ -99,7 +102,7 @@ func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluste
 	// As a cloud's controller makes a Node, until its network is there.
 	ok(t, setUnavailable(t.Context(), c, "edge-b2"))
 	eventually(t, time.Minute, func(ctx context.Context) error { return tainted(ctx, c, "edge-b2", true) })
-	kubectl(t, "apply", "-f", "manifests/")
+	applyWorkload(t, c)
 	// A relay on a public server: first its identity, then the manifest, and the relay's address in the PodNetwork.
 	addrs := relayIdentity(t, c)
 	i.apply = time.Now()
@@ -118,15 +121,30 @@ func install(t *testing.T, c *cluster.Cluster, how func(context.Context, *cluste
 	ok(t, allPairs(t.Context(), c, all))
 	i.reachable = time.Since(i.apply)
 	i.warned = warnings(t, c)
-	for _, n := range reported {
-		setNodeIP(t, c, n, "on")
+	for _, n := range cluster.FirstNodes() {
+		if n != "cloud" || c.DualStack() {
+			setNodeIP(t, c, n, "on")
+		}
 	}
 	return i
 }
 
-// reported are the nodes behind NATs, whose addresses on their LANs mean nothing elsewhere. In a cluster of kubelets they
-// report their mesh addresses.
-var reported = []string{"edge-a1", "edge-b1", "edge-b2"}
+// applyWorkload applies what is in manifests. In a cluster of two families CoreDNS has an address of each.
+func applyWorkload(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	kubectl(t, "apply", "-f", "manifests/workload.yaml")
+	coredns, err := os.ReadFile("manifests/coredns.yaml")
+	ok(t, err)
+	const one = "clusterIP: 10.96.0.10"
+	if !bytes.Contains(coredns, []byte(one)) {
+		t.Fatalf("manifests/coredns.yaml has no %s", one)
+	}
+	if c.DualStack() {
+		both := fmt.Sprintf("ipFamilyPolicy: RequireDualStack\n  clusterIPs: [\"%s\"]", strings.Join(c.OfFamilies("10.96.0.10", "fd00:96::a"), `", "`))
+		coredns = bytes.Replace(coredns, []byte(one), []byte(both), 1)
+	}
+	kubectlIn(t, string(coredns), "apply", "-f", "-")
+}
 
 // setNodeIP has a node's kubelet report its mesh address (on), or its address on the LAN again (off), as the guide says
 // for the DaemonSet's form.
@@ -141,7 +159,7 @@ func setNodeIP(t *testing.T, c *cluster.Cluster, node, value string) {
 	ok(t, c.Service(t.Context(), "restart", node, "kubelet"))
 	eventually(t, time.Minute, func(ctx context.Context) error {
 		ip, err := internalIP(ctx, c, node)
-		if err == nil && strings.HasPrefix(ip, "10.244.") != (value == "on") {
+		if err == nil && c.IsPodAddress(ip) != (value == "on") {
 			err = fmt.Errorf("%s: InternalIP %q with --node-ip=%s", node, ip, value)
 		}
 		return err
@@ -287,7 +305,11 @@ func TestInstall(t *testing.T) {
 		if strings.ContainsAny(table, `["`) {
 			t.Error("the table has JSON in it")
 		}
-		if len(mesh.Status.Addresses) != 1 || mesh.Status.Addresses[0] != netip.MustParsePrefix(mesh.Status.PodCIDRs[0]).Addr().Next().String() {
+		var addresses []string
+		for _, block := range mesh.Status.PodCIDRs {
+			addresses = append(addresses, netip.MustParsePrefix(block).Addr().Next().String())
+		}
+		if !slices.Equal(mesh.Status.Addresses, addresses) || len(addresses) != len(c.PodCIDRs()) {
 			t.Errorf("%s: addresses %v, blocks %v", n, mesh.Status.Addresses, mesh.Status.PodCIDRs)
 		}
 		for _, want := range append(slices.Concat(mesh.Status.PodCIDRs, mesh.Status.Addresses), n, mesh.Spec.PeerID, mesh.Status.AgentVersion) {

@@ -75,7 +75,7 @@ func bare(t *testing.T) *cluster.Cluster {
 		start := time.Now()
 		if dir := os.Getenv("EDGEMESH_KUBE_ATTACH"); dir != "" {
 			suite.c, suite.err = cluster.Attach(dir)
-		} else if suite.c, suite.err = cluster.Up(context.Background(), os.Stdout, cluster.Options{Flavour: flavour()}); suite.err == nil {
+		} else if suite.c, suite.err = cluster.Up(context.Background(), os.Stdout, cluster.Options{Flavour: flavour(), Families: os.Getenv("FAMILIES")}); suite.err == nil {
 			figureLocked("cluster of four nodes up, with building what was missing: %.0f s",
 				time.Since(start).Seconds())
 		}

@@ -5,9 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -111,7 +111,7 @@ func curlNode(ctx context.Context, c *cluster.Cluster, node, target string) (ans
 	return a, err
 }
 
-func podURL(ip string) string { return "http://" + ip + ":9376/" }
+func podURL(ip string) string { return "http://" + net.JoinHostPort(ip, "9376") + "/" }
 
 // reach wants `to` to answer `from`, and to have seen its own address.
 func reach(ctx context.Context, c *cluster.Cluster, from, to pod) error {
@@ -136,7 +136,7 @@ func reachFromNode(ctx context.Context, c *cluster.Cluster, node string, to pod)
 		return err
 	case a.Name != to.name:
 		return fmt.Errorf("%s → %s: %q answered", node, to.name, a.Name)
-	case !strings.HasPrefix(a.Client, "10.244."):
+	case !c.IsPodAddress(a.Client):
 		return fmt.Errorf("%s → %s: the server saw %s, which is not of the cluster's range", node, to.name, a.Client)
 	}
 	return nil

@@ -2,15 +2,18 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,20 +39,43 @@ type Cluster struct {
 	Logs       string // where the logs go when it ends
 	Kubeconfig string // admin's, through this machine's 127.0.0.1
 
-	api     *API
-	root    string // of the repository
-	bin     string // directory of the Kubernetes programs
-	flavour string // Options.Flavour
-	edge    string // directory of its programs
-	port    string // of the API server on this machine
-	watcher *exec.Cmd
-	watched io.WriteCloser
+	api      *API
+	root     string // of the repository
+	bin      string // directory of the Kubernetes programs
+	flavour  string // Options.Flavour
+	families string // Options.Families
+	edge     string // directory of its programs
+	port     string // of the API server on this machine
+	watcher  *exec.Cmd
+	watched  io.WriteCloser
 }
 
 // Options are what kinds of clusters differ in.
 type Options struct {
 	// kubeedge: edges run edgecore, and the cloud node cloudcore; openyurt: edges run YurtHub beside kubelet; or neither
 	Flavour string
+	// ipv4; or ipv4,ipv6 or ipv6,ipv4: pods and Services have both, the first of a Service is the first one
+	Families string
+}
+
+// DualStack says that pods and Services have two families.
+func (c *Cluster) DualStack() bool { return strings.Contains(c.families, ",") }
+
+// OfFamilies returns what the cluster's families have, in their order.
+func (c *Cluster) OfFamilies(ipv4, ipv6 string) (out []string) {
+	for f := range strings.SplitSeq(c.families, ",") {
+		out = append(out, map[string]string{"ipv4": ipv4, "ipv6": ipv6}[f])
+	}
+	return out
+}
+
+// PodCIDRs are the ranges of its pods.
+func (c *Cluster) PodCIDRs() []string { return c.OfFamilies("10.244.0.0/16", "fd00:244::/56") }
+
+// IsPodAddress says that an address is in them.
+func (c *Cluster) IsPodAddress(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && slices.ContainsFunc(c.PodCIDRs(), func(p string) bool { return netip.MustParsePrefix(p).Contains(a) })
 }
 
 // Up builds what is missing and brings a cluster up until all first nodes are
@@ -80,7 +106,7 @@ func Up(ctx context.Context, out io.Writer, o Options) (_ *Cluster, err error) {
 	if err := c.startWatcher(); err != nil {
 		return c, err
 	}
-	c.flavour = o.Flavour
+	c.flavour, c.families = o.Flavour, cmp.Or(o.Families, "ipv4")
 	build := exec.CommandContext(ctx, filepath.Join(root, "test", "kube", "build.sh"), c.Dir)
 	build.Env, build.Stderr = c.env(), out
 	bin, err := build.Output()
@@ -125,6 +151,11 @@ func Attach(dir string) (*Cluster, error) {
 	if _, err := fmt.Sscan(string(kept), &c.bin, &c.port); err != nil {
 		return nil, fmt.Errorf("kept cluster: %w", err)
 	}
+	families, err := os.ReadFile(filepath.Join(dir, "families"))
+	if err != nil {
+		return nil, fmt.Errorf("kept cluster: %w", err)
+	}
+	c.families = strings.TrimSpace(string(families))
 	_, _ = fmt.Sscan(string(kept), &c.bin, &c.port, &c.flavour, &c.edge) // the last two only with a flavour
 	return c, c.connect()
 }
@@ -162,7 +193,7 @@ func (c *Cluster) startWatcher() error {
 }
 
 func (c *Cluster) env() []string {
-	return append(os.Environ(), "RUN="+c.Dir, "BIN="+c.bin, "FLAVOUR="+c.flavour, "EDGEBIN="+c.edge, "LOCAL_PORT="+c.port, "LOGS="+c.Logs)
+	return append(os.Environ(), "RUN="+c.Dir, "BIN="+c.bin, "FLAVOUR="+c.flavour, "FAMILIES="+c.families, "EDGEBIN="+c.edge, "LOCAL_PORT="+c.port, "LOGS="+c.Logs)
 }
 
 // script runs one of the scripts.

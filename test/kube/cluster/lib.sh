@@ -7,19 +7,29 @@
 #         (/etc, /opt, /var, /usr/libexec, /usr/local, /run).
 #   BIN   directory of the Kubernetes programs
 #   FLAVOUR   kubeedge: edges run edgecore, and the cloud node cloudcore; openyurt: edges run YurtHub beside kubelet
+#   FAMILIES  ipv4; or ipv4,ipv6 or ipv6,ipv4: pods and Services have both, the first of a Service is the first one (kept in RUN/families)
 #   REQUIRE_AUTH   true: KubeEdge's requireAuthorization, on both sides
 #   EDGEBIN   directory of the flavour's programs
 #
 # The cluster's name is RUN's last part; namespaces are called NAME-…, cgroups NAME.
 set -euo pipefail
 SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-: "${RUN:?}" "${BIN:=}" "${FLAVOUR:=}" "${EDGEBIN:=}" "${REQUIRE_AUTH:=false}"
+: "${RUN:?}" "${FAMILIES:=$(cat "$RUN/families" 2>/dev/null || echo ipv4)}" "${BIN:=}" "${FLAVOUR:=}" "${EDGEBIN:=}" "${REQUIRE_AUTH:=false}"
 TAG=${RUN##*/} PKI=$RUN/pki IMAGES=$RUN/images CNIBIN=$RUN/cnibin
 IMG=e2e.test # a registry that never resolves: images are imported
 
 # WAN: public addresses as far as libp2p is concerned. Every site has the same LAN.
 WAN_NET=5.5.5 CLOUD_IP=5.5.5.10 RELAY_IP=5.5.5.20 API_PORT=6443 LAN_NET=192.168.1
-CLUSTER_CIDR=10.244.0.0/16 SERVICE_CIDR=10.96.0.0/12 API_SVC_IP=10.96.0.1 DNS_IP=10.96.0.10 EDGE_DNS_IP=10.96.0.11
+families() { # IPV4 IPV6: what the cluster has of them, in its order
+  case $FAMILIES in ipv4) echo "$1" ;; ipv4,ipv6) echo "$1,$2" ;; ipv6,ipv4) echo "$2,$1" ;; *) return 1 ;; esac
+}
+CLUSTER_CIDR=$(families 10.244.0.0/16 fd00:244::/56) || { echo "FAMILIES=$FAMILIES: neither ipv4 nor ipv4,ipv6 nor ipv6,ipv4" >&2; exit 2; }
+SERVICE_CIDR=$(families 10.96.0.0/12 fd00:96::/112) API_SVC_IP=$(families 10.96.0.1 fd00:96::1)
+DNS_IP=$(families 10.96.0.10 fd00:96::a) EDGE_DNS_IP=10.96.0.11
+# The Service of the API server has an endpoint of the first family: IPv6 is in the pod network alone, where the cloud node, as the
+# first to register, has the first block.
+API_ENDPOINT=$CLOUD_IP
+[ "$FAMILIES" != ipv6,ipv4 ] || API_ENDPOINT=fd00:244::1
 REGISTRY=$RELAY_IP:5000 # of TestRelease, in the relay's namespace
 SITES="a:101 b:102"                                 # site : last octet of its router's WAN address
 ALL_NODES="cloud edge-a1 edge-a2 edge-b1 edge-b2"   # all that can be; edge-a2 joins later

@@ -92,7 +92,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: "$PKI/ca.crt"}}
 authorization: {mode: Webhook}
 clusterDomain: cluster.local
-clusterDNS: [$dns]
+clusterDNS: ["${dns//,/\",\"}"]
 resolvConf: /etc/resolv.conf
 staticPodPath: /etc/kubernetes/manifests
 failSwapOn: false
@@ -181,7 +181,7 @@ if [ "$N" = cloud ]; then
   supervise etcd etcd --data-dir /var/lib/etcd --listen-client-urls "http://127.0.0.1:2379,http://$CLOUD_IP:2379" \
     --advertise-client-urls http://127.0.0.1:2379 --unsafe-no-fsync --log-level warn &
   supervise kube-apiserver kube-apiserver \
-    --etcd-servers http://127.0.0.1:2379 --advertise-address $CLOUD_IP --secure-port $API_PORT \
+    --etcd-servers http://127.0.0.1:2379 --advertise-address $API_ENDPOINT --secure-port $API_PORT \
     --service-cluster-ip-range $SERVICE_CIDR --allow-privileged=true \
     --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
     --client-ca-file "$PKI/ca.crt" --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" \

@@ -28,7 +28,7 @@ key ca.key
 q req -x509 -new -key ca.key -subj /CN=e2e-ca -days 30 -addext keyUsage=critical,keyCertSign,cRLSign,digitalSignature -out ca.crt
 q genrsa -out sa.key 2048
 q rsa -in sa.key -pubout -out sa.pub
-cert apiserver /CN=kube-apiserver serverAuth "IP:$CLOUD_IP,IP:127.0.0.1,IP:$API_SVC_IP,IP:$RELAY_IP,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
+cert apiserver /CN=kube-apiserver serverAuth "IP:$CLOUD_IP,IP:127.0.0.1,IP:${API_SVC_IP//,/,IP:},IP:$API_ENDPOINT,IP:$RELAY_IP,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
 cert apiserver-kubelet-client /O=system:masters/CN=apiserver-kubelet-client clientAuth
 cert front-proxy /CN=front-proxy-client clientAuth # the API server's, towards aggregated APIs
 cert admin /O=system:masters/CN=admin clientAuth

@@ -3,6 +3,7 @@
 //	judge.go         the report against the specs that must run, and those that may fail
 //	conformance.txt  the specs of [sig-network] with [Conformance], Kubernetes v1.35
 //	policies.txt     the specs of NetworkPolicies (Netpol), but those of SCTP, which needs a module of the kernel
+//	dualstack.txt    the specs of clusters with two families, but slow ones and those of SCTP
 //	expected.txt     specs that fail, each with its reason
 //	build.sh         builds the suite and its images
 //	binaries/        the suite's module
