@@ -89,10 +89,6 @@ func (m *machine) install(plugins string) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	own, err := os.ReadFile(m.plugin)
-	if err != nil {
-		m.t.Fatal(err)
-	}
 	// As the agent writes it: containerd 1.6 takes 1.0.0; from 2 on it takes
 	// 1.1.0 and calls STATUS and GC.
 	m.cniVersion = "1.0.0"
@@ -101,8 +97,7 @@ func (m *machine) install(plugins string) {
 	}
 	conf := map[string]any{"cniVersion": "1.0.0"}
 	for path, content := range map[string][]byte{
-		filepath.Join(plugins, "edgemesh-cni"): own,
-		m.path("pause.tar"):                    image,
+		m.path("pause.tar"): image,
 		m.path("net.d", "10-edgemesh.conflist"): fmt.Appendf(nil, `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"edgemesh","plugins":[%s,
 			{"type":"portmap","capabilities":{"portMappings":true}}]}`, m.netconf(conf)),
 		m.path("config.toml"): fmt.Appendf(nil, `version = 2

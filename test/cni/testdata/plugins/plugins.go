@@ -10,5 +10,7 @@ import (
 	_ "github.com/containernetworking/plugins/plugins/meta/bandwidth"
 	_ "github.com/containernetworking/plugins/plugins/meta/firewall"
 	_ "github.com/containernetworking/plugins/plugins/meta/portmap"
+	_ "github.com/containernetworking/plugins/plugins/meta/sbr"
 	_ "github.com/containernetworking/plugins/plugins/meta/tuning"
+	_ "github.com/containernetworking/plugins/plugins/meta/vrf"
 )
