@@ -136,7 +136,7 @@ func args(name, uid string) string {
 // *types.Error; a plugin that was killed or printed no error, as another.
 func (n *node) call(verb, id, netns, cniArgs string, stdin []byte) ([]byte, error) {
 	var out, errOut bytes.Buffer
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute) // as long as kubelet waits
 	defer cancel()
 	cmd := exec.CommandContext(ctx, n.plugin)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id,

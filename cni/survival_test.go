@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +16,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/vishvananda/netlink"
-
-	"edgemesh/cni/podlink"
 )
 
 var dualStack = []string{"10.244.1.0/24", "fd00:1::/64"}
@@ -393,10 +389,13 @@ func TestRequestedAddress(t *testing.T) {
 	}
 }
 
-// TestManyPodsTogether: a node comes back, and kubelet starts its pods in the same second: each gets an address of its own, and an
-// interface that is up.
+// TestManyPodsTogether: a node comes back, and kubelet starts its pods in the same second. No ADD is refused, and each pod gets addresses of
+// its own, at which it is reached.
 func TestManyPodsTogether(t *testing.T) {
-	const pods = 40
+	pods := 40
+	if os.Getenv("EDGEMESH_E2E") == "full" {
+		pods = 200
+	}
 	n := newNode(t, dualStack...)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -406,9 +405,6 @@ func TestManyPodsTogether(t *testing.T) {
 		wg.Go(func() {
 			name := fmt.Sprintf("web-%d", i)
 			p, err := n.tryAdd(name, nil)
-			for err != nil && strings.Contains(err.Error(), "the runtime tries again") { // on a busy machine some wait for too long
-				p, err = n.tryAdd(name, nil)
-			}
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				return
@@ -428,13 +424,9 @@ func TestManyPodsTogether(t *testing.T) {
 	if len(addrs) != 2*pods || len(n.veths()) != pods {
 		t.Errorf("%d addresses, %d interfaces of %d pods", len(addrs), len(n.veths()), pods)
 	}
-	n.onHost(func() error {
-		links, err := podlink.Dump(netlink.LinkList)
-		for _, l := range links {
-			if l.Type() == "veth" && l.Attrs().Flags&net.FlagUp == 0 {
-				t.Errorf("%s is down", l.Attrs().Name)
-			}
+	for a, name := range addrs {
+		if err := answers(n.netns, a); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
-		return err
-	})
+	}
 }

@@ -133,8 +133,9 @@ func mountPoint(dir, parent string) bool {
 }
 
 // lockWait bounds the wait for the lock. A holder makes a few writes and removes at most
-// an interface; the lock of a killed holder is released.
-const lockWait = 20 * time.Second
+// an interface; the lock of a killed holder is released. When a node comes back, each of its pods waits for those before it, 200 of
+// them for half a minute on a small machine; kubelet waits 4 minutes (twice its runtimeRequestTimeout) for a sandbox.
+const lockWait = time.Minute
 
 // lockDir takes the exclusive flock of the directory itself, so that there is no lock
 // file among the records.
