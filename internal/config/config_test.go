@@ -12,8 +12,10 @@ import (
 	"testing"
 
 	ma "github.com/multiformats/go-multiaddr"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/cni/conf"
+	"edgemesh/internal/disktest"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -293,6 +295,12 @@ func TestResolveListen(t *testing.T) {
 	torn := Config{StateDir: dir}
 	if err := torn.ResolveListen(); err != nil || len(torn.Listen) == 0 {
 		t.Errorf("torn port file: %v, %v", torn.Listen, err)
+	}
+	// On a full disk a port for this start, and the reason why it is not kept.
+	full := Config{StateDir: t.TempDir()}
+	disktest.Fill(t, full.StateDir)
+	if err := full.ResolveListen(); !errors.Is(err, unix.ENOSPC) || len(full.Listen) == 0 {
+		t.Errorf("full disk: %v, %v", full.Listen, err)
 	}
 }
 

@@ -38,17 +38,17 @@ var ErrPort = errors.New("no listen port")
 // ResolveListen fills an empty Listen: one port, the same for TCP and QUIC over
 // IPv4 and IPv6, chosen at random once and stored in StateDir (which must exist).
 // Nodes behind one NAT must not share a port: the NAT would remap the second one, but
-// only towards the relay, and look symmetric. The error wraps ErrPort.
+// only towards the relay, and look symmetric. The error wraps ErrPort; Listen is filled all the same where the port was not
+// stored.
 func (c *Config) ResolveListen() error {
 	if len(c.Listen) > 0 {
 		return nil
 	}
 	port, err := stablePort(filepath.Join(c.StateDir, PortFile))
-	if err != nil {
-		return err
+	if port != 0 {
+		c.Listen = AllAddresses(port)
 	}
-	c.Listen = AllAddresses(port)
-	return nil
+	return err
 }
 
 // AnyListen is what ResolveListen fills in, on a port that is free now and not stored.
@@ -83,6 +83,7 @@ func ipv6() bool {
 	return true
 }
 
+// stablePort returns a port beside the error where it cannot be stored.
 func stablePort(path string) (int, error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
@@ -98,7 +99,7 @@ func stablePort(path string) (int, error) {
 		return 0, err
 	}
 	if err := durable.WriteFile(path, []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
-		return 0, fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
+		return port, fmt.Errorf("%w: store the chosen one: %w", ErrPort, err)
 	}
 	return port, nil
 }
