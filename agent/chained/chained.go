@@ -1,6 +1,7 @@
 // Package chained calls again those plugins behind ours whose rules another program has removed from the host's firewall: portmap's,
 // without which hostPorts lead nowhere after a reload of the firewall. It works in the node's network namespace, with what the runtime
-// has cached of each ADD, and needs neither the runtime nor the pods' namespaces.
+// has cached of each ADD, and needs neither the runtime nor the pods' namespaces: none of these plugins enters one. So it works in a
+// container, too, where plugins find other iptables than on the host, and a /proc/sys that is read-only.
 package chained
 
 import (
@@ -8,12 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"edgemesh/cni/ipam"
 )
@@ -30,6 +35,8 @@ type Network struct {
 	BinDir   string                        // where the plugins are
 	CacheDir string                        // where the runtime caches results (libcni.CacheDir)
 	Living   func() ([]ipam.Living, error) // the attachments that there are: a runtime may leave results behind
+	// Programs are directories with the iptables that plugins may have used, those that they are to use first; nil: those of PATH.
+	Programs []string
 }
 
 // multusDir, below the runtime's cache, is that of Multus for the networks that it delegates to (its key cniDir).
@@ -93,7 +100,9 @@ func (n Network) Forget(ctx context.Context, again []Again) (left []Again, err e
 		}
 		var failed error
 		for _, conf := range slices.Backward(x.called) {
-			failed = errors.Join(failed, n.call(ctx, "DEL", x.at, conf))
+			for _, programs := range n.programs() {
+				failed = errors.Join(failed, n.call(ctx, programs, "DEL", x.at, conf))
+			}
 		}
 		if failed != nil {
 			left, err = append(left, x), errors.Join(err, fmt.Errorf("%s: %w", x.Pod, failed))
@@ -138,33 +147,86 @@ func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.N
 		if err != nil {
 			return called, err
 		}
-		if n.call(ctx, "CHECK", a, conf) == nil {
+		if n.holds(ctx, a, conf) {
 			continue
 		}
 		if living, err := n.Living(); err != nil || !lives(living, a) { // it may have gone since, and its rules with it
 			return called, err
 		}
 		called = append(called, conf)
-		if err := n.call(ctx, "ADD", a, conf); err != nil {
+		if err := n.add(ctx, a, p, conf, values, result); err != nil {
 			return called, fmt.Errorf("%s: %w", p.Network.Type, err)
 		}
 	}
 	return called, nil
 }
 
-// call calls one plugin.
-func (n Network) call(ctx context.Context, command string, a *libcni.NetworkAttachment, conf *libcni.PluginConfig) error {
+// programs has at least one element.
+func (n Network) programs() []string {
+	if len(n.Programs) == 0 {
+		return []string{""}
+	}
+	return n.Programs
+}
+
+// holds reports whether a plugin finds its rules, with whichever programs.
+func (n Network) holds(ctx context.Context, a *libcni.NetworkAttachment, conf *libcni.PluginConfig) bool {
+	return slices.ContainsFunc(n.programs(), func(programs string) bool { return n.call(ctx, programs, "CHECK", a, conf) == nil })
+}
+
+// add calls a plugin's ADD. Where /proc/sys is read-only, portmap ends at route_localnet, which is still set: IPv4's rules are back
+// then, and IPv6's come with a call that knows no IPv4 address.
+func (n Network) add(ctx context.Context, a *libcni.NetworkAttachment, p, conf *libcni.PluginConfig, values map[string]any, result types.Result) error {
+	programs := n.programs()[0]
+	failed := n.call(ctx, programs, "ADD", a, conf)
+	if failed == nil {
+		return nil
+	}
+	rest, err := onlyIPv6(result)
+	if err != nil {
+		return failed
+	}
+	values = maps.Clone(values)
+	values["prevResult"] = rest
+	if rest, err := libcni.InjectConf(p, values); err != nil || n.call(ctx, programs, "ADD", a, rest) != nil || n.call(ctx, programs, "CHECK", a, conf) != nil {
+		return failed
+	}
+	return nil
+}
+
+// onlyIPv6 is a result without its IPv4 addresses.
+func onlyIPv6(r types.Result) (types.Result, error) {
+	out, err := current.NewResultFromResult(r)
+	if err != nil {
+		return nil, err
+	}
+	rest := *out
+	rest.IPs = slices.DeleteFunc(slices.Clone(out.IPs), func(ip *current.IPConfig) bool { return ip.Address.IP.To4() != nil })
+	return rest.GetAsVersion(r.Version())
+}
+
+// call calls one plugin, whose PATH begins with programs.
+func (n Network) call(ctx context.Context, programs, command string, a *libcni.NetworkAttachment, conf *libcni.PluginConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return invoke.ExecPluginWithoutResult(ctx, filepath.Join(n.BinDir, conf.Network.Type), conf.Bytes, unseen{&invoke.Args{
 		Command: command, ContainerID: a.ContainerID, NetNS: cmp.Or(a.NetNS, "/run/netns/"+a.ContainerID), PluginArgs: a.CniArgs, IfName: a.IfName, Path: n.BinDir,
-	}}, nil)
+	}, programs}, nil)
 }
 
-// unseen are the arguments for a pod whose namespace an agent in a container does not see. None of these plugins enters it.
-type unseen struct{ *invoke.Args }
+// unseen are the arguments for a pod whose namespace an agent in a container does not see.
+type unseen struct {
+	*invoke.Args
+	programs string
+}
 
-func (u unseen) AsEnv() []string { return append(u.Args.AsEnv(), "CNI_NETNS_OVERRIDE=1") }
+func (u unseen) AsEnv() []string {
+	env := append(u.Args.AsEnv(), "CNI_NETNS_OVERRIDE=1")
+	if u.programs != "" {
+		env = append(env, "PATH="+u.programs+":"+os.Getenv("PATH"))
+	}
+	return env
+}
 
 // podOf is a pod's NAMESPACE/NAME, or its container.
 func podOf(a *libcni.NetworkAttachment) string {

@@ -36,7 +36,7 @@ func (b *bench) cache(dir, container string) {
 		"kind": "cniCacheV1", "containerId": container, "config": []byte(config), "ifName": "eth0", "networkName": "edgemesh",
 		"cniArgs":        [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", container}},
 		"capabilityArgs": map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": 80, "protocol": "tcp"}}},
-		"result":         map[string]any{"cniVersion": "1.0.0", "ips": []map[string]any{{"address": "10.244.1.2/24"}}},
+		"result":         map[string]any{"cniVersion": "1.0.0", "ips": []map[string]any{{"address": "10.244.1.2/24"}, {"address": "fd00:1::2/64"}}},
 	})
 	results := filepath.Join(b.n.CacheDir, dir, "results")
 	if err == nil {
@@ -124,5 +124,67 @@ func TestNoPlugin(t *testing.T) {
 	}
 	if again := b.restore(); len(again) != 1 || again[0].Pod != "default/a" || again[0].Err == nil {
 		t.Errorf("restored %+v", again)
+	}
+}
+
+// In a container the plugins have the iptables with which the runtime's have made the rules: where they are there, ADD is not called;
+// otherwise it uses what the host uses, and the end of a pod removes both.
+func TestPrograms(t *testing.T) {
+	b := newBench(t)
+	b.cache("", "a")
+	b.lives("a")
+	script := "#!/bin/sh\ncat > /dev/null\necho $CNI_COMMAND $(iptables) >> " + b.calls + "\n[ $CNI_COMMAND != CHECK ] || [ -e " + b.n.BinDir + "/rules-$(iptables) ]\n"
+	write := func(name, text string) {
+		path := filepath.Join(b.n.BinDir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("portmap", script)
+	for _, backend := range []string{"legacy", "nft"} {
+		write(backend+"/iptables", "#!/bin/sh\necho "+backend+"\n")
+		b.n.Programs = append(b.n.Programs, filepath.Join(b.n.BinDir, backend))
+	}
+	again := b.restore()
+	b.called("CHECK legacy", "CHECK nft", "ADD legacy")
+	write("rules-nft", "")
+	if more := b.restore(); len(more) > 0 {
+		t.Errorf("restored %+v", more)
+	}
+	b.called("CHECK legacy", "CHECK nft", "ADD legacy", "CHECK legacy", "CHECK nft")
+	b.lives("")
+	if left, err := b.n.Forget(t.Context(), again); len(left) > 0 || err != nil {
+		t.Error(left, err)
+	}
+	b.called("CHECK legacy", "CHECK nft", "ADD legacy", "CHECK legacy", "CHECK nft", "DEL legacy", "DEL nft")
+}
+
+// Where /proc/sys is read-only portmap's ADD ends behind IPv4's rules: the pod is whole if IPv6's are made, too, and named if not.
+func TestADDEndsBehindIPv4(t *testing.T) {
+	for _, ip6tables := range []bool{true, false} {
+		b := newBench(t)
+		b.cache("", "a")
+		b.lives("a")
+		portmap := `#!/bin/sh
+in=$(cat)
+echo $CNI_COMMAND >> ` + b.calls + `
+cd ` + b.n.BinDir + `
+case $CNI_COMMAND in
+CHECK) [ -e v4 ] && [ -e v6 ] ;;
+ADD)
+	case $in in *10.244.1.2*) touch v4; exit 1 ;; esac
+	case $in in *fd00:1::2*) ` + map[bool]string{true: "touch v6", false: "exit 1"}[ip6tables] + ` ;; esac ;;
+esac
+`
+		if err := os.WriteFile(filepath.Join(b.n.BinDir, "portmap"), []byte(portmap), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		again := b.restore()
+		if len(again) != 1 || (again[0].Err == nil) != ip6tables {
+			t.Errorf("ip6tables %t: %+v", ip6tables, again)
+		}
 	}
 }

@@ -271,6 +271,9 @@ func (i *Installer) Withdraw() error {
 	return remove(file{i.c.ConfDir, ConflistName}, file{i.c.RuntimeDir, conf.SubnetFile})
 }
 
+// WithdrawSubnet removes RUNTIMEDIR/subnet.json alone: the plugin has no addresses then.
+func (i *Installer) WithdrawSubnet() error { return remove(file{i.c.RuntimeDir, conf.SubnetFile}) }
+
 type file struct{ dir, name string }
 
 func remove(files ...file) error {

@@ -181,7 +181,8 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 }
 
 // attempt runs an agent that has the state directory. The error is a badKeyError or an otherKeyError, wrapped, where it is for want of
-// this node's key, and ErrLANInside, wrapped, where the host would lose its LAN.
+// this node's key, and ErrLANInside, wrapped, where the host would lose its LAN;
+// or host.ErrNoIPv6, wrapped.
 func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Watchdog, w *firstStart, local *localPods) error {
 	local.id = ""
 	key, err := identity.LoadOrCreate(cfg.StateDir)
@@ -235,7 +236,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 		return err
 	}
 	p, _ := d.force.plan()
-	if err := refuseLAN(p.Host); err != nil {
+	if err := errors.Join(refuseLAN(p.Host), host.Holds(p.Host)); err != nil {
 		return err
 	}
 	for _, f := range noted {

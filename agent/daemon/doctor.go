@@ -262,10 +262,13 @@ func (d *doctor) checkOffloads() findings.Finding {
 // checkCNI looks at what the container runtime and the plugin need.
 func (d *doctor) checkCNI() findings.Finding {
 	const remedy = "wait 30 s for the agent to write it again; if it does not, its log says why"
+	_, waits := d.kernel.state()
+	if errors.Is(waits, host.ErrNoIPv6) {
+		return findings.Brokenf("cni", "enable IPv6 on this host, or give the node an IPv4 block, too; the agent checks again every 30 s", "%v", waits)
+	}
 	if _, err := os.Stat(filepath.Join(d.cfg.RuntimeDir, conf.SubnetFile)); err != nil {
 		return findings.Brokenf("cni", remedy, "%v", err)
 	}
-	_, waits := d.kernel.state()
 	if err := d.kernel.serving(nil); err != nil {
 		return findings.Brokenf("cni", "fix the cause; until then the plugin refuses pods, and the Node is marked NetworkUnavailable", "%v", err)
 	}

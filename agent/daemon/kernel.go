@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -30,6 +31,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nodeip"
+	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
@@ -79,6 +81,10 @@ func (k *kernel) apply(ctx context.Context) error {
 	}
 	can, err := k.host.Set(ctx, p.Host)
 	k.canHold(can)
+	if errors.Is(err, host.ErrNoIPv6) { // a finding says so
+		k.setWaits(err)
+		return k.cni.WithdrawSubnet()
+	}
 	if !p.Host.Keep {
 		err = errors.Join(err, k.policies.Apply()) // before any new pod
 	}
@@ -86,8 +92,11 @@ func (k *kernel) apply(ctx context.Context) error {
 		return err // an existing subnet.json stays
 	}
 	subnet := p.Subnet
-	if v4 := mesh.OfVersion(subnet.PodCIDRs, false); can.NoIPv6 != "" && len(v4) > 0 {
-		subnet.PodCIDRs = v4 // the plugin would give pods addresses that lead nowhere
+	if can.NoIPv6 != "" { // the plugin would give pods addresses that lead nowhere
+		if subnet.PodCIDRs = mesh.OfVersion(subnet.PodCIDRs, false); len(subnet.PodCIDRs) == 0 {
+			k.setWaits(fmt.Errorf("%w: %s", host.ErrNoIPv6, can.NoIPv6))
+			return k.cni.WithdrawSubnet()
+		}
 	}
 	err = k.cni.Write(subnet)
 	if errors.Is(err, cniconf.ErrWaits) || errors.Is(err, cniconf.ErrFormer) {
@@ -105,6 +114,7 @@ func (k *kernel) watch(ctx context.Context, wg *sync.WaitGroup) {
 	} else {
 		wg.Go(func() {
 			w.Run(ctx, func() {
+				k.flushed(false) // plugins behind ours need not wait for the repair
 				k.changed.Wake()
 				k.policies.Stand()
 			})
@@ -125,10 +135,10 @@ func (k *kernel) due(ctx context.Context, wait time.Duration, rested time.Time) 
 	return ctx.Err() == nil
 }
 
-// flushed wakes keepHostPorts if other programs have removed rules since the last call, or may have, or some are not back yet.
+// flushed wakes keepHostPorts if other programs have removed rules since the last call, or may have.
 func (k *kernel) flushed(mayHave bool) {
 	n := k.host.Flushed()
-	if before := k.flushes.Swap(n); n != before || mayHave || len(k.hostPorts()) > 0 {
+	if before := k.flushes.Swap(n); n != before || mayHave {
 		k.gone.Wake()
 	}
 }
@@ -169,7 +179,13 @@ func (k *kernel) network() chained.Network {
 	if dir := filepath.Dir(k.pods.DataDir); filepath.Base(dir) == "networks" { // the runtime's cache is beside it
 		cache = filepath.Dir(dir)
 	}
-	return chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), CacheDir: cache, Living: podlink.Host{Store: k.pods.DataDir}.Living}
+	n := chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), CacheDir: cache, Living: podlink.Host{Store: k.pods.DataDir}.Living}
+	if _, err := os.Stat(filepath.Join(resolve.Mounted, "etc")); err == nil { // in a container: the runtime calls them with the host's
+		if n.Programs, err = k.host.Programs(filepath.Join(k.pods.RuntimeDir, "iptables")); err != nil {
+			k.log.Warn("plugins behind ours are called with this container's iptables, which may have another backend than the host's", "err", err)
+		}
+	}
+	return n
 }
 
 // restore has the plugins behind ours make their rules again that another program has removed from the firewall.
@@ -405,8 +421,9 @@ func (r repairer) run(ctx context.Context) {
 			r.log.Error("control socket unavailable: status, ping and doctor cannot reach this agent", "err", err)
 		}
 		r.kernel.repaired(err)
+		known := !look.changed.IsZero()
 		untilLook := look.wait(time.Now(), r.kernel.host.Suspect)
-		r.kernel.flushed(untilLook == 0)
+		r.kernel.flushed(untilLook == 0 || !known && !look.changed.IsZero() || len(r.kernel.hostPorts()) > 0)
 		r.kernel.look(work, untilLook == 0)
 		watchdog.Step(work)
 		if untilLook == 0 {

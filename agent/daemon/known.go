@@ -100,12 +100,20 @@ type localPods struct {
 
 // keep says after how long an attempt to start that failed with err is worth another one, 0 for never. It is where it failed for want of
 // the key, and this node's own pods have their network meanwhile; or for a LAN inside of ranges that were in force before, as after a
-// move: nothing is set then, and the next attempt refuses it again.
+// move: nothing is set then, and the next attempt refuses it again. So it is where a node of IPv6 blocks alone has no IPv6.
 func (l *localPods) keep(ctx context.Context, err error) time.Duration {
 	why := wording.OneLine(err.Error())
 	if _, unknown := l.plan(""); errors.Is(err, ErrLANInside) && unknown == nil {
 		l.says("waiting for other addresses: "+why, findings.Brokenf("addresses", "give the cluster other podCIDRs, or this host's network other addresses; the agent tries again every 5 s",
 			"this node has no pod network: %s", why).About("podCIDRs"))
+		return statusEvery
+	}
+	if errors.Is(err, host.ErrNoIPv6) {
+		if err := installer(l.cfg, l.log).WithdrawSubnet(); err != nil {
+			l.log.Error("the CNI plugin may give pods addresses that lead nowhere", "err", err)
+		}
+		l.says("waiting for IPv6: "+why, findings.Brokenf("ipv6", "enable IPv6 on this host, install ip6tables, or give the node an IPv4 block, too; the agent tries again every 5 s",
+			"this node has no pod network: %s", why))
 		return statusEvery
 	}
 	var other otherKeyError
@@ -164,7 +172,7 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 				wait = retryEvery
 				l.log.Error("could not set kernel state; retrying", "every", wait, "err", err)
 			}
-			k.flushed(false)
+			k.flushed(len(k.hostPorts()) > 0)
 		}
 	})
 	l.stop = func() {
@@ -232,7 +240,10 @@ func (d *daemon) openPorts(n nodeConfig) (err error) {
 	}()
 	chosen := len(n.cfg.Listen) == 0
 	if err = n.cfg.ResolveListen(); err != nil {
-		return err
+		if len(n.cfg.Listen) == 0 {
+			return err
+		}
+		d.degraded("listen", fmt.Sprintf("make room in %s, or set listen", n.cfg.StateDir), "the agent listens on %v until the next start, which chooses another port: %v", n.cfg.Listen[0], err)
 	}
 	d.node, err = openNode(n)
 	if chosen && errors.Is(err, unix.EADDRINUSE) {

@@ -144,8 +144,8 @@ func TestBrokenIP6Tables(t *testing.T) {
 func TestOnlyIPv6BlocksWithoutIPv6(t *testing.T) {
 	enter(t)
 	run(t, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1")
-	if _, err := newHost(t).Set(context.Background(), planOf("fd00:1::/64", "fd00::/16")); !errors.Is(err, plan.ErrNoBlock) {
-		t.Errorf("error is %v, want plan.ErrNoBlock", err)
+	if _, err := newHost(t).Set(context.Background(), planOf("fd00:1::/64", "fd00::/16")); !errors.Is(err, plan.ErrNoIPv6) {
+		t.Errorf("error is %v, want plan.ErrNoIPv6", err)
 	}
 }
 

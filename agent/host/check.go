@@ -29,6 +29,9 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []findings.Finding {
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
 	if err != nil {
+		if f, _ := h.noIPv6(w); errors.Is(err, ErrNoIPv6) {
+			return []findings.Finding{f}
+		}
 		return []findings.Finding{finding("host", findings.Broken, "kernel state was not compared: "+err.Error(), "install what is missing and restart the agent")}
 	}
 	var order []*examined
@@ -131,6 +134,9 @@ func (h *Host) InTheWay(w mesh.Host) []findings.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
+	if f, _ := h.noIPv6(w); errors.Is(err, ErrNoIPv6) {
+		return []findings.Finding{f}
+	}
 	if err != nil {
 		return nil // Set fails, too, and says why
 	}
@@ -140,8 +146,8 @@ func (h *Host) InTheWay(w mesh.Host) []findings.Finding {
 // inTheWay is InTheWay for a caller that holds mu.
 func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 	out := h.checkRouter(w, s)
-	if h.can.NoIPv6 != "" && wantsIPv6(w) {
-		out = append(out, finding("ipv6", findings.Warning, "pods of this node get no IPv6: "+h.can.NoIPv6, "enable IPv6 on this host, install ip6tables, or give the node IPv4 blocks only"))
+	if f, is := h.noIPv6(w); is {
+		out = append(out, f)
 	}
 	if !w.Keep && !sysctl.BridgeFilter() {
 		out = append(out, findings.Warningf("bridge-filter", "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge. Where modprobe does not find it, use a kernel with CONFIG_BRIDGE_NETFILTER",
@@ -158,6 +164,18 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 		out = append(out, finding("lan", findings.Warning, what, "see the cause; packets take other paths or the tunnel meanwhile. To turn these paths off on purpose, set lan.native or lan.vxlan: false"))
 	}
 	return out
+}
+
+// noIPv6 says what becomes of pods that are to have IPv6 where the host has none.
+func (h *Host) noIPv6(w mesh.Host) (f findings.Finding, is bool) {
+	const remedy = "enable IPv6 on this host, install ip6tables, or give the node "
+	switch {
+	case h.can.NoIPv6 == "" || !wantsIPv6(w):
+		return f, false
+	case onlyIPv6(w):
+		return finding("ipv6", findings.Broken, "this node takes no new pods, for its blocks are IPv6 only: "+h.can.NoIPv6, remedy+"an IPv4 block, too"), true
+	}
+	return finding("ipv6", findings.Warning, "pods of this node get no IPv6: "+h.can.NoIPv6, remedy+"IPv4 blocks only"), true
 }
 
 // checkRouter notes what becomes of packets between networks: this host routes them, as it did before the agent, or drops them.

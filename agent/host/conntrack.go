@@ -27,7 +27,7 @@ func Conntrack() []findings.Finding {
 // conntrack judges how many entries of the most there are.
 func conntrack(entries, most uint64) []findings.Finding {
 	const nearly = 95 // percent
-	if most == 0 || entries < most/100*nearly {
+	if most == 0 || 100*entries < most*nearly {
 		return nil
 	}
 	return []findings.Finding{findings.Warningf("conntrack", remedyOf("conntrack"),

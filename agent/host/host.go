@@ -72,7 +72,7 @@ type Host struct {
 	keepers
 	undone  undone
 	others  others
-	flushed atomic.Uint64 // repairs of the host's firewall
+	flushed atomic.Uint64 // as Flushed says
 
 	// mu is held while kernel state is compared and set. Lock order: mu, then Paths', then
 	// that of the memory of sysctls.
@@ -103,8 +103,32 @@ func New(c Config) *Host {
 	}}
 }
 
-// Flushed counts repairs of the host's firewall: where rules of ours are removed, those of others may be.
+// Flushed counts repairs of the host's firewall, for where rules of ours are removed those of others may be, and deleted rules of
+// plugins behind ours, which legacy iptables does not announce.
 func (h *Host) Flushed() uint64 { return h.flushed.Load() }
+
+// Programs makes, in dir, a directory with iptables for each backend that this host uses, that of ours first.
+func (h *Host) Programs(dir string) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fw.Programs(dir)
+}
+
+// ErrNoIPv6 means that all blocks of this node are IPv6, which its host does not have.
+var ErrNoIPv6 = plan.ErrNoIPv6
+
+// Holds fails with ErrNoIPv6 (wrapped) if this host can hold no block of w for want of IPv6. It changes nothing.
+func Holds(w mesh.Host) error {
+	if !onlyIPv6(w) {
+		return nil
+	}
+	w.LAN = mesh.LAN{}
+	can, err := New(Config{Log: slog.New(slog.DiscardHandler)}).look(w)
+	if err != nil || can.NoIPv6 == "" {
+		return nil // Set says what is wrong
+	}
+	return fmt.Errorf("%w: %s", ErrNoIPv6, can.NoIPv6)
+}
 
 // Usable fails with iptables.ErrNoIPTables (wrapped) if this host has no iptables that works. It
 // changes nothing.
@@ -118,7 +142,7 @@ func Present() (bool, error) { return rtnetlink.Present() }
 // what drops comes before what forwards. What this host cannot hold is left out, and
 // returned with the reasons. Set fails with rtnetlink.ErrNoTUN (wrapped), the
 // rest being set, while the TUN does not exist; with iptables.ErrNoIPTables,
-// rtnetlink.ErrNameTaken or ErrTableTaken, nft.ErrTaken or plan.ErrNoBlock; or with the
+// rtnetlink.ErrNameTaken or ErrTableTaken, nft.ErrTaken, plan.ErrNoBlock or ErrNoIPv6; or with the
 // kernel's error. After an error call it again.
 func (h *Host) Set(ctx context.Context, w mesh.Host) (Capabilities, error) {
 	_, can, err := h.set(ctx, w)
@@ -305,7 +329,7 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 
 // look returns what this host can hold of w.
 func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
-	can.Uncounted = h.tables.Uncounted()
+	can.Uncounted, can.Realms = h.tables.Uncounted(), rtnetlink.Realms()
 	if can.NoIPv6, can.AbsentIPv6, err = sysctl.IPv6(); err != nil {
 		return can, err
 	}
@@ -328,6 +352,11 @@ func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
 		can.NoVXLAN, err = rtnetlink.MissingVXLAN(w.LAN)
 	}
 	return can, err
+}
+
+// onlyIPv6 reports whether another plugin does not have the pods, and none of their blocks is IPv4.
+func onlyIPv6(w mesh.Host) bool {
+	return !w.Keep && wantsIPv6(w) && len(mesh.OfVersion(w.Blocks, false)) == 0
 }
 
 func wantsIPv6(w mesh.Host) bool {

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"edgemesh/agent/findings"
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
+	"edgemesh/test/sniff"
 )
 
 // wgQuickUp is what wg-quick (wireguard-tools 1.0.20210914, function add_default) does for a tunnel that takes all traffic, in
@@ -28,9 +30,17 @@ ip -4 rule delete table main suppress_prefixlength 0`
 // vpn prepares the interface and the table of a VPN that takes all traffic.
 const vpn = `
 ip link add wg0 type bridge
-ip addr add 10.9.9.2/32 dev wg0
-ip link set wg0 up
+ip addr add 10.9.9.2/32 dev wg0` + sends + `
 ip -4 route add 0.0.0.0/0 dev wg0 table 51820`
+
+// sends sets the bridge wg0 up, with a port and without address resolution: what is routed there leaves, and is seen.
+const sends = `
+ip link add wg0p type veth peer name wg0q
+ip link set wg0p master wg0
+ip link set wg0 arp off
+ip link set wg0p up
+ip link set wg0q up
+ip link set wg0 up`
 
 // routed fails unless the kernel sends a packet to the given interface.
 func routed(query, dev string) error {
@@ -39,6 +49,47 @@ func routed(query, dev string) error {
 		return fmt.Errorf("%s: %s, want %s (%w)", query, out, dev, err)
 	}
 	return nil
+}
+
+// sniff watches all interfaces of the node, from now on. left lists, once more packets have had their time, what has left in clear since
+// the call before.
+func (l *lab) sniff() (left func() []sniff.Frame) {
+	l.t.Helper()
+	s, err := sniff.Start(dual().ClusterCIDRs, func(link string) bool { return link == "vethA" || link == "vethB" })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { s.Close() })
+	known := 0
+	return func() []sniff.Frame {
+		l.t.Helper()
+		time.Sleep(50 * time.Millisecond)
+		seen, err := s.Seen()
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		defer func() { known = len(seen) }()
+		return seen[known:]
+	}
+}
+
+// talk has a pod send to far pods of both IP versions, all the time, until the function returned is called.
+func (l *lab) talk() (end func()) {
+	l.t.Helper()
+	a, b := l.listen(l.podA, podA4, 0), l.listen(l.podA, podA6, 0)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(time.Millisecond):
+				_, _ = send(a, "talk", far4, serverPort), send(b, "talk", far6, serverPort) // dropped ones may fail
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
 }
 
 // beside checks a host with a VPN: pods take the tunnel, the LAN is reachable, all else takes the VPN, and so do the agent's
@@ -71,8 +122,10 @@ func TestBesideVPN(t *testing.T) {
 				prepare += wgQuickUp
 			}
 			l := newLab(t, prepare)
+			left := l.sniff()
 			_, end := listenTo(t, l.host)
 			defer end()
+			quiet := l.talk()
 			for range 3 {
 				if !first {
 					l.beside(without)
@@ -89,6 +142,10 @@ func TestBesideVPN(t *testing.T) {
 					break
 				}
 			}
+			quiet()
+			if frames := left(); len(frames) > 0 {
+				t.Errorf("left in clear: %v", frames)
+			}
 			fair.Eventually(t, deadline, "ours are before main again", func() error {
 				if rules := run(t, "ip rule"); !strings.Contains(rules, "32765:	not") {
 					return errors.New(rules)
@@ -103,20 +160,27 @@ func TestBesideVPN(t *testing.T) {
 // TestTwoProviders: what the agent's own sockets send from the second provider's address leaves there, as every other program's
 // packets do.
 func TestTwoProviders(t *testing.T) {
-	l := newLab(t, "ip link add up1 type bridge\nip addr add 203.0.113.40/24 dev up1\nip link set up1 up\nip route add default via 203.0.113.1 dev up1 table 102")
+	l := newLab(t, "ip link add up1 type bridge\nip addr add 203.0.113.40/24 dev up1"+strings.ReplaceAll(sends, "wg0", "up1")+"\nip route add default via 203.0.113.1 dev up1 table 102")
+	left := l.sniff()
 	_, end := listenTo(t, l.host)
 	defer end()
+	quiet := l.talk()
 	run(t, "ip rule add pref 32760 from 203.0.113.40 lookup 102")
 	l.beside(map[string]string{
 		"198.51.100.9 from 203.0.113.40 mark 0xed0000": "up1", "198.51.100.9 mark 0xed0000": "up0", "198.51.100.9 from 203.0.113.40": "up1",
 		far4: TUNName, far4 + " from 203.0.113.40": TUNName,
 	})
+	quiet()
+	if frames := left(); len(frames) > 0 {
+		t.Errorf("left in clear: %v", frames)
+	}
 }
 
 // TestRuleBeforeOursOnPurpose: a program that chooses priorities before ours is answered three times an hour; then the finding
 // names its rule. Before priority 1 there is no place.
 func TestRuleBeforeOursOnPurpose(t *testing.T) {
 	l := newLab(t, "ip route add default via "+lanHost4+" table 1")
+	left := l.sniff()
 	_, end := listenTo(t, l.host)
 	defer end()
 	way := func() (text string) {
@@ -127,6 +191,7 @@ func TestRuleBeforeOursOnPurpose(t *testing.T) {
 		}
 		return text
 	}
+	quiet := l.talk()
 	for _, priority := range []int{2001, 1001, 20} {
 		run(t, fmt.Sprintf("ip rule add pref %d from all lookup 1", priority))
 		l.beside(map[string]string{far4: TUNName, far4 + " from " + podA4 + " iif " + BridgeName: TUNName})
@@ -145,6 +210,10 @@ func TestRuleBeforeOursOnPurpose(t *testing.T) {
 	if s := way(); !strings.Contains(s, "rule 2: to 10.244.0.0/16 lookup 1") {
 		t.Errorf("the finding is %q", s)
 	}
+	quiet()
+	if frames := left(); len(frames) > 0 {
+		t.Errorf("left in clear: %v", frames)
+	}
 }
 
 // marks is what mwan3 does with packets of its first provider, in place of its rule 2001 before every place of ours.
@@ -159,6 +228,7 @@ ip %[3]s rule %[4]s pref 1 fwmark 0x100/0x3f00 lookup 1`
 func TestMarksOfOthers(t *testing.T) {
 	l := newLab(t, "ip route add default via "+lanHost4+" table 1\nip -6 route add default via "+lanHost6+" table 1")
 	l.in(l.lan, func() { run(t, "ip addr add 192.168.1.51/24 dev lan0\nip addr add 2001:db8:1::51/64 dev lan0 nodad") })
+	left := l.sniff()
 	_, end := listenTo(t, l.host)
 	defer end()
 	for name, v := range versions("nft") {
@@ -178,6 +248,7 @@ func TestMarksOfOthers(t *testing.T) {
 			return nil
 		})
 		before := l.lanSaw()
+		left() // over the native path, before
 		send(pod, "marked", v.far, serverPort)
 		l.fromTUN("marked")
 		run(t, strings.Replace(off, "pref 1 ", "pref 2001 ", 1))
@@ -193,8 +264,8 @@ func TestMarksOfOthers(t *testing.T) {
 		hop := mesh.Hop{Kind: mesh.Native, Link: "up0", Via: netip.MustParseAddr(via)}
 		mustSetPaths(t, l.host, mesh.Paths{Routes: []mesh.PathRoute{{Block: netip.MustParsePrefix(block), Hop: hop}}})
 		l.droppedByGuard(chain, func() { send(pod, "marked, beside a native path", v.far, serverPort) })
-		if after := l.lanSaw(); after != before {
-			t.Errorf("left in clear:\n%s\nbefore:\n%s", after, before)
+		if after, frames := l.lanSaw(), left(); after != before || len(frames) > 0 {
+			t.Errorf("left in clear: %v\n%s\nbefore:\n%s", frames, after, before)
 		}
 		run(t, off)
 		send(pod, "native", v.far, serverPort)
@@ -213,6 +284,38 @@ func TestMarksOfOthers(t *testing.T) {
 	}
 }
 
+// TestOtherHopsOverIPv6: beside a native path of IPv4 over an IPv6 next hop, which the kernel does not show to the firewall, packets that a
+// foreign route sends over the same interface are dropped: to another IPv6 next hop, an IPv4 one, and without any.
+func TestOtherHopsOverIPv6(t *testing.T) {
+	l := newLab(t, "")
+	if !rtnetlink.Realms() {
+		t.Skip("NOT RUN: this kernel has no realms (CONFIG_IP_ROUTE_CLASSID)")
+	}
+	l.in(l.lan, func() { run(t, "ip addr add 2001:db8:1::51/64 dev lan0 nodad") })
+	hop := mesh.Hop{Kind: mesh.Native, Link: "up0", Via: netip.MustParseAddr("2001:db8:1::51")}
+	mustSetPaths(t, l.host, mesh.Paths{Routes: []mesh.PathRoute{{Block: netip.MustParsePrefix("10.244.2.0/24"), Hop: hop}}})
+	pod := l.listen(l.podA, podA4, 0)
+	before := l.lanSaw()
+	fair.Eventually(t, deadline, "the native path carries packets", func() error {
+		send(pod, "native", far4, serverPort)
+		if l.lanSaw() == before {
+			return errors.New("none")
+		}
+		return nil
+	})
+	wantUnchanged(t, l.host, dual())
+	run(t, fmt.Sprintf(marks, "iptables-nft", "A", "-4", "add"))
+	for _, route := range []string{"default via inet6 2001:db8:1::50 dev up0", "default dev up0 scope link", "default via " + lanHost4} {
+		run(t, "ip -4 route replace "+route+" table 1\nip neigh replace "+far4+" lladdr 02:00:00:00:00:09 dev up0")
+		time.Sleep(50 * time.Millisecond) // what was on its way
+		left := l.sniff()
+		l.droppedByGuard("outside4", func() { send(pod, "marked", far4, serverPort) })
+		if frames := left(); len(frames) > 0 {
+			t.Errorf("by %s: left in clear: %v", route, frames)
+		}
+	}
+}
+
 // TestNothingLeavesInClear without nf_tables, and what doctor finds where no pod has sent anything.
 func TestNothingLeavesInClear(t *testing.T) {
 	prepare := "ip route add default via " + lanHost4 + " table 1\nip rule add pref 1 fwmark 0x100/0x3f00 lookup 1\niptables-nft -t mangle -A PREROUTING -j MARK --set-xmark 0x100/0x3f00"
@@ -223,10 +326,10 @@ func TestNothingLeavesInClear(t *testing.T) {
 	l.host.refused = "no nf_tables, as far as this test is concerned"
 	w := dual()
 	mustSet(t, l.host, w)
-	before, pod := l.lanSaw(), l.listen(l.podA, podA4, 0)
+	before, pod, left := l.lanSaw(), l.listen(l.podA, podA4, 0), l.sniff()
 	l.dropped("iptables-"+backendsOf(t, "iptables")[0]+"-save", "EDGEMESH-OUTSIDE", func() { send(pod, "marked", far4, serverPort) })
-	if after := l.lanSaw(); after != before {
-		t.Errorf("left in clear:\n%s\nbefore:\n%s", after, before)
+	if after, frames := l.lanSaw(), left(); after != before || len(frames) > 0 {
+		t.Errorf("left in clear: %v\n%s\nbefore:\n%s", frames, after, before)
 	}
 	wantUnchanged(t, l.host, w)
 	// A peer on the LAN that has an address of the ranges is found, and answered when it solicits.

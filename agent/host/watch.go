@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -36,7 +37,11 @@ const (
 const (
 	nftGroup      = 7
 	newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+	ruleDeleted   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE
 )
+
+// behind are the chains that lead to those of the reference plugins portmap and firewall. Their DEL deletes rules there, too.
+var behind = []string{"CNI-HOSTPORT-DNAT", "CNI-FORWARD"} //nolint:gochecknoglobals // a constant
 
 // What is read of the kernel's announcements of sysctls (linux/netconf.h).
 const (
@@ -175,7 +180,12 @@ func (w *Watcher) Run(ctx context.Context, changed func()) {
 	})
 	if w.nft != nil {
 		wg.Go(func() {
-			listen(ctx, w.nft, func(m syscall.NetlinkMessage) bool { return m.Header.Type == newGeneration }, call)
+			listen(ctx, w.nft, func(m syscall.NetlinkMessage) bool {
+				if deletedBehind(m) {
+					w.host.flushed.Add(1)
+				}
+				return m.Header.Type == newGeneration
+			}, call)
 		})
 	}
 	wg.Go(func() {
@@ -285,6 +295,12 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		return index == netconfAll || w.ours[index] || outer
 	}
 	return false
+}
+
+// deletedBehind reports whether a message says that a rule of a plugin behind ours was deleted.
+func deletedBehind(m syscall.NetlinkMessage) bool {
+	return m.Header.Type == ruleDeleted && len(m.Data) >= nl.SizeofNfgenmsg &&
+		slices.Contains(behind, strings.TrimRight(string(attribute(m.Data[nl.SizeofNfgenmsg:], unix.NFTA_RULE_CHAIN)), "\x00"))
 }
 
 // attribute returns the value of one attribute, nil when there is none.

@@ -154,3 +154,39 @@ func quiet(heard <-chan struct{}) int {
 		}
 	}
 }
+
+// TestRulesBehindOurs: rules of chained plugins that another program deletes count as flushed, with all others or alone; those of others
+// do not.
+func TestRulesBehindOurs(t *testing.T) {
+	enter(t)
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+		run(t, program+" -t nat -N CNI-HOSTPORT-DNAT\n"+program+" -t nat -N OTHER")
+	}
+	heard, end := listenTo(t, h)
+	defer end()
+	for _, c := range []struct {
+		damage string
+		counts bool
+	}{
+		{"iptables-nft -t nat -F OTHER", false}, {"iptables-nft -t nat -F CNI-HOSTPORT-DNAT", true}, {"iptables-nft -t nat -F", true},
+		{"iptables-nft -t nat -D CNI-HOSTPORT-DNAT 1", true}, {"ip6tables-nft -t nat -F", true}, {"nft flush ruleset", true},
+	} {
+		for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+			for _, chain := range []string{"CNI-HOSTPORT-DNAT", "OTHER"} {
+				run(t, program+" -t nat -A "+chain+" -p tcp --dport 80 -j RETURN")
+			}
+		}
+		quiet(heard)
+		before := h.Flushed()
+		run(t, c.damage)
+		wantHeard(t, heard, c.damage)
+		quiet(heard)
+		if is := h.Flushed() != before; is != c.counts {
+			t.Errorf("`%s` counts: %t", c.damage, is)
+		}
+		mustSet(t, h, dual())
+	}
+}

@@ -111,6 +111,47 @@ func (find Find) modes(v6 bool) []*backend {
 	return out
 }
 
+// Programs makes, in dir, a directory for each backend that this host has rules of, with that backend's iptables and ip6tables, and returns
+// them, that of ours first: what begins its PATH with one uses that backend under the usual names.
+func (fw *Firewall) Programs(dir string) (out []string, err error) {
+	if _, err := fw.Open(); err != nil {
+		return nil, err
+	}
+	all := fw.find.modes(false)
+	slices.SortStableFunc(all, func(a, b *backend) int { return fw.rank(a) - fw.rank(b) })
+	for _, b := range all {
+		if fw.rank(b) > 0 && b.mode == modeLegacy && !legacyInUse(false) && !legacyInUse(true) { // looking would make tables
+			continue
+		}
+		at := filepath.Join(dir, b.mode)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return nil, fmt.Errorf("programs of the backend %s: %w", b.mode, err)
+		}
+		for name, to := range map[string]*backend{"iptables": b, "ip6tables": fw.find.mode(true, b.mode)} {
+			link := filepath.Join(at, name)
+			if to == nil {
+				continue
+			}
+			if now, err := os.Readlink(link); err == nil && now == to.path {
+				continue
+			}
+			if err := errors.Join(os.RemoveAll(link), os.Symlink(to.path, link)); err != nil {
+				return nil, fmt.Errorf("programs of the backend %s: %w", b.mode, err)
+			}
+		}
+		out = append(out, at)
+	}
+	return out, nil
+}
+
+// rank is 0 for the backend of our chains.
+func (fw *Firewall) rank(b *backend) int {
+	if b.mode == fw.v4.mode {
+		return 0
+	}
+	return 1
+}
+
 // Find returns a program's path, "" if there is none.
 type Find func(name string) string
 

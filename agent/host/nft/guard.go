@@ -122,7 +122,8 @@ import (
 //		oifname { edgemesh*, lo } accept
 //		ip6 hoplimit 255 icmpv6 type { 135, 136 } accept          neighbour discovery
 //		oif . (ip daddr & MASK) . rt nexthop @hops4-24 accept
-//		oif . (ip daddr & MASK) . (rt nexthop & MASK) @hops4-24 accept   an IPv6 next hop, which the kernel does not show here
+//		rt classid & 0xffff == 0xed, oif . (ip daddr & MASK) . (rt nexthop & MASK) @hops4-24 accept
+//		                                                          over an IPv6 next hop, which the kernel does not show here, by the route's realm
 //		udp, mark of a probe, oif . ip daddr . rt nexthop @hops4-probes accept
 //		update @strays4
 //		drop
@@ -162,6 +163,7 @@ type guard struct {
 	outer6    bool // VXLAN's outer packets are IPv6
 	alone     bool // no pods have the outer packets' IP version, so that iptables has no chains for it
 	counted   bool // packets are counted per element
+	realms    bool // routes have realms
 	between   []between
 	outs      []plan.Family // whose packets may not leave over other programs' interfaces
 }
@@ -174,7 +176,7 @@ type between struct {
 }
 
 func guardOf(s plan.State) guard {
-	g := guard{native: s.LAN.Native, probePort: s.LAN.ProbePort, outer6: s.LAN.IPv6Underlay, counted: !s.Uncounted}
+	g := guard{native: s.LAN.Native, probePort: s.LAN.ProbePort, outer6: s.LAN.IPv6Underlay, counted: !s.Uncounted, realms: s.Realms}
 	if s.LAN.VXLAN {
 		g.port = s.LAN.VXLANPort
 		outer := s.Each[0]
@@ -208,7 +210,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(18, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(19, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}

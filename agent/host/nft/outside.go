@@ -63,7 +63,7 @@ func (g guard) outside() []chain {
 			for _, bits := range f.LAN.Bits {
 				c.add(inSet(hopSet(f.V6, bits), oif, daddr.bits(bits), nexthop), accept)
 				if !f.V6 {
-					c.add(inSet(hopSet(f.V6, bits), oif, daddr.bits(bits), nexthop.bits(bits)), accept)
+					c.add(g.ownRoute(), inSet(hopSet(f.V6, bits), oif, daddr.bits(bits), nexthop.bits(bits)), accept)
 				}
 			}
 			c.add(isUDP, mark.and(bytesOf(host(plan.OwnMarkMask))).is(host(plan.OwnMarks)), inSet(hopPrefix(f.V6)+probing, oif, daddr, nexthop), accept)
@@ -76,6 +76,14 @@ func (g guard) outside() []chain {
 		}
 	}
 	return append(out, hook)
+}
+
+// ownRoute matches IPv4 packets that a path's route over an IPv6 next hop sends, where the kernel shows that.
+func (g guard) ownRoute() words {
+	if !g.realms {
+		return nil
+	}
+	return realm.and(bytesOf(host(lowerHalf))).is(host(plan.PathRealm))
 }
 
 // addHops adds the elements for where packets may leave.

@@ -99,6 +99,7 @@ var (
 	ctState     = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATE, Register: register} }}
 	ctStatus    = field{size: 4, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeySTATUS, Register: register} }}
 	ctDirection = field{size: 1, load: func(register uint32) expr.Any { return &expr.Ct{Key: expr.CtKeyDIRECTION, Register: register} }}
+	realm       = field{size: 4, load: func(register uint32) expr.Any { return &expr.Rt{Key: expr.RtClassid, Register: register} }}
 	daddrType   = field{size: 4, load: func(register uint32) expr.Any {
 		return &expr.Fib{Register: register, FlagDADDR: true, ResultADDRTYPE: true}
 	}}

@@ -31,6 +31,8 @@ const (
 	RouteMetric   = 1024     // of the routes that carry packets
 	// PathMetric is that of routes of native and VXLAN paths: before all others.
 	PathMetric = 512
+	// PathRealm is the realm of IPv4 routes of paths whose next hop is IPv6.
+	PathRealm = 0xed
 	// BlackholeMetric is far behind every other route: what no route carries is
 	// dropped here and never reaches the host's default route.
 	BlackholeMetric = 4278198272

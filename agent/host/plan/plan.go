@@ -21,6 +21,9 @@ import (
 // ErrNoBlock means that a plan has no pod block for this node.
 var ErrNoBlock = errors.New("this node has no pod block; add one to its podCIDRs in the membership")
 
+// ErrNoIPv6 means that all blocks of this node are IPv6, which its host does not have.
+var ErrNoIPv6 = errors.New("this node has IPv6 blocks only, and its host no usable IPv6")
+
 // Capabilities says what a host cannot hold of a plan, each with the reason, "" for
 // what it can hold.
 type Capabilities struct {
@@ -28,6 +31,7 @@ type Capabilities struct {
 	NoNative, NoVXLAN string
 	AbsentIPv6        bool // the kernel does not know IPv6 at all
 	Uncounted         bool // it does not count packets per element of a set
+	Realms            bool // its IPv4 routes have realms
 }
 
 // State is the kernel state wanted of one node.
@@ -37,6 +41,7 @@ type State struct {
 	Keep, Promisc bool      // as in mesh.Host
 	LAN           mesh.LAN  // the part of it that this host can hold
 	Uncounted     bool      // as in Capabilities
+	Realms        bool      // likewise
 	NoTables      bool      // there is no nf_tables: iptables drops what goes between uplinks or outside, too
 }
 
@@ -93,12 +98,12 @@ type LAN struct {
 
 // New splits w by IP version and leaves out what the host cannot hold. addrs are the
 // addresses of foreign interfaces: in keep mode one of them is the gateway. The error wraps
-// ErrNoBlock.
+// ErrNoBlock or ErrNoIPv6.
 func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 	if len(w.Blocks) == 0 {
 		return State{}, ErrNoBlock
 	}
-	out := State{MTU: w.MTU, Keep: w.Keep, Promisc: w.Promisc, Uncounted: can.Uncounted}
+	out := State{MTU: w.MTU, Keep: w.Keep, Promisc: w.Promisc, Uncounted: can.Uncounted, Realms: can.Realms}
 	for i := range out.Each {
 		f := &out.Each[i]
 		f.V6, f.Absent = i == 1, i == 1 && can.AbsentIPv6
@@ -124,7 +129,7 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 		}
 	}
 	if !out.Each[0].Wanted && !out.Each[1].Wanted {
-		return State{}, fmt.Errorf("%w: only IPv6 blocks, and this host has no usable IPv6", ErrNoBlock)
+		return State{}, fmt.Errorf("%w: %s", ErrNoIPv6, can.NoIPv6)
 	}
 	if !w.Keep {
 		out.addLAN(w, can)

@@ -58,7 +58,7 @@ func TestNew(t *testing.T) {
 		{"no LAN paths here", dual, Capabilities{NoNative: "no nf_tables", NoVXLAN: "no nf_tables"}, nil, v4, v6, nil},
 		{"none wanted", change(func(w *mesh.Host) { w.LAN = mesh.LAN{} }), Capabilities{}, nil, v4, v6, nil},
 		{"no IPv6 here", change(func(w *mesh.Host) { w.LAN = mesh.LAN{} }), Capabilities{NoIPv6: "disabled"}, nil, v4, "nothing", nil},
-		{"only IPv6 blocks, no IPv6 here", mesh.Host{Blocks: cidrs("fd00:1::/64"), ClusterCIDRs: cidrs("fd00::/16")}, Capabilities{NoIPv6: "disabled"}, nil, "", "", ErrNoBlock},
+		{"only IPv6 blocks, no IPv6 here", mesh.Host{Blocks: cidrs("fd00:1::/64"), ClusterCIDRs: cidrs("fd00::/16")}, Capabilities{NoIPv6: "disabled"}, nil, "", "", ErrNoIPv6},
 		{"no block", mesh.Host{ClusterCIDRs: cidrs("10.244.0.0/16")}, Capabilities{}, nil, "", "", ErrNoBlock},
 		{"a range without a block", mesh.Host{Blocks: cidrs("10.244.1.0/24"), ClusterCIDRs: cidrs("10.244.0.0/16", "fd00::/16")}, Capabilities{}, nil,
 			v4, "blocks [] ranges [fd00::/16] gateway invalid IP", nil},

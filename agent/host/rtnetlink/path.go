@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,6 +21,12 @@ type Paths struct {
 	neighbours map[neighbour]bool // of the VXLAN device
 }
 
+// Realms reports whether this kernel's IPv4 routes have realms (CONFIG_IP_ROUTE_CLASSID).
+func Realms() bool {
+	_, err := os.Stat("/proc/thread-self/net/rt_acct")
+	return err == nil
+}
+
 // WantPaths returns what w needs, except on interfaces that are gone.
 func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 	out := Paths{routes: map[route]bool{}}
@@ -32,10 +39,14 @@ func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 		if !ok || !f.LAN.On || hop.Kind == mesh.VXLAN && !f.LAN.VXLAN || hop.Kind == mesh.Native && !f.LAN.Native {
 			return
 		}
-		out.routes[route{
+		r := route{
 			dst: dst, table: table, kind: unix.RTN_UNICAST, link: link, via: hop.Via, src: f.Gateway,
 			metric: plan.PathMetric, mtu: mtu, protocol: plan.RouteProtocol,
-		}] = true
+		}
+		if s.Realms && dst.Addr().Is4() && hop.Via.Is6() {
+			r.realm = plan.PathRealm
+		}
+		out.routes[r] = true
 	}
 	for _, r := range w.Routes {
 		table := plan.TableID

@@ -23,6 +23,7 @@ type route struct {
 	metric   uint32
 	mtu      int // bytes, 0 for the link's
 	protocol int
+	realm    int // 0 for none
 }
 
 // isPath reports whether the route belongs to a path or a probe.
@@ -91,6 +92,9 @@ func (r route) message(kind, flags int, scope uint8) *nl.NetlinkRequest {
 	} else if r.via.IsValid() {
 		add(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), r.via.AsSlice()...))
 	}
+	if r.realm != 0 {
+		add(unix.RTA_FLOW, nl.Uint32Attr(uint32(r.realm)))
+	}
 	if r.mtu != 0 {
 		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
 		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.mtu)))
@@ -114,7 +118,7 @@ func listRoutes(familyID int) ([]route, error) {
 		}
 		r := route{
 			dst: prefixOf(n.Dst), table: n.Table, kind: n.Type, link: n.LinkIndex, via: addrOf(n.Gw), src: addrOf(n.Src),
-			metric: uint32(n.Priority), mtu: n.MTU, protocol: int(n.Protocol),
+			metric: uint32(n.Priority), mtu: n.MTU, protocol: int(n.Protocol), realm: n.Realm,
 		}
 		switch v, ok := n.Via.(*netlink.Via); {
 		case ok:
