@@ -33,7 +33,7 @@ func TestConntrackIsNearlyFull(t *testing.T) {
 }
 
 // TestConntrackFull fills a namespace's table with connections that the kernel may not drop early, as many as this machine's own may
-// have: a namespace has no nf_conntrack_max of its own. The finding says so; connections that are there go on, new ones are dropped, which
+// have: a namespace has no nf_conntrack_max of its own. The finding says so; connections that are there continue, new ones are dropped, which
 // is the kernel's doing, and pass once there is room, without the finding.
 func TestConntrackFull(t *testing.T) {
 	if os.Getenv("EDGEMESH_E2E") != "full" {

@@ -28,6 +28,7 @@ func newLANPair(t *testing.T, prepare func(*lanPair)) *lanPair {
 		prepare(p)
 	}
 	startAll(t, l)
+	sniffed(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
 	return p
 }

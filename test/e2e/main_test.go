@@ -203,6 +203,19 @@ func ready(t *testing.T, nodes ...*lab.Node) {
 	}
 }
 
+// sniffed wants nothing for pods to leave the nodes in clear, but over native paths, until the test's end.
+func sniffed(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	strays, err := l.Sniff()
+	ok(t, err)
+	t.Cleanup(func() {
+		all, err := strays()
+		if err != nil || len(all) > 0 {
+			t.Errorf("%d packets left in clear, such as %q; %v", len(all), all[:min(len(all), 5)], err)
+		}
+	})
+}
+
 // curl wants an answer of the pod within wait, which saw the client at source.
 // The zero source accepts any.
 func curl(t *testing.T, from *lab.NS, to *lab.Pod, addr, source netip.Addr, wait time.Duration) {

@@ -36,6 +36,7 @@ func newPair(t *testing.T, a, b lab.NAT, moreRelays ...string) *pair {
 	}
 	p.n1, p.n2 = member("edge-1", a), member("edge-2", b)
 	startAll(t, l)
+	sniffed(t, l)
 	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
 	return p
 }

@@ -153,3 +153,61 @@ func TestNoIPv6OnHost(t *testing.T) {
 		t.Errorf("subnet.json %s, the pod has %v, disable_ipv6 of the bridge is %s", subnet, p.Addrs, off)
 	}
 }
+
+// TestOnlyIPv6BlocksOnHostWithoutIPv6: such a node's agent runs and says why it takes no pods; no pod gets addresses that lead nowhere,
+// from a subnet.json of before, neither. Once the host has IPv6 pods start; and when it loses it, no new ones do.
+func TestOnlyIPv6BlocksOnHostWithoutIPv6(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	n := node(t, site(t, l, "site", lab.EIM), "edge-1", lab.NodeOptions{PodCIDRs: []string{"fd44:44:0:66::/64"}})
+	subnet := filepath.Join(n.Config.RuntimeDir, "subnet.json")
+	ok(t, os.WriteFile(subnet, []byte(`{"podCIDRs":["fd44:44:0:66::/64"],"clusterCIDRs":["`+lab.DefaultRange6+`"],"mtu":1500}`), 0o644)) //nolint:gosec // as the agent's
+	ipv6 := func(off int) {
+		ok(t, n.Script(fmt.Sprintf("sysctl -qw net.ipv6.conf.all.disable_ipv6=%[1]d net.ipv6.conf.default.disable_ipv6=%[1]d", off)))
+	}
+	refused := func() {
+		t.Helper()
+		fair.Eventually(t, 40*time.Second, "status says why", func() error {
+			status, _, err := n.AgentCommand(t.Context(), "status", "--json", "--runtime-dir", n.Config.RuntimeDir)
+			if exit := (*lab.ExitError)(nil); errors.As(err, &exit) {
+				err = nil
+			}
+			for _, want := range []string{`"id": "ipv6"`, `"broken"`, "net.ipv6.conf.all.disable_ipv6 is 1", "enable IPv6 on this host"} {
+				if err == nil && !strings.Contains(status, want) {
+					err = fmt.Errorf("no %q in: %s", want, status)
+				}
+			}
+			if _, there := os.Stat(subnet); err == nil && there == nil {
+				err = errors.New("the plugin still gives pods addresses")
+			}
+			return err
+		})
+		if !n.Agent.Running() {
+			t.Errorf("the agent has ended: %s", n.Agent.Tail(5))
+		}
+		if !full() { // the plugin waits 6 s for the agent
+			return
+		}
+		_, err := n.AddPod(t.Context(), "refused")
+		if cni := (*lab.CNIError)(nil); !errors.As(err, &cni) || cni.Code != lab.CNITryAgain {
+			t.Errorf("ADD: %v, want code %d", err, lab.CNITryAgain)
+		}
+	}
+	ipv6(1)
+	startRelays(t, l)
+	ok(t, n.Start())
+	refused()
+	ipv6(0)
+	ready(t, n)
+	p := pod(t, n, "one")
+	ok(t, n.NS.Ping(t.Context(), p.IP6().String(), 2*time.Second))
+	if !full() {
+		return
+	}
+	ipv6(1)
+	refused()
+	ipv6(0)
+	fair.Eventually(t, 40*time.Second, "pods are taken again", func() error { _, err := os.Stat(subnet); return err })
+	ok(t, n.NS.Ping(t.Context(), pod(t, n, "two").IP6().String(), 2*time.Second))
+}

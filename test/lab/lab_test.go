@@ -190,6 +190,38 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
+// TestSniff holds that the sniffers see what a node lets out in clear, of both IP versions, but not to the node that has the pod, nor what
+// else it sends.
+func TestSniff(t *testing.T) {
+	l := newLab(t)
+	s, err := l.AddSite("a", EIM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []*Node
+	for _, name := range []string{"one", "two"} {
+		n, err := s.AddNode(name, NodeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, n)
+	}
+	strays, err := l.Sniff()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = nodes[0].Script("ip -6 route add default via fe80::1 dev eth0", "ip neigh add fe80::1 lladdr 02:00:00:00:00:01 dev eth0",
+		"ip route add 10.244.2.0/24 via "+nodes[1].Addr.String(),
+		"ping -c1 -W1 10.244.9.9; ping -c1 -W1 fd44:44::9; ping -c1 -W1 10.244.2.9; ping -c1 -W1 192.168.1.1; true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := strays()
+	if text := strings.Join(all, "\n"); err != nil || len(all) != 2 || !strings.Contains(text, "one: to 10.244.9.9 at ") || !strings.Contains(text, "one: to fd44:44::9 at 02:00:00:00:00:01 over eth0") {
+		t.Errorf("seen: %s %v", text, err)
+	}
+}
+
 // TestTools holds that podtool reports what it should over a plain network.
 func TestTools(t *testing.T) {
 	l := newLab(t)

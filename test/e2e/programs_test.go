@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/fair"
+	"edgemesh/test/lab"
+	"edgemesh/test/repo"
+)
+
+// wireGuard is wg-quick, and the implementation that it starts where the kernel has none.
+type wireGuard struct{ conf, run string }
+
+func newWireGuard(t *testing.T) (path string) {
+	t.Helper()
+	for _, p := range []string{"wg", "wg-quick"} {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skip("NOT RUN: ", p, " is not installed (apt-get install wireguard-tools)")
+		}
+	}
+	root, err := repo.Root()
+	ok(t, err)
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", dir+"/wireguard-go", "golang.zx2c4.com/wireguard")
+	build.Dir, build.Env = filepath.Join(root, "test", "bench", "wireguard"), append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build wireguard-go: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// quick runs wg-quick in the node's namespaces, with a place of its own for the sockets of wireguard-go.
+func (w wireGuard) quick(n *lab.NS, path, verb string) error {
+	return n.Script("mkdir -p "+w.run, "unshare -m sh -ec 'mkdir -p /var/run/wireguard; mount --bind "+w.run+" /var/run/wireguard; PATH="+path+
+		":$PATH WG_QUICK_USERSPACE_IMPLEMENTATION=wireguard-go LOG_LEVEL=error wg-quick "+verb+" "+w.conf+" </dev/null >>"+w.run+".log 2>&1'")
+}
+
+// TestBesideWGQuick: the real wg-quick, with wireguard-go, takes all traffic of a node, before the agent's start and after it. Pods take
+// the tunnel, the LAN stays, everything else leaves through the VPN, the agent's own connections, too, and nothing for pods leaves in
+// clear.
+func TestBesideWGQuick(t *testing.T) {
+	slow(t)
+	beside(t)
+	path := newWireGuard(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	p := &pair{lab: l}
+	p.n1, p.n2 = node(t, site(t, l, "site-1", lab.EIM), "edge-1", lab.NodeOptions{}), node(t, site(t, l, "site-2", lab.EIM), "edge-2", lab.NodeOptions{})
+	vpn := cloud(t, l, "vpn", lab.NodeOptions{NoAgent: true})
+	keys := func(n *lab.NS) (private, public string) {
+		out, err := n.Run(t.Context(), "sh", "-c", "k=$(wg genkey); echo $k; echo $k | wg pubkey")
+		ok(t, err)
+		f := strings.Fields(out)
+		return f[0], f[1]
+	}
+	key1, pub1 := keys(p.n1.NS)
+	key2, pub2 := keys(vpn.NS)
+	tag := l.Tag[2:]
+	here := wireGuard{filepath.Join(p.n1.Dir, "wg"+tag+".conf"), filepath.Join(p.n1.Dir, "wireguard")}
+	there := wireGuard{filepath.Join(vpn.Dir, "ws"+tag+".conf"), filepath.Join(vpn.Dir, "wireguard")}
+	ok(t, os.WriteFile(here.conf, fmt.Appendf(nil, "[Interface]\nPrivateKey = %s\nAddress = 10.9.9.2/32\n[Peer]\nPublicKey = %s\nEndpoint = %s:51820\nAllowedIPs = 0.0.0.0/0\nPersistentKeepalive = 5\n", key1, pub2, vpn.Addr), 0o600))
+	ok(t, os.WriteFile(there.conf, fmt.Appendf(nil, "[Interface]\nPrivateKey = %s\nAddress = 10.9.9.1/24\nListenPort = 51820\n[Peer]\nPublicKey = %s\nAllowedIPs = 10.9.9.2/32\n", key2, pub1), 0o600))
+	ok(t, there.quick(vpn.NS, path, "up"))
+	t.Cleanup(func() { _, _ = there.quick(vpn.NS, path, "down"), here.quick(p.n1.NS, path, "down") })
+	ok(t, vpn.Script("sysctl -qw net.ipv4.ip_forward=1", "iptables -w -t nat -A POSTROUTING -s 10.9.9.0/24 -o wan0 -j MASQUERADE"))
+
+	// beside wants everything to go where it should, with the VPN or without.
+	besideVPN := func(on bool) {
+		t.Helper()
+		since := stopwatch(t)
+		fair.Eventually(t, 30*time.Second, "pods are reached and connections take the VPN", func() error {
+			if err := tryCurl(t.Context(), p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), 2*time.Second); err != nil {
+				return err
+			}
+			if err := tryCurl(t.Context(), p.pod2.NS, p.pod1, p.pod1.IP4(), p.pod2.IP4(), 2*time.Second); err != nil {
+				return err
+			}
+			out, err := l.Relays[0].Run(t.Context(), "ss", "-Htn", "state", "established", "sport = :4501")
+			if err == nil && strings.Contains(out, vpn.Addr.String()) != on {
+				err = fmt.Errorf("the relay is connected from:\n%s", out)
+			}
+			return err
+		})
+		t.Logf("VPN %t: after %.1f s", on, since().Seconds())
+		ok(t, p.n1.NS.Ping(t.Context(), "192.168.1.1", 2*time.Second)) // the LAN
+		out, err := p.n1.Run(t.Context(), "ip", "route", "get", lab.InternetAddr)
+		ok(t, err)
+		if strings.Contains(out, "dev wg"+tag) != on {
+			t.Errorf("VPN %t, and the route is %s", on, out)
+		}
+		rules, err := p.n1.Run(t.Context(), "ip", "rule")
+		ok(t, err)
+		if on && strings.Index(rules, "suppress_prefixlength 0") > strings.Index(rules, "not from all fwmark") {
+			t.Errorf("wg-quick's rules changed places:\n%s", rules)
+		}
+	}
+	startAll(t, l)
+	p.pod1, p.pod2 = pod(t, p.n1, "one"), pod(t, p.n2, "two")
+	strays, err := l.Sniff()
+	ok(t, err)
+	besideVPN(false)
+	for range 2 { // after the agent
+		ok(t, here.quick(p.n1.NS, path, "up"))
+		besideVPN(true)
+		ok(t, here.quick(p.n1.NS, path, "down"))
+		besideVPN(false)
+	}
+	ok(t, p.n1.Agent.Stop()) // before it
+	ok(t, here.quick(p.n1.NS, path, "up"))
+	ok(t, p.n1.Start())
+	ready(t, p.n1)
+	besideVPN(true)
+	all, err := strays()
+	ok(t, err)
+	if len(all) > 0 {
+		t.Errorf("left in clear: %q", all)
+	}
+}
+
+// TestBesideNetworkd: the real systemd-networkd manages every interface that it finds, with DHCP, and removes foreign rules and routes.
+// Pods are reached all the same, without `edgemesh-agent install`'s file, which keeps it off.
+func TestBesideNetworkd(t *testing.T) {
+	slow(t)
+	beside(t)
+	const networkd = "/lib/systemd/systemd-networkd"
+	if _, err := os.Stat(networkd); err != nil {
+		t.Skip("NOT RUN: ", networkd, " is not installed (apt-get install systemd)")
+	}
+	p := newPair(t, lab.EIM, lab.EIM)
+	run, etc := filepath.Join(p.n1.Dir, "networkd"), filepath.Join(p.n1.Dir, "network")
+	start := func() *lab.Process {
+		d, err := p.n1.NS.Start("networkd", "unshare", "-m", "sh", "-ec", fmt.Sprintf(`
+mkdir -p %[1]s %[2]s /run/systemd/netif /etc/systemd/network
+mount --bind %[1]s /run/systemd/netif
+mount --bind %[2]s /etc/systemd/network
+mount -o remount,ro /sys
+exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
+		ok(t, err)
+		time.Sleep(3 * time.Second)
+		if !d.Running() {
+			t.Skip("NOT RUN: systemd-networkd does not run in a namespace here: ", d.Tail(5))
+		}
+		return d
+	}
+	ok(t, os.MkdirAll(etc, 0o755))
+	ok(t, os.WriteFile(filepath.Join(etc, "50-all.network"), []byte("[Match]\nName=edgemesh-* vethem*\n[Network]\nDHCP=yes\nLinkLocalAddressing=ipv4\n"), 0o644))                                             //nolint:gosec // not secret
+	ok(t, os.WriteFile(filepath.Join(etc, "40-uplink.network"), fmt.Appendf(nil, "[Match]\nName=%s\n[Network]\nAddress=%s/24\nGateway=192.168.1.1\nKeepConfiguration=yes\n", p.n1.Uplink, p.n1.Addr), 0o644)) //nolint:gosec // not secret
+	strays, err := p.lab.Sniff()
+	ok(t, err)
+	for range 2 {
+		d := start()
+		fair.Eventually(t, 20*time.Second, "pods are reached beside networkd", func() error {
+			return errors.Join(tryCurl(t.Context(), p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), 2*time.Second),
+				tryCurl(t.Context(), p.pod2.NS, p.pod1, p.pod1.IP4(), p.pod2.IP4(), 2*time.Second))
+		})
+		wait := pings(t, p.pod1, p.pod2.IP4(), 10*time.Second)
+		held(t, []float64{wait()}, 1000)
+		ok(t, p.n1.NS.Ping(t.Context(), pod(t, p.n1, fmt.Sprintf("later-%d", d.PID())).IP4().String(), 2*time.Second))
+		t.Logf("networkd: %s", d.Tail(8))
+		ok(t, d.Stop())
+	}
+	all, err := strays()
+	ok(t, err)
+	if len(all) > 0 {
+		t.Errorf("left in clear: %q", all)
+	}
+}
