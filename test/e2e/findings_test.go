@@ -270,7 +270,7 @@ var elsewhere = map[string]string{
 	"node-ip-missing": "TestNodeWithoutAddress",
 	"policy":          "TestFarSide",    // a membership that denies pods' own addresses is refused: an older agent may have one
 	"input":           "TestCheckInput", // only where kubelet reports the mesh address
-	"lan-trusted":     "TestRoutedSites",
+	"lan-trusted":     "TestUpgradeKeepsPaths",
 	"lan-global":      "TestGlobalUnderlay",
 	"ports":           "TestStartDegraded",
 	"host-ports":      "TestConflist",

@@ -221,17 +221,18 @@ func TestLANOptOut(t *testing.T) {
 	says(t, p.n2, p.n1, "direct", "native: lan.native is false", "vxlan: the peer says: lan.vxlan is false")
 }
 
+// ownSubnet gives a node that has not started its own LAN of 192.168.2.0/24, behind the site's router.
+func ownSubnet(t *testing.T, n *lab.Node) {
+	t.Helper()
+	at := port(t, n)
+	ok(t, n.Site.Router.Script("ip link set "+at+" nomaster", "sysctl -qw net.ipv6.conf."+at+".disable_ipv6=0", "ip addr add 192.168.2.1/24 dev "+at))
+	ok(t, n.Script("ip addr flush dev eth0", "ip addr add 192.168.2.11/24 dev eth0", "ip route add default via 192.168.2.1"))
+}
+
 // TestRoutedSites: two LANs of one campus, which the membership trusts, with a router between them: VXLAN.
 func TestRoutedSites(t *testing.T) {
 	beside(t)
-	p := newLANPair(t, func(p *lanPair) {
-		ok(t, p.site.Router.Script(
-			"ip link set "+port(t, p.n2)+" nomaster",
-			"sysctl -qw net.ipv6.conf."+port(t, p.n2)+".disable_ipv6=0",
-			"ip addr add 192.168.2.1/24 dev "+port(t, p.n2)))
-		ok(t, p.n2.Script("ip addr flush dev eth0", "ip addr add 192.168.2.11/24 dev eth0",
-			"ip route add default via 192.168.2.1"))
-	})
+	p := newLANPair(t, func(p *lanPair) { ownSubnet(t, p.n2) })
 	// Nobody trusts the router yet: it would read, and could forge, what VXLAN carries.
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	ok(t, lab.Until(within(t, 15*time.Second), 50*time.Millisecond, func() error {

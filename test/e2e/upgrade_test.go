@@ -5,14 +5,32 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"edgemesh/test/lab"
 )
 
-// former is the commit of version 0.1.0.
-const former = "9ffdad197926fcefc51264a34a9849b46eecbf42"
+// Commits of versions 0.1.0 and 0.2.0.
+const (
+	release010 = "9ffdad197926fcefc51264a34a9849b46eecbf42"
+	release020 = "34de8396da5a170b76b155768c0f81f61d0b0b74"
+)
+
+// programsOf builds a commit's programs.
+func programsOf(t *testing.T, commit string) string {
+	t.Helper()
+	dir := t.TempDir()
+	switch err := lab.BuildCommit(within(t, 10*time.Minute), commit, dir); {
+	case errors.Is(err, lab.ErrNoCommit):
+		t.Skip("NOT RUN: ", err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	return dir
+}
 
 // rolling is a mesh in which one program after the other changes its version.
 type rolling struct {
@@ -26,13 +44,7 @@ type rolling struct {
 // stay, every pair talks after every step. Then a site steps back offline.
 func TestUpgrade(t *testing.T) {
 	slow(t)
-	old := t.TempDir()
-	switch err := lab.BuildCommit(within(t, 10*time.Minute), former, old); {
-	case errors.Is(err, lab.ErrNoCommit):
-		t.Skip("NOT RUN: ", err)
-	case err != nil:
-		t.Fatal(err)
-	}
+	old := programsOf(t, release010)
 	for name, relaysFirst := range map[string]bool{"RelaysFirst": true, "AgentsFirst": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newRolling(t, old)
@@ -53,6 +65,63 @@ func TestUpgrade(t *testing.T) {
 			r.back(t, old)
 		})
 	}
+}
+
+// TestUpgradeKeepsPaths exchanges the programs of version 0.2.0, one after the other: every path stays what it was, but VXLAN
+// across a router. That pair takes the tunnel, and the note names the line with which it is back.
+func TestUpgradeKeepsPaths(t *testing.T) {
+	slow(t)
+	old := programsOf(t, release020)
+	l := newLab(t)
+	relay(t, l, "relay")
+	s := site(t, l, "site-a", lab.EIM)
+	near, next, routed := node(t, s, "edge-1", lab.NodeOptions{}), node(t, s, "edge-2", lab.NodeOptions{}), node(t, s, "edge-3", lab.NodeOptions{})
+	far, public := node(t, site(t, l, "site-b", lab.EIM), "edge-4", lab.NodeOptions{}), cloud(t, l, "cloud-1", lab.NodeOptions{})
+	ownSubnet(t, routed)
+	l.Relays[0].Programs = old
+	r := &rolling{lab: l, nodes: l.Nodes()}
+	for _, n := range r.nodes {
+		n.Programs = old
+	}
+	startAll(t, l)
+	for _, n := range r.nodes {
+		r.pods = append(r.pods, pod(t, n, "first-of-"+n.Name))
+	}
+	paths := func(when string, others ...string) {
+		t.Helper()
+		r.talk(t, when, r.pods)
+		ctx := within(t, 40*time.Second)
+		for _, x := range []struct {
+			a, b  *lab.Node
+			kinds []string
+		}{{near, next, []string{"native"}}, {near, routed, others}, {near, public, []string{"direct", "punched"}}, {near, far, []string{"direct", "punched"}}} { // 0.2.0 has another word for some
+			for _, n := range [][2]*lab.Node{{x.a, x.b}, {x.b, x.a}} {
+				if _, err := n[0].WaitPath(ctx, n[1], x.kinds...); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+		}
+	}
+	paths("all of 0.2.0", "vxlan")
+	r.relay(t, l.Relays[0], "")
+	tunnel := []string{"direct", "punched", "relayed"}
+	for i, n := range r.nodes { // edge-1 is the first: it has no VXLAN with edge-3 of 0.2.0 any longer
+		r.agent(t, n, "", i == 0)
+		paths(n.Name+" exchanged", tunnel...)
+	}
+	st, err := near.Status(t.Context())
+	ok(t, err)
+	named := regexp.MustCompile(`lan: \{trusted: \[([^ \]]+)\]\}`)
+	for _, f := range st.Findings {
+		if m := named.FindStringSubmatch(f.Remedy); f.Check == "lan-trusted" && f.Severity == "note" && strings.Contains(f.Detail, routed.Name) && m != nil {
+			l.Cluster.LAN = &lab.Trust{Trusted: m[1:]}
+		}
+	}
+	if l.Cluster.LAN == nil {
+		t.Fatalf("no note names the line to add for %s: %+v", routed.Name, st.Findings)
+	}
+	ok(t, l.WriteMembership())
+	paths("with the line that the note names", "vxlan")
 }
 
 // newRolling starts two sites, a node in the cloud and two relays, all of them with the programs in dir.
