@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/record"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/membership/mesh"
@@ -110,6 +112,27 @@ func TestOnlyStatementsCount(t *testing.T) {
 	wantAdmitted(t, b, state(), "")
 	if got, _ := admitted(b, state(node("b", other, "10.244.2.0/24")), "b"); got != "b=10.244.2.0/24" {
 		t.Error(got)
+	}
+}
+
+// A statement that names a pinned key, and is signed by another one, is nobody's.
+func TestSignatureCounts(t *testing.T) {
+	op, forger := newSigner(t), newSigner(t)
+	for name, signed := range map[string]bool{"the control": true, "another key's signature": false} {
+		x := member("a", newSigner(t).id, 5, "10.244.1.0/24")
+		e, err := record.Seal(&x, map[bool]signer{true: op, false: forger}[signed].key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.PublicKey = op.key.GetPublic()
+		raw, err := e.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := NewBook([]peer.ID{op.id}).Add(base64.RawURLEncoding.EncodeToString(raw))
+		if signed != (n == 1) || signed != (err == nil) || !signed && !strings.Contains(err.Error(), "signed in the name of "+op.id.String()) {
+			t.Errorf("%s: %d taken, %v", name, n, err)
+		}
 	}
 }
 
