@@ -198,21 +198,21 @@ func TestSniff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var nodes []*Node
-	for _, name := range []string{"one", "two"} {
-		n, err := s.AddNode(name, NodeOptions{})
+	nodes := map[string]*Node{}
+	for name, block := range map[string]string{"one": "10.244.1.0/24", "two": "10.244.2.0/24"} {
+		n, err := s.AddNode(name, NodeOptions{NoAgent: true, PodCIDRs: []string{block}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		nodes = append(nodes, n)
+		nodes[name] = n
 	}
 	strays, err := l.Sniff()
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = nodes[0].Script("ip -6 route add default via fe80::1 dev eth0", "ip neigh add fe80::1 lladdr 02:00:00:00:00:01 dev eth0",
-		"ip route add 10.244.2.0/24 via "+nodes[1].Addr.String(),
-		"ping -c1 -W1 10.244.9.9; ping -c1 -W1 fd44:44::9; ping -c1 -W1 10.244.2.9; ping -c1 -W1 192.168.1.1; true")
+	err = nodes["one"].Script("ip -6 route add default via fe80::1 dev eth0", "ip neigh add fe80::1 lladdr 02:00:00:00:00:01 dev eth0",
+		"ip route add 10.244.2.0/24 via "+nodes["two"].Addr.String(),
+		"for a in 10.244.9.9 fd44:44::9 10.244.2.9 192.168.1.1; do ping -c1 -W1 $a || true; done")
 	if err != nil {
 		t.Fatal(err)
 	}
