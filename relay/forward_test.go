@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -110,6 +111,64 @@ func dropped(t testing.TB, v *server, why forward.Reason) (n float64) {
 	return n
 }
 
+// gathered are the bytes that members have sent, by kind and member.
+func gathered(t testing.TB, v *server) map[string]float64 {
+	t.Helper()
+	all, err := v.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range all {
+		if f.GetName() != "edgemesh_relay_member_bytes_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			out[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetCounter().GetValue()
+		}
+	}
+	return out
+}
+
+// A member that requests numbers without end gets its share; what it closes it may open again, and others get theirs.
+func TestChannelsWithoutEnd(t *testing.T) {
+	a, b := newForwarding(t), newForwarding(t)
+	conf := testConfig()
+	conf.limits.MaxCircuitsPerPeer = 8
+	v := newTestServer(t, conf, state(a.node, b.node))
+	a.connect(v)
+	b.connect(v)
+	request := func() (*packet.Channel, error) {
+		return forward.Open(a.ctx(), a.Network().ConnsToPeer(v.host.ID())[0], b.ID(), func(g func()) bool { go g(); return true })
+	}
+	var open []*packet.Channel
+	refused := 0
+	for range 100 {
+		if c, err := request(); err == nil {
+			open = append(open, c)
+		} else if refused++; !strings.Contains(err.Error(), "maxCircuitsPerPeer") {
+			t.Fatal(err)
+		}
+	}
+	if len(open) != conf.limits.MaxCircuitsPerPeer || refused != 100-len(open) {
+		t.Errorf("%d channels are open, %d were refused", len(open), refused)
+	}
+	if n := counted(t, v, "edgemesh_relay_refused_total"); n != float64(refused) {
+		t.Errorf("%v of %d refusals are counted", n, refused)
+	}
+	b.channel(v, a)
+	for _, c := range open {
+		c.Close()
+	}
+	fair.Eventually(t, 2*time.Second, "there is room again", func() error {
+		c, err := request()
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
+
 // Members' packets are forwarded until one of the two is removed; whoever has another's number, or none, is not answered.
 func TestForwardMembersOnly(t *testing.T) {
 	a, b, c := newForwarding(t), newForwarding(t), newForwarding(t)
@@ -120,11 +179,18 @@ func TestForwardMembersOnly(t *testing.T) {
 	ab := a.channel(v, b)
 	a.send(ab.Number, "too early")
 	fair.Eventually(t, 2*time.Second, "a packet without leave is dropped", func() error { return atLeast(dropped(t, v, forward.NoLeave), 1) })
-	b.channel(v, a)
+	ba := b.channel(v, a)
 	a.send(ab.Number, "hello")
 	fair.Eventually(t, 5*time.Second, "it arrives", func() error {
 		if got := b.packets(); len(got) != 1 || !bytes.HasSuffix(got[0], []byte("hello")) || len(got[0]) != 45 {
 			return fmt.Errorf("%q", got)
+		}
+		return nil
+	})
+	b.send(ba.Number, "back")
+	fair.Eventually(t, 5*time.Second, "both are counted", func() error {
+		if out := gathered(t, v); out["forwarded node-a"] != 45 || out["forwarded node-b"] != 44 || len(out) != 2 {
+			return fmt.Errorf("bytes by member: %v", out)
 		}
 		return nil
 	})
@@ -147,6 +213,9 @@ func TestForwardMembersOnly(t *testing.T) {
 		return atLeast(dropped(t, v, forward.NoLeave), before+1)
 	})
 	t.Logf("cut off after %v", clock.Elapsed())
+	if out := gathered(t, v); out["forwarded node-a"] < 45 || len(out) != 1 {
+		t.Errorf("bytes by member after one was removed: %v", out)
+	}
 	for _, got := range b.packets()[1:] {
 		if bytes.HasSuffix(got, []byte("member")) {
 			t.Errorf("b got %q", got)

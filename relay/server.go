@@ -154,8 +154,8 @@ func (v *server) start(c config) error {
 	}
 	v.service, err = relayservice.Start(relayservice.Config{
 		Host: v.host, Limits: relayservice.Limits(c.limits),
-		IsMember: v.isMember,
-		IsFree:   func(p peer.ID) bool { return !v.listed(p) },
+		IsMember: v.isMember, Name: func(p peer.ID) string { return v.gater.View().Name(p) },
+		IsFree: func(p peer.ID) bool { return !v.listed(p) },
 		Controllers: relayservice.Controllers{
 			Is:     func(p peer.ID) bool { return v.gater.View().IsController(p) },
 			MayAsk: v.gate.TakeCircuit,

@@ -178,6 +178,7 @@ func (n *Node) startRelay(h *plainhost.Host, cfg Config) error {
 	n.service, err = relayservice.Start(relayservice.Config{
 		Host: h, Limits: *cfg.Relay, Metrics: metrics, Packets: n.packets,
 		IsMember: func(p peer.ID) bool { return n.gater.View().IsMember(p) },
+		Name:     func(p peer.ID) string { return n.gater.View().Name(p) },
 		IsKnown:  func(p peer.ID) bool { return n.gater.View().Known(p) },
 		Share:    func() int { return choice.Share(n.gater.View().Len(), len(n.gater.View().Relays())) },
 		Relays:   n.relays.Infos,

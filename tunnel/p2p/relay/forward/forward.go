@@ -38,8 +38,7 @@ type Config struct {
 	Join func(peer.ID) Share
 	// Refused is called for a channel that is refused.
 	Refused func(reason string, p peer.ID, from string)
-	// Carried counts bytes that were forwarded for a member, Dropped packets by reason.
-	Carried func(from peer.ID, bytes int)
+	// Dropped counts packets by reason.
 	Dropped func(Reason, int)
 }
 
@@ -56,8 +55,10 @@ var _ Far = packet.Far{}
 
 // Share is what one member may send.
 type Share interface {
-	// Take takes n bytes of the present share; false: it is used up.
-	Take(n int) bool
+	// Take takes up to n bytes of the present share, whole packets of each bytes, and returns how many; 0: it is used up.
+	Take(n, each int) int
+	// Sent counts bytes that were forwarded.
+	Sent(bytes int)
 	// Leave gives it back.
 	Leave()
 }
@@ -99,7 +100,7 @@ type channel struct {
 // New returns a Service; it is to be the forwarder of the sockets that cfg.Far knows.
 func New(cfg Config) *Service {
 	s := &Service{cfg: cfg, channels: map[uint32]*channel{}, leaves: map[pair][]*channel{}, members: map[peer.ID]*member{}}
-	s.queue = newQueue(cfg.Carried, cfg.Dropped)
+	s.queue = newQueue(cfg.Dropped)
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
 	s.done.Go(func() { s.queue.run(ctx) })

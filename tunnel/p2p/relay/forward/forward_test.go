@@ -55,18 +55,17 @@ func (c *conn) Send(b []byte, each int) (sent int, err error) {
 }
 
 // share gives a member so many bytes; below 0: any number.
-type share struct{ left int }
+type share struct{ left, sent int }
 
-func (s *share) Take(n int) bool {
-	if s.left >= 0 && s.left < n {
-		return false
-	}
+func (s *share) Take(n, each int) int {
 	if s.left >= 0 {
+		n = min(n, s.left/each*each)
 		s.left -= n
 	}
-	return true
+	return n
 }
-func (s *share) Leave() {}
+func (s *share) Sent(n int) { s.sent += n }
+func (s *share) Leave()     {}
 
 // lab is a relay with three members, a, b and c; x is none.
 type lab struct {
@@ -75,14 +74,13 @@ type lab struct {
 	conns   map[peer.ID]*conn
 	shares  map[peer.ID]*share
 	dropped map[Reason]int
-	carried map[peer.ID]int
 }
 
 func newLab(t testing.TB) *lab {
-	l := &lab{conns: map[peer.ID]*conn{}, shares: map[peer.ID]*share{}, dropped: map[Reason]int{}, carried: map[peer.ID]int{}}
+	l := &lab{conns: map[peer.ID]*conn{}, shares: map[peer.ID]*share{}, dropped: map[Reason]int{}}
 	for i, id := range []peer.ID{"a", "b", "c", "x"} {
 		l.conns[id] = &conn{id: id, at: &net.UDPAddr{IP: net.IPv4(5, 5, byte(i), 1), Port: 4001}, room: -1}
-		l.shares[id] = &share{-1}
+		l.shares[id] = &share{left: -1}
 	}
 	l.Service = New(Config{
 		Far:      func(c network.Conn) (Far, error) { return c.(*conn), nil },
@@ -95,7 +93,6 @@ func newLab(t testing.TB) *lab {
 			}
 			l.Service.mu.RUnlock()
 		},
-		Carried: func(p peer.ID, n int) { l.mu.Lock(); defer l.mu.Unlock(); l.carried[p] += n },
 		Dropped: func(why Reason, n int) { l.mu.Lock(); defer l.mu.Unlock(); l.dropped[why] += n },
 	})
 	t.Cleanup(l.Close)
@@ -129,8 +126,8 @@ func TestForward(t *testing.T) {
 	b, each := sealedTrain(ab.number, 3, 100)
 	l.Forward(b, each, l.conns["a"].at)
 	got := l.conns["b"].got
-	if len(got) != 3 || !bytes.Equal(got[1], bytes.Repeat([]byte{1}, 100)) || len(got[2]) != 99 || l.carried["a"] != 299 || len(l.dropped) != 0 {
-		t.Errorf("got %v, carried %v, dropped %v", got, l.carried, l.dropped)
+	if len(got) != 3 || !bytes.Equal(got[1], bytes.Repeat([]byte{1}, 100)) || len(got[2]) != 99 || l.shares["a"].sent != 299 || len(l.dropped) != 0 {
+		t.Errorf("got %v, %d bytes sent, dropped %v", got, l.shares["a"].sent, l.dropped)
 	}
 }
 
@@ -300,9 +297,9 @@ func TestShare(t *testing.T) {
 // More than a member may have waiting drops its oldest packets, not those of others.
 func TestBounds(t *testing.T) {
 	dropped := 0
-	q := newQueue(func(peer.ID, int) {}, func(_ Reason, n int) { dropped += n })
+	q := newQueue(func(_ Reason, n int) { dropped += n })
 	full := &channel{far: &conn{}}
-	one, other := &member{id: "a", share: &share{-1}}, &member{id: "b", share: &share{-1}}
+	one, other := &member{id: "a", share: &share{left: -1}}, &member{id: "b", share: &share{left: -1}}
 	q.send(other, full, make([]byte, 1000), 1000)
 	for range 2 * memberBytes / 1000 {
 		q.send(one, full, make([]byte, 1000), 1000)
@@ -310,6 +307,54 @@ func TestBounds(t *testing.T) {
 	if one.bytes > memberBytes || one.bytes < memberBytes-1000 || dropped == 0 || len(other.trains) != 1 || q.bytes != one.bytes+other.bytes {
 		t.Errorf("%d and %d bytes wait of %d, %d dropped", one.bytes, other.bytes, q.bytes, dropped)
 	}
+}
+
+// When much of many members waits, one packet of each further one may.
+func TestBoundsOfMany(t *testing.T) {
+	dropped := 0
+	q := newQueue(func(_ Reason, n int) { dropped += n })
+	full := &channel{far: &conn{}}
+	const many, train, each = 2000, 60_000, 1000
+	for range many {
+		m := &member{share: &share{left: -1}}
+		for range 2 {
+			q.send(m, full, make([]byte, train), each)
+		}
+		if m.bytes == 0 {
+			t.Fatal("nothing of a member waits")
+		}
+	}
+	if q.bytes > allBytes+many*each || dropped*each+q.bytes != 2*many*train {
+		t.Errorf("%d bytes wait, room is for %d; %d packets are dropped", q.bytes, allBytes, dropped)
+	}
+}
+
+// A share that takes a part of a train takes its first packets; the rest waits, in its order.
+func TestPartOfATrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		ab, _ := l.pair(t)
+		b := l.conns["b"]
+		l.shares["a"].left = 3000
+		p, each := sealedTrain(ab.number, 5, 1000)
+		l.Forward(p, each, l.conns["a"].at)
+		if n := len(b.got); n != 3 {
+			t.Errorf("b got %d packets of a share of three", n)
+		}
+		l.queue.mu.Lock()
+		l.shares["a"].left = -1
+		l.queue.mu.Unlock()
+		time.Sleep(3 * time.Millisecond)
+		synctest.Wait()
+		for i, p := range b.got {
+			if p[0] != byte(i) {
+				t.Errorf("packet %d comes as number %d", p[0], i)
+			}
+		}
+		if n := len(b.got); n != 5 || l.dropped[Late] != 0 || l.shares["a"].sent != 4999 {
+			t.Errorf("b got %d packets, %d bytes; dropped %v", n, l.shares["a"].sent, l.dropped)
+		}
+	})
 }
 
 // Whatever comes: no more leaves than came, and only to a member that has given its leave to the owner of the address.

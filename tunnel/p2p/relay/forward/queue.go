@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/wake"
@@ -18,7 +17,7 @@ import (
 const (
 	// mostWait is how long packets wait: two ticks of the shares.
 	mostWait = 40 * time.Millisecond
-	// memberBytes and allBytes bound what waits.
+	// memberBytes and allBytes bound what waits. Beyond the latter a member may have one packet waiting.
 	memberBytes, allBytes = 1 << 20, 16 << 20
 	// quantum is what a member sends in a turn, bytes, and retry how often those that wait are looked at.
 	quantum = 16 << 10
@@ -29,7 +28,6 @@ const (
 // RFC 8290 section 4.1.3), by member. While nothing of a member waits, nor anybody for the socket, its packets are sent by who
 // reads them.
 type queue struct {
-	carried func(peer.ID, int)
 	dropped func(Reason, int)
 	wake    wake.One
 	full    atomic.Bool // a socket had no room: who comes later does not go before those that wait for it
@@ -53,53 +51,57 @@ type train struct {
 	each int
 	to   *channel
 	at   time.Time
-	paid bool // from the member's share
+	paid int // bytes taken from the member's share
 }
 
-func newQueue(carried func(peer.ID, int), dropped func(Reason, int)) queue {
-	return queue{carried: carried, dropped: dropped, wake: wake.NewOne()}
-}
+func newQueue(dropped func(Reason, int)) queue { return queue{dropped: dropped, wake: wake.NewOne()} }
 
 // send sends packets of a member now, or has them wait. b is valid during the call only.
 func (q *queue) send(by *member, to *channel, b []byte, each int) {
-	paid := !q.full.Load() && !by.waits.Load() && by.share.Take(len(b))
+	t := train{b: b, each: each, to: to, at: time.Now()}
 	blocked := false
-	if paid {
-		var sent int
-		if sent, blocked = q.write(by, to, b, each); !blocked {
-			return
+	if !q.full.Load() && !by.waits.Load() {
+		if t.paid = by.share.Take(len(b), each); t.paid > 0 {
+			if blocked = q.write(by, &t); len(t.b) == 0 {
+				return
+			}
 		}
-		b = b[sent:]
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !by.waits.Swap(true) {
 		q.turns, by.deficit = append(q.turns, by), 0
 	}
-	by.trains = append(by.trains, train{bytes.Clone(b), each, to, time.Now(), paid})
-	by.bytes, q.bytes = by.bytes+len(b), q.bytes+len(b)
-	for by.bytes > memberBytes || q.bytes > allBytes && len(by.trains) > 1 {
+	for len(by.trains) > 0 && (by.bytes+len(t.b) > memberBytes || q.bytes+len(t.b) > allBytes) {
 		q.drop(by)
 	}
+	if q.bytes+len(t.b) > allBytes && len(t.b) > each {
+		q.dropped(Late, packets(t.b[each:], each))
+		t.b, t.paid = t.b[:each], min(t.paid, each)
+	}
+	t.b = bytes.Clone(t.b)
+	by.trains = append(by.trains, t)
+	by.bytes, q.bytes = by.bytes+len(t.b), q.bytes+len(t.b)
 	if blocked {
 		q.full.Store(true)
 	}
 	q.wake.Wake()
 }
 
-// write sends what the socket takes of b; blocked: it takes the rest later.
-func (q *queue) write(by *member, to *channel, b []byte, each int) (sent int, blocked bool) {
-	sent, err := to.far.Send(b, each)
+// write sends what is paid of a train, and shortens it to the rest; blocked: the socket takes more later.
+func (q *queue) write(by *member, t *train) (blocked bool) {
+	sent, err := t.to.far.Send(t.b[:t.paid], t.each)
 	if sent > 0 {
-		q.carried(by.id, sent)
+		by.share.Sent(sent)
 	}
-	if errors.Is(err, unix.EAGAIN) {
-		return sent, true
+	if blocked = errors.Is(err, unix.EAGAIN); !blocked {
+		if err != nil {
+			q.dropped(Unsent, packets(t.b[sent:t.paid], t.each))
+		}
+		sent = t.paid
 	}
-	if err != nil {
-		q.dropped(Unsent, packets(b[sent:], each))
-	}
-	return sent, false
+	t.b, t.paid = t.b[sent:], t.paid-sent
+	return blocked
 }
 
 // drop drops the oldest train of a member. The caller holds mu.
@@ -181,20 +183,24 @@ func (q *queue) serve(m *member) served {
 			continue
 		case len(t.b) > m.deficit:
 			return again
-		case !t.paid && !m.share.Take(len(t.b)):
-			m.deficit = 0
-			return noShare
 		}
-		t.paid = true
+		if t.paid == 0 {
+			if t.paid = m.share.Take(len(t.b), t.each); t.paid == 0 {
+				m.deficit = 0
+				return noShare
+			}
+		}
 		q.shift(m)
 		q.mu.Unlock()
-		sent, blocked := q.write(m, t.to, t.b, t.each)
+		had := len(t.b)
+		blocked := q.write(m, &t)
 		q.mu.Lock()
-		m.deficit -= sent
-		if blocked {
-			t.b = t.b[sent:]
+		m.deficit -= had - len(t.b)
+		if len(t.b) > 0 {
 			m.trains = slices.Insert(m.trains, 0, t)
 			m.bytes, q.bytes = m.bytes+len(t.b), q.bytes+len(t.b)
+		}
+		if blocked {
 			m.deficit = 0
 			return noRoom
 		}

@@ -68,12 +68,15 @@ func (s *Service) Serve(st network.Stream) {
 		defer s.close(c)
 		binary.BigEndian.PutUint32(answer[2:], c.number)
 	}
-	if _, err := st.Write(answer[:]); err != nil || c == nil {
-		_ = st.CloseWrite()
+	if _, err := st.Write(answer[:]); err != nil {
 		return
 	}
-	_ = st.SetDeadline(time.Time{})
-	_, _ = st.Read(make([]byte, 1))
+	if c != nil {
+		_ = st.SetDeadline(time.Time{})
+	} else {
+		_ = st.CloseWrite()
+	}
+	_, _ = st.Read(make([]byte, 1)) // until it ends: a reset overtakes a refusal
 }
 
 // readRequest reads whom a channel is to lead to.

@@ -50,7 +50,7 @@ func (l Limits) resources() relayv2.Resources {
 	return rc
 }
 
-// Config is what a Service needs; all but IsFree, Refused, Metrics, Packets and Share are required.
+// Config is what a Service needs; all but IsFree, Name, Refused, Metrics, Packets and Share are required.
 type Config struct {
 	Host   host.Host
 	Limits Limits
@@ -58,6 +58,8 @@ type Config struct {
 	IsMember func(peer.ID) bool
 	// IsFree reports which members were let in as any number of keys would be; nil: none.
 	IsFree func(peer.ID) bool
+	// Name is what metrics call a member; nil: its ID.
+	Name func(peer.ID) string
 	// Controllers are whom others than members may reach. The zero value: nobody.
 	Controllers Controllers
 	// IsKnown reports who may be in the DHT's routing table: members and relays.

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/peer"
 	pbv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,12 +14,13 @@ import (
 )
 
 // Metrics are a relay's for Prometheus: edgemesh-relay's, and those of an agent that is a relay. Each series exists from the
-// start: one that appears late has no rate.
+// start, except for members': one that appears late has no rate.
 type Metrics struct {
 	circuits     atomic.Int64 // open now
 	reservations atomic.Int64 // held now
 	bytes        prometheus.Counter
 	forwarded    prometheus.Counter
+	carried      *carried               // by member
 	dropped      *prometheus.CounterVec // by reason
 	drops        map[forward.Reason]prometheus.Counter
 	refused      *prometheus.CounterVec // by reason
@@ -33,6 +33,7 @@ var _ relayv2.MetricsTracer = (*Metrics)(nil)
 // NewMetrics counts for a service with these limits.
 func NewMetrics(l Limits) *Metrics {
 	m := &Metrics{
+		carried: newCarried(),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "edgemesh_relay_bytes_total", Help: "Bytes relayed by circuits, both directions."}),
 		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
@@ -72,12 +73,10 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	gauge := func(name, help string, of *atomic.Int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of.Load()) })
 	}
-	return []prometheus.Collector{m.bytes, m.forwarded, m.dropped, m.refused, m.requests, m.limits,
+	return []prometheus.Collector{m.bytes, m.forwarded, m.carried, m.dropped, m.refused, m.requests, m.limits,
 		gauge("edgemesh_relay_circuits", "Relayed connections open now.", &m.circuits),
 		gauge("edgemesh_relay_reservations", "Reservations held now.", &m.reservations)}
 }
-
-func (m *Metrics) forwardedBytes(_ peer.ID, n int) { m.forwarded.Add(float64(n)) }
 
 func (m *Metrics) droppedPackets(why forward.Reason, n int) {
 	m.drops[why].Add(float64(n))

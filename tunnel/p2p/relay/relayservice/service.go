@@ -9,6 +9,7 @@
 //	roll.go      who holds a reservation, and how many circuits
 //	counter.go   how many circuits and reservations there are
 //	metrics.go   what a relay tells Prometheus
+//	carried.go   bytes by member
 //	stophost.go  the connection on which a circuit reaches its far end
 //	shares.go    a bandwidth, divided among the members who send
 //	traffic.go   what circuits carry: within shares, and never at a standstill
@@ -50,6 +51,9 @@ func Start(c Config) (*Service, error) {
 	if c.Refused == nil {
 		c.Refused = func(string, peer.ID, string) {}
 	}
+	if c.Name == nil {
+		c.Name = peer.ID.String
+	}
 	if c.StandsBy == nil {
 		c.StandsBy = func(network.Conn) bool { return false }
 	}
@@ -57,7 +61,8 @@ func Start(c Config) (*Service, error) {
 	if c.Controllers.Is == nil {
 		c.Controllers.Is = func(peer.ID) bool { return false }
 	}
-	s.traffic = newTraffic(float64(c.Limits.Bandwidth)*bytesPerMbit, c.look, func(to network.Conn) {
+	c.Metrics.carried.follow(c.IsMember, c.Name)
+	s.traffic = newTraffic(float64(c.Limits.Bandwidth)*bytesPerMbit, c.look, c.Metrics, func(to network.Conn) {
 		c.Refused(stalledCircuit, to.RemotePeer(), to.RemoteMultiaddr().String())
 	})
 	s.traffic.allowance = func(p peer.ID) int64 {
@@ -71,7 +76,7 @@ func Start(c Config) (*Service, error) {
 			Far:       func(x network.Conn) (forward.Far, error) { return c.Packets.Far(x) },
 			PerMember: c.Limits.MaxCircuitsPerPeer, All: 2 * c.Limits.MaxCircuits, Refused: c.Refused,
 			Join:    func(p peer.ID) forward.Share { return s.traffic.shares.join(p) },
-			Carried: c.Metrics.forwardedBytes, Dropped: c.Metrics.droppedPackets})
+			Dropped: c.Metrics.droppedPackets})
 		c.Packets.SetForwarder(s.forward)
 		c.Host.SetStreamHandler(identity.ChannelProtocol, s.forward.Serve)
 	}

@@ -18,21 +18,25 @@ const (
 	demandKeep = 0.9
 	// headroom is what a member may grow by before others give way: it may want more than it gets through.
 	headroom = 1.25
+	// owedTicks is for how many ticks' shares a member may be in debt: many circuits, each of which may read a buffer at the end of a
+	// share, are not silent for long.
+	owedTicks = 4
 	// noLimit is the level while nobody is in anybody's way.
 	noLimit = 1 << 62
 )
 
 // shares divides the relay's bandwidth among the members who send, whatever the number of their circuits and connections:
 // when all of it is in use, nobody gets more than an equal share as long as another one wants it (max-min fairness).
-// Whoever is alone has everything. While there is room, a read costs two atomic operations.
+// Whoever is alone has everything. While there is room, a read costs three atomic operations.
 //
 // A level that all senders share is enough: those who want less take less, and what they leave raises it.
 type shares struct {
-	bandwidth float64 // bytes a second; 0 = unknown, and nothing is divided
+	bandwidth float64  // bytes a second; 0 = unknown, and nothing is divided
+	metrics   *Metrics // count what members send
 
 	level atomic.Int64 // bytes that each may send in this tick
 
-	mu      sync.Mutex // a leaf: guards what follows
+	mu      sync.Mutex // guards what follows; only metrics' is taken under it
 	senders map[peer.ID]*sender
 	next    chan struct{} // closed when the next tick begins
 	over    bool
@@ -42,16 +46,18 @@ type shares struct {
 type sender struct {
 	shares *shares
 	id     peer.ID
-	used   atomic.Int64 // bytes in this tick
+	sums   *sums
+	used   atomic.Int64 // bytes in this tick, and debt
 	held   atomic.Bool  // it has had to wait in this tick
 
 	// Guarded by shares.mu.
-	streams int
+	streams int     // and channels; 0: it is forgotten once this tick is divided
 	demand  float64 // bytes it would send in a tick
+	debt    int64   // bytes that went beyond the level of ticks before
 }
 
-func newShares(bandwidth float64) *shares {
-	s := &shares{bandwidth: bandwidth, senders: make(map[peer.ID]*sender), next: make(chan struct{})}
+func newShares(bandwidth float64, metrics *Metrics) *shares {
+	s := &shares{bandwidth: bandwidth, metrics: metrics, senders: make(map[peer.ID]*sender), next: make(chan struct{})}
 	s.level.Store(noLimit)
 	return s
 }
@@ -62,7 +68,7 @@ func (s *shares) join(p peer.ID) *sender {
 	defer s.mu.Unlock()
 	m := s.senders[p]
 	if m == nil {
-		m = &sender{shares: s, id: p}
+		m = &sender{shares: s, id: p, sums: s.metrics.carried.of(p)}
 		s.senders[p] = m
 	}
 	m.streams++
@@ -73,7 +79,7 @@ func (s *shares) leave(p peer.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.senders[p]; m != nil {
-		if m.streams--; m.streams == 0 {
+		if m.streams--; m.streams == 0 && s.bandwidth == 0 {
 			delete(s.senders, p)
 		}
 	}
@@ -96,14 +102,30 @@ func (m *sender) wait() {
 // sent counts n bytes.
 func (m *sender) sent(n int) { m.used.Add(int64(n)) }
 
+// received counts n bytes of a circuit.
+func (m *sender) received(n int) {
+	m.sent(n)
+	m.sums.circuits.Add(uint64(n))
+}
+
 // Take implements forward.Share: like wait and sent, without waiting.
-func (m *sender) Take(n int) bool {
-	if m.used.Load() >= m.shares.level.Load() {
+func (m *sender) Take(n, each int) int {
+	switch left := m.shares.level.Load() - m.used.Load(); {
+	case left <= 0:
 		m.held.Store(true)
-		return false
+		return 0
+	case left < int64(n): // the last packet goes beyond it, on the next tick's account
+		m.held.Store(true)
+		n = min(n, (int(left)+each-1)/each*each)
 	}
 	m.sent(n)
-	return true
+	return n
+}
+
+// Sent implements forward.Share.
+func (m *sender) Sent(n int) {
+	m.sums.forwarded.Add(uint64(n))
+	m.shares.metrics.forwarded.Add(float64(n))
 }
 
 // Leave implements forward.Share.
@@ -135,10 +157,18 @@ func (s *shares) tick(d time.Duration) {
 	defer s.mu.Unlock()
 	budget := s.bandwidth * d.Seconds()
 	total, wants := 0.0, make([]float64, 0, len(s.senders))
-	held := false
-	for _, m := range s.senders {
-		used := float64(m.used.Swap(0))
-		total += used
+	held, before := false, s.level.Load()
+	for p, m := range s.senders {
+		all, debt := m.used.Load(), int64(0)
+		used := float64(all - m.debt)
+		if all > before {
+			debt = min(all-before, owedTicks*before)
+		}
+		m.used.Add(debt - all) // more may have come meanwhile
+		m.debt = debt
+		if total += used; m.streams == 0 && used == 0 && debt == 0 {
+			delete(s.senders, p)
+		}
 		m.demand = max(used*headroom, m.demand*demandKeep)
 		want := m.demand
 		if m.held.Swap(false) {

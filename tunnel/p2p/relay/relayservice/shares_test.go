@@ -88,7 +88,7 @@ func TestShares(t *testing.T) {
 				u := c.users[i]
 				users[i] = &u
 			}
-			carry(newShares(bandwidth), capacity, users, 500)
+			carry(newShares(bandwidth, NewMetrics(Limits{})), capacity, users, 500)
 			for i, u := range users {
 				if part := u.perTick / capacity; part < c.least[i] || part > c.most[i]+1e-6 {
 					t.Errorf("member %d has %.3f of the bandwidth, want %.3f to %.3f", i, part, c.least[i], c.most[i])
@@ -102,7 +102,7 @@ func TestShares(t *testing.T) {
 func TestNoShares(t *testing.T) {
 	const capacity = 1 << 20
 	users := []*user{{wants: 3 * capacity, flows: 1000}, {wants: 3 * capacity, flows: 1}}
-	carry(newShares(1e15), capacity, users, 500)
+	carry(newShares(1e15, NewMetrics(Limits{})), capacity, users, 500)
 	if part := users[1].perTick / capacity; part > 0.01 {
 		t.Errorf("beside 1000 connections one has %.3f of the bandwidth without being helped", part)
 	}
@@ -110,7 +110,7 @@ func TestNoShares(t *testing.T) {
 
 // While there is room nobody waits, and a level that is reached ends with its tick.
 func TestLevel(t *testing.T) {
-	s := newShares(1e6)
+	s := newShares(1e6, NewMetrics(Limits{}))
 	a, b := s.join("a"), s.join("b")
 	a.sent(5000)
 	b.sent(5000)
@@ -134,7 +134,52 @@ func TestLevel(t *testing.T) {
 	<-done
 	s.leave("a")
 	s.leave("b")
+	for range 3 {
+		s.tick(shareTick)
+	}
 	if len(s.senders) != 0 {
 		t.Errorf("%d senders are left", len(s.senders))
+	}
+}
+
+// A member that closes its channels and opens others has not got another share by that, and what it has sent is divided.
+func TestShareOfWhoComesAgain(t *testing.T) {
+	s := newShares(1e6, NewMetrics(Limits{}))
+	s.join("b").sent(5000)
+	for range 3 {
+		a := s.join("a")
+		a.sent(10000)
+		a.Leave()
+	}
+	if s.tick(shareTick); s.level.Load() == noLimit {
+		t.Fatal("what a has sent does not count")
+	}
+	a := s.join("a")
+	a.Take(int(s.level.Load()), 1)
+	a.Leave()
+	if n := s.join("a").Take(1, 1); n != 0 {
+		t.Error("a has another share")
+	}
+}
+
+// A train is cut where its member's share ends, and what goes beyond by a packet is taken from the next one.
+func TestTake(t *testing.T) {
+	s := newShares(1e6, NewMetrics(Limits{}))
+	a, b := s.join("a"), s.join("b")
+	a.sent(18000)
+	b.sent(4100)
+	s.tick(shareTick)
+	level := int(s.level.Load())
+	if n := a.Take(60_000, 1000); n != (level+999)/1000*1000 {
+		t.Errorf("%d bytes of %d are taken", n, level)
+	}
+	b.sent(4100)
+	taken := (level + 999) / 1000 * 1000
+	s.tick(shareTick)
+	if n := a.Take(60_000, 1); n != int(s.level.Load())-(taken-level) {
+		t.Errorf("%d bytes are taken of %d, %d of which are owed", n, s.level.Load(), taken-level)
+	}
+	if n := a.Take(1, 1); n != 0 {
+		t.Error("more than a share is taken")
 	}
 }

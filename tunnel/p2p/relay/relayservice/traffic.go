@@ -41,8 +41,8 @@ type traffic struct {
 }
 
 // newTraffic starts; look is how often circuits are looked at, bandwidth is in bytes a second.
-func newTraffic(bandwidth float64, look time.Duration, stalled func(network.Conn)) *traffic {
-	t := &traffic{shares: newShares(bandwidth), stalled: stalled, stop: make(chan struct{}), streams: make(map[*stream]struct{})}
+func newTraffic(bandwidth float64, look time.Duration, metrics *Metrics, stalled func(network.Conn)) *traffic {
+	t := &traffic{shares: newShares(bandwidth, metrics), stalled: stalled, stop: make(chan struct{}), streams: make(map[*stream]struct{})}
 	if bandwidth > 0 {
 		t.done.Go(func() { t.shares.run(t.stop) })
 	}
@@ -64,6 +64,7 @@ func (t *traffic) watch(look time.Duration) {
 		case <-t.stop:
 			return
 		case <-tick.C:
+			t.shares.metrics.carried.tidy()
 			for _, s := range t.stuck() {
 				t.stalled(s.Conn())
 				_ = s.Reset() // its copy ends, and the circuit's other end with it
@@ -121,7 +122,7 @@ func (t *traffic) wrap(s network.Stream) *stream {
 func (s *stream) Read(b []byte) (int, error) {
 	s.from.wait()
 	n, err := s.Stream.Read(b)
-	s.from.sent(n)
+	s.from.received(n)
 	if s.limit > 0 && s.read.Add(int64(n)) > s.limit {
 		return 0, errAllowance
 	}

@@ -165,6 +165,10 @@ func TestSlowCircuitStays(t *testing.T) {
 	c.takes.Store(true)
 	sent, ended := c.open(c.from)
 	fair.Eventually(t, testTime, "some megabytes arrive", fair.True(func() bool { return sent.Load() > 3<<20 }))
+	by := c.service.traffic.shares.metrics.carried.of(c.from.ID())
+	if n := by.circuits.Load(); n < 1<<20 || by.forwarded.Load() != 0 {
+		t.Errorf("%d bytes are counted as the sender's", n)
+	}
 	select {
 	case <-ended:
 		t.Error("a circuit that is in use was ended")
