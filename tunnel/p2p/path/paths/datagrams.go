@@ -19,11 +19,11 @@ func (d datagrams) Carried() uint64    { return d.c.tx.Load() }
 func (d datagrams) Narrowed()          { d.c.owner.Narrowed(d.c.ID) }
 func (d datagrams) Broken(why string)  { d.c.owner.Apply(ladder.Broken{Path: d.c.ID, Why: why}) }
 
-// forwarded is a circuit as the datagrams see it that its relay forwards. What arrives by UDP is no sign of life of the circuit,
-// and what does not is no fault of it.
+// forwarded is a circuit as the datagrams see it that its relay forwards. What arrives by UDP says little of the circuit, and what
+// does not is no fault of it.
 type forwarded struct{ datagrams }
 
-func (d forwarded) Received(bytes int) { d.c.rx.Add(uint64(bytes)); d.c.noticed() }
-func (d forwarded) Heard()             {}
+func (d forwarded) Received(bytes int) { d.c.rx.Add(uint64(bytes)); d.c.hearBeside(); d.c.noticed() }
+func (d forwarded) Heard()             { d.c.hearBeside() }
 func (d forwarded) Narrowed()          {}
 func (d forwarded) Broken(string)      {}

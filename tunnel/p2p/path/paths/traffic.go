@@ -11,13 +11,29 @@ type traffic struct {
 	wake    func()        // called when a connection that was quiet carries data
 	tx, rx  atomic.Uint64 // bytes moved by streams and datagrams
 	heard   atomic.Int64  // when something last arrived: nanoseconds after opened
+	own     atomic.Int64  // likewise, by the connection itself
 	wrote   atomic.Int64  // when something was last sent, likewise
 	quiet   atomic.Bool   // wake is to be called
 	sampled atomic.Uint64 // bytes, as of the last Sample
 }
 
+// besideFor is how long after a circuit was heard packets that its relay forwards speak for it, too: otherwise each that is
+// answered beside it would have the circuit probed.
+const besideFor = 2 * time.Second
+
 // hear records that something arrived.
-func (t *traffic) hear() { t.heard.Store(int64(time.Since(t.opened))) }
+func (t *traffic) hear() {
+	now := int64(time.Since(t.opened))
+	t.own.Store(now)
+	t.heard.Store(now)
+}
+
+// hearBeside records that something arrived through the same relay, not by this connection.
+func (t *traffic) hearBeside() {
+	if now := int64(time.Since(t.opened)); now-t.own.Load() < int64(besideFor) {
+		t.heard.Store(now)
+	}
+}
 
 // Heard reports whether anything has arrived.
 func (t *traffic) Heard() bool { return t.heard.Load() != 0 }
