@@ -100,3 +100,48 @@ func TestClientHelloFollowsRequest(t *testing.T) {
 	}
 	close(r.answer)
 }
+
+// A relay refuses before it has read what followed the request, and closes the stream, as relays do: the dial returns what it said,
+// over yamux and over QUIC.
+func TestRefusedAhead(t *testing.T) {
+	for _, listen := range []string{"/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"} {
+		t.Run(listen, func(t *testing.T) {
+			h, err := libp2p.New(libp2p.ListenAddrStrings(listen), libp2p.DisableMetrics(), libp2p.DisableRelay(),
+				libp2p.Muxer(mux.ID, identity.RelayMuxer()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			h.SetStreamHandler(proto.ProtoIDv2Hop, func(s network.Stream) {
+				rd := util.NewDelimitedReader(s, 4096)
+				defer rd.Close()
+				var msg pb.HopMessage
+				if rd.ReadMsg(&msg) != nil || msg.GetType() != pb.HopMessage_CONNECT {
+					_ = s.Reset()
+					return
+				}
+				status := pb.Status_NO_RESERVATION
+				_ = util.NewDelimitedWriter(s).WriteMsg(&pb.HopMessage{Type: pb.HopMessage_STATUS.Enum(), Status: &status})
+				_ = s.Close()
+			})
+			key := newKey(t)
+			far := idOf(t, newKey(t))
+			a := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, key)}, {Name: "far", ID: far}},
+				Relays: []peer.AddrInfo{{ID: h.ID(), Addrs: h.Addrs()}}})
+			fair.Eventually(t, 10*time.Second, "the relay", func() error {
+				if len(a.h.Network().ConnsToPeer(h.ID())) == 0 {
+					return errors.New("not connected")
+				}
+				return nil
+			})
+			ctx, cancel := fair.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			for range 20 {
+				err := a.dialer.Dial(ctx, endpoint.Circuit(h.ID(), h.Addrs()[0]), far)
+				if said := dialer.RefusedCircuit(0); !errors.As(err, &said) || pb.Status(said) != pb.Status_NO_RESERVATION {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

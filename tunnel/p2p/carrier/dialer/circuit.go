@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
@@ -131,8 +132,8 @@ func overTCP(all []network.Conn) (over network.Conn) {
 type circuit struct {
 	network.Stream
 	far      peer.ID
-	answered bool  // of the goroutine that reads
-	err      error // why there is no circuit, likewise
+	answered atomic.Bool // set by the goroutine that reads
+	err      error       // why there is no circuit; of that goroutine
 }
 
 var (
@@ -142,16 +143,25 @@ var (
 
 // Read implements net.Conn.
 func (c *circuit) Read(b []byte) (int, error) {
-	if !c.answered {
+	if !c.answered.Load() {
 		if c.err == nil {
 			c.err = c.answer()
 		}
 		if c.err != nil {
 			return 0, c.err
 		}
-		c.answered = true
+		c.answered.Store(true)
 	}
 	return c.Stream.Read(b) //nolint:wrapcheck // the stream's own
+}
+
+// Write implements net.Conn. A relay that refuses may take nothing more; the next Read says why.
+func (c *circuit) Write(b []byte) (int, error) {
+	n, err := c.Stream.Write(b)
+	if err != nil && !c.answered.Load() {
+		return len(b), nil
+	}
+	return n, err //nolint:wrapcheck // the stream's own
 }
 
 // answer reads the relay's answer.
