@@ -97,7 +97,7 @@ func TestMemberBytes(t *testing.T) {
 	}
 }
 
-// Who is no member is forgotten although nobody reads the metrics.
+// Who is not a member is forgotten although nobody reads the metrics.
 func TestMemberBytesAreBounded(t *testing.T) {
 	m := NewMetrics(Limits{})
 	m.carried.follow(func(p peer.ID) bool { return len(p) == 1 }, peer.ID.String)
