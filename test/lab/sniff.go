@@ -60,9 +60,13 @@ func (l *Lab) Sniff() (strays func() ([]string, error), err error) {
 	return strays, nil
 }
 
+// podMAC begins the MAC of each pod, which is of no use on a LAN. A fragment may show it: the node that receives it writes its own Ethernet
+// header into memory that the sniffer's copy shares, as both are on one machine (ip_do_fragment in net/ipv4/ip_output.c).
+const podMAC = "0a:58:"
+
 func toOwner(macs map[netip.Prefix]string, f sniff.Frame) bool {
 	for block, mac := range macs {
-		if block.Contains(f.Dst) && mac == f.To.String() {
+		if block.Contains(f.Dst) && (mac == f.To.String() || strings.HasPrefix(f.To.String(), podMAC)) {
 			return true
 		}
 	}
