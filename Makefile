@@ -27,7 +27,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ bench-idle: deps tools ## measure what a member costs whose pods say little, at 
 
 bench-first: deps tools ## measure first requests to peers never met, in round trips; prints only (8 minutes)
 	@$(GO) run ./test/first $(if $(BIN),-bin '$(BIN)')
+
+bench-relayed: deps tools ## measure flows and pings through a relay whose legs lose packets, beside bare BBR; prints only (10 minutes)
+	@$(GO) run ./test/relayed $(if $(BIN),-bin '$(BIN)')
 
 sim: tools ## put clusters of up to 100,000 members before the parts of an agent, 10,000 before a relay, hours of churn; prints only (30 minutes)
 	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 120m -v ./test/sim

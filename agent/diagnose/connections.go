@@ -18,6 +18,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/agent/netcheck"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/relay/relays"
@@ -77,6 +78,8 @@ func Relays(all []relays.Status, served bool) []findings.Finding {
 			f = Proxy(name, r.Error, r.Refusal, reserved)
 		case r.Connected:
 			f = grade("relay-refuses", "check that the relay's membership lists this node, and its limits", "relay %s gives no reservation: %s", name, r.Error)
+		case r.NoName:
+			f = grade("relay-unreachable", netcheck.CheckNames, "relay %s cannot be found: %s", name, r.Error)
 		default:
 			f = grade("relay-unreachable", "check that edgemesh-relay runs there, that its port is open for TCP and UDP, and that the membership has its peer ID",
 				"relay %s does not answer: %s", name, r.Error)

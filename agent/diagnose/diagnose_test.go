@@ -120,14 +120,15 @@ func TestRelays(t *testing.T) {
 		served bool
 		want   string
 	}{
-		"none":               {nil, false, "warning no-relays"},
-		"is one itself":      {nil, true, ""},
-		"well":               {[]relays.Status{well, {ID: "B", Spare: true}}, false, "ok relays " + a + "; ok relays " + b},
-		"one is dead":        {[]relays.Status{well, dead}, false, "ok relays " + a + "; warning relay-unreachable " + b},
-		"the only one is":    {[]relays.Status{dead}, false, "broken relay-unreachable " + b},
-		"the only one's key": {[]relays.Status{refuses}, false, "broken relay-refuses " + b},
-		"starting":           {[]relays.Status{{ID: "B", Error: "no answer yet"}}, false, "skipped relays " + b},
-		"the proxy refuses":  {[]relays.Status{{ID: "B", Failed: true, Error: "407", Refusal: proxy.Unauthorized}}, false, "broken proxy " + b},
+		"none":                {nil, false, "warning no-relays"},
+		"is one itself":       {nil, true, ""},
+		"well":                {[]relays.Status{well, {ID: "B", Spare: true}}, false, "ok relays " + a + "; ok relays " + b},
+		"one is dead":         {[]relays.Status{well, dead}, false, "ok relays " + a + "; warning relay-unreachable " + b},
+		"the only one is":     {[]relays.Status{dead}, false, "broken relay-unreachable " + b},
+		"its name is unknown": {[]relays.Status{{ID: "B", Failed: true, NoName: true, Error: "lookup: no answer"}}, false, "broken relay-unreachable " + b},
+		"the only one's key":  {[]relays.Status{refuses}, false, "broken relay-refuses " + b},
+		"starting":            {[]relays.Status{{ID: "B", Error: "no answer yet"}}, false, "skipped relays " + b},
+		"the proxy refuses":   {[]relays.Status{{ID: "B", Failed: true, Error: "407", Refusal: proxy.Unauthorized}}, false, "broken proxy " + b},
 	} {
 		if got := names(Relays(c.all, c.served)); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

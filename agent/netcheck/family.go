@@ -51,8 +51,16 @@ func causeOf(err error) Cause {
 	return Other
 }
 
-// Remedy is what to do about a relay that does not answer. Where addresses fail differently, what is nearest to working counts.
+// CheckNames is what to do about a relay whose name no name server says the address of.
+const CheckNames = "check this host's name servers (/etc/resolv.conf), or list the relay's addresses in the membership beside its name"
+
+// Remedy is what to do about a relay that does not answer. Where addresses fail differently, what is nearest to working counts;
+// before that host, name servers that fail: the relay may have moved.
 func (r Relay) Remedy() string {
+	fails := func(c Cause) bool {
+		return slices.ContainsFunc(r.Probes, func(p Probe) bool { return p.Cause == c })
+	}
+
 	remedies := []struct {
 		cause  Cause
 		remedy string
@@ -61,10 +69,14 @@ func (r Relay) Remedy() string {
 		{Closed, "start edgemesh-relay there, and check the port in the membership: that host answers, and nothing listens at this port"},
 		{Silent, "check that that host is up, and open the port for TCP and UDP in the relay's firewall, its provider's and this site's"},
 		{NoRoute, "bring up an uplink of this host, with an address and a default route of the relay's IP version; the relay's host is not the cause"},
-		{NoName, "check this host's name servers (/etc/resolv.conf), or list the relay's addresses in the membership beside its name"},
+		{NoName, CheckNames},
 	}
 	for _, x := range remedies {
-		if slices.ContainsFunc(r.Probes, func(p Probe) bool { return p.Cause == x.cause }) {
+		switch {
+		case !fails(x.cause):
+		case fails(NoName) && x.cause != NoName && x.cause != NoRoute:
+			return CheckNames + "; then " + x.remedy
+		default:
 			return x.remedy
 		}
 	}

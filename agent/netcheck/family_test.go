@@ -72,12 +72,14 @@ func TestRemedies(t *testing.T) {
 		causes []Cause
 		want   string
 	}{
-		"DNS":             {[]Cause{NoName}, "name servers"},
-		"no route":        {[]Cause{NoRoute, NoRoute}, "default route"},
-		"closed":          {[]Cause{NoRoute, Closed}, "start edgemesh-relay"},
-		"silent":          {[]Cause{NoRoute, NoName, Silent}, "firewall"},
-		"no address":      {nil, "has its addresses"},
-		"something there": {[]Cause{Silent, Other}, "what answers there"},
+		"DNS":              {[]Cause{NoName}, "name servers"},
+		"no route":         {[]Cause{NoRoute, NoRoute}, "default route"},
+		"closed":           {[]Cause{NoRoute, Closed}, "start edgemesh-relay"},
+		"silent":           {[]Cause{NoRoute, Silent}, "firewall"},
+		"a former address": {[]Cause{NoName, Silent}, "name servers (/etc/resolv.conf), or list the relay's addresses in the membership beside its name; then check that that host"},
+		"cut off":          {[]Cause{NoName, NoRoute}, "default route"},
+		"no address":       {nil, "has its addresses"},
+		"something there":  {[]Cause{Silent, Other}, "what answers there"},
 	} {
 		var r Relay
 		for _, c := range x.causes {

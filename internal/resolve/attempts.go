@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -179,7 +178,7 @@ func (t *attempts) err(ctx context.Context) error {
 	name := strings.TrimSuffix(t.host, ".")
 	switch {
 	case len(t.errs) == 0 && t.pending():
-		return cmp.Or(ctx.Err(), error(&net.DNSError{Err: "no name server has answered yet", Name: name, IsTimeout: true}))
+		return &net.DNSError{UnwrapErr: ctx.Err(), Err: "no name server has answered yet", Name: name, IsTimeout: true}
 	case len(t.errs) == 0 && len(t.seen) == 0:
 		return &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func (n *Names) lookup(q question) *lookup {
 		if q.v6 {
 			network = "ip6"
 		}
-		all, err := ask(ctx, n.servers, func(ctx context.Context, r *net.Resolver) ([]netip.Addr, error) {
+		all, err := ask(ctx, q.host, n.servers, func(ctx context.Context, r *net.Resolver) ([]netip.Addr, error) {
 			return r.LookupNetIP(ctx, network, q.host)
 		})
 		l.addrs, l.err, l.ended = usable(all, q.v6), err, time.Now()
@@ -70,7 +71,7 @@ func usable(all []netip.Addr, v6 bool) []netip.Addr {
 
 // ask queries name servers: the next one when all before have failed, or after silence, and the silent ones once more. The
 // first answer counts, also that there is nothing. The list is read each time, so that a new uplink's servers are in it.
-func ask[T any](ctx context.Context, servers func() []string, query func(context.Context, *net.Resolver) ([]T, error)) ([]T, error) {
+func ask[T any](ctx context.Context, host string, servers func() []string, query func(context.Context, *net.Resolver) ([]T, error)) ([]T, error) {
 	type answer struct {
 		server string
 		all    []T
@@ -124,7 +125,7 @@ func ask[T any](ctx context.Context, servers func() []string, query func(context
 		case <-ctx.Done():
 			for s := range asked {
 				if errs[s] == nil {
-					errs[s] = &net.DNSError{Err: "no answer", Server: s, IsTimeout: true}
+					errs[s] = &net.DNSError{Err: "no answer", Name: strings.TrimSuffix(host, "."), Server: s, IsTimeout: true}
 				}
 			}
 			return nil, cmp.Or(joined(errs), ctx.Err())

@@ -278,5 +278,5 @@ func (n *Names) Lookup(ctx context.Context, host string, f Families) ([]netip.Ad
 func (n *Names) LookupTXT(ctx context.Context, host string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, walk)
 	defer cancel()
-	return ask(ctx, n.servers, func(ctx context.Context, r *net.Resolver) ([]string, error) { return r.LookupTXT(ctx, absolute(host)) })
+	return ask(ctx, host, n.servers, func(ctx context.Context, r *net.Resolver) ([]string, error) { return r.LookupTXT(ctx, absolute(host)) })
 }

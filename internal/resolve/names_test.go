@@ -261,6 +261,11 @@ func TestNoAnswer(t *testing.T) {
 	if took := time.Since(began); took > walk+time.Second {
 		t.Errorf("after %v", took)
 	}
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := names(t, "", a).Lookup(soon, name, Both); !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("who cannot wait has %v", err)
+	}
 	if _, err := names(t, "", serve(t, &nameserver.Server{Names: []string{"none"}})).Lookup(t.Context(), name, Both); err == nil || err.Error() != "lookup relay.example.org: no such host" {
 		t.Errorf("error %v", err)
 	}

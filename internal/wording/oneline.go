@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// list is several errors on one line; errors.Join's text has one line each.
+// list is several errors on one line, each text once; errors.Join's text has one line each.
 type list []error
 
 // Join is errors.Join with a text of one line.
@@ -26,9 +26,11 @@ func Join(errs ...error) error {
 }
 
 func (l list) Error() string {
-	texts := make([]string, len(l))
-	for i, err := range l {
-		texts[i] = OneLine(err.Error())
+	var texts []string
+	for _, err := range l {
+		if text := OneLine(err.Error()); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
 	}
 	return strings.Join(texts, "; ")
 }

@@ -16,7 +16,7 @@ func TestReasonsAreOneLine(t *testing.T) {
 		err  error
 		want string
 	}{
-		{Join(io.EOF, nil, swarm), "EOF; failed to dial:; * [/ip4/1.2.3.4/tcp/1] refused"},
+		{Join(io.EOF, nil, swarm, io.EOF), "EOF; failed to dial:; * [/ip4/1.2.3.4/tcp/1] refused"},
 		{Join(errors.Join(io.EOF, io.ErrClosedPipe)), "EOF; io: read/write on closed pipe"},
 		{fmt.Errorf("%w: %w", errUnreachable, Join(Join(io.EOF), io.ErrNoProgress)), "peer is unreachable: EOF; multiple Read calls return no data or error"},
 	} {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,5 +108,27 @@ func TestHalfDeadNameServers(t *testing.T) {
 	took := first(at.String())
 	if t.Logf("agent restarted while DNS is dead: first curl after %v", took); took > 5*time.Second {
 		t.Error("want at most 5 s")
+	}
+
+	// Without an address of old, the name server is what is to be repaired, and not the relay's host or a firewall.
+	ok(t, n.Agent.Stop())
+	_ = os.Remove(filepath.Join(n.Config.StateDir, "names.json"))
+	_ = os.Remove(filepath.Join(n.Config.StateDir, "addresses.json"))
+	n.Agent, err = n.NS.Start(n.Name, append(resolver(t, n, at.String()), n.AgentPath(), "run", "--config", n.ConfigFile())...)
+	ok(t, err)
+	ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond, func() error {
+		_, err := n.Status(t.Context())
+		return err
+	}))
+	for _, command := range []string{"status", "doctor"} {
+		ok(t, lab.Until(within(t, 30*time.Second), 200*time.Millisecond, func() error {
+			line, all := verdict(t, n, command)
+			for _, f := range all {
+				if f.ID == "relay-unreachable" && strings.HasPrefix(f.Remedy, "check this host's name servers") && !strings.Contains(f.Remedy, "firewall") && strings.Contains(line, "lookup ") {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s: %s: %+v", command, line, all)
+		}))
 	}
 }

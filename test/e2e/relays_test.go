@@ -25,6 +25,21 @@ func newRelayedPair(t *testing.T, relays int) *pair {
 	return p
 }
 
+// forwarded waits until the relay forwards what either node sends the other beside their circuit.
+func (p *pair) forwarded(t *testing.T) {
+	t.Helper()
+	ctx := within(t, 10*time.Second)
+	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
+		ok(t, lab.Until(ctx, 100*time.Millisecond, func() error {
+			st, err := n[0].Status(ctx)
+			if x := st.Peer(n[1].Name); err == nil && (x.Path != "relayed" || x.Datagrams != "forwarded") {
+				err = fmt.Errorf("%s: %+v", n[0].Name, x)
+			}
+			return err
+		}))
+	}
+}
+
 // relayInUse returns the relay that n's packets to the other node take.
 func (p *pair) relayInUse(t *testing.T, n, other *lab.Node) *lab.Relay {
 	t.Helper()
@@ -40,7 +55,7 @@ func (p *pair) relayInUse(t *testing.T, n, other *lab.Node) *lab.Relay {
 	return nil
 }
 
-// TestRelayFailover takes away the relay in use, one of two, from under flows.
+// TestRelayFailover takes away the relay in use, one of two, from under flows, of which it forwards those that are not TCP beside the circuit.
 func TestRelayFailover(t *testing.T) {
 	beside(t)
 	p := newRelayedPair(t, 2)
@@ -67,12 +82,14 @@ func TestRelayFailover(t *testing.T) {
 				tcp := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
 				ping := flow(t, p.pod1, "icmp", 8*time.Second, p.pod2.IP4())
 				time.Sleep(3 * time.Second)
+				p.forwarded(t)
 				back := way.take(p.relayInUse(t, p.n1, p.n2))
 				g, err := ping()
 				if err != nil {
 					t.Error(err)
 				}
 				gaps = append(gaps, g.FairMs)
+				p.forwarded(t)
 				if g, err := tcp(); err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
 					t.Errorf("TCP flow: %+v: %v", g, err)
 				}

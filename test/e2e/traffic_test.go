@@ -23,6 +23,7 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 		ok(t, undo())
 		t.Fatal(err)
 	}
+	datagrams := lasting(t, s.pod3.NS, "udp", s.pod2.IP4(), "--interval", "20ms")
 	const size = 200_000_000
 	var b lab.Bulk
 	var bulkErr error
@@ -33,8 +34,14 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 			s.pod2.IP4().String())
 	})
 	time.Sleep(time.Second)
-	before, err := s.edge3.Status(t.Context())
-	ok(t, err)
+	var before lab.Status
+	ok(t, lab.Until(within(t, 5*time.Second), 100*time.Millisecond, func() (err error) {
+		before, err = s.edge3.Status(t.Context())
+		if p := before.Peer("edge-2"); err == nil && p.Datagrams != "forwarded" {
+			err = fmt.Errorf("%+v", p)
+		}
+		return err
+	}))
 	ok(t, undo())
 	start := time.Now()
 	_, pathErr := s.edge3.WaitPath(within(t, 20*time.Second), s.edge2, "punched")
@@ -50,6 +57,10 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 		t.Errorf("the path did not move while data flowed: %v", pathErr)
 	} else if moved > time.Duration(b.Seconds*float64(time.Second)) {
 		t.Error("the path moved after the transfer")
+	}
+	g, err := datagrams()
+	if err != nil || g.Lost > 0 || g.Doubled > 0 {
+		t.Errorf("datagrams while the path moved: %+v: %v", g, err)
 	}
 	t.Logf("moved to punched %d ms after the sites came together; %.0f Mbit/s, longest stall %.0f ms",
 		moved.Milliseconds(), b.Mbps, b.StallMs)

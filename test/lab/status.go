@@ -69,6 +69,7 @@ type PeerStatus struct {
 	QueueMs   *float64   `json:"queueMs"`
 	WayMs     *float64   `json:"wayMs"`
 	Drops     uint64     `json:"drops"`
+	Datagrams string     `json:"datagrams"`
 }
 
 // Peer returns the status of the named node; its Path is empty when the list

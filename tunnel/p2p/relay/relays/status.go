@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -25,6 +27,7 @@ type Status struct {
 	Failed    bool          // Error is what came of an attempt
 	Error     string        // why it is not connected and reserved; "" if it is, or need not be
 	Refusal   proxy.Cause   // what the HTTP proxy has to do with that; "" if nothing is known
+	NoName    bool          // nothing was dialed, as no name server says an address
 }
 
 func (c *client) status() Status {
@@ -47,6 +50,7 @@ func (c *client) status() Status {
 		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
 			st.Refusal = e.Cause
 		}
+		st.NoName = noName(known.err)
 	case !c.demand.reservation():
 		st.Spare = true
 	case st.Connected:
@@ -55,6 +59,19 @@ func (c *client) status() Status {
 		st.Error = "no answer yet"
 	}
 	return st
+}
+
+// noName reports whether look-ups alone have failed.
+func noName(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // each branch of the tree is judged
+	case *net.DNSError:
+		return true
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !noName(err) })
+	case interface{ Unwrap() error }:
+		return noName(e.Unwrap())
+	}
+	return false
 }
 
 // check is the relay's status after a ping over each connection.
