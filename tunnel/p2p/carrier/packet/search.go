@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,12 +92,12 @@ type search struct {
 
 // seen is what a search has learnt from its probes.
 type seen struct {
-	rtt  time.Duration
-	id   uint32  // of the last probe; two sessions of one path begin at different ones
-	due  bool    // to confirm the size, whether or not the path is used
-	loss float64 // share of probes lost although their size passes
-	bad  uint16  // the last questions while little was sent: one bit each, set where a probe was lost or late
-	open []probe // probes without an answer, the oldest first
+	rtt  time.Duration // 0: unknown
+	id   uint32        // of the last probe; two sessions of one path begin at different ones
+	due  bool          // to confirm the size, whether or not the path is used
+	loss float64       // share of probes lost although their size passes
+	bad  uint16        // the last questions while little was sent: one bit each, set where a probe was lost or late
+	open []probe       // probes without an answer, the oldest first
 	question
 }
 
@@ -117,7 +118,6 @@ type probe struct {
 // run keeps the size true (RFC 8899) until the session ends, with an error.
 func (s *search) run(ctx context.Context) error {
 	defer s.size.Store(0)
-	s.rtt = firstTrip
 	for {
 		ok, err := s.tries(ctx, basePacket, goneTries)
 		if err != nil {
@@ -143,7 +143,7 @@ func (s *search) run(ctx context.Context) error {
 			if err := s.wait(ctx, worseRest); err != nil && !errors.Is(err, errTooLarge) {
 				return err
 			}
-			s.rtt, s.bad = firstTrip, 0
+			s.rtt, s.bad = 0, 0
 			continue
 		}
 		if errors.Is(err, errMute) {
@@ -196,7 +196,9 @@ func (s *search) checkQUIC(ctx context.Context, before int) error {
 }
 
 // patience is how long an answer is awaited before the next probe.
-func (s *search) patience() time.Duration { return min(max(3*s.rtt, probeLeast), probeMost) }
+func (s *search) patience() time.Duration {
+	return min(max(3*cmp.Or(s.rtt, firstTrip), probeLeast), probeMost)
+}
 
 // climb raises the size in use to the largest that passes. Ethernet's, the largest but jumbo frames, is tried first.
 func (s *search) climb(ctx context.Context) error {
@@ -377,8 +379,8 @@ func (s *search) try(ctx context.Context, size int) (bool, error) {
 	}
 }
 
-// answered takes a confirmation, and reports whether it says that packets of the size pass. A round trip that is longer
-// than what was waited for counts immediately, a shorter one by an eighth.
+// answered takes a confirmation, and reports whether it says that packets of the size pass. The first round trip, and one that is
+// longer than what was waited for, count immediately, a shorter one by an eighth.
 func (s *search) answered(id uint32, size int) bool {
 	i := slices.IndexFunc(s.open, func(p probe) bool { return p.id == id })
 	if i < 0 {
@@ -386,7 +388,7 @@ func (s *search) answered(id uint32, size int) bool {
 	}
 	p := s.open[i]
 	s.open = slices.Delete(s.open, i, i+1)
-	if rtt := time.Since(p.at); rtt > s.patience() {
+	if rtt := time.Since(p.at); s.rtt == 0 || rtt > s.patience() {
 		s.rtt = rtt
 	} else {
 		s.rtt = (7*s.rtt + rtt) / 8

@@ -151,6 +151,7 @@ func TestSearchAfterALateAnswer(t *testing.T) {
 func TestSearchNoticesABlackHole(t *testing.T) {
 	searching(t, 1472, 0, func(l *testLink) {
 		l.use(10 * time.Second)
+		time.Sleep(2 * confirmEvery) // it is looked at once more for what was sent last
 		l.mtu.Store(1350)
 		time.Sleep(time.Minute)
 		if got := l.size.Load(); got != 1472 {
@@ -252,7 +253,7 @@ func TestSearchRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &testLink{rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
 		l.mtu.Store(1472)
-		v := &via{trip: func() time.Duration { return 30 * time.Millisecond }}
+		v := &via{trip: func() time.Duration { return time.Millisecond }}
 		ss := &Session{sending: sending{link: link{via: v}}}
 		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() { v.note(nil) }, rests: v.note, slow: v.slow, probe: l.probe,
 			arrived: l.arrived, tooLarge: l.tooLarge, confirm: l.confirm, ended: l.ended, path: l, log: slog.New(slog.DiscardHandler)}
@@ -265,7 +266,7 @@ func TestSearchRests(t *testing.T) {
 			}
 		}
 		v.note(errors.New("the relay is not connected over UDP"))
-		l.use(5 * time.Second)
+		l.use(20 * time.Second)
 		check("at first", "")
 		l.late.Store(int64(90 * time.Millisecond))
 		l.use(30 * time.Second)
