@@ -151,7 +151,7 @@ func TestSearchAfterALateAnswer(t *testing.T) {
 func TestSearchNoticesABlackHole(t *testing.T) {
 	searching(t, 1472, 0, func(l *testLink) {
 		l.use(10 * time.Second)
-		time.Sleep(2 * confirmEvery) // it is looked at once more for what was sent last
+		time.Sleep(2 * confirmEvery) // another look follows what was sent last
 		l.mtu.Store(1350)
 		time.Sleep(time.Minute)
 		if got := l.size.Load(); got != 1472 {
