@@ -72,3 +72,59 @@ func TestPortal(t *testing.T) {
 		})
 	}
 }
+
+// A portal, or whoever else answers in a relay's place, is not followed anywhere, and has little read.
+func TestPortalIsBounded(t *testing.T) {
+	const plenty = 8 << 20
+	x := strings.Repeat("x", 64<<10)
+	for what, head := range map[string]string{
+		"page":   "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
+		"field":  "HTTP/1.1 302 Found\r\nLocation: http://login.example/",
+		"status": "HTTP/1.1 ",
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		taken := make(chan int, 1)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_ = c.(*net.TCPConn).SetWriteBuffer(64 << 10)
+			_, _ = io.WriteString(c, head)
+			n := 0
+			for ; n < plenty && err == nil; n += len(x) {
+				_, err = io.WriteString(c, x)
+			}
+			taken <- n
+		}()
+		k, end := newChecker(Config{})
+		defer end()
+		k.connect = new(net.Dialer).DialContext
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		if host := k.page(t.Context(), target{kind: tcp, host: "127.0.0.1", port: port}); host != "" {
+			t.Errorf("an endless %s: %q", what, host)
+		}
+		if n := <-taken; n >= plenty {
+			t.Errorf("an endless %s: %d bytes are taken", what, n)
+		}
+	}
+
+	followed := false
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed = true }))
+	defer elsewhere.Close()
+	web := httptest.NewServer(http.RedirectHandler(elsewhere.URL+"/latest/meta-data/", http.StatusFound))
+	defer web.Close()
+	k, end := newChecker(Config{})
+	defer end()
+	k.connect = new(net.Dialer).DialContext
+	host, port, _ := net.SplitHostPort(web.Listener.Addr().String())
+	_ = k.page(t.Context(), target{kind: tcp, host: host, port: port})
+	if followed {
+		t.Error("a redirect is followed")
+	}
+}

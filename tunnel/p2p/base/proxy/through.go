@@ -61,30 +61,66 @@ func Dialing(ctx context.Context) func(ctx context.Context, address string) (net
 // loses the proxy's answer.
 const webScheme = "edgemesh-connect"
 
-type webProxy struct{}
+// maxHead bounds what is read before a WebSocket is there, the certificates of TLS included, in bytes: gorilla's dialer reads an
+// answer's head without a bound, from whoever answers on the path.
+const maxHead = 64 << 10
+
+// webProxy makes the connections of gorilla's dialer: through our proxy, or as forward does.
+type webProxy struct{ forward netproxy.Dialer }
 
 func (webProxy) Dial(string, string) (net.Conn, error) { return nil, net.ErrClosed }
 
 // DialContext bounds the WebSocket's handshake, too, which gorilla does for its own dials only, and ends when it is over.
-func (webProxy) DialContext(ctx context.Context, _, address string) (net.Conn, error) {
-	c, err := Dialing(ctx)(ctx, address)
-	if deadline, ok := ctx.Deadline(); err == nil && ok {
+func (w webProxy) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
+	if through := Dialing(ctx); through != nil {
+		c, err = through(ctx, address)
+	} else if f, ok := w.forward.(netproxy.ContextDialer); ok {
+		c, err = f.DialContext(ctx, network, address)
+	} else {
+		c, err = w.forward.Dial(network, address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(deadline)
 	}
-	return c, err
+	return &headed{Conn: c, left: maxHead}, nil
+}
+
+// headed is a connection that ends when more than so many bytes are read before its deadline is taken away, which gorilla's dialer
+// does when the WebSocket is there.
+type headed struct {
+	net.Conn
+	left int
+	over bool
+}
+
+func (h *headed) Read(b []byte) (int, error) {
+	if h.over {
+		return h.Conn.Read(b)
+	}
+	if h.left == 0 && len(b) > 0 {
+		return 0, fmt.Errorf("%w: more than %d bytes without a WebSocket", errAnswer, maxHead)
+	}
+	n, err := h.Conn.Read(b[:min(len(b), h.left)])
+	h.left -= n
+	return n, err
+}
+
+func (h *headed) SetDeadline(t time.Time) error {
+	if t.IsZero() && !h.over { // before others have the connection
+		h.over = true
+	}
+	return h.Conn.SetDeadline(t)
 }
 
 // libp2p's WebSocket transport takes over what this default says, and nothing else.
 //
 //nolint:gochecknoinits // the libraries have no other place for it
 func init() {
-	netproxy.RegisterDialerType(webScheme, func(*url.URL, netproxy.Dialer) (netproxy.Dialer, error) { return webProxy{}, nil })
-	websocket.DefaultDialer.Proxy = func(r *http.Request) (*url.URL, error) {
-		if Dialing(r.Context()) == nil {
-			return nil, nil //nolint:nilnil // no proxy: HTTPS_PROXY is one of several egresses
-		}
-		return &url.URL{Scheme: webScheme}, nil
-	}
+	netproxy.RegisterDialerType(webScheme, func(_ *url.URL, forward netproxy.Dialer) (netproxy.Dialer, error) { return webProxy{forward}, nil })
+	websocket.DefaultDialer.Proxy = func(*http.Request) (*url.URL, error) { return &url.URL{Scheme: webScheme}, nil }
 }
 
 // Behind says what went wrong with a dial with ctx, which Through returned; errors that name a cause come back as they are.

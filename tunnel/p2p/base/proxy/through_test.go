@@ -156,3 +156,62 @@ func TestCanceled(t *testing.T) {
 		t.Errorf("on the way to the proxy: %v", err)
 	}
 }
+
+// Whoever answers in a relay's place, through a proxy or on the direct way, has little read before there is a WebSocket. The control
+// is one that is there, and carries more than that afterwards.
+func TestWebSocketReadsLittle(t *testing.T) {
+	const plenty = 16 << 20
+	read := make(chan int, 1)
+	endless := func(head string) func(net.Conn, *http.Request) {
+		return func(c net.Conn, _ *http.Request) {
+			_ = c.(*net.TCPConn).SetWriteBuffer(64 << 10)
+			_, _ = io.WriteString(c, head)
+			n := 0
+			for b := []byte(strings.Repeat("x", 64<<10)); n < plenty; n += len(b) {
+				if _, err := c.Write(b); err != nil {
+					break
+				}
+			}
+			read <- n
+		}
+	}
+	by, relay := newSwarm(t), newSwarm(t, "/ip4/127.0.0.1/tcp/0/ws")
+	for what, head := range map[string]string{"a status": "HTTP/1.1 101 ", "a field": "HTTP/1.1 101 Switching Protocols\r\nX-A: "} {
+		for _, through := range []bool{false, true} {
+			if through {
+				head = "HTTP/1.1 200 OK\r\n\r\n" + head
+			}
+			u := answering(t, endless(head))
+			var err error
+			if through {
+				err = dial(t.Context(), by, u, ma.StringCast("/ip4/192.0.2.1/tcp/443/ws"), relay.LocalPeer())
+			} else {
+				a := ma.StringCast("/ip4/127.0.0.1/tcp/" + u.Port() + "/ws")
+				_, err = by.TransportForDialing(a).Dial(t.Context(), a, relay.LocalPeer())
+			}
+			if n := <-read; !errors.Is(err, errAnswer) || n >= plenty {
+				t.Errorf("%s without an end, through a proxy %v: %d bytes taken, %v", what, through, n, err)
+			}
+		}
+	}
+
+	relay.SetStreamHandler(func(s network.Stream) {
+		_, _ = io.Copy(s, s)
+		s.Close()
+	})
+	if err := by.Peerstore().AddPubKey(relay.LocalPeer(), relay.Peerstore().PubKey(relay.LocalPeer())); err != nil {
+		t.Fatal(err)
+	}
+	by.Peerstore().AddAddrs(relay.LocalPeer(), relay.ListenAddresses(), time.Hour)
+	s, err := by.NewStream(t.Context(), relay.LocalPeer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = s.Write(make([]byte, 4*maxHead))
+		_ = s.CloseWrite()
+	}()
+	if n, err := io.Copy(io.Discard, s); err != nil || n != 4*maxHead {
+		t.Errorf("a real WebSocket: %d bytes, %v", n, err)
+	}
+}
