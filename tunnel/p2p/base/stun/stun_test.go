@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/libp2p/go-libp2p"
@@ -192,45 +193,75 @@ func TestAnswersAreNoLonger(t *testing.T) {
 	}
 }
 
-// A flood with one forged source is answered to a limit, and keeps nobody else from an answer.
+// flood is a socket at which one request of each source arrives, and then nothing more; it counts the answers to each address.
+type flood struct {
+	net.PacketConn // nothing else of it is used
+	request        []byte
+	sources        []netip.AddrPort
+	answers        map[netip.Addr]int
+}
+
+func (f *flood) ReadFrom(b []byte) (int, net.Addr, error) {
+	if len(f.sources) == 0 {
+		return 0, nil, net.ErrClosed
+	}
+	from := f.sources[0]
+	f.sources = f.sources[1:]
+	return copy(b, f.request), net.UDPAddrFromAddrPort(from), nil
+}
+
+func (f *flood) WriteTo(b []byte, to net.Addr) (int, error) {
+	f.answers[to.(*net.UDPAddr).AddrPort().Addr()]++
+	return len(b), nil
+}
+
+func (f *flood) Close() error { return nil }
+
+// A flood with forged sources is answered to a limit, by address and in all, and one address keeps no other one from an answer.
+// Time stands still, so that all of it comes within one second.
 func TestFloodOfRequests(t *testing.T) {
-	server, flood := socket(t), socket(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	done := make(chan struct{})
-	go func() { defer close(done); Serve(ctx, server, netip.AddrPort{}) }()
-	const sent = 5 * eachAnswers
-	began := time.Now()
-	for i := range sent {
-		if _, err := flood.WriteTo(request(t), server.LocalAddr()); err != nil {
-			t.Fatal(err)
+	// Each address sends so many requests, each from another port.
+	burst := func(n int, addrs ...string) (out []netip.AddrPort) {
+		for _, a := range addrs {
+			for i := range n {
+				out = append(out, netip.AddrPortFrom(netip.MustParseAddr(a), uint16(1024+i)))
+			}
 		}
-		if i%50 == 0 {
-			time.Sleep(time.Millisecond) // the socket's buffer holds it
+		return out
+	}
+	numbered := func(format string, n int) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf(format, i+1))
 		}
+		return out
 	}
-	took := time.Since(began)
-	got := 0
-	for {
-		_ = flood.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-		if _, _, err := flood.ReadFrom(make([]byte, maxMessage)); err != nil {
-			break
-		}
-		got++
+	others := numbered("198.51.100.%d", 10)
+	for _, c := range []struct {
+		what    string
+		sources []netip.AddrPort
+		want    int
+		others  int // at least; two addresses may share a counter by chance
+	}{
+		{"control: as much as one address may send", burst(eachAnswers, "192.0.2.1"), eachAnswers, 8},
+		{"one address", burst(5*eachAnswers, "192.0.2.1"), eachAnswers, 8},
+		{"one IPv6 network", burst(eachAnswers, numbered("2001:db8::%x", 5)...), eachAnswers, 8},
+		{"many addresses", burst(eachAnswers/2, numbered("192.0.2.%d", 50)...), allAnswers, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &flood{request: request(t), sources: append(c.sources, burst(1, others...)...), answers: map[netip.Addr]int{}}
+			Serve(t.Context(), f, netip.AddrPort{})
+			all, served := 0, 0
+			for _, n := range f.answers {
+				all += n
+			}
+			for _, a := range others {
+				served += f.answers[netip.MustParseAddr(a)]
+			}
+			if all-served != c.want || served < c.others {
+				t.Errorf("%s: %d answers, want %d; %d others, want %d", c.what, all-served, c.want, served, c.others)
+			}
+		})
 	}
-	if most := eachAnswers * (int(took/time.Second) + 2); got == 0 || got > most {
-		t.Errorf("%d of %d requests in %v were answered, want %d at most", got, sent, took, most)
-	}
-	other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	if _, err := Query(ctx, other, addrOf(server)); err != nil {
-		t.Errorf("another address: %v", err)
-	}
-	cancel()
-	<-done
 }
 
 // TestAsOthers: another implementation reads what this one writes, and this one reads the other's.
