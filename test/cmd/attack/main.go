@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // page is what is read, from the repository's root.
@@ -93,6 +94,7 @@ func main() {
 		os.Exit(1)
 	}
 	tests, failed := byPackage(all), []string(nil)
+	began := time.Now()
 	for _, dir := range slices.Sorted(maps.Keys(tests)) {
 		run := "^(" + strings.Join(tests[dir], "|") + ")$"
 		if len(os.Args) > 1 {
@@ -102,9 +104,14 @@ func main() {
 		var out strings.Builder
 		c := exec.Command("go", "test", "-v", "-count=1", "-timeout", "60m", "-run", run, "./"+dir)
 		c.Stdout, c.Stderr = io.MultiWriter(os.Stdout, &out), os.Stderr
+		if dir == "test/kube" { // the tests that are named run on KubeEdge
+			c.Env = append(os.Environ(), "EDGEMESH_KUBE=kubeedge")
+		}
+		start := time.Now()
 		if c.Run() != nil || strings.Contains(out.String(), "--- SKIP") { // a test that did not run shows nothing
 			failed = append(failed, dir)
 		}
+		fmt.Printf("attack: ./%s took %.0f s, all until now %.0f s\n", dir, time.Since(start).Seconds(), time.Since(began).Seconds())
 	}
 	if len(failed) > 0 {
 		fmt.Fprintln(os.Stderr, "attack: failed or skipped in", strings.Join(failed, ", "))
