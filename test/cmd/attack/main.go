@@ -31,9 +31,9 @@ func (r row) cannot() bool {
 	return strings.HasPrefix(r.text, "cannot ") || strings.Contains(r.text, ": cannot ")
 }
 
-var testName = regexp.MustCompile(`^(Test|Fuzz)\w+`)
+var testName = regexp.MustCompile(`^(Test|Fuzz)\w+(/[\w-]+)*`)
 
-// rows reads the tables. A cell of tests is `DIR` TestA, TestB; TestC: without a directory they are in test/e2e.
+// rows reads the tables. A cell of tests is `DIR` TestA, TestB/subtest; TestC: without a directory they are in test/e2e.
 func rows(page string) (out []row) {
 	_, page, _ = strings.Cut(page, "## What each can and cannot do")
 	page, _, _ = strings.Cut(page, "\n## ")
@@ -82,6 +82,21 @@ func byPackage(all []row) map[string][]string {
 	return out
 }
 
+// pattern is what go test -run takes for these tests.
+func pattern(names []string) string {
+	var all []string
+	for _, name := range names {
+		all = append(all, "^"+strings.ReplaceAll(name, "/", "$/^")+"$")
+	}
+	return strings.Join(all, "|")
+}
+
+// ran reports whether go test -v says that all of these passed, and that nothing was skipped: a test that did not run shows nothing.
+func ran(out string, names []string) bool {
+	return !strings.Contains(out, "--- SKIP") &&
+		!slices.ContainsFunc(names, func(name string) bool { return !strings.Contains(out, "--- PASS: "+name+" (") })
+}
+
 func main() {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -96,7 +111,7 @@ func main() {
 	tests, failed := byPackage(all), []string(nil)
 	began := time.Now()
 	for _, dir := range slices.Sorted(maps.Keys(tests)) {
-		run := "^(" + strings.Join(tests[dir], "|") + ")$"
+		run := pattern(tests[dir])
 		if len(os.Args) > 1 {
 			fmt.Println("./"+dir, run)
 			continue
@@ -108,7 +123,7 @@ func main() {
 			c.Env = append(os.Environ(), "EDGEMESH_KUBE=kubeedge")
 		}
 		start := time.Now()
-		if c.Run() != nil || strings.Contains(out.String(), "--- SKIP") { // a test that did not run shows nothing
+		if c.Run() != nil || !ran(out.String(), tests[dir]) {
 			failed = append(failed, dir)
 		}
 		fmt.Printf("attack: ./%s took %.0f s, all until now %.0f s\n", dir, time.Since(start).Seconds(), time.Since(began).Seconds())
