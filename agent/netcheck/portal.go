@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"sync"
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
@@ -16,25 +17,33 @@ import (
 // mostPage bounds how much of a page is read, in bytes.
 const mostPage = 16 << 10
 
-// leads is where a page sends a browser: by a refresh, or as WISPr 1.0 has it.
-var leads = regexp.MustCompile(`(?i)(?:http-equiv=["']?refresh["']?[^>]*url=["']?|<LoginURL>)(https?://[^"'<> ]+)`) //nolint:gochecknoglobals // a constant
+// leads is where a page sends a browser: by a refresh, by a script, or as WISPr 1.0 has it.
+var leads = regexp.MustCompile(`(?i)(?:http-equiv=["']?refresh["']?[^>]*url=["']?|<LoginURL>|location(?:\.href)?\s*=\s*["']|location\.(?:replace|assign)\(\s*["'])(https?://[^"'<> ]+)`) //nolint:gochecknoglobals // a constant
 
-// portal requests a page of the relay's host, whose port 80 a captive portal answers for, and returns the host of the portal's page,
-// "" for none.
+// portal requests a page of the relay's hosts, whose port 80 a captive portal answers for, and returns the host of the portal's page,
+// "" for none. It may answer over one IP version alone.
 func (k *checker) portal(ctx context.Context, r mesh.Relay) string {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	for _, t := range targets(r.Addrs) {
-		if u, err := k.Proxy.For(t.address()); t.kind == udp || err != nil || u != nil {
-			continue
-		}
-		t.port, t.tls, t.path = "80", false, ""
-		if host := k.page(ctx, t); host != "" {
-			return host
-		}
-		return "" // the others are at the same place
+	pages := map[target]bool{}
+	for _, t := range byVersion(targets(r.Addrs)) {
+		pages[target{kind: tcp, host: t.host, port: "80", v4: t.v4, v6: t.v6}] = true
 	}
-	return ""
+	found := make(chan string, len(pages))
+	var wg sync.WaitGroup
+	for t := range pages {
+		if u, err := k.Proxy.For(t.address()); err == nil && u == nil {
+			wg.Go(func() {
+				if host := k.page(ctx, t); host != "" {
+					found <- host
+					cancel()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	close(found)
+	return <-found
 }
 
 func (k *checker) page(ctx context.Context, t target) string {

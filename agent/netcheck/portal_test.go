@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 )
@@ -34,6 +36,9 @@ func TestPortal(t *testing.T) {
 		"WISPr": {func(w http.ResponseWriter) {
 			_, _ = io.WriteString(w, `<!-- <Redirect><LoginURL>https://wifi.example.org/in</LoginURL></Redirect> -->`)
 		}, "wifi.example.org"},
+		"a script": {func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `<script>window.location.href = "http://login.example.com/?mac=1";</script>`)
+		}, "login.example.com"},
 		"https of the relay itself": {func(w http.ResponseWriter) {
 			w.Header().Set("Location", "https://127.0.0.1/")
 			w.WriteHeader(http.StatusMovedPermanently)
@@ -49,12 +54,16 @@ func TestPortal(t *testing.T) {
 			defer end()
 			port, _ := closed(t)
 			k.connect = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if strings.HasPrefix(address, "[") {
+					return nil, unix.ENETUNREACH
+				}
 				if strings.HasSuffix(address, ":80") {
 					address = web.Listener.Addr().String()
 				}
 				return new(net.Dialer).DialContext(ctx, network, address)
 			}
-			r, _ := k.relay(t.Context(), mesh.Relay{PeerID: "12D3KooWCHicWtBzdrK1QoJGgR8RJTkn5HYdQghawBrdfZ4D8mSf", Addrs: []string{fmt.Sprintf("/ip4/127.0.0.1/tcp/%s", port)}})
+			// Without IPv6, and where UDP alone is served, too.
+			r, _ := k.relay(t.Context(), mesh.Relay{PeerID: "12D3KooWCHicWtBzdrK1QoJGgR8RJTkn5HYdQghawBrdfZ4D8mSf", Addrs: []string{"/ip6/100::1/tcp/4001", fmt.Sprintf("/ip4/127.0.0.1/udp/%s/quic-v1", port)}})
 			found := Portal([]Relay{r})
 			if r.Portal != x.want || (len(found) > 0) != (x.want != "") {
 				t.Fatalf("%q, %+v; want %q", r.Portal, found, x.want)
