@@ -264,7 +264,7 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 	p, err := planFor(s, d.cfg, d.id)
 	if err == nil {
 		var refused error
-		if s, refused, err = d.checkRanges(s, p); err != nil {
+		if s, refused, err = d.checkRanges(s); err != nil {
 			return s, err
 		}
 		warning = errors.Join(warning, refused)
@@ -285,14 +285,14 @@ func (d *daemon) loadMembership(ctx context.Context) (mesh.State, error) {
 	return s, nil
 }
 
-// checkRanges keeps ranges out that the host needs and that were not in force before; p is s's plan. Where nothing is left, what was
+// checkRanges keeps ranges out that the host needs and that were not in force before. Where nothing is left, what was
 // in force stays, with a warning. A first start brings all into force, or none; a host that is set up and has no snapshot keeps what
 // it has.
-func (d *daemon) checkRanges(s mesh.State, p plan) (admitted mesh.State, warning, err error) {
+func (d *daemon) checkRanges(s mesh.State) (admitted mesh.State, warning, err error) {
 	d.ranges = &rangeCheck{cfg: d.cfg, names: d.names, source: d.source, force: d.force, log: d.log, given: s}
 	if before, err := snapshot.Load(d.cfg.StateDir); err == nil {
 		was, former := planFor(before, d.cfg, d.id)
-		was.relays, was.Host.ClusterCIDRs = p.relays, before.PodCIDRs // also where the name or the key was another
+		was.Host.ClusterCIDRs = before.PodCIDRs // also where the name or the key was another
 		out, err := d.ranges.admit(s, was)
 		if err != nil && former == nil {
 			return before, err, nil
@@ -302,7 +302,7 @@ func (d *daemon) checkRanges(s mesh.State, p plan) (admitted mesh.State, warning
 	if present, err := host.Present(); err != nil || present {
 		return s, nil, err
 	}
-	s, err = d.ranges.admit(s, plan{relays: p.relays})
+	s, err = d.ranges.admit(s, plan{})
 	return s, nil, err
 }
 

@@ -10,12 +10,12 @@ import (
 	"slices"
 	"strings"
 
-	ma "github.com/multiformats/go-multiaddr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
+	"edgemesh/agent/netcheck"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/podlink"
 	"edgemesh/internal/config"
@@ -59,7 +59,7 @@ func (c *rangeCheck) admit(s mesh.State, was plan) (mesh.State, error) {
 		c.note("")
 		return s, nil
 	}
-	refused, why, err := c.conflicts(slices.Concat(fresh, blocks), self, was)
+	refused, why, err := c.conflicts(slices.Concat(fresh, blocks), s.Relays, self, was)
 	if len(refused) > 0 && len(was.Host.ClusterCIDRs) == 0 {
 		return s, fmt.Errorf("%w: %s", ErrLANInside, strings.Join(why, "; "))
 	}
@@ -126,7 +126,7 @@ func without(s mesh.State, self mesh.Node, was plan, refused []netip.Prefix) (me
 
 // conflicts are those of the prefixes that hold an address of this host, a network that it routes to, or what it needs, and why. At a
 // first start, bridges to containers and routes do not count: a finding names them.
-func (c *rangeCheck) conflicts(prefixes []netip.Prefix, self mesh.Node, was plan) (refused []netip.Prefix, why []string, err error) {
+func (c *rangeCheck) conflicts(prefixes []netip.Prefix, relays []mesh.Relay, self mesh.Node, was plan) (refused []netip.Prefix, why []string, err error) {
 	found, err := overlap.Find(prefixes, overlap.Ours(host.BridgeName))
 	if err != nil {
 		return nil, nil, err
@@ -145,7 +145,7 @@ func (c *rangeCheck) conflicts(prefixes []netip.Prefix, self mesh.Node, was plan
 			refuse(f.Range, f.String())
 		}
 	}
-	needs, err := c.needs(self, was)
+	needs, err := c.needs(relays, self, was)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,7 +158,7 @@ func (c *rangeCheck) conflicts(prefixes []netip.Prefix, self mesh.Node, was plan
 }
 
 // needs are the addresses that this host has to reach. Those inside of what is in force are reached through the mesh.
-func (c *rangeCheck) needs(self mesh.Node, was plan) ([]need, error) {
+func (c *rangeCheck) needs(relays []mesh.Relay, self mesh.Node, was plan) ([]need, error) {
 	out, err := gateways()
 	if err != nil {
 		return nil, err
@@ -191,12 +191,10 @@ func (c *rangeCheck) needs(self mesh.Node, was plan) ([]need, error) {
 			addURL("HTTP proxy", u.String())
 		}
 	}
-	for _, r := range was.relays {
+	for _, r := range relays { // those that come with the ranges, too
 		for _, a := range r.Addrs {
-			for _, code := range []int{ma.P_IP4, ma.P_IP6} {
-				if text, err := a.ValueForProtocol(code); err == nil {
-					add("relay", text)
-				}
+			if h, err := netcheck.HostOf(a); err == nil {
+				add("relay", h)
 			}
 		}
 	}

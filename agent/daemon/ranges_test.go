@@ -9,9 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
-
 	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/client"
@@ -67,7 +64,7 @@ ip -6 route add default via fd01:0:0:1::1 dev eth0 onlink`)
 	}
 	names := resolve.New(resolve.Config{Root: dir, File: filepath.Join(dir, "names.json")})
 	defer names.Close()
-	was := plan{Plan: mesh.Plan{Self: mesh.Node{Name: "a", PodCIDRs: prefixes("10.244.1.0/24")}}, relays: []peer.AddrInfo{{Addrs: []ma.Multiaddr{ma.StringCast("/ip4/10.72.0.1/tcp/9443")}}}}
+	was := plan{Plan: mesh.Plan{Self: mesh.Node{Name: "a", PodCIDRs: prefixes("10.244.1.0/24")}}}
 	was.Host.ClusterCIDRs = prefixes("10.244.0.0/16")
 	for _, x := range []struct{ fresh, says string }{
 		{"192.168.0.0/16", "interface eth0 has address 192.168.1.5/24"},
@@ -88,7 +85,8 @@ ip -6 route add default via fd01:0:0:1::1 dev eth0 onlink`)
 			force: new(inForce), log: slog.New(slog.NewTextHandler(log, nil))}
 		fresh := netip.MustParsePrefix(x.fresh)
 		block := netip.PrefixFrom(fresh.Addr(), fresh.Addr().BitLen()-8)
-		s := mesh.State{PodCIDRs: append(prefixes("10.244.0.0/16"), fresh), Nodes: []mesh.Node{
+		relays := []mesh.Relay{{Addrs: []string{"/dns/relay.example/tcp/9443", "/ip4/10.72.0.1/tcp/9443"}}} // it comes with the range
+		s := mesh.State{PodCIDRs: append(prefixes("10.244.0.0/16"), fresh), Relays: relays, Nodes: []mesh.Node{
 			{Name: "a", PodCIDRs: append(prefixes("10.244.1.0/24"), block), NodeIPs: []netip.Addr{netip.MustParseAddr("10.75.9.1"), mesh.Gateway(block)}},
 			{Name: "b", PodCIDRs: prefixes("10.244.2.0/24")},
 		}}
