@@ -420,6 +420,26 @@ func TestSecondInterface(t *testing.T) {
 	if used := n.used(); len(used) != 4 {
 		t.Errorf("addresses in use: %v", used)
 	}
+	// The other way round: the first goes before the second.
+	n.env = append(n.env, "CNI_IFNAME=net1")
+	if out, err = n.call("ADD", web.id, web.netns.Path(), args("web", "uid-web"), n.netconf(nil)); err != nil {
+		t.Fatal(err)
+	}
+	n.env = n.env[:len(n.env)-1]
+	if second.result, err = parseResult(out); err != nil {
+		t.Fatal(err)
+	}
+	web.del()
+	for _, a := range second.addrs() {
+		if err := answers(n.netns, a); err != nil {
+			t.Errorf("the second after the first's DEL: %v", err)
+		}
+	}
+	n.env = append(n.env, "CNI_IFNAME=net1")
+	second.del()
+	if used := n.used(); len(used) != 2 || len(n.veths()) != 1 {
+		t.Errorf("in use: %v, %v", used, n.veths())
+	}
 }
 
 // TestFormerNames: a pod made by a release before, whose interface had another name, is checked, not attached again, and deleted.

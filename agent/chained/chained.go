@@ -35,6 +35,7 @@ type Network struct {
 	BinDir   string                        // where the plugins are
 	CacheDir string                        // where the runtime caches results (libcni.CacheDir)
 	Living   func() ([]ipam.Living, error) // the attachments that there are: a runtime may leave results behind
+	Unhooked func() []string               // the plugins to whose rules no jump leads, which CHECK does not see; nil: none
 	// Programs are directories with the iptables that plugins may have used, those that they are to use first; nil: those of PATH.
 	Programs []string
 }
@@ -75,11 +76,15 @@ func (n Network) Restore(ctx context.Context) (again []Again, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var unhooked []string
+	if n.Unhooked != nil {
+		unhooked = n.Unhooked()
+	}
 	for _, a := range all {
 		if !lives(living, a) {
 			continue
 		}
-		called, err := n.restore(ctx, cnis[a], a)
+		called, err := n.restore(ctx, cnis[a], a, unhooked)
 		if len(called) > 0 || err != nil {
 			again = append(again, Again{ID: a.ContainerID + " " + a.IfName, Pod: podOf(a), Err: err, at: a, called: called})
 		}
@@ -116,7 +121,7 @@ func lives(all []ipam.Living, a *libcni.NetworkAttachment) bool {
 }
 
 // restore returns those plugins whose ADD was called.
-func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.NetworkAttachment) (called []*libcni.PluginConfig, err error) {
+func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.NetworkAttachment, unhooked []string) (called []*libcni.PluginConfig, err error) {
 	list, err := libcni.ConfListFromBytes(a.Config)
 	if err != nil {
 		return nil, err
@@ -147,7 +152,7 @@ func (n Network) restore(ctx context.Context, cni *libcni.CNIConfig, a *libcni.N
 		if err != nil {
 			return called, err
 		}
-		if n.holds(ctx, a, conf) {
+		if !slices.Contains(unhooked, p.Network.Type) && n.holds(ctx, a, conf) {
 			continue
 		}
 		if living, err := n.Living(); err != nil || !lives(living, a) { // it may have gone since, and its rules with it

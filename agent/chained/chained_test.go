@@ -80,6 +80,22 @@ func (b *bench) restore() []Again {
 	return again
 }
 
+// A plugin whose CHECK is content is called all the same where no jump leads to its rules.
+func TestUnhooked(t *testing.T) {
+	b := newBench(t)
+	if err := os.WriteFile(filepath.Join(b.n.BinDir, "portmap"), []byte("#!/bin/sh\ncat > /dev/null\necho $CNI_COMMAND $CNI_CONTAINERID >> "+b.calls+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.cache("", "a")
+	b.lives("a")
+	b.restore()
+	b.n.Unhooked = func() []string { return []string{"portmap"} }
+	if again := b.restore(); len(again) != 1 || again[0].Err != nil {
+		t.Errorf("restored %+v", again)
+	}
+	b.called("CHECK a", "ADD a")
+}
+
 // A pod that goes while others are looked at gets no rules, and one whose own DEL was before the ADD loses them again.
 func TestPodGoes(t *testing.T) {
 	b := newBench(t)

@@ -114,6 +114,7 @@ func (k *kernel) watch(ctx context.Context, wg *sync.WaitGroup) {
 	} else {
 		wg.Go(func() {
 			w.Run(ctx, func() {
+				k.host.Stand()
 				k.flushed(false) // plugins behind ours need not wait for the repair
 				k.changed.Wake()
 				k.policies.Stand()
@@ -179,7 +180,7 @@ func (k *kernel) network() chained.Network {
 	if dir := filepath.Dir(k.pods.DataDir); filepath.Base(dir) == "networks" { // the runtime's cache is beside it
 		cache = filepath.Dir(dir)
 	}
-	n := chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), CacheDir: cache, Living: podlink.Host{Store: k.pods.DataDir}.Living}
+	n := chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), CacheDir: cache, Living: podlink.Host{Store: k.pods.DataDir}.Living, Unhooked: k.host.Unhooked}
 	if _, err := os.Stat(filepath.Join(resolve.Mounted, "etc")); err == nil { // in a container: the runtime calls them with the host's
 		if n.Programs, err = k.host.Programs(filepath.Join(k.pods.RuntimeDir, "iptables")); err != nil {
 			k.log.Warn("plugins behind ours are called with this container's iptables, which may have another backend than the host's", "err", err)
@@ -348,8 +349,20 @@ const (
 	statusEvery    = 5 * time.Second        // the same while new pods get no network
 	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
 	podGoes        = 5 * time.Second        // how long a pod's removal takes, from its plugins' DEL to ours
-	repairRest     = 2 * time.Second        // least time between two repairs: other programs change the firewall often
+	repairRest     = 2 * time.Second        // least time between two repairs, on average: other programs change the firewall often
+	repairBurst    = 3                      // so many may follow each other
 )
+
+// pace are the ends of the last repairs, the latest one last.
+type pace [repairBurst]time.Time
+
+func (p *pace) now() {
+	copy(p[:], p[1:])
+	p[repairBurst-1] = time.Now()
+}
+
+// next is when the next repair may begin.
+func (p *pace) next() time.Time { return p[0].Add(repairBurst * repairRest) }
 
 // nextLook says when to probe the host's firewall again: some seconds after another program has changed it.
 type nextLook struct {
@@ -396,7 +409,7 @@ type repairer struct {
 // run repairs until ctx ends.
 func (r repairer) run(ctx context.Context) {
 	wait := repairEvery
-	rested := time.Now() // no repair before
+	var done pace
 	look := nextLook{last: time.Now()}
 	relay := relayReporter{reporter{set: r.source.SetRelay}}
 	_, end := r.loop.Begin(ctx)
@@ -407,7 +420,7 @@ func (r repairer) run(ctx context.Context) {
 		r.followMesh(addrs)
 		relay.report(r.relay.Enabled, r.node.RelayAddrs(r.relay.Announce))
 		end()
-		if !r.kernel.due(ctx, wait, rested) {
+		if !r.kernel.due(ctx, wait, done.next()) {
 			return
 		}
 		var work context.Context
@@ -442,7 +455,7 @@ func (r repairer) run(ctx context.Context) {
 			r.ready(running)
 		}
 		wait = min(wait, untilLook)
-		rested = time.Now().Add(repairRest)
+		done.now()
 	}
 }
 

@@ -165,8 +165,8 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 	k.watch(ctx, &wg)
 	wg.Go(func() { k.policies.Run(ctx) })
 	wg.Go(func() {
-		var rested time.Time
-		for wait := repairEvery; k.due(ctx, wait, rested); rested = time.Now().Add(repairRest) {
+		var done pace
+		for wait := repairEvery; k.due(ctx, wait, done.next()); done.now() {
 			wait = repairEvery
 			if err := k.apply(ctx); err != nil && ctx.Err() == nil {
 				wait = retryEvery

@@ -107,12 +107,11 @@ func New(c Config) *Host {
 // plugins behind ours, which legacy iptables does not announce.
 func (h *Host) Flushed() uint64 { return h.flushed.Load() }
 
-// Programs makes, in dir, a directory with iptables for each backend that this host uses, that of ours first.
-func (h *Host) Programs(dir string) ([]string, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.fw.Programs(dir)
-}
+// Unhooked are the plugins behind ours with a chain in the host's firewall that nothing jumps to. It waits for no Set.
+func (h *Host) Unhooked() []string { return h.fw.Unhooked() }
+
+// Programs makes, in dir, a directory with iptables for each backend that this host uses, that of ours first. It waits for no Set.
+func (h *Host) Programs(dir string) ([]string, error) { return h.fw.Programs(dir) }
 
 // ErrNoIPv6 means that all blocks of this node are IPv6, which its host does not have.
 var ErrNoIPv6 = plan.ErrNoIPv6
@@ -363,6 +362,18 @@ func wantsIPv6(w mesh.Host) bool {
 	return slices.ContainsFunc(w.Blocks, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
+// Stand puts the guard back if another program has deleted it, with its own tables for instance (nft flush ruleset). Until then packets
+// for pods may leave in clear, so it does not wait for a Set or a probe, which may wait for iptables.
+func (h *Host) Stand() {
+	switch made, err := h.stand(h.tables.Stand); {
+	case err != nil:
+		h.log.Debug("guard not back yet", "err", err)
+	case made:
+		h.repaired("guard", nft.MakeGuard)
+		h.flushed.Add(1)
+	}
+}
+
 // Cleanup removes everything Set made, the TUN included, and gives sysctls
 // their remembered values back. It continues after errors and returns them
 // joined. Pods lose their network.
@@ -371,6 +382,7 @@ func (h *Host) Cleanup(ctx context.Context) error {
 	defer h.mu.Unlock()
 	h.applied = false
 	h.policy.Forget()
+	h.tables.Forget()
 	var errs []error
 	for _, step := range []struct {
 		name string

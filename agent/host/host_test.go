@@ -98,6 +98,8 @@ func TestDriftIsRepaired(t *testing.T) {
 		"ip link set edgemesh-br down",
 		"ip link set edgemesh-br address 02:00:00:00:00:01",
 		"ip link set edgemesh-tun mtu 1280",
+		"ip link set edgemesh-tun mtu 576", // without IPv6, and its sysctls
+		"ip link set edgemesh-br mtu 1000",
 		"ip addr del 10.244.1.1/24 dev edgemesh-br",
 		"ip addr add 10.244.9.1/24 dev edgemesh-br",
 		"ip -6 addr del fd00:1::1/128 dev edgemesh-tun",

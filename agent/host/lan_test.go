@@ -137,6 +137,42 @@ func TestSetPaths(t *testing.T) {
 	}
 }
 
+// TestStand: the guard is back, with the elements of all paths, while a Set or a probe waits for iptables.
+func TestStand(t *testing.T) {
+	enter(t)
+	run(t, uplinkScript)
+	makeTUN(t)
+	h := newHost(t)
+	h.Stand() // nothing is known of it yet
+	p := lanPlan(3)
+	off := p.Host
+	off.LAN = mesh.LAN{}
+	for _, w := range []mesh.Host{p.Host, off} {
+		mustSet(t, h, w)
+		mustSetPaths(t, h, p.Paths(candidates(3)))
+		want, before := found(t), h.Flushed()
+		h.mu.Lock()
+		for _, damage := range []string{"delete", map[bool]string{true: "flush", false: "delete"}[w.LAN.Native]} { // without sources, rules are the next Set's
+			run(t, "nft "+damage+" table inet edgemesh")
+			h.Stand()
+			wantFound(t, "the guard is back", want)
+		}
+		h.Stand()
+		h.mu.Unlock()
+		wantUnchanged(t, h, w)
+		if n := h.Flushed() - before; n != 2 {
+			t.Errorf("%d flushes were counted, want 2", n)
+		}
+	}
+	if err := h.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.Stand()
+	if s := run(t, "nft list tables inet"); s != "" {
+		t.Errorf("cleaned up, and back:\n%s", s)
+	}
+}
+
 func TestCleanupTakesPathsAway(t *testing.T) {
 	enter(t)
 	run(t, uplinkScript)

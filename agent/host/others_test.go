@@ -67,7 +67,7 @@ func TestPodSetDown(t *testing.T) {
 	mustSet(t, l.host, dual())
 	a, b := l.listen(l.podA, podA4, serverPort), l.listen(l.podB, podB4, serverPort)
 	heard, end := listenTo(t, l.host)
-	for _, damage := range []string{"ip link set vethA down", "ip link set vethA nomaster", "ip addr add 192.0.2.7/24 dev vethA", "ip route add 192.0.2.0/24 dev edgemesh-br"} {
+	for _, damage := range []string{"ip link set vethA down", "ip link set vethA nomaster", "ip link set vethA mtu 1000", "ip addr add 192.0.2.7/24 dev vethA", "ip route add 192.0.2.0/24 dev edgemesh-br"} {
 		quiet(heard)
 		run(t, damage)
 		wantHeard(t, heard, damage)

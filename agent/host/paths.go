@@ -65,6 +65,25 @@ func (p *Paths) SetPaths(ctx context.Context, w mesh.Paths) error {
 	return nil
 }
 
+// stand has another part put back, and sets the paths that need it if it was gone.
+func (p *Paths) stand(part func() (made bool, err error)) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	made, err := part()
+	if !made || err != nil || !p.set {
+		return made, err
+	}
+	changes, err := p.diff(true)
+	errs := []error{err}
+	for _, c := range changes {
+		errs = append(errs, c.Do())
+	}
+	if err = errors.Join(errs...); err != nil {
+		p.known = nil
+	}
+	return true, err
+}
+
 // diffAll compares all paths in the kernel with those wanted last. From now on SetPaths
 // uses s.
 func (p *Paths) diffAll(s plan.State) ([]plan.Change, error) {

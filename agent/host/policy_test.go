@@ -216,6 +216,54 @@ func TestRuleBeforeOursOnPurpose(t *testing.T) {
 	}
 }
 
+// TestRulesOfEveryKind: whatever a rule that comes before ours says, and whichever rules are deleted, of both IP versions, pods' packets take
+// the tunnel again.
+func TestRulesOfEveryKind(t *testing.T) {
+	l := newLab(t, "ip route add default via "+lanHost4+" table 1\nip -6 route add default via "+lanHost6+" table 1")
+	left := l.sniff()
+	_, end := listenTo(t, l.host)
+	defer end()
+	quiet := l.talk()
+	for _, c := range []struct{ do, undo string }{
+		{"add uidrange 0-99999 lookup 1", "del uidrange 0-99999 lookup 1"},
+		{"add iif edgemesh-br lookup 1", "del iif edgemesh-br lookup 1"},
+		{"add oif up0 lookup 1", "del oif up0 lookup 1"},
+		{"add ipproto udp dport 9376 lookup 1", "del ipproto udp dport 9376 lookup 1"},
+		{"add tos 0x00 lookup 1 suppress_prefixlength 1", "del lookup 1"},
+		{"add lookup main suppress_prefixlength 0", "del lookup main suppress_prefixlength 0"},
+		{"add unreachable", "del unreachable"},
+		{"add pref 300 goto 32766", "del pref 300"},
+		{"add pref 301 prohibit", "del pref 301"},
+		{"add pref 200 from all lookup local", "del pref 200"},
+		{"del pref 0", "add pref 0 lookup local"},
+		{"flush", "add pref 32766 lookup main"},
+		{"del lookup 5210", ""},
+	} {
+		for _, version := range []string{"-4", "-6"} {
+			do := func(what string) {
+				t.Helper()
+				if what != "" {
+					run(t, "ip "+version+" rule "+what)
+				}
+				far, pod := far4, podA4
+				if version == "-6" {
+					far, pod = far6, podA6
+				}
+				fair.Eventually(t, deadline, version+" "+what, func() error { return routed(far+" from "+pod+" iif "+BridgeName, TUNName) })
+			}
+			do(c.do)
+			do(c.undo)
+			l.host.policy.Forget() // an hour's answers
+			mustSet(t, l.host, dual())
+		}
+	}
+	quiet()
+	if frames := left(); len(frames) > 0 {
+		t.Errorf("left in clear: %d: %v", len(frames), frames[:min(len(frames), 5)])
+	}
+	wantUnchanged(t, l.host, dual())
+}
+
 // marks is what mwan3 does with packets of its first provider, in place of its rule 2001 before every place of ours.
 const marks = `
 %[1]s -t mangle -%[2]s PREROUTING -j MARK --set-xmark 0x100/0x3f00

@@ -1,13 +1,13 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -40,8 +40,9 @@ const (
 	ruleDeleted   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELRULE
 )
 
-// behind are the chains that lead to those of the reference plugins portmap and firewall. Their DEL deletes rules there, too.
-var behind = []string{"CNI-HOSTPORT-DNAT", "CNI-FORWARD"} //nolint:gochecknoglobals // a constant
+// behind are the chains that lead to those of the reference plugins portmap and firewall, whose DEL deletes rules there, too, and portmap's
+// table without iptables.
+var behind = []string{"CNI-HOSTPORT-DNAT\x00", "CNI-HOSTPORT-MASQ\x00", "CNI-FORWARD\x00", "cni_hostport\x00"} //nolint:gochecknoglobals // a constant
 
 // What is read of the kernel's announcements of sysctls (linux/netconf.h).
 const (
@@ -57,7 +58,7 @@ type Watcher struct {
 	rules      *nl.NetlinkSocket
 	kernel     *netlink.Handle // lists and changes rules
 	ours       map[int32]bool  // indices of bridge, TUN and VXLAN
-	pods       map[int32]bool  // indices of the host's ends of pods' interfaces: up, and plugged in
+	pods       map[int32]int   // MTUs of the host's ends of pods' interfaces, by index; 0 where one is down or not plugged in
 	outer      map[int]bool    // indices of links that lead to other networks
 	seen       map[int]seen
 }
@@ -77,7 +78,7 @@ func (h *Host) NewWatcher() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: watch: %w", err)
 	}
-	w := &Watcher{host: h, route: route, ours: map[int32]bool{}, pods: map[int32]bool{}, outer: map[int]bool{}, seen: map[int]seen{}}
+	w := &Watcher{host: h, route: route, ours: map[int32]bool{}, pods: map[int32]int{}, outer: map[int]bool{}, seen: map[int]seen{}}
 	if w.rules, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE); err == nil {
 		w.kernel, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
@@ -144,15 +145,18 @@ func (w *Watcher) newUplink(l netlink.Link) bool {
 	return true
 }
 
-// damagedPod reports whether a link is a pod's that was whole, and is down or not plugged in any longer.
+// damagedPod reports whether a link is a pod's that was whole, and is down, not plugged in any longer, or carries less.
 func (w *Watcher) damagedPod(l netlink.Link) bool {
 	a := l.Attrs()
 	if !rtnetlink.IsPod(l) {
 		return false
 	}
 	was := w.pods[int32(a.Index)]
-	w.pods[int32(a.Index)] = a.Flags&net.FlagUp != 0 && a.MasterIndex != 0
-	return was && !w.pods[int32(a.Index)]
+	w.pods[int32(a.Index)] = 0
+	if a.Flags&net.FlagUp != 0 && a.MasterIndex != 0 {
+		w.pods[int32(a.Index)] = a.MTU
+	}
+	return w.pods[int32(a.Index)] < was
 }
 
 // known reports whether an interface is ours, or a pod's.
@@ -297,10 +301,9 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// deletedBehind reports whether a message says that a rule of a plugin behind ours was deleted.
+// deletedBehind reports whether a message says that a rule of a plugin behind ours was deleted, or a jump there.
 func deletedBehind(m syscall.NetlinkMessage) bool {
-	return m.Header.Type == ruleDeleted && len(m.Data) >= nl.SizeofNfgenmsg &&
-		slices.Contains(behind, strings.TrimRight(string(attribute(m.Data[nl.SizeofNfgenmsg:], unix.NFTA_RULE_CHAIN)), "\x00"))
+	return m.Header.Type == ruleDeleted && slices.ContainsFunc(behind, func(name string) bool { return bytes.Contains(m.Data, []byte(name)) })
 }
 
 // attribute returns the value of one attribute, nil when there is none.

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,12 +174,13 @@ func TestRulesBehindOurs(t *testing.T) {
 		counts bool
 	}{
 		{"iptables-nft -t nat -F OTHER", false}, {"iptables-nft -t nat -F CNI-HOSTPORT-DNAT", true}, {"iptables-nft -t nat -F", true},
-		{"iptables-nft -t nat -D CNI-HOSTPORT-DNAT 1", true}, {"ip6tables-nft -t nat -F", true}, {"nft flush ruleset", true},
+		{"iptables-nft -t nat -D CNI-HOSTPORT-DNAT 1", true}, {"iptables-nft -t nat -F PREROUTING", true}, {"ip6tables-nft -t nat -F", true}, {"nft flush ruleset", true},
 	} {
 		for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 			for _, chain := range []string{"CNI-HOSTPORT-DNAT", "OTHER"} {
 				run(t, program+" -t nat -A "+chain+" -p tcp --dport 80 -j RETURN")
 			}
+			run(t, program+" -t nat -A PREROUTING -j CNI-HOSTPORT-DNAT\n"+program+" -t nat -A OUTPUT -j CNI-HOSTPORT-DNAT")
 		}
 		quiet(heard)
 		before := h.Flushed()
@@ -186,6 +189,9 @@ func TestRulesBehindOurs(t *testing.T) {
 		quiet(heard)
 		if is := h.Flushed() != before; is != c.counts {
 			t.Errorf("`%s` counts: %t", c.damage, is)
+		}
+		if is, want := slices.Contains(h.Unhooked(), "portmap"), strings.HasSuffix(c.damage, "-F PREROUTING"); is != want && !strings.HasSuffix(c.damage, " -F") {
+			t.Errorf("after `%s` there is no jump to portmap's chain: %t", c.damage, is)
 		}
 		mustSet(t, h, dual())
 	}

@@ -215,7 +215,7 @@ func TestConflist(t *testing.T) {
 	t.Run("FlushedFirewall", func(t *testing.T) {
 		h, _, err := a.AddHost("after")
 		ok(t, err)
-		for _, flush := range []string{"nft flush ruleset", "iptables -w -t nat -F"} {
+		for _, flush := range []string{"nft flush ruleset", "iptables -w -t nat -F", "iptables -w -t nat -F PREROUTING"} {
 			ok(t, n.Script(flush))
 			start := time.Now()
 			ok(t, lab.Until(within(t, 30*time.Second), 100*time.Millisecond, func() error {

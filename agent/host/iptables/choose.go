@@ -114,7 +114,7 @@ func (find Find) modes(v6 bool) []*backend {
 // Programs makes, in dir, a directory for each backend that this host has rules of, with that backend's iptables and ip6tables, and returns
 // them, that of ours first: what begins its PATH with one uses that backend under the usual names.
 func (fw *Firewall) Programs(dir string) (out []string, err error) {
-	if _, err := fw.Open(); err != nil {
+	if err := fw.choose(); err != nil {
 		return nil, err
 	}
 	all := fw.find.modes(false)

@@ -6,16 +6,18 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 
 	"edgemesh/agent/host/plan"
 )
 
 // Firewall compares and changes our chains through the backend (legacy or nft)
-// that the host itself uses. It is not safe for concurrent use.
+// that the host itself uses. It is not safe for concurrent use, except for Programs.
 type Firewall struct {
 	log    *slog.Logger
 	find   Find
-	v4, v6 *backend // v6 nil: not usable, noV6 says why
+	choice sync.Mutex // held while v4 and v6 are chosen
+	v4, v6 *backend   // v6 nil: not usable, noV6 says why
 	noV6   string
 	swept  bool // the other backend has no chains of ours
 
@@ -37,16 +39,25 @@ func New(log *slog.Logger, find Find) *Firewall {
 // forth. noIPv6 is the reason why IPv6 cannot be used, "" when it can. The error wraps
 // ErrNoIPTables.
 func (fw *Firewall) Open() (noIPv6 string, err error) {
+	if err := fw.choose(); err != nil {
+		return "", err
+	}
+	return fw.noV6, nil
+}
+
+func (fw *Firewall) choose() error {
+	fw.choice.Lock()
+	defer fw.choice.Unlock()
 	if fw.v4 != nil {
-		return fw.noV6, nil
+		return nil
 	}
 	v4, v6, noV6, err := fw.find.chooseBackends()
 	if err != nil {
-		return "", err
+		return err
 	}
 	fw.v4, fw.v6, fw.noV6 = v4, v6, noV6
 	fw.log.Debug("firewall backend chosen", "ipv4", v4.path, "mode", v4.mode)
-	return noV6, nil
+	return nil
 }
 
 // LoadBridgeFilter makes the kernel load br_netfilter, by a rule that matches physdev: physdev_mt_check in the kernel's xt_physdev.c

@@ -103,6 +103,29 @@ func (c Counts) Since(before Counts, v6 bool, table, hook string) (rules []strin
 	return rules, foreign && len(rules) > 0
 }
 
+// hooked are the jumps to chains of the CNI project's plugins, which their CHECK does not look at.
+var hooked = []struct{ plugin, table, hook, chain string }{ //nolint:gochecknoglobals // a constant
+	{"portmap", "nat", "PREROUTING", "CNI-HOSTPORT-DNAT"}, {"portmap", "nat", "OUTPUT", "CNI-HOSTPORT-DNAT"},
+	{"portmap", "nat", "POSTROUTING", "CNI-HOSTPORT-MASQ"}, {"firewall", "filter", "FORWARD", "CNI-FORWARD"},
+}
+
+// Unhooked are the plugins with a chain that nothing jumps to, in whichever backend. It is safe for concurrent use.
+func (fw *Firewall) Unhooked() (plugins []string) {
+	for _, b := range append(fw.find.modes(false), fw.find.modes(true)...) {
+		have, err := b.save()
+		if err != nil {
+			continue
+		}
+		for _, h := range hooked {
+			_, made := have.chains[key{h.table, h.chain}]
+			if made && !slices.ContainsFunc(have.chains[key{h.table, h.hook}], func(rule string) bool { return jumpsTo(rule, h.chain) }) {
+				plugins = append(plugins, h.plugin)
+			}
+		}
+	}
+	return plugins
+}
+
 // OpenInput is how the host's firewall lets in what comes from the pod ranges.
 func (fw *Firewall) OpenInput(f plan.Family) string {
 	how := "iptables -I INPUT -s %s -j ACCEPT"

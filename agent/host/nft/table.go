@@ -129,13 +129,27 @@ func (t table) inPlace() (exists, same bool, err error) {
 	return true, true, nil
 }
 
-// make writes the whole table in one transaction, with these elements in its sets.
-func (t table) make(replace bool, have Senders) error {
+// stands reports whether the table is there with its first rule, or with whatever rules if any will do. That is two requests; inPlace
+// makes one for each set and chain.
+func (t table) stands(anyRules bool) (bool, error) {
+	c := conn()
+	have, err := find(c, t.name)
+	if have == nil || err != nil || anyRules {
+		return have != nil, err
+	}
+	rules, err := c.GetRules(have, &nftables.Chain{Name: t.chains[0].name, Table: have})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return false, fmt.Errorf("list nftables rules: %w", err)
+	}
+	return len(rules) > 0 && bytes.Equal(rules[0].UserData, t.print), nil
+}
+
+// make writes the whole table in one transaction, with these elements in its sets, in place of one of its name.
+func (t table) make(have Senders) error {
 	c := conn()
 	of := &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
-	if replace {
-		c.DelTable(of)
-	}
+	c.AddTable(of) // another program may delete it at any moment, and what is not there cannot be deleted
+	c.DelTable(of)
 	c.AddTable(of)
 	for name, kind := range t.sets {
 		if err := c.AddSet(&nftables.Set{Table: of, Name: name, KeyType: kind.key, Counter: kind.counted,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -11,52 +12,93 @@ import (
 	"edgemesh/cni/closing"
 )
 
-// Tables compares and changes our tables. It is not safe for concurrent use.
+// Tables compares and changes our tables. It is not safe for concurrent use, except for Stand.
 type Tables struct {
-	log       *slog.Logger
-	uncounted bool // the kernel does not count packets per element of a set
-	noNAT     bool // the kernel has no NAT in nftables
+	log   *slog.Logger
+	noNAT bool // the kernel has no NAT in nftables
+
+	mu        sync.Mutex // a leaf
+	guard     guard      // as compared last
+	uncounted bool       // the kernel does not count packets per element of a set
 }
 
 // New returns Tables.
 func New(log *slog.Logger) *Tables { return &Tables{log: log} }
 
 // Uncounted reports whether the kernel refused to count packets per peer.
-func (t *Tables) Uncounted() bool { return t.uncounted }
+func (t *Tables) Uncounted() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.uncounted
+}
 
 // DiffGuard compares the table, except the sets' elements. It logs once that a kernel cannot
 // count packets per element.
 func (t *Tables) DiffGuard(s plan.State) ([]plan.Change, error) {
 	g := guardOf(s)
+	t.mu.Lock()
+	t.guard = g
+	t.mu.Unlock()
 	if !g.sources() {
 		return nil, nil
 	}
-	exists, same, err := g.table().inPlace() // an error also if nf_tables is gone: iptables must keep checking sources
+	_, same, err := g.table().inPlace() // an error also if nf_tables is gone: iptables must keep checking sources
 	if err != nil || same {
 		return nil, err
 	}
-	return []plan.Change{{What: "make nftables table inet " + guardTable, Do: func() error {
-		err := g.make(exists)
-		if err == nil || !g.counted {
-			return err
-		}
-		g.counted = false
-		if g.make(exists) != nil {
-			return err
-		}
-		t.uncounted = true
-		t.log.Info("the kernel cannot count packets per peer, so idle LAN paths are probed as often as used ones; Linux 5.12 or later can")
-		return nil
+	return []plan.Change{{What: MakeGuard, Do: func() error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.make(g)
 	}}}, nil
 }
 
+// MakeGuard is what is done where the guard's table is not in place.
+const MakeGuard = "make nftables table inet " + guardTable
+
+// make writes the guard's table. The caller holds mu.
+func (t *Tables) make(g guard) error {
+	err := g.make()
+	if err == nil || !g.counted {
+		return err
+	}
+	g.counted = false
+	if g.make() != nil {
+		return err
+	}
+	t.uncounted, t.guard.counted = true, false
+	t.log.Info("the kernel cannot count packets per peer, so idle LAN paths are probed as often as used ones; Linux 5.12 or later can")
+	return nil
+}
+
+// Stand makes the guard's table again, without elements in its sets, if another program has deleted it or its rules, and reports whether it
+// did. What it drops passes until then.
+func (t *Tables) Stand() (made bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.guard.wanted() {
+		return false, nil
+	}
+	if stands, err := t.guard.table().stands(!t.guard.sources()); stands || err != nil { // iptables may have to check sources first
+		return false, err
+	}
+	return true, t.make(t.guard)
+}
+
+// Forget makes Stand do nothing until the guard is compared again.
+func (t *Tables) Forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.guard = guard{}
+}
+
 // make writes the table and keeps the elements of its sets.
-func (g guard) make(replace bool) error {
+func (g guard) make() error {
 	have, err := g.senders()
 	if err != nil {
 		return err
 	}
-	err = g.table().make(replace, have)
+	err = g.table().make(have)
 	if errors.Is(err, unix.ENOENT) && g.port != 0 {
 		return fmt.Errorf("%w (where the kernel lacks nft_fib: modprobe nft_fib_inet, or lan.vxlan: false)", err)
 	}
@@ -76,7 +118,7 @@ func DiffUplinks(s plan.State) ([]plan.Change, error) {
 	case err != nil:
 		return nil, err
 	case g.wanted() && !same:
-		return []plan.Change{{What: "make nftables table inet " + guardTable, Do: func() error { return spare.make(exists, nil) }}}, nil
+		return []plan.Change{{What: MakeGuard, Do: func() error { return spare.make(nil) }}}, nil
 	case g.wanted() || !exists:
 		return nil, nil
 	}
@@ -100,7 +142,7 @@ func (t *Tables) DiffNAT(s plan.State) ([]plan.Change, error) {
 		return []plan.Change{{What: "delete nftables table inet " + natTable, Do: want.remove}}, nil
 	}
 	return []plan.Change{{What: "make nftables table inet " + natTable, Do: func() error {
-		err := want.make(exists, nil)
+		err := want.make(nil)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
 			t.noNAT = true
 			t.log.Warn("the kernel has no nat in nftables: with kube-proxy's nftables mode, Services are unreachable from this node over native paths (modprobe nft_nat nft_chain_nat)", "err", err)

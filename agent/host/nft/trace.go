@@ -101,7 +101,7 @@ func Trace(ctx context.Context, n int, input bool, send func(Mark) error) ([]Fat
 	var m Mark
 	_, _ = rand.Read(m[:]) // it never fails
 	t := tableOf(m, stops)
-	for _, step := range []func() error{t.check, t.remove, func() error { return t.make(false, nil) }} {
+	for _, step := range []func() error{t.check, func() error { return t.make(nil) }} {
 		if err := step(); err != nil { // a table that is not ours gets no chain of ours
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/podlink"
 )
@@ -49,7 +50,7 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	orphans, err := diffPorts(link, s.Promisc)
+	orphans, err := diffPorts(link, s)
 	return slices.Concat(out, more, filter, diffPromisc(link, s.Promisc), orphans), err
 }
 
@@ -139,9 +140,9 @@ func IsPod(l netlink.Link) bool {
 	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
 }
 
-// diffPorts plugs in pods' interfaces whose bridge was deleted, and sets up those that another program has set down: one that ADD
-// has not started yet is its own. Everything else about them is as the plugin configured it.
-func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
+// diffPorts plugs in pods' interfaces whose bridge was deleted, sets up those that another program has set down, and gives them their MTU
+// back, which DHCP clients set: one that ADD has not started yet is its own. Everything else about them is as the plugin configured it.
+func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
 	links, err := Links()
 	if err != nil {
 		return nil, err
@@ -159,13 +160,21 @@ func diffPorts(bridge netlink.Link, promisc bool) ([]plan.Change, error) {
 		if started && a.Flags&net.FlagUp == 0 {
 			out = append(out, plan.Change{What: "set " + a.Name + " up", Do: func() error { return ignore(netlink.LinkSetUp(l), unix.ENODEV) }})
 		}
+		if started && a.MTU < s.MTU {
+			out = append(out, plan.Change{What: fmt.Sprintf("set MTU of %s to %d", a.Name, s.MTU), Do: func() error {
+				if err := netlink.LinkSetMTU(l, s.MTU); err != nil || a.MTU >= minIPv6MTU {
+					return ignore(err, unix.ENODEV)
+				}
+				return plan.Apply(func() ([]plan.Change, error) { return sysctl.DiffPod(a.Name) }) // the kernel has made its IPv6 anew
+			}})
+		}
 		if a.MasterIndex != 0 {
 			continue
 		}
 		out = append(out, plan.Change{What: "plug " + a.Name + " into " + plan.BridgeName, Do: func() error {
 			err := netlink.LinkSetMaster(l, bridge)
 			if err == nil {
-				err = netlink.LinkSetHairpin(l, !promisc)
+				err = netlink.LinkSetHairpin(l, !s.Promisc)
 			}
 			return ignore(err, unix.ENODEV) // the pod was deleted meanwhile
 		}})

@@ -48,11 +48,23 @@ func diffMAC(link netlink.Link, mac net.HardwareAddr) []plan.Change {
 	return []plan.Change{{What: fmt.Sprintf("set MAC of %s to %s", link.Attrs().Name, mac), Do: func() error { return netlink.LinkSetHardwareAddr(link, mac) }}}
 }
 
+// minIPv6MTU is the least that links with IPv6 carry, in bytes (RFC 8200, section 5).
+const minIPv6MTU = 1280
+
 // diffLink compares what all our interfaces have in common. Where single is true the gateway
 // has a prefix of its own (/32, /128), so that source selection and MASQUERADE find an
 // address of the cluster on the interface.
 func diffLink(link netlink.Link, s plan.State, single bool) ([]plan.Change, error) {
 	attrs := link.Attrs()
+	if attrs.MTU < minIPv6MTU && s.MTU >= minIPv6MTU { // the kernel has taken IPv6 from it, and its sysctls
+		return []plan.Change{{What: fmt.Sprintf("set MTU of %s to %d", attrs.Name, s.MTU), Do: func() error {
+			if err := netlink.LinkSetMTU(link, s.MTU); err != nil {
+				return err
+			}
+			attrs.MTU = s.MTU
+			return plan.Apply(func() ([]plan.Change, error) { return diffLink(link, s, single) })
+		}}}, nil
+	}
 	out, err := sysctl.DiffLink(attrs.Name, s, single)
 	if err != nil {
 		return nil, err
