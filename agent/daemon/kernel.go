@@ -350,19 +350,21 @@ const (
 	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
 	podGoes        = 5 * time.Second        // how long a pod's removal takes, from its plugins' DEL to ours
 	repairRest     = 2 * time.Second        // least time between two repairs, on average: other programs change the firewall often
-	repairBurst    = 3                      // so many may follow each other
+	repairBurst    = 3                      // so many may follow each other immediately
 )
 
-// pace are the ends of the last repairs, the latest one last.
-type pace [repairBurst]time.Time
+// pace is when all repairs so far would be over if each took repairRest, or the last one's end.
+type pace struct{ time.Time }
 
-func (p *pace) now() {
-	copy(p[:], p[1:])
-	p[repairBurst-1] = time.Now()
+func (p *pace) repaired(now time.Time) {
+	if p.Before(now) {
+		p.Time = now
+	}
+	p.Time = p.Add(repairRest)
 }
 
 // next is when the next repair may begin.
-func (p *pace) next() time.Time { return p[0].Add(repairBurst * repairRest) }
+func (p *pace) next() time.Time { return p.Add(-(repairBurst - 1) * repairRest) }
 
 // nextLook says when to probe the host's firewall again: some seconds after another program has changed it.
 type nextLook struct {
@@ -455,7 +457,7 @@ func (r repairer) run(ctx context.Context) {
 			r.ready(running)
 		}
 		wait = min(wait, untilLook)
-		done.now()
+		done.repaired(time.Now())
 	}
 }
 

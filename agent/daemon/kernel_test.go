@@ -61,3 +61,20 @@ func TestNextLook(t *testing.T) {
 	n, changed = nextLook{last: last}, false
 	at(probeEvery, 0)
 }
+
+// Three repairs may follow each other, and then one every 2 s.
+func TestPace(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var p pace
+	for i, want := range []time.Duration{0, 0, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
+		p.repaired(now)
+		if wait := max(p.next().Sub(now), 0); wait != want {
+			t.Errorf("after repair %d the next one waits %s, want %s", i+1, wait, want)
+		}
+		now = now.Add(max(p.next().Sub(now), 0))
+	}
+	p.repaired(now.Add(time.Minute))
+	if wait := p.next().Sub(now.Add(time.Minute)); wait > 0 {
+		t.Errorf("after a minute's rest: %s", wait)
+	}
+}

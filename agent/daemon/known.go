@@ -166,7 +166,7 @@ func (l *localPods) begin(ctx context.Context, listed mesh.PeerID) bool {
 	wg.Go(func() { k.policies.Run(ctx) })
 	wg.Go(func() {
 		var done pace
-		for wait := repairEvery; k.due(ctx, wait, done.next()); done.now() {
+		for wait := repairEvery; k.due(ctx, wait, done.next()); done.repaired(time.Now()) {
 			wait = repairEvery
 			if err := k.apply(ctx); err != nil && ctx.Err() == nil {
 				wait = retryEvery
