@@ -186,3 +186,64 @@ exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
 		t.Errorf("left in clear: %q", all)
 	}
 }
+
+// TestBesideNetworkManager: the real NetworkManager manages every interface that it finds and has a profile for the pods', which udev's rules
+// do not keep from it here. Pods are reached all the same, without the file that `edgemesh-agent install` adds.
+func TestBesideNetworkManager(t *testing.T) {
+	slow(t)
+	beside(t)
+	for _, p := range []string{"NetworkManager", "dbus-daemon"} {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skip("NOT RUN: ", p, " is not installed; nothing installs it here, since it would take over this machine's interfaces")
+		}
+	}
+	p := newPair(t, lab.EIM, lab.EIM)
+	later := pod(t, p.n1, "later")
+	dir := filepath.Join(p.n1.Dir, "nm")
+	for name, text := range map[string]string{
+		"bus.conf": `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path=` + dir + `/bus</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`,
+		"etc/NetworkManager.conf":                 "[main]\nplugins=keyfile\ndhcp=internal\n[device-all]\nmatch-device=interface-name:vethem*,interface-name:edgemesh-*\nmanaged=1\n[keyfile]\nunmanaged-devices=interface-name:" + p.n1.Uplink + "\n",
+		"etc/system-connections/all.nmconnection": "[connection]\nid=all\ntype=ethernet\nmulti-connect=3\n[match]\ninterface-name=vethem*;\n[ipv4]\nmethod=link-local\n[ipv6]\nmethod=auto\n",
+	} {
+		ok(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		ok(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	_, err := p.n1.NS.Start("bus", "dbus-daemon", "--config-file="+dir+"/bus.conf", "--nofork", "--nopidfile")
+	ok(t, err)
+	strays, err := p.lab.Sniff()
+	ok(t, err)
+	flow := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4(), "--interval", "50ms")
+	d, err := p.n1.NS.Start("networkmanager", "unshare", "-m", "sh", "-ec", fmt.Sprintf(`
+mkdir -p %[1]s/run %[1]s/lib /run/NetworkManager /var/lib/NetworkManager /etc/NetworkManager
+mount --bind %[1]s/run /run/NetworkManager
+mount --bind %[1]s/lib /var/lib/NetworkManager
+mount --bind %[1]s/etc /etc/NetworkManager
+mount -o remount,ro /sys
+export DBUS_SYSTEM_BUS_ADDRESS=unix:path=%[1]s/bus
+exec NetworkManager --debug --log-level=INFO`, dir))
+	ok(t, err)
+	time.Sleep(20 * time.Second)
+	if !d.Running() {
+		t.Skip("NOT RUN: NetworkManager does not run in a namespace here: ", d.Tail(5))
+	}
+	g, err := flow()
+	ok(t, err)
+	held(t, []float64{g.FairMs}, 1000)
+	curlPods(t, p.pod1, p.pod2, 2*time.Second)
+	curlPods(t, p.pod2, p.pod1, 2*time.Second)
+	curlPods(t, p.pod2, later, 2*time.Second)
+	ok(t, p.n1.NS.Ping(t.Context(), pod(t, p.n1, "new").IP4().String(), 2*time.Second))
+	contains(t, d.Tail(1000), "(edgemesh-br)", "connection-assumed") // it found them, and takes them for another program's
+	for line := range strings.Lines(p.n1.Agent.Tail(1000)) {
+		if strings.Contains(line, "kernel state repaired") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	all, err := strays()
+	ok(t, err)
+	if len(all) > 0 {
+		t.Errorf("left in clear: %q", all)
+	}
+}
