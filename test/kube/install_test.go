@@ -140,7 +140,8 @@ func applyWorkload(t *testing.T, c *cluster.Cluster) {
 		t.Fatalf("manifests/coredns.yaml has no %s", one)
 	}
 	if c.DualStack() {
-		both := fmt.Sprintf("ipFamilyPolicy: RequireDualStack\n  clusterIPs: [\"%s\"]", strings.Join(c.OfFamilies("10.96.0.10", "fd00:96::a"), `", "`))
+		ips := c.OfFamilies("10.96.0.10", "fd00:96::a")
+		both := fmt.Sprintf("ipFamilyPolicy: RequireDualStack\n  clusterIP: \"%s\"\n  clusterIPs: [\"%s\"]", ips[0], strings.Join(ips, `", "`))
 		coredns = bytes.Replace(coredns, []byte(one), []byte(both), 1)
 	}
 	kubectlIn(t, string(coredns), "apply", "-f", "-")
