@@ -47,6 +47,7 @@ func TestConformance(t *testing.T) {
 		must = append(must, "dualstack.txt")
 	}
 	switch which {
+	case "1":
 	case "full": // of features, NetworkPolicies and two families alone
 		focus, skip = `\[sig-network\]`, skip+`|\[Slow\]|\[Feature:([^IN]|I[^P]|N[^e]|Networking)|LoadBalancer`
 		if !c.DualStack() {
@@ -56,6 +57,8 @@ func TestConformance(t *testing.T) {
 	case "policies":
 		focus, skip = `\[sig-network\] Netpol`, skip+`|\[Feature:SCTPConnectivity\]`
 		must = []string{"policies.txt"}
+	default:
+		t.Fatalf("EDGEMESH_CONFORMANCE=%s: want 1, full or policies", which)
 	}
 	dir := filepath.Join(root, "dist/conformance")
 	if c.DualStack() {
