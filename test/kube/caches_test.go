@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -236,4 +238,108 @@ func knows(ctx context.Context, c *cluster.Cluster, node, peer string, want bool
 		err = fmt.Errorf("%s knows %s: %v, want %v", node, peer, !want, want)
 	}
 	return err
+}
+
+// shopOnly lets none but each other reach the shop's pods.
+const shopOnly = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: shop-only, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: shop}}
+  ingress: [{from: [{podSelector: {matchLabels: {app: shop}}}]}]
+`
+
+// policyOverPowerCut has a site with a NetworkPolicy lose its uplink and its power: what the policy closes is never reached, from the same
+// node and from the other one, and what it allows is reached again. Back online the policy's removal opens it.
+func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	const short = "500ms" // what is dropped is not waited for
+	shop, web := waitPods(t, "app=shop", 2, time.Minute), waitPods(t, "app=web", 4, 2*time.Minute)
+	guests := []pod{on(t, web, shop[0].node), on(t, web, shop[1].node)}
+	pairs := func(ctx context.Context, of []pod) error {
+		return errors.Join(reach(ctx, c, of[0], of[1]), reach(ctx, c, of[1], of[0]))
+	}
+	drop := func(ctx context.Context) error {
+		_, err := c.Kubectl(ctx, "delete", "networkpolicy", "shop-only", "--ignore-not-found")
+		return err
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := errors.Join(c.WAN(ctx, "b", true), drop(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	// ask has each guest ask both of the shop: how many requests left a guest, and which were answered.
+	ask := func(ctx context.Context) (sent int, answered []string) {
+		var mu sync.Mutex
+		var tasks []func() error
+		for _, from := range guests {
+			for _, to := range shop {
+				tasks = append(tasks, func() error {
+					_, err := c.Exec(ctx, from.node, from.name, "get", "--timeout", short, podURL(to.ip))
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil {
+						answered = append(answered, from.name+" → "+to.name)
+					}
+					if err == nil || strings.Contains(err.Error(), `Get "`) { // else the guest does not run
+						sent++
+					}
+					return nil
+				})
+			}
+		}
+		_ = parallel(4, tasks...)
+		return sent, answered
+	}
+	ok(t, allPairs(t.Context(), c, append(guests, shop...))) // without a policy
+	kubectlIn(t, shopOnly, "apply", "-f", "-")
+	took := eventually(t, cachePromise, func(ctx context.Context) error {
+		if sent, answered := ask(ctx); len(answered) != 0 || sent != 4 {
+			return fmt.Errorf("%d requests left, answered against the policy: %v", sent, answered)
+		}
+		return pairs(ctx, shop)
+	})
+	figure(t, "%s: a NetworkPolicy is in force on the edges of a site after %s", platform(), seconds(took))
+
+	ok(t, c.WAN(t.Context(), "b", false))
+	for _, p := range shop {
+		ok(t, c.Cut(t.Context(), p.node))
+	}
+	start := time.Now()
+	ok(t, parallel(2, func() error { return c.Start(t.Context(), shop[0].node) }, func() error { return c.Start(t.Context(), shop[1].node) }))
+	stop, done := make(chan struct{}), make(chan struct{})
+	sent, answered := 0, []string(nil)
+	go func() {
+		defer close(done)
+		for {
+			n, a := ask(t.Context())
+			sent, answered = sent+n, append(answered, a...)
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	end := sync.OnceFunc(func() { close(stop); <-done })
+	defer end()
+	eventually(t, 90*time.Second, func(ctx context.Context) error { return errors.Join(pairs(ctx, shop), pairs(ctx, guests)) })
+	back := time.Since(start)
+	time.Sleep(5 * time.Second)
+	end()
+	if len(answered) != 0 || sent < 20 {
+		t.Errorf("offline, after the power cut: %d requests left the guests (want 20 at least), answered against the policy: %v", sent, answered)
+	}
+	figure(t, "%s: a site with a NetworkPolicy, without uplink, is power-cycled: its pods reach each other after %s; of %d requests that the policy closes %d were answered",
+		platform(), seconds(back), sent, len(answered))
+
+	ok(t, c.WAN(t.Context(), "b", true))
+	eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		return errors.Join(nodeReady(ctx, c, shop[0].node), nodeReady(ctx, c, shop[1].node))
+	})
+	ok(t, drop(t.Context()))
+	took = eventually(t, time.Minute, func(ctx context.Context) error { return allPairs(ctx, c, append(guests, shop...)) })
+	figure(t, "%s: … the policy is deleted: open after %s", platform(), seconds(took))
 }

@@ -219,6 +219,9 @@ func TestKubeEdgeOfflineSite(t *testing.T) {
 	ok(t, allPairs(t.Context(), c, all))
 }
 
+// A NetworkPolicy is in force over a power cut of a site without uplink.
+func TestKubeEdgeOfflinePolicy(t *testing.T) { policyOverPowerCut(t, kubeEdge(t)) }
+
 // Members come and go while the edges are online, and while a site is offline, where a Node of an edge joins and another one
 // is deleted: how soon the agents beside MetaServer know, from edgecore's reconnection on. The edge stays connected itself.
 func TestKubeEdgeMembers(t *testing.T) {

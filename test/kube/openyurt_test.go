@@ -86,6 +86,9 @@ func TestOpenYurtOfflineSite(t *testing.T) {
 	startedOnce(t, agents, containers(t, c))
 }
 
+// A NetworkPolicy is in force over a power cut of a site without uplink.
+func TestOpenYurtOfflinePolicy(t *testing.T) { policyOverPowerCut(t, openYurt(t)) }
+
 // hubOnline says whether a node's YurtHub asks the API server: offline it refuses what it cannot cache, with 400.
 func hubOnline(ctx context.Context, c *cluster.Cluster, node string) (bool, error) {
 	code, err := c.On(ctx, node, "curl", "-sm2", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:10261/readyz")
