@@ -154,7 +154,7 @@ func TestLyingRelay(t *testing.T) {
 	for _, s := range []*paths.Stream{ab, cb} {
 		fair.Eventually(t, 10*time.Second, "forwarded packets", hasDatagrams(s, 1000))
 	}
-	const count = 200
+	const count, enough = 200, 20
 	datagram := func(round, i int) []byte {
 		d := bytes.Repeat([]byte{byte(i)}, 300)
 		d[0] = 1
@@ -225,10 +225,14 @@ func TestLyingRelay(t *testing.T) {
 			want := map[string]int{}
 			for i := range count {
 				d := datagram(round, i)
-				want[string(d)] = 0
-				if err := errors.Join(ab.PutDatagram(d), ab.FlushDatagrams()); err != nil {
+				err := errors.Join(ab.PutDatagram(d), ab.FlushDatagrams())
+				if x.loses && i >= enough && errors.Is(err, packet.ErrNoDatagrams) {
+					break // losses of large packets alone look like a hole
+				}
+				if err != nil {
 					t.Fatalf("datagram %d: %v", i, err)
 				}
+				want[string(d)] = 0
 				time.Sleep(time.Millisecond)
 			}
 			missing := 0
@@ -236,7 +240,7 @@ func TestLyingRelay(t *testing.T) {
 				for d := range want {
 					want[d] = 0
 				}
-				missing = count
+				missing = len(want)
 				got, _, _ := in[b].snapshot()
 				for _, d := range got {
 					if len(d) == 300 && int(binary.BigEndian.Uint32(d[1:])>>16) != round {
@@ -250,7 +254,7 @@ func TestLyingRelay(t *testing.T) {
 					missing--
 				}
 				if missing > 0 && !x.loses {
-					return fmt.Errorf("%d of %d are missing", missing, count)
+					return fmt.Errorf("%d of %d are missing", missing, len(want))
 				}
 				return nil
 			}
@@ -265,7 +269,7 @@ func TestLyingRelay(t *testing.T) {
 				t.Errorf("%d packets are counted as dropped, want %d", refused()-before, x.counts())
 			}
 			if x.loses && missing != changed {
-				t.Errorf("%d of %d are missing, %d were changed", missing, count, changed)
+				t.Errorf("%d of %d are missing, %d were changed", missing, len(want), changed)
 			}
 			for _, n := range []*Node{a, c} {
 				if got, _, _ := in[n].snapshot(); len(got) > 0 {
