@@ -16,7 +16,7 @@ import (
 )
 
 // TestCaptivePortal: a site's router lets nobody out, and answers web requests with a redirect to its own page, for names with its own
-// address, too. doctor and netcheck name the page's host, as the one cause, and no longer once somebody has logged in.
+// address, too. doctor and netcheck name the page's host, as the one cause, and no longer once a user has logged in.
 func TestCaptivePortal(t *testing.T) {
 	beside(t)
 	l := newLab(t)

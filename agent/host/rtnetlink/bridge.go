@@ -165,7 +165,7 @@ func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
 				if err := netlink.LinkSetMTU(l, s.MTU); err != nil || a.MTU >= minIPv6MTU {
 					return ignore(err, unix.ENODEV)
 				}
-				return plan.Apply(func() ([]plan.Change, error) { return sysctl.DiffPod(a.Name) }) // the kernel has made its IPv6 anew
+				return plan.Apply(func() ([]plan.Change, error) { return sysctl.DiffPod(a.Name) }) // the kernel has recreated its IPv6
 			}})
 		}
 		if a.MasterIndex != 0 {
