@@ -85,7 +85,7 @@ func (m *machine) install(plugins string) {
 	if err := build(pause, "../test/kube/cmd/pause"); err != nil {
 		m.t.Fatal(err)
 	}
-	image, err := imageArchive(pause)
+	image, err := imageArchive(pauseImage, pause, "pause")
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -128,8 +128,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 	}
 }
 
-// imageArchive is an image of one file, in the format of "docker save".
-func imageArchive(program string) ([]byte, error) {
+// imageArchive is an image that has one program under these paths, in the format of "docker save". It runs the first one.
+func imageArchive(name, program string, paths ...string) ([]byte, error) {
 	binary, err := os.ReadFile(program)
 	if err != nil {
 		return nil, err
@@ -144,15 +144,19 @@ func imageArchive(program string) ([]byte, error) {
 		_ = w.Close() // a bytes.Buffer takes everything
 		return buf.Bytes()
 	}
-	layer := pack(map[string][]byte{"pause": binary})
+	files := map[string][]byte{}
+	for _, p := range paths {
+		files[p] = binary
+	}
+	layer := pack(files)
 	sum := sha256.Sum256(layer)
 	config, err := json.Marshal(map[string]any{"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{"/pause"}},
+		"config": map[string]any{"Entrypoint": []string{"/" + paths[0]}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}}})
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{pauseImage}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
 	return pack(map[string][]byte{"layer.tar": layer, "config.json": config, "manifest.json": manifest}), err
 }
 
