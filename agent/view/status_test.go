@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/agent/lan/decide"
 	"edgemesh/tunnel/p2p/nat/portguess"
 )
 
@@ -196,7 +197,9 @@ func TestNoPath(t *testing.T) {
 	}
 	s.Peers[3].Reason = "relayed: both NATs give each destination another port; " + portguess.BothRandom
 	contains(t, peerText(s, s.Peers[3]), "remedy ", "port mapping")
-	if text := peerText(s, s.Peers[4]); strings.Contains(text, "remedy ") {
+	s.Peers[3].Reason += "; native: 192.168.1.9 on eth0: " + decide.NoAnswer
+	contains(t, peerText(s, s.Peers[3]), "same LAN? ", "client isolation")
+	if text := peerText(s, s.Peers[4]); strings.Contains(text, "remedy ") || strings.Contains(text, "same LAN?") {
 		t.Errorf("a remedy of another cause:\n%s", text)
 	}
 }

@@ -213,6 +213,9 @@ func (t *track) regain(now time.Time) {
 // LostWhole is in the reason of a path that carries small packets alone.
 const LostWhole = "bytes are lost, small ones pass"
 
+// NoAnswer is in the reason of a path on which no probe is answered.
+const NoAnswer = "no answer: another site, or filtered"
+
 // proveFailure says why proving did not succeed.
 func (t *track) proveFailure() string {
 	switch {
@@ -225,7 +228,7 @@ func (t *track) proveFailure() string {
 	case !t.heard.IsZero() && t.heard.After(t.since):
 		return "one-way: the peer's probes come in, but no answer to ours"
 	}
-	return "no answer: another site, or filtered"
+	return NoAnswer
 }
 
 // answer handles the answer to one of our probes. It reports whether the state
