@@ -122,6 +122,9 @@ func (b *bench) build(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := b.sites[1].Router.Script("iptables -w -I INPUT -p tcp --dport 5201 -j ACCEPT"); err != nil {
+		return err
+	}
 	for _, ns := range []*lab.NS{b.pods[1].NS, b.sites[1].Router} {
 		if _, err := ns.Start("iperf3-"+ns.Name, "iperf3", "-s"); err != nil {
 			return err
