@@ -89,6 +89,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 		removeFile(cfg.RuntimeDir, calls.File),
 		removeFile(cfg.RuntimeDir, conf.PoliciesFile),
 		removeFile(cfg.RuntimeDir, watchdog.File),
+		os.RemoveAll(filepath.Join(cfg.RuntimeDir, programsDir)),
 	}
 	if purge {
 		errs = append(errs,

@@ -174,6 +174,9 @@ func (k *kernel) keepHostPorts(ctx context.Context) {
 	}
 }
 
+// programsDir, in the runtime directory, has the iptables that plugins behind ours are to use.
+const programsDir = "iptables"
+
 // network is the one that the plugins behind ours serve.
 func (k *kernel) network() chained.Network {
 	cache := libcni.CacheDir
@@ -182,7 +185,7 @@ func (k *kernel) network() chained.Network {
 	}
 	n := chained.Network{Name: k.pods.Name, BinDir: k.cni.PluginDir(), CacheDir: cache, Living: podlink.Host{Store: k.pods.DataDir}.Living, Unhooked: k.host.Unhooked}
 	if _, err := os.Stat(filepath.Join(resolve.Mounted, "etc")); err == nil { // in a container: the runtime calls them with the host's
-		if n.Programs, err = k.host.Programs(filepath.Join(k.pods.RuntimeDir, "iptables")); err != nil {
+		if n.Programs, err = k.host.Programs(filepath.Join(k.pods.RuntimeDir, programsDir)); err != nil {
 			k.log.Warn("plugins behind ours are called with this container's iptables, which may have another backend than the host's", "err", err)
 		}
 	}

@@ -151,6 +151,14 @@ func TestHostPortsInContainer(t *testing.T) {
 			want = ""
 			ok(t, r.del(t.Context(), web, "web-0"))
 			where("after the pod's end")
+			ok(t, n.Agent.Stop())
+			_, stderr, err := n.AgentCommand(within(t, 20*time.Second), "cleanup", "--config", n.ConfigFile())
+			if err != nil {
+				t.Fatalf("cleanup: %v: %s", err, stderr)
+			}
+			if left, err := os.ReadDir(n.Config.RuntimeDir); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("cleanup has left in %s: %v %v", n.Config.RuntimeDir, left, err)
+			}
 		})
 	}
 }
