@@ -151,12 +151,13 @@ func (w *Watcher) damagedPod(l netlink.Link) bool {
 	if !rtnetlink.IsPod(l) {
 		return false
 	}
-	was := w.pods[int32(a.Index)]
-	w.pods[int32(a.Index)] = 0
+	mtu := 0
 	if a.Flags&net.FlagUp != 0 && a.MasterIndex != 0 {
-		w.pods[int32(a.Index)] = a.MTU
+		mtu = a.MTU
 	}
-	return w.pods[int32(a.Index)] < was
+	was := w.pods[int32(a.Index)]
+	w.pods[int32(a.Index)] = mtu
+	return mtu < was
 }
 
 // known reports whether an interface is ours, or a pod's.

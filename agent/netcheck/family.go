@@ -60,7 +60,6 @@ func (r Relay) Remedy() string {
 	fails := func(c Cause) bool {
 		return slices.ContainsFunc(r.Probes, func(p Probe) bool { return p.Cause == c })
 	}
-
 	remedies := []struct {
 		cause  Cause
 		remedy string
@@ -72,13 +71,13 @@ func (r Relay) Remedy() string {
 		{NoName, CheckNames},
 	}
 	for _, x := range remedies {
-		switch {
-		case !fails(x.cause):
-		case fails(NoName) && x.cause != NoName && x.cause != NoRoute:
-			return CheckNames + "; then " + x.remedy
-		default:
-			return x.remedy
+		if !fails(x.cause) {
+			continue
 		}
+		if fails(NoName) && x.cause != NoName && x.cause != NoRoute {
+			return CheckNames + "; then " + x.remedy
+		}
+		return x.remedy
 	}
 	return "check that edgemesh-relay runs there, and that the membership has its addresses"
 }
