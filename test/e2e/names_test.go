@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,14 @@ func resolver(t *testing.T, n *lab.Node, servers ...string) []string {
 	conf := filepath.Join(n.Dir, "resolv.conf")
 	ok(t, os.WriteFile(conf, []byte("nameserver "+strings.Join(servers, "\nnameserver ")+"\n"), 0o644))
 	return []string{"unshare", "-m", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, conf}
+}
+
+// startBy starts a node's agent by a program that changes what it sees of its host.
+func startBy(t *testing.T, n *lab.Node, run []string) {
+	t.Helper()
+	var err error
+	n.Agent, err = n.NS.Start(n.Name, slices.Concat(run, []string{n.AgentPath(), "run", "--config", n.ConfigFile()})...)
+	ok(t, err)
 }
 
 // A relay by name: half an answer of DNS, a name server that is dead, or all of them once the relay is known, keep no node
@@ -36,12 +45,7 @@ func TestHalfDeadNameServers(t *testing.T) {
 	ok(t, far.Start())
 	ready(t, far)
 	to := pod(t, far, "to")
-	byName := l.Cluster
-	byName.Relays = nil
-	for _, a := range l.Cluster.Relays {
-		byName.Relays = append(byName.Relays, strings.Replace(a, "/ip4/"+r.Addr+"/", "/dns/relay.example.test/", 1))
-	}
-	ok(t, lab.ReplaceFile(n.Membership, byName.YAML()))
+	byName(t, l, n, r)
 	ok(t, n.WriteConfig())
 
 	var server *lab.Process
@@ -55,8 +59,7 @@ func TestHalfDeadNameServers(t *testing.T) {
 	first := func(servers ...string) time.Duration {
 		t.Helper()
 		elapsed := stopwatch(t)
-		n.Agent, err = n.NS.Start(n.Name, append(resolver(t, n, servers...), n.AgentPath(), "run", "--config", n.ConfigFile())...)
-		ok(t, err)
+		startBy(t, n, resolver(t, n, servers...))
 		ctx := within(t, 20*time.Second)
 		ok(t, n.WaitPods(ctx))
 		if from == nil {
@@ -114,8 +117,7 @@ func TestHalfDeadNameServers(t *testing.T) {
 	ok(t, n.Agent.Stop())
 	_ = os.Remove(filepath.Join(n.Config.StateDir, "names.json"))
 	_ = os.Remove(filepath.Join(n.Config.StateDir, "addresses.json"))
-	n.Agent, err = n.NS.Start(n.Name, append(resolver(t, n, at.String()), n.AgentPath(), "run", "--config", n.ConfigFile())...)
-	ok(t, err)
+	startBy(t, n, resolver(t, n, at.String()))
 	ok(t, lab.Until(within(t, 20*time.Second), 100*time.Millisecond, func() error {
 		_, err := n.Status(t.Context())
 		return err

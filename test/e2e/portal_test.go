@@ -40,7 +40,6 @@ func TestCaptivePortal(t *testing.T) {
 	}
 	hijacked, err := s.Router.Start("dns", n.ToolPath(), "names", "192.168.1.1", "192.168.1.1")
 	ok(t, err)
-	ok(t, err)
 	start := resolver(t, n, "192.168.1.1")
 	startRelays(t, l)
 	for _, named := range []bool{false, true} {
@@ -49,17 +48,14 @@ func TestCaptivePortal(t *testing.T) {
 				byName(t, l, n, r)
 			}
 			ok(t, n.WriteConfig())
-			n.Agent, err = n.NS.Start(n.Name, append(start, n.AgentPath(), "run", "--config", n.ConfigFile())...)
-			ok(t, err)
+			startBy(t, n, start)
 			ok(t, n.WaitPods(within(t, 20*time.Second)))
-			says := func() error {
-				line, all := verdict(t, n, "doctor")
-				if !strings.Contains(line, "captive portal") || !strings.Contains(line, "login.hotel.example") {
+			fair.Eventually(t, 20*time.Second, "doctor names the page", func() error {
+				if line, all := verdict(t, n, "doctor"); !strings.Contains(line, "captive portal") || !strings.Contains(line, "login.hotel.example") {
 					return fmt.Errorf("doctor says %q: %+v", line, all)
 				}
 				return nil
-			}
-			fair.Eventually(t, 20*time.Second, "doctor names the page", says)
+			})
 			out, err := n.NS.Run(t.Context(), append(start, n.AgentPath(), "netcheck", "--config", n.ConfigFile())...)
 			if !errors.As(err, new(*lab.ExitError)) || !strings.Contains(out, "login.hotel.example") {
 				t.Errorf("netcheck: %v: %s", err, out)

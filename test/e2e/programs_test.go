@@ -127,6 +127,16 @@ func TestBesideWGQuick(t *testing.T) {
 	}
 }
 
+// logRepairs logs what a node's agent has taken back from other programs.
+func logRepairs(t *testing.T, n *lab.Node) {
+	t.Helper()
+	for line := range strings.Lines(n.Agent.Tail(1000)) {
+		if strings.Contains(line, "kernel state repaired") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
 // TestBesideNetworkd: the real systemd-networkd manages every interface that it finds, with DHCP, and removes foreign rules and routes.
 // Pods are reached all the same, without `edgemesh-agent install`'s file, which keeps it off.
 func TestBesideNetworkd(t *testing.T) {
@@ -173,13 +183,8 @@ exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
 		t.Logf("networkd: %s", d.Tail(8))
 		ok(t, d.Stop())
 	}
-	log := p.n1.Agent.Tail(1000)
-	for line := range strings.Lines(log) {
-		if strings.Contains(line, "kernel state repaired") {
-			t.Log(strings.TrimSpace(line))
-		}
-	}
-	contains(t, log, "part=interfaces change=\"delete ") // else it has left all of them alone
+	logRepairs(t, p.n1)
+	contains(t, p.n1.Agent.Tail(1000), "part=interfaces change=\"delete ") // else it has left all of them alone
 	all, err := strays()
 	ok(t, err)
 	if len(all) > 0 {
@@ -236,11 +241,7 @@ exec NetworkManager --debug --log-level=INFO`, dir))
 	curlPods(t, p.pod2, later, 2*time.Second)
 	ok(t, p.n1.NS.Ping(t.Context(), pod(t, p.n1, "new").IP4().String(), 2*time.Second))
 	contains(t, d.Tail(1000), "(edgemesh-br)", "connection-assumed") // it found them, and takes them for another program's
-	for line := range strings.Lines(p.n1.Agent.Tail(1000)) {
-		if strings.Contains(line, "kernel state repaired") {
-			t.Log(strings.TrimSpace(line))
-		}
-	}
+	logRepairs(t, p.n1)
 	all, err := strays()
 	ok(t, err)
 	if len(all) > 0 {
