@@ -143,9 +143,9 @@ func (d *doctorCommand) write(ctx context.Context, out, w io.Writer, found []fin
 
 // notRunning is what doctor says of an agent that does not run, or hangs.
 func notRunning(err error) findings.Finding {
-	remedy := "start the agent; if it does not stay up, the end of its log names the cause"
+	remedy := "start the agent; if it does not stay up, the end of its log names the cause: " + findings.Log
 	if errors.Is(err, control.ErrSilent) {
-		remedy = "restart the agent; the end of its log may name the cause"
+		remedy = "restart the agent; the end of its log may name the cause: " + findings.Log
 	}
 	return findings.Brokenf("agent", remedy, "%v", err)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/control"
+	"edgemesh/agent/findings"
 	"edgemesh/agent/view"
 	"edgemesh/internal/cli"
 	"edgemesh/internal/screen"
@@ -96,10 +97,14 @@ func (s *statusCommand) run(ctx context.Context, w io.Writer) error {
 	on := screen.Of(w)
 	for first := true; ; first = false {
 		err := s.show(ctx, w, on, !first || on.Width > 0 && s.watch)
+		if !s.json && (errors.Is(err, control.ErrNotRunning) || errors.Is(err, control.ErrSilent)) {
+			view.Doctor(w, on, []findings.Finding{notRunning(err)}, false)
+			err = cli.ErrReported
+		}
 		if !s.watch || first && err != nil {
 			return err
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, cli.ErrReported) {
 			fmt.Fprintln(w, wording.PrintableLines(err.Error()))
 		}
 		if !wake.Sleep(ctx, watchEvery) {

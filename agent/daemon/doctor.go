@@ -382,7 +382,7 @@ func (d *doctor) warnNeighbours() {
 			}
 		}
 	}
-	if f := overlaps(d.kernel.pods, p.Host); f.Severity != findings.OK {
+	if f := overlaps(d.kernel.pods, p.Host); f.Severity.Wrong() {
 		d.log.Warn("another network on this node uses the cluster's addresses", "found", f.Text, "remedy", f.Remedy)
 	}
 	switch f := checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), p); {

@@ -104,6 +104,9 @@ func inLAN(c overlap.Conflict, links []netlink.Link) bool {
 func overlapFinding(conflicts []overlap.Conflict, err error) findings.Finding {
 	const check = "addresses"
 	const remedy = `give that network other addresses (docker: "bip" and "default-address-pools"), or the cluster other podCIDRs`
+	if errors.Is(err, conf.ErrNoSubnet) { // which is for cni to say
+		return findings.Skippedf(check, "it is checked once this node has its blocks", "%v", err)
+	}
 	if err != nil {
 		return findings.Warningf(check, "fix the cause", "%v", err)
 	}

@@ -5,12 +5,17 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/nat64"
+	"edgemesh/internal/uplink"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
@@ -18,7 +23,8 @@ import (
 // addrs are those of its uplinks, proxied names the HTTP proxy for a target. Nothing is sent for it.
 func cutOff(addrs []netip.Addr, relays []peer.AddrInfo, proxied func(string) (*url.URL, error)) string {
 	if len(addrs) == 0 {
-		return "no interface that leads off this host is up and has an address"
+		links, err := rtnetlink.Links()
+		return noUplink(links, err)
 	}
 	why := ""
 	for _, r := range relays {
@@ -59,7 +65,39 @@ func unrouted(ip net.IP) string {
 		return ""
 	}
 	if a := l.Attrs(); a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown {
-		return fmt.Sprintf("%s, which leads to the relays, has no link: its cable is unplugged, or the device at its other end is off", a.Name)
+		return fmt.Sprintf("%s, which leads to the relays, has no link: its cable is unplugged or the device at its other end is off", a.Name)
 	}
 	return ""
+}
+
+// noUplink says what is wrong with each interface that may lead off this host, where none has an address that does.
+func noUplink(links []netlink.Link, err error) string {
+	if err != nil {
+		return fmt.Sprintf("no interface that leads off this host is known: %v", err)
+	}
+	names := uplink.Between(links, nil)
+	if len(names) == 0 { // in a container or a virtual machine it may be a veth
+		for _, l := range links {
+			if a := l.Attrs(); l.Type() == "veth" && a.MasterIndex == 0 {
+				names = append(names, a.Name)
+			}
+		}
+	}
+	var each []string
+	for _, l := range links {
+		switch a := l.Attrs(); {
+		case !slices.Contains(names, a.Name):
+		case a.Flags&net.FlagUp == 0:
+			each = append(each, a.Name+" is down")
+		case a.RawFlags&unix.IFF_LOWER_UP == 0:
+			each = append(each, a.Name+" has no link: its cable is unplugged or the device at its other end is off")
+		default:
+			each = append(each, a.Name+" has no address")
+		}
+	}
+	const none = "no interface that leads off this host is up and has an address"
+	if len(each) == 0 {
+		return none
+	}
+	return none + ": " + wording.Most(each, 4)
 }

@@ -1,12 +1,16 @@
 package daemon
 
 import (
+	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/nstest"
 )
@@ -40,5 +44,26 @@ func TestCutOff(t *testing.T) {
 		if why := cutOff(c.own, []peer.AddrInfo{{Addrs: []ma.Multiaddr{c.addr}}}, proxied); (why != "") != c.off {
 			t.Errorf("%s: %q", name, why)
 		}
+	}
+}
+
+// TestNoUplink: the interfaces are named, each with what is wrong with it; pods' are not.
+func TestNoUplink(t *testing.T) {
+	up := net.FlagUp | net.FlagBroadcast
+	index := 1
+	eth := func(name string, flags net.Flags, raw uint32) netlink.Link {
+		index++
+		return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index, Name: name, Flags: flags, RawFlags: raw}}
+	}
+	all := []netlink.Link{eth("eth0", 0, 0), eth("eth1", up, 0), eth("eth2", up, unix.IFF_LOWER_UP),
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 9, Name: "cali1", Flags: up}}}
+	if got := noUplink(all, nil); !strings.HasSuffix(got, "address: eth0 is down, eth1 has no link: its cable is unplugged or the device at its other end is off and eth2 has no address") {
+		t.Error(got)
+	}
+	if got := noUplink(all[3:], nil); !strings.HasSuffix(got, "address: cali1 has no link: its cable is unplugged or the device at its other end is off") {
+		t.Error(got)
+	}
+	if got := noUplink(nil, nil); !strings.HasSuffix(got, "has an address") {
+		t.Error(got)
 	}
 }

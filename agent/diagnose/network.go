@@ -59,7 +59,7 @@ func UDP(all []netcheck.Relay) []findings.Finding {
 	for _, r := range closed {
 		remedy := "open this UDP port in the relay's firewall and its provider's (security group): other relays answer by UDP"
 		if len(open) == 0 {
-			remedy = "open the relay's UDP port in its firewall and its provider's; if it is open, allow outgoing UDP in this site's firewall"
+			remedy = "which end drops it: run `edgemesh-agent netcheck` at another site. If the relay does not answer by UDP there, open the port in its firewall and its provider's; if it does, allow outgoing UDP in this site's firewall"
 		}
 		out = append(out, findings.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))
 	}

@@ -108,8 +108,11 @@ func mtu(ip netip.Addr) int {
 func (e end) path(lost bool) findings.Finding {
 	st := e.agent.Peer(e.node)
 	why := ""
-	if st.Reason != "" {
-		why = "; not better: " + st.Reason
+	if first, _, more := strings.Cut(st.Reason, "; "); st.Reason != "" { // what was tried is no news where there is a path
+		why = "; not better: " + strings.TrimPrefix(first, st.Path+": ")
+		if more {
+			why += " (`status " + e.node.Name + "` has all)"
+		}
 	}
 	if st.Transport == "" && lost {
 		return findings.Brokenf("path", "run `edgemesh-agent netcheck` on both nodes, and `edgemesh-agent status`: is a relay connected and reserved?",

@@ -31,6 +31,9 @@ var (
 	state  = []string{"routes", "rules", "vxlan", "guard", "snat", "firewall", "interfaces", "bridge", "tun", "paths", "host"} //nolint:gochecknoglobals // a constant
 )
 
+// Log is how to see the agent's.
+const Log = "`journalctl -u edgemesh-agent`, in Kubernetes `kubectl logs` of its pod"
+
 const (
 	repaired = "the agent repairs it within seconds; if it returns, another program undoes it: find and stop that program"
 	far      = "see the finding's own text: it names the node, the file or the rule"
@@ -38,7 +41,7 @@ const (
 
 // Kinds are all kinds of findings. What can be the cause of others comes first.
 var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
-	{ID: "agent", Seen: ByStatus, Cause: "the agent does not run, or does not answer", Remedy: "start or restart it; the end of its log names the cause"},
+	{ID: "agent", Seen: ByStatus, Cause: "the agent does not run, or does not answer", Remedy: "start or restart it; the end of its log names the cause: " + Log},
 	{ID: "judge", Seen: ByStatus, Cause: "a part of the agent that looks for findings crashed or hangs: what it would have found is missing here", Remedy: "restart the agent and report it with `edgemesh-agent doctor --bundle FILE`"},
 	{ID: "hung-loop", Seen: ByStatus, Cause: "a loop of the agent has work and makes no progress for 30 s, or is not watched any longer because looking at it crashed; as a note, it was why the agent restarted itself within the last hour", Remedy: "the agent restarts itself, three times an hour at most; report the stacks in its log"},
 	{ID: "key", Seen: ByStatus, Cause: "identity.key cannot be read, is new or not the one that the agent started with: pods of this node have their network as the last membership says, but reach no other node until it is good; about `nodeName`: the host has another name than the member with this key, which counts", Remedy: "restore the file, or register the new peer ID and restart the agent; set `nodeName`"},

@@ -110,7 +110,7 @@ func Doctor(w io.Writer, on Screen, all []findings.Finding, verbose bool) {
 	switch {
 	case verbose:
 		Findings(w, on, append(skipped, well...))
-	case len(wrong) > 0:
+	case len(wrong) > 0 && len(well)+len(skipped) > 0:
 		fmt.Fprintln(w, counts+" (--verbose lists them)")
 	}
 }

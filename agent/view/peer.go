@@ -108,11 +108,16 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	}
 	line("drops", drops(p))
 	line("reason", p.Reason)
-	if strings.Contains(p.Reason, decide.NoAnswer) {
-		line("same LAN?", "if both nodes are on one LAN, something there keeps them apart: a Wi-Fi's client isolation, a switch's port isolation, or a firewall of either host")
+	maybeNear := strings.Contains(p.Reason, decide.NoAnswer)
+	if maybeNear {
+		line("same LAN?", "if both nodes are on one LAN, something there keeps them apart: a Wi-Fi's client isolation, a switch's port isolation, or a firewall of either host. Remove that, and the path is native")
 	}
 	if p.Path == "relayed" && strings.Contains(p.Reason, portguess.BothRandom) {
-		line("remedy", "none is needed: it works, slower. A port mapping at one of the two sites makes it direct: enable PCP, NAT-PMP or UPnP on the router there, "+
+		name := "remedy"
+		if maybeNear {
+			name = "two sites?"
+		}
+		line(name, "what goes through the relay arrives, but slower. To make it direct, have a port mapping at one of the two sites: enable PCP, NAT-PMP or UPnP on the router there, "+
 			"or give the node there an address of its own (docs/relay.md, Ports of a site's router)")
 	}
 	if p.Punch != nil {

@@ -198,7 +198,7 @@ func TestNoPath(t *testing.T) {
 	s.Peers[3].Reason = "relayed: both NATs give each destination another port; " + portguess.BothRandom
 	contains(t, peerText(s, s.Peers[3]), "remedy ", "port mapping")
 	s.Peers[3].Reason += "; native: 192.168.1.9 on eth0: " + decide.NoAnswer
-	contains(t, peerText(s, s.Peers[3]), "same LAN? ", "client isolation")
+	contains(t, peerText(s, s.Peers[3]), "same LAN? ", "client isolation", "two sites? ", "port mapping")
 	if text := peerText(s, s.Peers[4]); strings.Contains(text, "remedy ") || strings.Contains(text, "same LAN?") {
 		t.Errorf("a remedy of another cause:\n%s", text)
 	}

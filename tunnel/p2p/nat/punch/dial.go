@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/carrier/dialer"
@@ -55,7 +56,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 	for _, e := range a.u.choose(a.p.ID(), fewer(eps, a.u.NAT(), a.NAT())) {
 		most, err := a.u.Targets.Take(a.p.ID(), e, targets.Budget)
 		if err != nil {
-			out.add(e, brief(err))
+			out.add(e, conns.Brief(err))
 			continue
 		}
 		wg.Add(1)
@@ -68,7 +69,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				out.add(e, brief(err))
+				out.add(e, conns.Brief(err))
 				a.NoteStranger(e, err)
 			}
 			if len(a.missing(want)) == 0 {

@@ -1,15 +1,13 @@
 package punch
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/nat/sense"
@@ -28,10 +26,11 @@ type outcome struct {
 type cause struct{ transport, why string }
 
 // noAnswer is the cause of most failures: packets went nowhere.
-const noAnswer = "no answer"
+const noAnswer = conns.NoAnswer
 
 // add records a dial that failed.
 func (o *outcome) add(e endpoint.Endpoint, why string) {
+	why = wording.Elide(why, 120)
 	o.dials = append(o.dials, fmt.Sprintf("%s: %s", e, why))
 	if e.Addr.Addr().IsPrivate() { // mostly of another site, which says nothing
 		why = noAnswer
@@ -117,21 +116,4 @@ func natAt(where string, nat ladder.NAT) string {
 		return "no NAT " + where
 	}
 	return "NAT " + where + " " + sense.Text(nat)
-}
-
-// brief shortens the error of a dial to its cause.
-func brief(err error) string {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, os.ErrDeadlineExceeded):
-		return noAnswer
-	}
-	var sys syscall.Errno
-	if errors.As(err, &sys) {
-		return sys.Error()
-	}
-	s := err.Error()
-	if len(s) > 120 {
-		s = s[:120] + "…"
-	}
-	return s
 }

@@ -95,7 +95,7 @@ func (s *Search) circuit(ctx context.Context, relay peer.ID, begun func()) error
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("relay %s: %w", relay, err)
+		return fmt.Errorf("relay %s: %w", relay, conns.Plain(err))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/nat/targets"
 )
@@ -24,7 +25,7 @@ func (s *Search) byDHT(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look up in DHT: %w", err)
+		return fmt.Errorf("look up in DHT: %w", conns.Plain(err))
 	}
 	errs := []error{errors.New("no address in the DHT answers")}
 	for _, a := range info.Addrs {

@@ -423,7 +423,11 @@ func (r *round) failed(d dialed) {
 		r.errs = append(r.errs, d.err)
 		return
 	}
-	r.errs = append(r.errs, fmt.Errorf("%s: %w", short(d.to), refused(d.err)))
+	why, through := refused(d.err), (*proxy.Error)(nil)
+	if _, ok := endpoint.Parse(d.to); ok && why == d.err && !errors.As(why, &through) { //nolint:errorlint // unchanged
+		why = conns.Plain(why)
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s: %w", short(d.to), why))
 	r.c.ports.heard = r.c.ports.heard || !unanswered(isQUIC(d.to), d.err)
 	if r.c.ctx.Err() == nil {
 		r.c.outcome.early(r.err())
