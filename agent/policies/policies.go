@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/time/rate"
 
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/policy"
@@ -317,7 +318,8 @@ func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
 const (
 	// podsPoll is how often records are read where the kernel does not report changes, podsLook where it does; podsSoon and podsLate are
 	// the pauses before further looks at new pods. cutRest is the least time between two looks at connections, cutMost the longest pause
-	// after errors; saveRest the least time between two writes of the copy, saveAgain the pause after one that failed.
+	// after errors; saveRest the least time between two writes of the copy, of which saveBurst go out at once, and saveAgain the pause
+	// after one that failed.
 	podsPoll  = 1500 * time.Millisecond
 	podsLook  = 30 * time.Second
 	podsSoon  = 200 * time.Millisecond
@@ -325,6 +327,7 @@ const (
 	cutRest   = time.Second
 	cutMost   = 30 * time.Second
 	saveRest  = 2 * time.Second
+	saveBurst = 5 // a policy comes into force in several steps, and the power may fail right after the last one
 	saveAgain = 10 * time.Second
 )
 
@@ -418,6 +421,7 @@ func (o *Owner) cutLost(ctx context.Context) {
 func (o *Owner) keep(ctx context.Context) {
 	path := filepath.Join(o.c.StateDir, File)
 	var again <-chan time.Time
+	writes := rate.NewLimiter(rate.Every(saveRest), saveBurst)
 	for more := true; more; {
 		select {
 		case <-ctx.Done():
@@ -445,6 +449,6 @@ func (o *Owner) keep(ctx context.Context) {
 				o.c.Log.Error("could not save the policies; trying again; an offline start would enforce older ones", "file", path, "err", err)
 			}
 		}
-		more = more && wake.Sleep(ctx, saveRest)
+		more = more && writes.Wait(ctx) == nil
 	}
 }
