@@ -29,10 +29,9 @@ func Brief(err error) string {
 	case errors.Is(err, routing.ErrNotFound):
 		return "not found"
 	case errors.As(err, &local) && !local.Remote && local.ErrorCode == quic.InternalError: // of a system call, as text alone
-		return local.ErrorMessage[strings.LastIndex(local.ErrorMessage, ": ")+len(": "):]
-	case errors.As(err, &stream), errors.Is(err, network.ErrReset):
-		return "the connection ended"
-	case errors.As(err, &conn):
+		parts := strings.Split(local.ErrorMessage, ": ")
+		return parts[len(parts)-1]
+	case errors.As(err, &stream), errors.As(err, &conn), errors.Is(err, network.ErrReset):
 		return "the connection ended"
 	}
 	return err.Error()
