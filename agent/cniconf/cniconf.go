@@ -19,6 +19,7 @@ import (
 
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
+	"edgemesh/internal/config/strict"
 	"edgemesh/internal/durable"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wording"
@@ -145,7 +146,7 @@ func same(path string, data []byte, mode os.FileMode) bool {
 	if err != nil || info.Mode() != mode {
 		return false
 	}
-	have, err := os.ReadFile(path)
+	have, err := strict.ReadFile(path, int64(len(data)))
 	return err == nil && bytes.Equal(have, data)
 }
 

@@ -14,7 +14,11 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"edgemesh/cni/conf"
+	"edgemesh/internal/config/strict"
 )
+
+// maxConflist bounds a conflist, in bytes.
+const maxConflist = 1 << 20
 
 // conflist is a CNI network configuration list (CNI specification, section 1).
 type conflist struct {
@@ -67,7 +71,7 @@ func (i *Installer) installConflist() error {
 
 // works reports whether the conflist, and all plugins that it names, exist.
 func (i *Installer) works() bool {
-	b, err := os.ReadFile(filepath.Join(i.c.ConfDir, ConflistName))
+	b, err := strict.ReadFile(filepath.Join(i.c.ConfDir, ConflistName), maxConflist)
 	if err != nil {
 		return false
 	}
@@ -144,7 +148,7 @@ func (i *Installer) foreign(chain []map[string]any) (out []foreign) {
 		Plugins []json.RawMessage `json:"plugins"`
 		Chained []string          `json:"edgemeshChained"`
 	}
-	b, err := os.ReadFile(filepath.Join(i.c.ConfDir, ConflistName))
+	b, err := strict.ReadFile(filepath.Join(i.c.ConfDir, ConflistName), maxConflist)
 	if err != nil || json.Unmarshal(b, &l) != nil {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/cni/detect"
 	"edgemesh/cni/overlap"
+	"edgemesh/internal/config/strict"
 )
 
 // flannelEnv is where Flannel's daemon describes the node to its plugin.
@@ -62,15 +63,19 @@ func Broken(confDir string) (file string, err error) {
 
 // load reads a file as runtimes do.
 func load(file string) error {
+	text, err := strict.ReadFile(file, maxFile)
+	if err != nil {
+		return err
+	}
 	if filepath.Ext(file) == ".conflist" {
-		l, err := libcni.ConfListFromFile(file)
+		l, err := libcni.ConfListFromBytes(text)
 		if err == nil && len(l.Plugins) == 0 {
 			err = errors.New("it has no plugins")
 		}
 		return err
 	}
 	//lint:ignore SA1019 runtimes still read such files
-	c, err := libcni.ConfFromFile(file)
+	c, err := libcni.ConfFromBytes(text)
 	if err != nil {
 		return err
 	}
@@ -82,12 +87,15 @@ func load(file string) error {
 	return err
 }
 
+// maxFile bounds a configuration of a plugin, in bytes. What is no regular file is not read either: a FIFO would hold whoever does.
+const maxFile = 1 << 20
+
 // files are those of a directory by name; it skips what it cannot read.
 func files(dir string) map[string][]byte {
 	out := map[string][]byte{}
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+		if b, err := strict.ReadFile(filepath.Join(dir, e.Name()), maxFile); err == nil {
 			out[e.Name()] = b
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"edgemesh/agent/findings"
@@ -82,6 +83,16 @@ func TestBroken(t *testing.T) {
 		if (err != nil) != x.broken || x.broken && filepath.Base(file) != x.name || !x.broken && file != "" {
 			t.Errorf("%s %q: %q, %v", x.name, x.text, file, err)
 		}
+	}
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "00-fifo.conf"), 0o600); err != nil { // opened as usual it holds whoever reads it
+		t.Fatal(err)
+	}
+	if file, err := Broken(dir); filepath.Base(file) != "00-fifo.conf" || err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a FIFO: %q, %v", file, err)
+	}
+	if f, found := Rival(dir); found {
+		t.Errorf("a FIFO: %+v", f)
 	}
 	if file, err := Broken("/nonexistent"); file != "" || err != nil {
 		t.Errorf("no directory: %q, %v", file, err)

@@ -3,6 +3,7 @@ package policies
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -196,6 +197,34 @@ func TestSavedAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		if again := New(c); !reflect.DeepEqual(again.given.Rules, shop) || len(o.Findings()) > 0 {
 			t.Errorf("saved: %+v; found %+v", again.given.Rules, o.Findings())
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestSavedAtOnce: a policy comes into force in steps, and the power may fail right after the last one; many changes wait.
+func TestSavedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, c := owner(t, &fake{}, t.TempDir())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { o.keep(ctx); close(done) }()
+		saved := 0
+		for i := range 20 {
+			rules := policy.Rules{Namespaces: map[string][2]bool{fmt.Sprint("n", i): {true}}}
+			o.Set(Given{Rules: rules})
+			synctest.Wait()
+			if reflect.DeepEqual(New(c).given.Rules, rules) {
+				saved++
+			}
+		}
+		if saved != 1+saveBurst {
+			t.Errorf("%d of 20 changes were saved at once, want %d", saved, 1+saveBurst)
+		}
+		time.Sleep(2 * saveRest)
+		if _, last := New(c).given.Rules.Namespaces["n19"]; !last {
+			t.Error("the last one is not saved")
 		}
 		cancel()
 		<-done

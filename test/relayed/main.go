@@ -109,15 +109,10 @@ func (b *bench) build(ctx context.Context) error {
 	if err := errors.Join(relay.Start(), relay.WaitUp(ctx)); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
+	if err := b.restart(ctx); err != nil {
+		return err
+	}
 	for i, n := range b.nodes {
-		if err := n.Start(); err != nil {
-			return err
-		}
-		if err := errors.Join(n.WaitPods(ctx), n.WaitReserved(ctx)); err != nil {
-			return err
-		}
 		if b.pods[i], err = n.AddPod(ctx, "pod-"+n.Name); err != nil {
 			return err
 		}
@@ -133,6 +128,23 @@ func (b *bench) build(ctx context.Context) error {
 	return nil
 }
 
+// restart starts both agents, again where they run.
+func (b *bench) restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, n := range b.nodes {
+		if n.Agent != nil {
+			if err := n.Agent.Stop(); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(n.Start(), n.WaitPods(ctx), n.WaitReserved(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // cell measures a pair of legs, the two flows in turns.
 func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 	for i, l := range legs {
@@ -140,6 +152,9 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 		if err := b.links[i].Set(ctx, link.Both(d)); err != nil {
 			return err
 		}
+	}
+	if err := b.restart(ctx); err != nil { // a session measures its round trip once, when it begins
+		return err
 	}
 	var bare, relayed, idle, busy []float64
 	quiet := func() error {
