@@ -353,7 +353,7 @@ const (
 	repairDebounce = 200 * time.Millisecond // from the first sign of a change to the repair
 	podGoes        = 5 * time.Second        // how long a pod's removal takes, from its plugins' DEL to ours
 	repairRest     = 2 * time.Second        // least time between two repairs, on average: other programs change the firewall often
-	repairBurst    = 3                      // so many may follow each other immediately
+	repairBurst    = 5                      // so many may follow each other immediately
 )
 
 // pace is when all repairs so far would be over if each took repairRest, or the last one's end.

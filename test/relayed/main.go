@@ -26,31 +26,40 @@ import (
 type leg struct {
 	rtt  time.Duration
 	loss float64
+	mbit int64
 }
 
-func (l leg) String() string { return fmt.Sprintf("%v %g %%", l.rtt, 100*l.loss) }
+func (l leg) String() string { return fmt.Sprintf("%v %g %% %d", l.rtt, 100*l.loss, l.mbit) }
 
 const ms = time.Millisecond
 
 // cells are the legs of the sender and of the receiver.
 var cells = [][2]leg{
-	{{40 * ms, 0}, {40 * ms, 0}},
-	{{40 * ms, .01}, {40 * ms, 0}},
-	{{40 * ms, .01}, {40 * ms, .01}},
-	{{10 * ms, .01}, {150 * ms, 0}},
-	{{150 * ms, .01}, {10 * ms, 0}},
-	{{150 * ms, .01}, {10 * ms, .01}},
+	{{40 * ms, 0, 100}, {40 * ms, 0, 100}},
+	{{40 * ms, .01, 100}, {40 * ms, 0, 100}},
+	{{40 * ms, .01, 100}, {40 * ms, .01, 100}},
+	{{10 * ms, .01, 100}, {150 * ms, 0, 100}},
+	{{150 * ms, .01, 100}, {10 * ms, 0, 100}},
+	{{150 * ms, .01, 100}, {10 * ms, .01, 100}},
+	{{40 * ms, 0, 100}, {40 * ms, 0, 5}}, // what does not get on waits at the relay
 }
 
 func main() {
 	n := flag.Int("n", 3, "rounds of each cell")
 	length := flag.Duration("time", 8*time.Second, "length of a flow")
-	mbit := flag.Int64("mbit", 100, "rate of each leg, Mbit/s; the queue holds 100 ms")
+	only := flag.Int("cell", 0, "only this cell, counted from 1")
 	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := bench{n: *n, length: *length, rate: *mbit * 1e6}
+	if *only < 0 || *only > len(cells) {
+		fmt.Fprintf(os.Stderr, "relayed: --cell %d: there are %d\n", *only, len(cells))
+		os.Exit(2)
+	}
+	if *only > 0 {
+		cells = cells[*only-1 : *only]
+	}
+	b := bench{n: *n, length: *length}
 	if err := b.run(ctx, *bin); err != nil {
 		fmt.Fprintln(os.Stderr, "relayed:", err)
 		os.Exit(1)
@@ -60,7 +69,6 @@ func main() {
 type bench struct {
 	n      int
 	length time.Duration
-	rate   int64
 
 	l     *lab.Lab
 	sites [2]*lab.Site
@@ -77,8 +85,8 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 	if err := b.build(ctx); err != nil {
 		return fmt.Errorf("%w\n%s", err, b.l.Logs(20))
 	}
-	fmt.Println("Mbit/s, mean ± standard error; a ping's round trip beside no flow, and what the 99th of 100 adds beside one")
-	fmt.Printf("%-14s %-14s %14s %14s %7s %10s %12s %s\n", "sender", "receiver", "bare BBR", "relayed", "share", "ping", "p99 added", "datagrams")
+	fmt.Println("Mbit/s, mean ± standard error; a ping's round trip beside no flow, what the 99th of 100 adds beside one, and the flow's own round trip")
+	fmt.Printf("%-14s %-14s %14s %14s %7s %10s %12s %10s %s\n", "sender", "receiver", "bare BBR", "relayed", "share", "ping", "p99 added", "flow's", "datagrams")
 	for _, c := range cells {
 		if err := b.cell(ctx, c); err != nil {
 			return fmt.Errorf("%w\n%s", err, b.l.Logs(20))
@@ -148,7 +156,7 @@ func (b *bench) restart(ctx context.Context) error {
 // cell measures a pair of legs, the two flows in turns.
 func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 	for i, l := range legs {
-		d := link.Direction{Rate: b.rate, QueueTime: 100 * ms, Delay: l.rtt / 2, Loss: l.loss}
+		d := link.Direction{Rate: l.mbit * 1e6, QueueTime: 100 * ms, Delay: l.rtt / 2, Loss: l.loss}
 		if err := b.links[i].Set(ctx, link.Both(d)); err != nil {
 			return err
 		}
@@ -156,7 +164,7 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 	if err := b.restart(ctx); err != nil { // a session measures its round trip once, when it begins
 		return err
 	}
-	var bare, relayed, idle, busy []float64
+	var bare, relayed, idle, busy, own []float64
 	quiet := func() error {
 		all, err := b.pings(ctx, 2*time.Second)
 		idle = append(idle, all...)
@@ -170,7 +178,7 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 		if err := quiet(); err != nil {
 			return err
 		}
-		x, err := b.iperf(ctx, b.sites[0].Router, b.sites[1].WAN.String(), "-C", "bbr")
+		x, _, err := b.iperf(ctx, b.sites[0].Router, b.sites[1].WAN.String(), "-C", "bbr")
 		if err != nil {
 			return err
 		}
@@ -185,12 +193,12 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 			all, err := b.pings(ctx, b.length-time.Second)
 			beside <- pinged{all, err}
 		}()
-		x, err = b.iperf(ctx, b.pods[0].NS, b.pods[1].IP4().String())
+		x, rtt, err := b.iperf(ctx, b.pods[0].NS, b.pods[1].IP4().String())
 		p := <-beside
 		if err := errors.Join(err, p.err); err != nil {
 			return err
 		}
-		relayed, busy = append(relayed, x), append(busy, p.all...)
+		relayed, busy, own = append(relayed, x), append(busy, p.all...), append(own, rtt)
 	}
 	st, err := b.nodes[0].Status(ctx)
 	if err != nil {
@@ -205,27 +213,33 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 	before := idle[len(idle)/2]
 	m, e := mean(bare)
 	rm, re := mean(relayed)
-	fmt.Printf("%-14s %-14s %7.1f ± %-4.1f %7.1f ± %-4.1f %7.2f %7.0f ms %9.0f ms %s\n", legs[0], legs[1], m, e, rm, re, rm/m, before,
-		busy[min(len(busy)*99/100, len(busy)-1)]-before, peer.Datagrams)
+	trip, _ := mean(own)
+	fmt.Printf("%-14s %-14s %7.1f ± %-4.1f %7.1f ± %-4.1f %7.2f %7.0f ms %9.0f ms %7.0f ms %s\n", legs[0], legs[1], m, e, rm, re, rm/m, before,
+		busy[min(len(busy)*99/100, len(busy)-1)]-before, trip, peer.Datagrams)
 	return nil
 }
 
-// iperf is the rate of a flow in Mbit/s, without its first two seconds.
-func (b *bench) iperf(ctx context.Context, from *lab.NS, to string, more ...string) (float64, error) {
+// iperf is the rate of a flow in Mbit/s, without its first two seconds, and its mean round trip in ms.
+func (b *bench) iperf(ctx context.Context, from *lab.NS, to string, more ...string) (mbit, rtt float64, err error) {
 	args := append([]string{"iperf3", "-c", to, "-J", "-O", "2", "-t", fmt.Sprint(b.length.Seconds())}, more...)
 	out, err := from.Run(ctx, args...)
 	var r struct {
 		Error string
 		End   struct {
+			Streams []struct {
+				Sender struct {
+					RTT float64 `json:"mean_rtt"` // µs
+				} `json:"sender"`
+			} `json:"streams"`
 			Received struct {
 				BPS float64 `json:"bits_per_second"`
 			} `json:"sum_received"`
 		}
 	}
-	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil || err != nil || r.Error != "" {
-		return 0, fmt.Errorf("iperf3 from %s to %s: %w %s", from.Name, to, errors.Join(err, jerr), r.Error)
+	if jerr := json.Unmarshal([]byte(out), &r); jerr != nil || err != nil || r.Error != "" || len(r.End.Streams) == 0 {
+		return 0, 0, fmt.Errorf("iperf3 from %s to %s: %w %s", from.Name, to, errors.Join(err, jerr), r.Error)
 	}
-	return r.End.Received.BPS / 1e6, nil
+	return r.End.Received.BPS / 1e6, r.End.Streams[0].Sender.RTT / 1000, nil
 }
 
 // pings are round trips in ms. Lost ones are none.
