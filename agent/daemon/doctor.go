@@ -234,9 +234,10 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Fi
 	wg.Go(func() { answers, clock = netcheck.Relays(ctx, c) })
 	relays := diagnose.Relays(d.node.CheckRelays(ctx), d.served(plan))
 	wg.Wait()
+	quic, tcp := d.reach.past()
 	out = append(out, netcheck.Portal(answers)...)
 	out = append(out, diagnose.Clock(clock, findings.Has(relays, findings.Broken))...)
-	return append(append(append(out, diagnose.UDP(answers)...), netcheck.Versions(answers)...), diagnose.Remedies(relays, answers)...)
+	return append(append(append(out, diagnose.UDP(answers, quic, tcp)...), netcheck.Versions(answers)...), diagnose.Remedies(relays, answers)...)
 }
 
 func (d *doctor) checkKey() findings.Finding {

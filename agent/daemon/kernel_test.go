@@ -62,11 +62,11 @@ func TestNextLook(t *testing.T) {
 	at(probeEvery, 0)
 }
 
-// Three repairs may follow each other, and then one every 2 s.
+// Five repairs may follow each other, and then one every 2 s.
 func TestPace(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var p pace
-	for i, want := range []time.Duration{0, 0, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
+	for i, want := range []time.Duration{0, 0, 0, 0, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
 		p.repaired(now)
 		if wait := max(p.next().Sub(now), 0); wait != want {
 			t.Errorf("after repair %d the next one waits %s, want %s", i+1, wait, want)

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
@@ -69,6 +71,27 @@ func (r reach) peers(all bool) (out []control.PeerStatus, idle int) {
 	}
 	slices.SortFunc(out, func(x, y control.PeerStatus) int { return strings.Compare(x.Node, y.Node) })
 	return out, idle
+}
+
+// past are the peers with a direct connection past this node's networks: over UDP, and those over TCP alone.
+func (r reach) past() (quic, tcp []string) {
+	plan := r.plan()
+	for m := range plan.Members() {
+		st, ok := r.node.PeerStatus(admit.ID(m.PeerID))
+		over := map[string]bool{}
+		for _, path := range st.All {
+			if a, err := ma.NewMultiaddr(path.Addr); ok && err == nil && path.Kind != paths.KindRelayed && manet.IsPublicAddr(a) {
+				over[path.Transport] = true
+			}
+		}
+		switch {
+		case over["quic"]:
+			quic = append(quic, m.Name)
+		case over["tcp"]:
+			tcp = append(tcp, m.Name)
+		}
+	}
+	return quic, tcp
 }
 
 // seenAt names the member that has used an address here, "" where there is none.

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	hostplan "edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/internal/nat64"
 	"edgemesh/internal/uplink"
@@ -76,7 +77,7 @@ func noUplink(links []netlink.Link, err error) string {
 		return fmt.Sprintf("no interface that leads off this host is known: %v", err)
 	}
 	names := uplink.Between(links, nil)
-	if len(names) == 0 { // in a container or a virtual machine it may be a veth
+	if names = slices.DeleteFunc(names, hostplan.OurLink); len(names) == 0 { // in a container or a virtual machine it may be a veth
 		for _, l := range links {
 			if a := l.Attrs(); l.Type() == "veth" && a.MasterIndex == 0 {
 				names = append(names, a.Name)

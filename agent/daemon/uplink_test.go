@@ -56,7 +56,7 @@ func TestNoUplink(t *testing.T) {
 		return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index, Name: name, Flags: flags, RawFlags: raw}}
 	}
 	all := []netlink.Link{eth("eth0", 0, 0), eth("eth1", up, 0), eth("eth2", up, unix.IFF_LOWER_UP),
-		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 9, Name: "cali1", Flags: up}}}
+		&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Index: 8, Name: "edgemesh-tun", Flags: up}, Mode: netlink.TUNTAP_MODE_TUN}, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 9, Name: "cali1", Flags: up}}}
 	if got := noUplink(all, nil); !strings.HasSuffix(got, "address: eth0 is down, eth1 has no link: its cable is unplugged or the device at its other end is off and eth2 has no address") {
 		t.Error(got)
 	}

@@ -89,7 +89,7 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 	s.LANBytes = st.Received
 	if st.Kind == "" {
-		if s.Path != Idle && st.Reason != "" {
+		if s.Path != Idle && s.Offline == nil && st.Reason != "" {
 			s.Reason = joinReasons(s.Reason, st.Reason)
 		}
 		return s

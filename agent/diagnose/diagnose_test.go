@@ -29,7 +29,7 @@ func one(t *testing.T, name string, all []findings.Finding, severity findings.Se
 // What is well names what was looked at.
 func TestOKNames(t *testing.T) {
 	ms := 1.0
-	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}), findings.OK, "udp", "1 relay answers by UDP: /ip4/5.5.5.5/udp/1")
+	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}, nil, nil), findings.OK, "udp", "1 relay answers by UDP: /ip4/5.5.5.5/udp/1")
 	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), findings.OK, "mtu", "1 of 2 peers")
 	one(t, "peers", Peers([]control.PeerStatus{{Path: "native"}}, nil), findings.OK, "peers", "1 peer in use, each with a path")
 }
@@ -51,12 +51,14 @@ func TestUDP(t *testing.T) {
 	const at = "/ip4/5.5.5.5/udp/4470/quic-v1"
 	good := netcheck.Relay{PeerID: "good", TCP: yes("t"), UDP: yes("u")}
 	closed := netcheck.Relay{PeerID: "closed", TCP: yes("t"), UDP: no(at)}
-	one(t, "well", UDP([]netcheck.Relay{good}), findings.OK, "udp", "1 relay answers")
-	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), findings.Warning, "udp", "relay closed answers by TCP, but not by UDP at "+at)
-	one(t, "one of two", UDP([]netcheck.Relay{good, closed}), findings.Warning, "udp", "relay's firewall and its provider's (security group): other relays")
-	one(t, "the only one", UDP([]netcheck.Relay{closed}), findings.Warning, "udp", "allow outgoing UDP in this site's firewall")
+	one(t, "well", UDP([]netcheck.Relay{good}, nil, nil), findings.OK, "udp", "1 relay answers")
+	one(t, "one of two", UDP([]netcheck.Relay{good, closed}, nil, nil), findings.Warning, "udp", "relay closed answers by TCP, but not by UDP at "+at)
+	one(t, "one of two", UDP([]netcheck.Relay{good, closed}, nil, nil), findings.Warning, "udp", "relay's firewall and its provider's (security group): other relays")
+	one(t, "the only one", UDP([]netcheck.Relay{closed}, nil, nil), findings.Warning, "udp", "run `edgemesh-agent netcheck` at another site")
+	one(t, "UDP leaves", UDP([]netcheck.Relay{closed}, []string{"edge-2"}, []string{"edge-3"}), findings.Warning, "udp", "relay's firewall and its provider's (security group): UDP leaves this site, since it reaches edge-2")
+	one(t, "UDP leaves for nobody", UDP([]netcheck.Relay{closed}, nil, []string{"edge-3"}), findings.Warning, "udp", "→ allow outgoing UDP in this site's firewall: edge-3")
 	for name, r := range map[string]netcheck.Relay{"dead": {TCP: no("t"), UDP: no(at)}, "without UDP": {TCP: yes("t")}} {
-		if got := UDP([]netcheck.Relay{r}); got != nil {
+		if got := UDP([]netcheck.Relay{r}, nil, nil); got != nil {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

@@ -42,8 +42,8 @@ func Remedies(all []findings.Finding, probed []netcheck.Relay) []findings.Findin
 }
 
 // UDP judges which relays answer by TCP and not by UDP. That a connection over QUIC exists proves nothing: it may have died
-// a moment ago.
-func UDP(all []netcheck.Relay) []findings.Finding {
+// a moment ago. quic and tcp are the peers that are reached directly and past this node's networks, over UDP and by TCP alone.
+func UDP(all []netcheck.Relay, quic, tcp []string) []findings.Finding {
 	var closed []netcheck.Relay
 	var open []string
 	for _, r := range all {
@@ -57,8 +57,15 @@ func UDP(all []netcheck.Relay) []findings.Finding {
 	}
 	var out []findings.Finding
 	for _, r := range closed {
-		remedy := "open this UDP port in the relay's firewall and its provider's (security group): other relays answer by UDP"
-		if len(open) == 0 {
+		const relays = "open this UDP port in the relay's firewall and its provider's (security group): "
+		remedy := relays + "other relays answer by UDP"
+		switch {
+		case len(open) > 0:
+		case len(quic) > 0:
+			remedy = relays + "UDP leaves this site, since it reaches " + wording.Most(quic, 3)
+		case len(tcp) > 0:
+			remedy = "allow outgoing UDP in this site's firewall: " + wording.Most(tcp, 3) + ", which this node reaches directly, too, answers by TCP alone"
+		default:
 			remedy = "which end drops it: run `edgemesh-agent netcheck` at another site. If the relay does not answer by UDP there, open the port in its firewall and its provider's; if it does, allow outgoing UDP in this site's firewall"
 		}
 		out = append(out, findings.Warningf("udp", remedy, "relay %s answers by TCP, but not by UDP at %s: paths run over TCP, and holes are punched rarely", r.PeerID, r.UDP.Addr))

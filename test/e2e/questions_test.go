@@ -129,7 +129,10 @@ func TestQuestions(t *testing.T) {
 	ok(t, one.Agent.Stop())
 	ok(t, one.Start())
 	ready(t, one)
+	curlPods(t, pods[one], pods[cloud], 30*time.Second)
+	end = busy(cloud)
 	a.see(t, "Everything is slower than it was. What is wrong at this site?", one, "but not by UDP", "doctor")
+	end()
 	ok(t, shop.Router.Script(strings.Replace(udp[0], "-I", "-D", 1)))
 	ok(t, lab.Until(within(t, 60*time.Second), time.Second, func() error { // what a probe has found stays until the next one
 		if f, found := wrong(t, one); found {
