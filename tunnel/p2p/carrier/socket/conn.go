@@ -57,17 +57,17 @@ type input struct {
 
 // output is between Write and the flusher.
 type output struct {
-	mu       sync.Mutex  // a leaf: guards the rest but tuner and flushed
-	changed  sync.Cond   // on mu: pending, err or closed changed
+	mu       sync.Mutex  // a leaf: guards the rest but tuner
+	changed  sync.Cond   // on mu: pending, flushing, err or closed changed
 	pending  []byte      // nil, or a buffer of writeBuffers with bytes to write
+	flushing bool        // the flusher runs, as it does while something is pending: a relay has thousands of quiet connections
 	drain    drain.Drain // how much pending may hold
 	err      error       // sticky error of the socket
 	closed   bool
 	deadline time.Time
 	expiry   *time.Timer
 	expired  bool
-	tuner    *tuner        // of the flusher and its own timer
-	flushed  chan struct{} // closed when the flusher has ended
+	tuner    *tuner // of the flusher and its own timer
 }
 
 // writeBuffers lends write buffers to connections that have something to write.
@@ -81,7 +81,7 @@ const closeGrace = 200 * time.Millisecond
 // Buffered puts buffers in front of c. closed, which may be nil, is called once, when c is about to be closed.
 func Buffered(c manet.Conn, closed func()) *Conn {
 	b := &Conn{Conn: c, onClose: closed, unacked: unacked{every: unackedEvery, silence: MemberSilence}, input: input{readSize: minReadBuffer},
-		output: output{flushed: make(chan struct{}), tuner: newTuner(c), drain: drain.New(startWritten, minWritten, writeBuffer)}}
+		output: output{tuner: newTuner(c), drain: drain.New(startWritten, minWritten, writeBuffer)}}
 	b.changed.L = &b.mu
 	b.io = c
 	if sc, ok := c.(syscall.Conn); ok {
@@ -89,7 +89,6 @@ func Buffered(c manet.Conn, closed func()) *Conn {
 			b.io, b.raw = raw, raw
 		}
 	}
-	go b.flush()
 	return b
 }
 
@@ -218,26 +217,20 @@ func (b *Conn) Write(p []byte) (int, error) {
 			b.changed.Wait()
 			continue
 		}
-		if len(b.pending) == 0 {
-			b.changed.Broadcast()
-		}
 		b.pending = append(b.pending, p[:n]...)
 		p = p[n:]
+		if !b.flushing {
+			b.flushing = true
+			go b.flush()
+		}
 	}
 }
 
-// flush writes pending buffers until the connection is closed or broken.
+// flush writes pending buffers until there is none, or the connection is broken.
 func (b *Conn) flush() {
-	defer close(b.flushed)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for {
-		for len(b.pending) == 0 && !b.closed && b.err == nil {
-			b.changed.Wait()
-		}
-		if len(b.pending) == 0 || b.err != nil {
-			return
-		}
+	for len(b.pending) > 0 && b.err == nil {
 		out := b.pending
 		b.pending = nil
 		queue := b.drain.Limit()
@@ -258,9 +251,10 @@ func (b *Conn) flush() {
 		b.mu.Lock()
 		if err != nil && b.err == nil {
 			b.err = err
-			b.changed.Broadcast()
 		}
 	}
+	b.flushing = false
+	b.changed.Broadcast()
 }
 
 // put writes out to the socket. To that of a slow path it waits for room before each call: the kernel fills its last segment
@@ -275,20 +269,23 @@ func (b *Conn) put(out []byte, slow bool) (int, error) {
 // Close closes the socket, after what is buffered has been written or closeGrace has passed.
 func (b *Conn) Close() error {
 	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		<-b.flushed
+	first := !b.closed
+	if first {
+		b.closed = true
+		b.unacked.stop()
+		if b.expiry != nil {
+			b.expiry.Stop()
+		}
+		b.changed.Broadcast()
+		_ = b.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
+	}
+	for b.flushing {
+		b.changed.Wait()
+	}
+	b.mu.Unlock()
+	if !first {
 		return net.ErrClosed
 	}
-	b.closed = true
-	b.unacked.stop()
-	if b.expiry != nil {
-		b.expiry.Stop()
-	}
-	b.changed.Broadcast()
-	b.mu.Unlock()
-	_ = b.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
-	<-b.flushed
 	if b.onClose != nil {
 		b.onClose()
 	}
