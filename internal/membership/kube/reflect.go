@@ -318,6 +318,9 @@ func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 			r.rv = rv
 		} else if v <= from && e.What != client.Bookmark {
 			r.replays = true // an API server would only report what is newer
+			if r.proof != nil && e.What != client.Deleted {
+				continue // it is in the proved list, or was deleted before: KubeEdge's MetaServer replays that, too
+			}
 		}
 		if e.What != client.Bookmark && !r.send(ctx, event{r.kind, e.What, e.Object}) {
 			return ctx.Err()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,6 +92,32 @@ func TestReflectorBehindTLS(t *testing.T) {
 		nodes, blocks := &reflector{kind: api.Nodes(), c: c}, &reflector{kind: api.PodBlocks(), c: c}
 		if nodes.polls() != want || nodes.cache() != want || blocks.cache() != want || blocks.polls() {
 			t.Errorf("%s: polls %v %v, a cache %v", server, nodes.polls(), blocks.polls(), nodes.cache())
+		}
+	}
+}
+
+// A cache replays what it has stored when a watch begins, MetaServer also what was deleted while its node was away, for which no
+// event follows: a proved list says that it is gone. Without proof each counts.
+func TestReplays(t *testing.T) {
+	const replay = `{"type":"ADDED","object":{"metadata":{"name":"deleted","uid":"1","resourceVersion":"90"}}}
+{"type":"ADDED","object":{"metadata":{"name":"new","uid":"2","resourceVersion":"110"}}}
+{"type":"DELETED","object":{"metadata":{"name":"old","uid":"3","resourceVersion":"80"}}}
+`
+	for want, proved := range map[string]*proof{"ADDED deleted, ADDED new, DELETED old": nil, "ADDED new, DELETED old": {cluster: "c"}} {
+		r, _ := testRegistrar(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, replay) }), false)
+		out := make(chan any, 3)
+		f := &reflector{kind: api.PodBlocks(), c: r.client, out: out, rv: "100", proof: proved}
+		if err := f.receive(t.Context(), time.Minute); err != nil || !f.replays || f.rv != "110" {
+			t.Errorf("%v, replays %v, version %s", err, f.replays, f.rv)
+		}
+		close(out)
+		var got []string
+		for m := range out {
+			e := m.(event)
+			got = append(got, e.what+" "+e.obj.Metadata().Name)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("proved %v: %q, want %q", proved != nil, got, want)
 		}
 	}
 }
