@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
@@ -178,6 +180,15 @@ func (p *Paths) Uplinks() ([]mesh.Uplink, error) {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	return out, nil
+}
+
+// Neighbour is the MAC that the kernel has for an address on a link, none if it looked in vain, and when it was confirmed; the error
+// is fs.ErrNotExist if it has not looked.
+func (p *Paths) Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error) {
+	if mac, confirmed, err = rtnetlink.Neighbour(link, a); err != nil {
+		err = fmt.Errorf("host: %w", err)
+	}
+	return mac, confirmed, err
 }
 
 // suspectOver notes that routes over an interface may be gone. The interface may look

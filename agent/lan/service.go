@@ -48,6 +48,9 @@ type Kernel interface {
 	PathsSuspect() bool
 	// Uplinks lists this node's addresses on links to other hosts.
 	Uplinks() ([]mesh.Uplink, error)
+	// Neighbour is the MAC that the kernel has for an address on a link, none if it looked in vain, and when it was confirmed;
+	// the error is one of the kernel's, or that it did not look.
+	Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error)
 	// Traffic counts the packets that came in, by block and interface. After an error
 	// every path counts as carrying traffic.
 	Traffic() (map[mesh.Inlet]mesh.Count, error)
@@ -214,6 +217,11 @@ func (s *Service) tick() time.Duration {
 	orders := s.machine.Tick(time.Now(), s.cfg.Connected)
 	for _, id := range orders.Suspects {
 		s.cfg.Suspect(id)
+	}
+	for _, x := range orders.Silent {
+		if mac, confirmed, err := s.cfg.Kernel.Neighbour(x.Link, x.Via); err == nil {
+			s.machine.Explain(x, mac, confirmed)
+		}
 	}
 	for _, p := range orders.Probes {
 		s.send(p)

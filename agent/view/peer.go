@@ -108,22 +108,30 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 	}
 	line("drops", drops(p))
 	line("reason", p.Reason)
-	maybeNear := strings.Contains(p.Reason, decide.NoAnswer)
-	if maybeNear {
-		line("same LAN?", "if both nodes are on one LAN, something there keeps them apart: a Wi-Fi's client isolation, a switch's port isolation, or a firewall of either host. Remove that, and the path is native")
-	}
-	if p.Path == "relayed" && strings.Contains(p.Reason, portguess.BothRandom) {
-		name := "remedy"
-		if maybeNear {
-			name = "two sites?"
-		}
-		line(name, "what goes through the relay arrives, but slower. To make it direct, have a port mapping at one of the two sites: enable PCP, NAT-PMP or UPnP on the router there, "+
+	name, do, two := nearby(p.Reason)
+	line(name, do)
+	if p.Path == "relayed" && two != "" && strings.Contains(p.Reason, portguess.BothRandom) {
+		line(two, "what goes through the relay arrives, but slower. To make it direct, have a port mapping at one of the two sites: enable PCP, NAT-PMP or UPnP on the router there, "+
 			"or give the node there an address of its own (docs/relay.md, Ports of a site's router)")
 	}
 	if p.Punch != nil {
 		line("last tried", strings.Join(p.Punch.Tried, "; "))
 	}
 	t.Print(w, on)
+}
+
+// nearby is what to do, with its name, where a LAN path gets no answer; two is the name of what to do if the two are at two sites, "" if
+// they are not.
+func nearby(reason string) (name, do, two string) {
+	switch {
+	case strings.Contains(reason, decide.Filtered):
+		return "remedy", "accept UDP ports 5210 and 5211 from the LAN, and what comes in on edgemesh-br, in the firewall of that host, or of this one (docs/troubleshooting.md)", ""
+	case strings.Contains(reason, decide.Unresolved):
+		return "same LAN?", "if both nodes are on one LAN, it keeps its hosts apart: client isolation of the Wi-Fi, or port isolation of the switch. Switch that off there, and the path is native", "two sites?"
+	case strings.Contains(reason, decide.NoAnswer):
+		return "same LAN?", "if both nodes are on one LAN, something there keeps them apart: a Wi-Fi's client isolation, a switch's port isolation, or a firewall of either host. Remove that, and the path is native", "two sites?"
+	}
+	return "", "", "remedy"
 }
 
 // queueText says where packets wait: here for the path, or on it.

@@ -199,6 +199,13 @@ func TestNoPath(t *testing.T) {
 	contains(t, peerText(s, s.Peers[3]), "remedy ", "port mapping")
 	s.Peers[3].Reason += "; native: 192.168.1.9 on eth0: " + decide.NoAnswer
 	contains(t, peerText(s, s.Peers[3]), "same LAN? ", "client isolation", "two sites? ", "port mapping")
+	s.Peers[3].Reason = strings.Replace(s.Peers[3].Reason, decide.NoAnswer, decide.Unresolved, 1)
+	contains(t, peerText(s, s.Peers[3]), "same LAN? ", "keeps its hosts apart", "two sites? ")
+	s.Peers[3].Reason = strings.Replace(s.Peers[3].Reason, decide.Unresolved, decide.Filtered, 1)
+	contains(t, peerText(s, s.Peers[3]), "remedy ", "accept UDP ports 5210 and 5211")
+	if text := peerText(s, s.Peers[3]); strings.Contains(text, "port mapping") {
+		t.Errorf("on one LAN:\n%s", text)
+	}
 	if text := peerText(s, s.Peers[4]); strings.Contains(text, "remedy ") || strings.Contains(text, "same LAN?") {
 		t.Errorf("a remedy of another cause:\n%s", text)
 	}

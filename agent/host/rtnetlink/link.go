@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -279,4 +281,32 @@ func Uplinks(ranges []netip.Prefix) ([]mesh.Uplink, error) {
 		return a.Addr.Compare(b.Addr)
 	})
 	return out, nil
+}
+
+// Neighbour is the MAC that the kernel has for an address on a link, none if it looked in vain, and when it was confirmed; the error
+// is fs.ErrNotExist if it has not looked.
+func Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error) {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return mac, confirmed, err
+	}
+	family := netlink.FAMILY_V4
+	if a.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	all, err := dump("neighbours of "+link, func() ([]netlink.Neigh, error) { return netlink.NeighList(l.Attrs().Index, family) })
+	if err != nil {
+		return mac, confirmed, err
+	}
+	i := slices.IndexFunc(all, func(n netlink.Neigh) bool { return n.IP.Equal(a.AsSlice()) })
+	switch {
+	case i < 0:
+		return mac, confirmed, fs.ErrNotExist
+	case all[i].State&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) != 0:
+		return mac, confirmed, nil
+	case len(all[i].HardwareAddr) != len(mac):
+		return mac, confirmed, fs.ErrNotExist
+	}
+	const tick = 10 * time.Millisecond // sysconf(_SC_CLK_TCK), on all of Linux
+	return [6]byte(all[i].HardwareAddr), time.Now().Add(-time.Duration(all[i].Confirmed) * tick), nil
 }

@@ -223,6 +223,9 @@ func (p *peer) untrusted() (x pair, why string) {
 			t := p.tracks[trackKey{v6, vxlanSlot}]
 			failed = failed || t != nil && t.why != "" && !t.lost
 		}
+		for _, t := range p.tracks { // the kernel knows better
+			failed = failed && t.why != Unresolved && t.why != Filtered
+		}
 		if !failed {
 			return x, ""
 		}

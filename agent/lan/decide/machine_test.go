@@ -241,3 +241,38 @@ func TestReceived(t *testing.T) {
 		t.Errorf("by kind: %v", got)
 	}
 }
+
+// What the kernel knows of the address says why no probe is answered; what it knows from before the silence says nothing.
+func TestExplain(t *testing.T) {
+	ours, other := MAC{2, 1}, MAC{2, 9}
+	quiet := time.Unix(1000, 0)
+	for name, x := range map[string]struct {
+		mac       MAC
+		confirmed time.Time
+		want      string
+	}{
+		"nobody":                     {MAC{}, time.Time{}, Unresolved},
+		"the peer":                   {ours, quiet.Add(time.Second), Filtered},
+		"another":                    {other, quiet.Add(time.Second), Taken},
+		"the peer, when it answered": {ours, quiet.Add(-time.Second), NoAnswer},
+	} {
+		m := New(Config{})
+		c := candidate{kind: mesh.Native, link: "eth0", via: netip.MustParseAddr("192.168.1.12"), mac: ours, mtu: 1500}
+		p := newPeer("a", "b")
+		p.tracks[c.key()] = newTrack(c, quiet)
+		p.tracks[c.key()].answered = quiet
+		m.peers["b"] = p
+		var out Orders
+		for now := quiet.Add(time.Second); len(out.Silent) == 0 && now.Before(quiet.Add(time.Minute)); now = now.Add(proveEvery) {
+			p.orderProbes(now, &out)
+		}
+		if len(out.Silent) != 1 || out.Silent[0].Link != "eth0" || out.Silent[0].Via != c.via {
+			t.Fatalf("%s: %+v", name, out.Silent)
+		}
+		m.Explain(out.Silent[0], x.mac, x.confirmed)
+		if got := p.tracks[c.key()].why; got != x.want {
+			t.Errorf("%s: %q, want %q", name, got, x.want)
+		}
+		m.Explain(Silence{Peer: "gone"}, x.mac, x.confirmed)
+	}
+}

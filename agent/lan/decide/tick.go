@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -14,7 +15,33 @@ type Orders struct {
 	// Suspects have a path in use that does not answer: their path through the tunnel
 	// may be dead, too.
 	Suspects []mesh.PeerID
+	Silent   []Silence     // the kernel may know why; see Explain
 	Next     time.Duration // to the next Tick
+}
+
+// Silence is a native path on which no probe is answered, now that proving it was given up.
+type Silence struct {
+	Peer mesh.PeerID
+	Link string
+	Via  netip.Addr
+	key  trackKey
+}
+
+// Explain says of a silence which MAC the kernel has for Via on that link, none if it looked in vain, and when that was confirmed.
+func (m *Machine) Explain(s Silence, mac MAC, confirmed time.Time) {
+	p := m.peers[s.Peer]
+	if p == nil || p.tracks[s.key] == nil || p.tracks[s.key].why != NoAnswer {
+		return
+	}
+	switch t := p.tracks[s.key]; {
+	case mac == MAC{}:
+		t.why = Unresolved
+	case !confirmed.After(t.answered): // of the time when it was there
+	case mac == t.c.mac:
+		t.why = Filtered
+	case t.c.mac != MAC{}:
+		t.why = Taken
+	}
 }
 
 // Tick does what is due. connected reports whether there is a connection to a member.
@@ -54,6 +81,9 @@ func (p *peer) orderProbes(now time.Time, out *Orders) {
 	for _, t := range p.tracks {
 		probe, ok := t.tick(now)
 		if !ok {
+			if t.state == down && t.since.Equal(now) && t.why == NoAnswer && t.c.kind == mesh.Native {
+				out.Silent = append(out.Silent, Silence{p.id, t.c.link, t.c.via, t.c.key()})
+			}
 			continue
 		}
 		if t.state == failing && t.since.Equal(now) && slices.Contains(p.using[:], t) {

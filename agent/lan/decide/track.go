@@ -213,8 +213,13 @@ func (t *track) regain(now time.Time) {
 // LostWhole is in the reason of a path that carries small packets alone.
 const LostWhole = "bytes are lost, small ones pass"
 
-// NoAnswer is in the reason of a path on which no probe is answered.
-const NoAnswer = "no answer: another site, or filtered"
+// Reasons of paths on which no probe is answered: without and with what the kernel knows of the peer's address on the link.
+const (
+	NoAnswer   = "no answer: another site, or filtered"
+	Unresolved = "no answer, and its MAC is not found here: another site, or this LAN keeps its hosts apart"
+	Filtered   = "no answer, though the peer is on this LAN: a firewall of one of the two hosts drops the probes"
+	Taken      = "no answer, and another machine has that address here: another site, or a repeater that answers for the peer"
+)
 
 // proveFailure says why proving did not succeed.
 func (t *track) proveFailure() string {

@@ -2,6 +2,8 @@ package lantest
 
 import (
 	"context"
+	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -44,6 +46,11 @@ func (k *Kernel) Uplinks() ([]mesh.Uplink, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.uplinks, nil
+}
+
+// Neighbour implements lan.Kernel: it never looked.
+func (k *Kernel) Neighbour(string, netip.Addr) (mac [6]byte, confirmed time.Time, err error) {
+	return mac, confirmed, errors.ErrUnsupported
 }
 
 // Traffic implements lan.Kernel.
