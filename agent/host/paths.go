@@ -182,7 +182,7 @@ func (p *Paths) Uplinks() ([]mesh.Uplink, error) {
 	return out, nil
 }
 
-// Neighbour is the MAC that the kernel has for an address on a link, none if it looked in vain, and when it was confirmed; the error
+// Neighbour is the MAC that the kernel has for an address on a link, none if it looked without success, and when it was confirmed; the error
 // is fs.ErrNotExist if it has not looked.
 func (p *Paths) Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error) {
 	if mac, confirmed, err = rtnetlink.Neighbour(link, a); err != nil {

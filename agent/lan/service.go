@@ -48,7 +48,7 @@ type Kernel interface {
 	PathsSuspect() bool
 	// Uplinks lists this node's addresses on links to other hosts.
 	Uplinks() ([]mesh.Uplink, error)
-	// Neighbour is the MAC that the kernel has for an address on a link, none if it looked in vain, and when it was confirmed;
+	// Neighbour is the MAC that the kernel has for an address on a link, none if it looked without success, and when it was confirmed;
 	// the error is one of the kernel's, or that it did not look.
 	Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error)
 	// Traffic counts the packets that came in, by block and interface. After an error

@@ -318,7 +318,7 @@ func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
 const (
 	// podsPoll is how often records are read where the kernel does not report changes, podsLook where it does; podsSoon and podsLate are
 	// the pauses before further looks at new pods. cutRest is the least time between two looks at connections, cutMost the longest pause
-	// after errors; saveRest the least time between two writes of the copy, of which saveBurst more go out at once, and saveAgain the pause
+	// after errors; saveRest the least time between two writes of the copy, of which saveBurst more go out immediately, and saveAgain the pause
 	// after one that failed.
 	podsPoll  = 1500 * time.Millisecond
 	podsLook  = 30 * time.Second

@@ -203,8 +203,8 @@ func TestSavedAgain(t *testing.T) {
 	})
 }
 
-// TestSavedAtOnce: a policy comes into force in steps, and the power may fail right after the last one; many changes wait.
-func TestSavedAtOnce(t *testing.T) {
+// TestSavedImmediately: a policy comes into force in steps, and the power may fail right after the last one; many changes wait.
+func TestSavedImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, c := owner(t, &fake{}, t.TempDir())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -220,7 +220,7 @@ func TestSavedAtOnce(t *testing.T) {
 			}
 		}
 		if saved != 1+saveBurst {
-			t.Errorf("%d of 20 changes were saved at once, want %d", saved, 1+saveBurst)
+			t.Errorf("%d of 20 changes were saved immediately, want %d", saved, 1+saveBurst)
 		}
 		time.Sleep(2 * saveRest)
 		if _, last := New(c).given.Rules.Namespaces["n19"]; !last {

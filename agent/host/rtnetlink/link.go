@@ -283,7 +283,7 @@ func Uplinks(ranges []netip.Prefix) ([]mesh.Uplink, error) {
 	return out, nil
 }
 
-// Neighbour is the MAC that the kernel has for an address on a link, none if it looked in vain, and when it was confirmed; the error
+// Neighbour is the MAC that the kernel has for an address on a link, none if it looked without success, and when it was confirmed; the error
 // is fs.ErrNotExist if it has not looked.
 func Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error) {
 	l, err := netlink.LinkByName(link)

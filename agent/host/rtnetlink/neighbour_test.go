@@ -11,7 +11,7 @@ import (
 	"edgemesh/internal/nstest"
 )
 
-// TestNeighbour: who answers ARP has a MAC, who was looked for in vain has none, and of others nothing is known.
+// TestNeighbour: who answers ARP has a MAC, who was looked for without success has none, and of others nothing is known.
 func TestNeighbour(t *testing.T) {
 	nstest.Enter(t)
 	for _, line := range []string{"ip link add near type veth peer name far", "ip link add lan0 type bridge", "ip link set far master lan0", "ip link set lan0 address 02:00:00:00:00:0b",
@@ -31,7 +31,7 @@ func TestNeighbour(t *testing.T) {
 	}
 	_ = exec.Command("ping", "-c", "1", "-W", "1", missing.String()).Run() // nobody is there
 	if mac, _, err := Neighbour("near", missing); err != nil || mac != [6]byte{} {
-		t.Errorf("looked for in vain: %x, %v", mac, err)
+		t.Errorf("looked for without success: %x, %v", mac, err)
 	}
 	if _, _, err := Neighbour("none", missing); err == nil {
 		t.Error("no such link")

@@ -27,7 +27,7 @@ type Silence struct {
 	key  trackKey
 }
 
-// Explain says of a silence which MAC the kernel has for Via on that link, none if it looked in vain, and when that was confirmed.
+// Explain says of a silence which MAC the kernel has for Via on that link, none if it looked without success, and when that was confirmed.
 func (m *Machine) Explain(s Silence, mac MAC, confirmed time.Time) {
 	p := m.peers[s.Peer]
 	if p == nil || p.tracks[s.key] == nil || p.tracks[s.key].why != NoAnswer {

@@ -96,7 +96,7 @@ func TestReflectorBehindTLS(t *testing.T) {
 	}
 }
 
-// A cache replays what it has stored when a watch begins, MetaServer also what was deleted while its node was away, for which no
+// A cache replays what it has stored when a watch begins, MetaServer also what was deleted while its node was unreachable, for which no
 // event follows: a proved list says that it is gone. Without proof each counts.
 func TestReplays(t *testing.T) {
 	const replay = `{"type":"ADDED","object":{"metadata":{"name":"deleted","uid":"1","resourceVersion":"90"}}}
