@@ -115,18 +115,24 @@ func ReadSenders(s plan.State) (Senders, error) {
 }
 
 func (g guard) senders() (Senders, error) {
-	c := conn()
+	c, done, err := reading()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	t, err := find(c, guardTable)
 	if t == nil || err != nil {
 		return nil, err
 	}
-	out := Senders{}
-	for name, kind := range g.sets() {
-		if kind.stays > 0 {
-			continue
-		}
-		set, err := c.GetSetByName(t, name)
-		if err != nil || set.KeyType.Bytes != kind.key.Bytes {
+	all, err := c.GetSets(t)
+	if err != nil {
+		return nil, fmt.Errorf("list nftables sets: %w", err)
+	}
+	out, wanted := Senders{}, g.sets()
+	for _, set := range all {
+		name := set.Name
+		kind, is := wanted[name]
+		if !is || kind.stays > 0 || set.KeyType.Bytes != kind.key.Bytes {
 			continue // the next Set makes it
 		}
 		elements, err := c.GetSetElements(set)

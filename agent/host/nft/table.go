@@ -81,7 +81,11 @@ func fingerprint(version int, content any) []byte {
 // inPlace reports whether the kernel has a table of this name, and whether it is the wanted one,
 // apart from the elements of its sets.
 func (t table) inPlace() (exists, same bool, err error) {
-	c := conn()
+	c, done, err := reading()
+	if err != nil {
+		return false, false, err
+	}
+	defer done()
 	have, err := find(c, t.name)
 	if have == nil || err != nil {
 		return false, false, err
@@ -113,11 +117,16 @@ func (t table) inPlace() (exists, same bool, err error) {
 			return true, false, nil
 		}
 	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return true, false, fmt.Errorf("list nftables chains: %w", err)
+	}
 	for i, want := range t.chains {
-		chain, err := c.ListChain(have, want.name)
-		if err != nil || chain == nil {
+		at := slices.IndexFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name == t.name && c.Name == want.name })
+		if at < 0 {
 			return true, false, nil
 		}
+		chain := chains[at]
 		rules, err := c.GetRules(have, chain)
 		if err != nil {
 			return true, false, fmt.Errorf("list nftables rules: %w", err)
@@ -206,6 +215,14 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 func conn() *nftables.Conn {
 	c, _ := nftables.New()
 	return c
+}
+
+// reading returns a connection for many requests, with one socket, which done closes.
+func reading() (c *nftables.Conn, done func(), err error) {
+	if c, err = nftables.New(nftables.AsLasting()); err != nil {
+		return nil, nil, fmt.Errorf("open a socket for nftables: %w", err)
+	}
+	return c, func() { _ = c.CloseLasting() }, nil
 }
 
 // Missing returns the reason why there can be no guard, "" when there can.
