@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/nftables"
@@ -225,11 +226,18 @@ func reading() (c *nftables.Conn, done func(), err error) {
 	return c, func() { _ = c.CloseLasting() }, nil
 }
 
+// present: this kernel has nf_tables. It keeps them while there is a table.
+var present atomic.Bool //nolint:gochecknoglobals // of the kernel, of which there is one
+
 // Missing returns the reason why there can be no guard, "" when there can.
 func Missing() string {
+	if present.Load() {
+		return ""
+	}
 	if _, err := conn().ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
 		return fmt.Sprintf("the kernel has no nf_tables to check who sends with pods' addresses (modprobe nf_tables): %v", err)
 	}
+	present.Store(true)
 	return ""
 }
 
