@@ -1,6 +1,6 @@
 // Command first measures the first request to a peer never met: from a pod of one NATed site to pods of another, through a relay in
 // the middle, with the round trip on the uplink of the first site. It says how many round trips a request took, from the pod's
-// connect() to the answer. `make bench-first` runs it.
+// connect() to the answer, and how busy the processors of this machine were. `make bench-first` runs it.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -44,7 +45,7 @@ func main() {
 		}
 		rtts = append(rtts, d)
 	}
-	fmt.Printf("%-34s %6s %8s %8s %8s %8s %8s %7s\n", "", "rtt", "median", "least", "p90", "p99", "most", "failed")
+	fmt.Printf("%-34s %6s %8s %8s %8s %8s %8s %7s %6s\n", "", "rtt", "median", "least", "p90", "p99", "most", "failed", "CPUs")
 	for _, kind := range strings.Split(*kinds, ",") {
 		b := bench{kind: kind, rtts: rtts, n: *n, hub: *hub, rest: *rest, relays: *relays, keep: *keep, far: *far}
 		if err := b.run(ctx, *bin); err != nil {
@@ -242,6 +243,26 @@ func forget(dir string) error {
 	return nil
 }
 
+// processors is what /proc/stat says of all of them: time not idle, and all time, in ticks.
+type processors struct{ busy, all float64 }
+
+func machine() (p processors) {
+	b, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(b), "\n")
+	for i, f := range strings.Fields(line)[1:] {
+		n, _ := strconv.ParseFloat(f, 64)
+		if p.all += n; i != 3 && i != 4 { // idle, iowait
+			p.busy += n
+		}
+	}
+	return p
+}
+
+// since is the share of the time that they were busy.
+func (p processors) since(before processors) float64 {
+	return (p.busy - before.busy) / max(p.all-before.all, 1)
+}
+
 // measure sends each peer one request, and prints how many round trips they took.
 func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, peers []*lab.Node, every time.Duration) error {
 	args := []string{"first", "--every", every.String()}
@@ -252,9 +273,11 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 		URL, Error string
 		Ms         float64
 	}
+	before := machine()
 	if err := b.pod.Tool(ctx, &got, args...); err != nil {
 		return err
 	}
+	busy := machine().since(before)
 	var trips []float64
 	failed := 0
 	for _, g := range got {
@@ -273,6 +296,6 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 	}
 	slices.Sort(trips)
 	at := func(p float64) float64 { return trips[min(int(p*float64(len(trips))), len(trips)-1)] }
-	fmt.Printf("%-34s %6v %8.2f %8.2f %8.2f %8.2f %8.2f %7d\n", what, rtt, at(.5), trips[0], at(.9), at(.99), trips[len(trips)-1], failed)
+	fmt.Printf("%-34s %6v %8.2f %8.2f %8.2f %8.2f %8.2f %7d %4.0f %%\n", what, rtt, at(.5), trips[0], at(.9), at(.99), trips[len(trips)-1], failed, 100*busy)
 	return nil
 }
