@@ -194,7 +194,7 @@ func (c cut) forwarded(verb string) string {
 	if out == "" {
 		out = "any interface"
 	}
-	return fmt.Sprintf("on this node %s: pods %s unreachable: %s from %s (%s) to %s (%s), by %s", what, verb, strings.Join(c.protocols, ", "),
+	return fmt.Sprintf("%s: pods %s unreachable: %s from %s (%s) to %s (%s), by %s", what, verb, strings.Join(c.protocols, ", "),
 		c.packet.Src, c.packet.In, c.packet.Dst, out, c.by)
 }
 
