@@ -76,10 +76,17 @@ func noUplink(links []netlink.Link, err error) string {
 	if err != nil {
 		return fmt.Sprintf("no interface that leads off this host is known: %v", err)
 	}
-	names := uplink.Between(links, nil)
-	if names = slices.DeleteFunc(names, hostplan.OurLink); len(names) == 0 { // in a container or a virtual machine it may be a veth
+	names := uplink.Between(links, nil)                                  // of a bridge by its ports, which have no addresses
+	made := []string{"sit", "ipip", "gre", "gretap", "ip6tnl", "ip6gre"} // by kernels themselves
+	links = slices.DeleteFunc(slices.Clone(links), func(l netlink.Link) bool {
+		return l.Attrs().MasterIndex != 0 || slices.Contains(made, l.Type()) || hostplan.OurLink(l.Attrs().Name)
+	})
+	among := func(name string) bool {
+		return slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name })
+	}
+	if !slices.ContainsFunc(names, among) { // in a container or a virtual machine it may be a veth
 		for _, l := range links {
-			if a := l.Attrs(); l.Type() == "veth" && a.MasterIndex == 0 {
+			if a := l.Attrs(); l.Type() == "veth" {
 				names = append(names, a.Name)
 			}
 		}
@@ -91,7 +98,7 @@ func noUplink(links []netlink.Link, err error) string {
 		case a.Flags&net.FlagUp == 0:
 			each = append(each, a.Name+" is down")
 		case a.RawFlags&unix.IFF_LOWER_UP == 0:
-			each = append(each, a.Name+" has no link: its cable is unplugged or the device at its other end is off")
+			each = append(each, a.Name+" has no link: no cable, or no network")
 		default:
 			each = append(each, a.Name+" has no address")
 		}

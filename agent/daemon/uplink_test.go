@@ -56,11 +56,17 @@ func TestNoUplink(t *testing.T) {
 		return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index, Name: name, Flags: flags, RawFlags: raw}}
 	}
 	all := []netlink.Link{eth("eth0", 0, 0), eth("eth1", up, 0), eth("eth2", up, unix.IFF_LOWER_UP),
+		&netlink.Sittun{LinkAttrs: netlink.LinkAttrs{Index: 7, Name: "sit0"}}, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 6, Name: "port", MasterIndex: 99}},
 		&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Index: 8, Name: "edgemesh-tun", Flags: up}, Mode: netlink.TUNTAP_MODE_TUN}, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 9, Name: "cali1", Flags: up}}}
-	if got := noUplink(all, nil); !strings.HasSuffix(got, "address: eth0 is down, eth1 has no link: its cable is unplugged or the device at its other end is off and eth2 has no address") {
+	if got := noUplink(all, nil); !strings.HasSuffix(got, "address: eth0 is down, eth1 has no link: no cable, or no network and eth2 has no address") {
 		t.Error(got)
 	}
-	if got := noUplink(all[3:], nil); !strings.HasSuffix(got, "address: cali1 has no link: its cable is unplugged or the device at its other end is off") {
+	if got := noUplink(all[3:], nil); !strings.HasSuffix(got, "address: cali1 has no link: no cable, or no network") {
+		t.Error(got)
+	}
+	bridged := []netlink.Link{&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: 20, Name: "br0", Flags: up, RawFlags: unix.IFF_LOWER_UP}},
+		&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 21, Name: "eth0", MasterIndex: 20, Flags: up, RawFlags: unix.IFF_LOWER_UP}}}
+	if got := noUplink(bridged, nil); !strings.HasSuffix(got, "address: br0 has no address") {
 		t.Error(got)
 	}
 	if got := noUplink(nil, nil); !strings.HasSuffix(got, "has an address") {

@@ -449,6 +449,8 @@ func (o *Owner) keep(ctx context.Context) {
 				o.c.Log.Error("could not save the policies; trying again; an offline start would enforce older ones", "file", path, "err", err)
 			}
 		}
-		more = more && writes.Wait(ctx) == nil
+		if more {
+			_ = writes.Wait(ctx) // at its end what is unsaved is saved
+		}
 	}
 }

@@ -126,6 +126,9 @@ func (g guard) senders() (Senders, error) {
 	}
 	all, err := c.GetSets(t)
 	if err != nil {
+		if t, gone := find(conn(), guardTable); t == nil && gone == nil { // meanwhile
+			return nil, nil
+		}
 		return nil, fmt.Errorf("list nftables sets: %w", err)
 	}
 	out, wanted := Senders{}, g.sets()

@@ -277,7 +277,9 @@ func (b *Conn) Close() error {
 			b.expiry.Stop()
 		}
 		b.changed.Broadcast()
-		_ = b.Conn.SetWriteDeadline(time.Now().Add(closeGrace))
+		b.mu.Unlock()
+		_ = b.Conn.SetWriteDeadline(time.Now().Add(closeGrace)) // a WebSocket's waits for its writer
+		b.mu.Lock()
 	}
 	for b.flushing {
 		b.changed.Wait()

@@ -424,7 +424,7 @@ func (r *round) failed(d dialed) {
 		return
 	}
 	why, through := refused(d.err), (*proxy.Error)(nil)
-	if _, ok := endpoint.Parse(d.to); ok && why == d.err && !errors.As(why, &through) { //nolint:errorlint // unchanged
+	if _, ok := endpoint.Parse(d.to); ok && !errors.Is(why, conns.ErrRefused) && !errors.As(why, &through) {
 		why = conns.Plain(why)
 	}
 	r.errs = append(r.errs, fmt.Errorf("%s: %w", short(d.to), why))

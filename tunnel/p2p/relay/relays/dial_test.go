@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,8 @@ import (
 
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/members"
 )
@@ -72,6 +76,18 @@ func TestLostBesideADial(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The errors of dials from several own addresses come as one, which is a list; what they say of a refusal stays.
+func TestFailedFromSeveralAddresses(t *testing.T) {
+	c := &client{common: &common{host: &oneConn{}, ctx: t.Context(), changed: &wake.All{}}, ctx: t.Context()}
+	r := &round{c: c}
+	to := ma.StringCast("/ip4/192.0.2.1/tcp/443")
+	r.failed(dialed{to, wording.Join(fmt.Errorf("dial tcp4 a: %w", syscall.ENETUNREACH), context.DeadlineExceeded)})
+	r.failed(dialed{to, conns.ErrRefused})
+	if err := r.err(); !errors.Is(err, syscall.ENETUNREACH) || !errors.Is(err, conns.ErrRefused) || !strings.Contains(err.Error(), "membership list this node") {
+		t.Error(err)
+	}
 }
 
 // ends is a connection that takes its time to end.
