@@ -17,8 +17,8 @@ import (
 	"edgemesh/internal/config/strict"
 )
 
-// maxConflist bounds a conflist, in bytes.
-const maxConflist = 1 << 20
+// MaxFile bounds a configuration of a plugin, in bytes. What is no regular file is not read either: a FIFO would hold whoever does.
+const MaxFile = 1 << 20
 
 // conflist is a CNI network configuration list (CNI specification, section 1).
 type conflist struct {
@@ -71,7 +71,7 @@ func (i *Installer) installConflist() error {
 
 // works reports whether the conflist, and all plugins that it names, exist.
 func (i *Installer) works() bool {
-	b, err := strict.ReadFile(filepath.Join(i.c.ConfDir, ConflistName), maxConflist)
+	b, err := strict.ReadFile(filepath.Join(i.c.ConfDir, ConflistName), MaxFile)
 	if err != nil {
 		return false
 	}
@@ -148,7 +148,7 @@ func (i *Installer) foreign(chain []map[string]any) (out []foreign) {
 		Plugins []json.RawMessage `json:"plugins"`
 		Chained []string          `json:"edgemeshChained"`
 	}
-	b, err := strict.ReadFile(filepath.Join(i.c.ConfDir, ConflistName), maxConflist)
+	b, err := strict.ReadFile(filepath.Join(i.c.ConfDir, ConflistName), MaxFile)
 	if err != nil || json.Unmarshal(b, &l) != nil {
 		return nil
 	}

@@ -66,7 +66,7 @@ func unrouted(ip net.IP) string {
 		return ""
 	}
 	if a := l.Attrs(); a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown {
-		return fmt.Sprintf("%s, which leads to the relays, has no link: its cable is unplugged or the device at its other end is off", a.Name)
+		return fmt.Sprintf("%s, which leads to the relays, has no link: its cable is unplugged, or the device at its other end is off", a.Name)
 	}
 	return ""
 }

@@ -63,7 +63,7 @@ func Broken(confDir string) (file string, err error) {
 
 // load reads a file as runtimes do.
 func load(file string) error {
-	text, err := strict.ReadFile(file, maxFile)
+	text, err := strict.ReadFile(file, cniconf.MaxFile)
 	if err != nil {
 		return err
 	}
@@ -87,15 +87,12 @@ func load(file string) error {
 	return err
 }
 
-// maxFile bounds a configuration of a plugin, in bytes. What is no regular file is not read either: a FIFO would hold whoever does.
-const maxFile = 1 << 20
-
 // files are those of a directory by name; it skips what it cannot read.
 func files(dir string) map[string][]byte {
 	out := map[string][]byte{}
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		if b, err := strict.ReadFile(filepath.Join(dir, e.Name()), maxFile); err == nil {
+		if b, err := strict.ReadFile(filepath.Join(dir, e.Name()), cniconf.MaxFile); err == nil {
 			out[e.Name()] = b
 		}
 	}
