@@ -200,16 +200,22 @@ func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
 	return done, err
 }
 
-// repaired notes what was changed back after the first Set.
+// repaired notes what was changed back after the first Set. What is undone again and again is logged undoneTimes: some programs do so
+// within milliseconds, forever.
 func (h *Host) repaired(part, what string) {
-	h.log.Info("kernel state repaired", "part", part, "change", what)
+	now, made := time.Now(), &h.undone
 	if part == interfaces {
+		made = &h.others.made
 		if !h.fresh { // else what former ranges had
-			h.others.add(time.Now(), what)
+			h.others.add(now, what)
 		}
-		return
 	}
-	h.undone.add(time.Now(), part, what)
+	switch times := made.add(now, part, what); {
+	case times < undoneTimes:
+		h.log.Info("kernel state repaired", "part", part, "change", what)
+	case times == undoneTimes:
+		h.log.Info("kernel state repaired; another program undoes it, and this change is logged again only after a pause", "part", part, "change", what, "times", times, "pause", undoneWithin)
+	}
 }
 
 // errLAN is a failure that a rule for native and VXLAN paths may have caused.

@@ -22,6 +22,7 @@ type others struct {
 	times       int        // since first
 	first, last time.Time
 	latest      string
+	made        undone // for the log alone
 }
 
 func (o *others) add(now time.Time, what string) {

@@ -31,8 +31,8 @@ type repair struct {
 	times       int
 }
 
-// add notes that a repair was made.
-func (u *undone) add(now time.Time, part, what string) {
+// add notes that a repair was made, and returns how often by now.
+func (u *undone) add(now time.Time, part, what string) (times int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.made = slices.DeleteFunc(u.made, func(r repair) bool { return now.Sub(r.last) > undoneWithin })
@@ -43,6 +43,7 @@ func (u *undone) add(now time.Time, part, what string) {
 	}
 	u.made[i].last = now
 	u.made[i].times++
+	return u.made[i].times
 }
 
 // forget starts again: something else is wanted.

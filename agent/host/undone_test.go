@@ -1,6 +1,7 @@
 package host
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -50,5 +51,19 @@ func TestUndone(t *testing.T) {
 			!strings.HasSuffix(all[0].Text, " and each time the agent did it again: forwarding: set ip_forward; also of bridge")) {
 			t.Errorf("%s: %+v", name, all[0])
 		}
+	}
+}
+
+// TestFightsAreLoggedOnce: a program that undoes a repair within milliseconds, for ever, does not fill the log.
+func TestFightsAreLoggedOnce(t *testing.T) {
+	var out strings.Builder
+	h := &Host{log: slog.New(slog.NewTextHandler(&out, nil))}
+	for range 1000 {
+		h.repaired(interfaces, "delete address 169.254.7.7/16 of vethA")
+		h.repaired("bridge", "set edgemesh-br up")
+	}
+	h.repaired("bridge", "set the MTU of edgemesh-br")
+	if n := strings.Count(out.String(), "\n"); n != 2*undoneTimes+1 || strings.Count(out.String(), "again only after a pause") != 2 || h.Removed() != 1000 {
+		t.Errorf("%d lines, %d removed:\n%s", n, h.Removed(), out.String())
 	}
 }

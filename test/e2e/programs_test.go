@@ -192,46 +192,42 @@ exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
 	}
 }
 
-// TestBesideNetworkManager: the real NetworkManager manages every interface that it finds and has a profile for the pods', which udev's rules
-// do not keep from it here. Pods are reached all the same, without the file that `edgemesh-agent install` adds.
-func TestBesideNetworkManager(t *testing.T) {
+// manager is a program that configures every interface it finds, pods' among them, run without what `edgemesh-agent install` or
+// docs/compatibility.md adds to keep it off.
+type manager struct {
+	program string
+	files   map[string]string // of its configuration, by name below %[1]s
+	script  string            // starts it in a mount namespace of its own: %[1]s is a directory, %[2]s the address of a system bus
+	found   []string          // it says, when it has found them
+}
+
+// besideManager wants pods reached, those made before the program and after it, a running flow without a gap, and no address of the
+// program's on a pod's interface.
+func besideManager(t *testing.T, m manager) {
 	slow(t)
 	beside(t)
-	for _, p := range []string{"NetworkManager", "dbus-daemon"} {
+	for _, p := range []string{m.program, "dbus-daemon"} {
 		if _, err := exec.LookPath(p); err != nil {
 			t.Skip("NOT RUN: ", p, " is not installed; nothing installs it here, since it would take over this machine's interfaces")
 		}
 	}
 	p := newPair(t, lab.EIM, lab.EIM)
 	later := pod(t, p.n1, "later")
-	dir := filepath.Join(p.n1.Dir, "nm")
-	for name, text := range map[string]string{
-		"bus.conf": `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>system</type><listen>unix:path=` + dir + `/bus</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`,
-		"etc/NetworkManager.conf":                 "[main]\nplugins=keyfile\ndhcp=internal\n[device-all]\nmatch-device=interface-name:vethem*,interface-name:edgemesh-*\nmanaged=1\n[keyfile]\nunmanaged-devices=interface-name:" + p.n1.Uplink + "\n",
-		"etc/system-connections/all.nmconnection": "[connection]\nid=all\ntype=ethernet\nmulti-connect=3\n[match]\ninterface-name=vethem*;\n[ipv4]\nmethod=link-local\n[ipv6]\nmethod=auto\n",
-	} {
+	dir := filepath.Join(p.n1.Dir, m.program)
+	ok(t, os.MkdirAll(dir, 0o700))
+	for name, text := range m.files {
 		ok(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		ok(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		ok(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "UPLINK", p.n1.Uplink)), 0o600))
 	}
-	_, err := p.n1.NS.Start("bus", "dbus-daemon", "--config-file="+dir+"/bus.conf", "--nofork", "--nopidfile")
-	ok(t, err)
+	bus := dbus(t, p.n1)
 	strays, err := p.lab.Sniff()
 	ok(t, err)
 	flow := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4(), "--interval", "50ms")
-	d, err := p.n1.NS.Start("networkmanager", "unshare", "-m", "sh", "-ec", fmt.Sprintf(`
-mkdir -p %[1]s/run %[1]s/lib /run/NetworkManager /var/lib/NetworkManager /etc/NetworkManager
-mount --bind %[1]s/run /run/NetworkManager
-mount --bind %[1]s/lib /var/lib/NetworkManager
-mount --bind %[1]s/etc /etc/NetworkManager
-mount -o remount,ro /sys
-export DBUS_SYSTEM_BUS_ADDRESS=unix:path=%[1]s/bus
-exec NetworkManager --debug --log-level=INFO`, dir))
+	d, err := p.n1.NS.Start(m.program, "unshare", "-m", "sh", "-ec", fmt.Sprintf("mount -o remount,ro /sys; export DBUS_SYSTEM_BUS_ADDRESS=%[2]s\n"+m.script, dir, bus))
 	ok(t, err)
 	time.Sleep(20 * time.Second)
 	if !d.Running() {
-		t.Skip("NOT RUN: NetworkManager does not run in a namespace here: ", d.Tail(5))
+		t.Skip("NOT RUN: ", m.program, " does not run in a namespace here: ", d.Tail(5))
 	}
 	g, err := flow()
 	ok(t, err)
@@ -240,11 +236,65 @@ exec NetworkManager --debug --log-level=INFO`, dir))
 	curlPods(t, p.pod2, p.pod1, 2*time.Second)
 	curlPods(t, p.pod2, later, 2*time.Second)
 	ok(t, p.n1.NS.Ping(t.Context(), pod(t, p.n1, "new").IP4().String(), 2*time.Second))
-	contains(t, d.Tail(1000), "(edgemesh-br)", "connection-assumed") // it found them, and takes them for another program's
+	contains(t, d.Tail(1000), m.found...)
+	fair.Eventually(t, 20*time.Second, "pods' interfaces have no address of the program's", func() error {
+		links, err := p.n1.Run(t.Context(), "ip", "-br", "addr", "show", "type", "veth")
+		for line := range strings.Lines(links) {
+			if f := strings.Fields(line); strings.HasPrefix(line, "vethem") && len(f) > 2 {
+				err = errors.Join(err, errors.New(line))
+			}
+		}
+		return err
+	})
 	logRepairs(t, p.n1)
 	all, err := strays()
 	ok(t, err)
 	if len(all) > 0 {
 		t.Errorf("left in clear: %q", all)
 	}
+}
+
+// TestBesideNetworkManager has a profile for the pods' interfaces, which udev's rules do not keep from it here. It takes them for
+// another program's.
+func TestBesideNetworkManager(t *testing.T) {
+	besideManager(t, manager{
+		program: "NetworkManager",
+		files: map[string]string{
+			"etc/NetworkManager.conf": "[main]\nplugins=keyfile\ndhcp=internal\n[device-all]\nmatch-device=interface-name:vethem*,interface-name:edgemesh-*\nmanaged=1\n" +
+				"[keyfile]\nunmanaged-devices=interface-name:UPLINK\n",
+			"etc/system-connections/all.nmconnection": "[connection]\nid=all\ntype=ethernet\nmulti-connect=3\n[match]\ninterface-name=vethem*;\n[ipv4]\nmethod=link-local\n[ipv6]\nmethod=auto\n",
+		},
+		script: `mkdir -p %[1]s/run %[1]s/lib /run/NetworkManager /var/lib/NetworkManager
+mount --bind %[1]s/run /run/NetworkManager
+mount --bind %[1]s/lib /var/lib/NetworkManager
+mount --bind %[1]s/etc /etc/NetworkManager
+exec NetworkManager --debug --log-level=INFO`,
+		found: []string{"(edgemesh-br)", "connection-assumed"},
+	})
+}
+
+// TestBesideConnman: connman sets down every Ethernet interface, bridge and TUN that it finds, and turns IPv6 on at pods' interfaces.
+func TestBesideConnman(t *testing.T) {
+	besideManager(t, manager{
+		program: "connmand",
+		files:   map[string]string{"main.conf": "[General]\nNetworkInterfaceBlacklist=UPLINK\nAllowHostnameUpdates=false\nEnableOnlineCheck=false\n"},
+		script: `mkdir -p %[1]s/run %[1]s/lib /run/connman /var/lib/connman
+mount --bind %[1]s/run /run/connman
+mount --bind %[1]s/lib /var/lib/connman
+exec connmand --nodaemon --nodnsproxy --config=%[1]s/main.conf`,
+		found: []string{"Adding interface vethem"},
+	})
+}
+
+// TestBesideDhcpcd: dhcpcd gives every interface that it finds an address and a default route.
+func TestBesideDhcpcd(t *testing.T) {
+	besideManager(t, manager{
+		program: "dhcpcd",
+		files:   map[string]string{"dhcpcd.conf": "denyinterfaces UPLINK\nnodhcp6\nstatic ip_address=169.254.7.7/16\nstatic routers=169.254.7.1\n"},
+		script: `mkdir -p %[1]s/run %[1]s/lib /run/dhcpcd /var/lib/dhcpcd
+mount --bind %[1]s/run /run/dhcpcd
+mount --bind %[1]s/lib /var/lib/dhcpcd
+exec dhcpcd --nobackground --debug --noarp --config %[1]s/dhcpcd.conf`,
+		found: []string{"edgemesh-tun: adding IP address 169.254.7.7", "adding default route via 169.254.7.1"},
+	})
 }
