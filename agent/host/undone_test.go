@@ -54,7 +54,7 @@ func TestUndone(t *testing.T) {
 	}
 }
 
-// TestFightsAreLoggedOnce: a program that undoes a repair within milliseconds, for ever, does not fill the log.
+// TestFightsAreLoggedOnce: a program that undoes a repair within milliseconds, forever, does not fill the log.
 func TestFightsAreLoggedOnce(t *testing.T) {
 	var out strings.Builder
 	h := &Host{log: slog.New(slog.NewTextHandler(&out, nil))}
