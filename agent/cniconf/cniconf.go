@@ -60,12 +60,15 @@ type Installer struct {
 	usual    string // where plugins are that the operator installs
 	reported bool   // that another release's plugin stays
 	answers  map[string]answer
+	mounted  map[string]string // roots of the folders that a container was given, at the start
 	unfit    atomic.Pointer[[]string]
 }
 
 // New returns an Installer; it changes nothing.
 func New(c Config) *Installer {
-	return &Installer{c: c, usual: config.DefaultCNIBinDir, answers: map[string]answer{}}
+	i := &Installer{c: c, usual: config.DefaultCNIBinDir, answers: map[string]answer{}}
+	i.mounted = readMounts(i.dirs()...)
+	return i
 }
 
 // NetConf is the configuration as the plugin reads it from the conflist.

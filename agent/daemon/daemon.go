@@ -49,6 +49,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"edgemesh/agent/cnicalls"
+	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/deputy"
 	"edgemesh/agent/findings"
@@ -389,7 +390,8 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 
 // serve runs until ctx ends or a part fails, and stops everything.
 func (d *daemon) serve(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, fail := context.WithCancelCause(ctx)
+	cancel := func() { fail(nil) }
 	defer cancel()
 	defer d.node.Close()
 	defer d.tunnel.Close()
@@ -427,7 +429,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	wg.Go(func() { m.retryRefused(ctx) })
 	wg.Go(func() { m.followStandby(ctx) })
 	repair := repairer{kernel: d.kernel, node: d.node, relay: d.cfg.Relay, source: d.source, socket: ctl, followMesh: followMesh,
-		loop: d.dog.Loop("kernel repair"), ready: d.dog.Ready, log: d.log}
+		loop: d.dog.Loop("kernel repair"), ready: d.dog.Ready, fail: fail, log: d.log}
 	d.dog.Watch("tunnel", d.tunnel.Watch)
 	wg.Go(func() { repair.run(ctx) })
 	wg.Go(func() { d.metered.run(ctx) })
@@ -459,6 +461,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	reportRelay(d.cfg.Relay.Enabled, p.hasRelay(d.id), relayAddrs(d.node.RelayAddrs(d.cfg.Relay.Announce), d.id), d.log)
 	if err := d.tunnel.Run(ctx); err != nil {
 		return err
+	}
+	if err := context.Cause(ctx); errors.Is(err, cniconf.ErrReplaced) {
+		return fmt.Errorf("%w; the agent ends, so that its container starts again with the new one", err)
 	}
 	d.log.Info("agent stops; pods, routes and rules stay")
 	return nil

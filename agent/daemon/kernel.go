@@ -408,6 +408,7 @@ type repairer struct {
 	followMesh func([]netip.Addr)
 	loop       *watchdog.Loop
 	ready      func(status string) // notifies the service manager
+	fail       func(error)         // ends the agent
 	log        *slog.Logger
 }
 
@@ -434,6 +435,9 @@ func (r repairer) run(ctx context.Context) {
 		watchdog.Step(work)
 		if err != nil && ctx.Err() == nil {
 			r.log.Error("could not set kernel state; retrying", "every", retryEvery, "err", err)
+		}
+		if err := r.kernel.cni.Replaced(); err != nil {
+			r.fail(err)
 		}
 		if err := r.socket.Renew(); err != nil {
 			r.log.Error("control socket unavailable: status, ping and doctor cannot reach this agent", "err", err)

@@ -162,3 +162,50 @@ func TestHostPortsInContainer(t *testing.T) {
 		})
 	}
 }
+
+// TestFolderReplaced: another program replaces the folder of CNI configurations that the agent's container was given. The agent ends, says so,
+// and its next container installs what is needed in the new one.
+func TestFolderReplaced(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	n := node(t, site(t, l, "site-a", lab.EIM), "edge-1", lab.NodeOptions{})
+	dir := filepath.Join(n.Dir, "cni", "net.d")
+	n.Config.CNIConfDir, n.Config.CNIBinDir = dir, filepath.Join(n.Dir, "cnibin")
+	ok(t, os.MkdirAll(dir, 0o755))
+	startRelays(t, l)
+	ok(t, n.WriteConfig())
+	start := func() {
+		t.Helper()
+		startBy(t, n, []string{"unshare", "-m", "sh", "-ec", `
+mount -t tmpfs none /mnt
+mkdir /mnt/net.d
+mount --bind "$0" /mnt/net.d
+mount -t tmpfs none "${0%/*}" # the container's own, so that the folder is not itself a mount's place
+mkdir "$0"
+mount --bind /mnt/net.d "$0"
+exec "$@"`, dir})
+		ready(t, n)
+		fair.Eventually(t, 20*time.Second, "the conflist is there", func() error {
+			_, err := os.Stat(filepath.Join(dir, "10-edgemesh.conflist"))
+			return err
+		})
+	}
+	start()
+	for what, replace := range map[string]string{
+		"renamed": "mv %[1]s %[1]s.old; mkdir %[1]s",
+		"deleted": "rm -r %[1]s; mkdir %[1]s",
+	} {
+		before := n.Agent
+		ok(t, n.Script(fmt.Sprintf(replace, dir), "ip link add nudge type bridge", "ip link del nudge")) // the kernel's events wake the comparison
+		fair.Eventually(t, 40*time.Second, what+": the agent has ended", func() error {
+			if before.Running() {
+				return errors.New("it runs")
+			}
+			return nil
+		})
+		contains(t, before.Tail(20), "the host's folder was replaced or deleted", dir)
+		start()
+	}
+	ok(t, n.NS.Ping(t.Context(), pod(t, n, "one").IP4().String(), 2*time.Second))
+}
