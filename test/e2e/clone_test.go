@@ -143,7 +143,7 @@ func TestClone(t *testing.T) {
 }
 
 // TestNoClone: a node that is killed while its uplink is cut leaves half-open connections at the relay and its peers. It starts
-// again at another address, and is no clone.
+// again at another address, or with another network card, and is no clone.
 func TestNoClone(t *testing.T) {
 	slow(t)
 	beside(t)
@@ -162,6 +162,9 @@ func TestNoClone(t *testing.T) {
 		ok(t, s.Router.Script("conntrack -F 2>/dev/null || true", "ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
 		if i%2 == 1 {
 			ok(t, s.SetWAN(netip.AddrFrom4([4]byte{5, 5, 1, byte(100 + i)})))
+		}
+		if i%3 == 2 {
+			ok(t, n.Script(fmt.Sprintf("ip link set %[1]s down; ip link set %[1]s address 02:00:00:00:77:%02[2]x; ip link set %[1]s up; ip route replace default via 192.168.1.1", n.Uplink, i)))
 		}
 		ok(t, n.Start())
 		ready(t, n)
