@@ -14,26 +14,25 @@ var ErrReplaced = errors.New("the host's folder was replaced or deleted, and thi
 // mounts are the roots of those of dirs that are mounts of their own, as a container's are: proc_pid_mountinfo(5), fields 4 and 5. The
 // kernel keeps a root's path up to date when the folder is renamed, and adds "//deleted".
 func mounts(mountinfo string, dirs ...string) map[string]string {
-	out := map[string]string{}
+	out, by := map[string]string{}, map[string]string{}
+	for _, dir := range dirs {
+		by[escapes.Replace(dir)] = dir
+	}
 	lines := bufio.NewScanner(strings.NewReader(mountinfo))
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
 		if len(f) < 5 {
 			continue
 		}
-		for _, dir := range dirs {
-			if dir != "" && escape(dir) == f[4] {
-				out[dir] = f[3] // the last one is on top
-			}
+		if dir := by[f[4]]; dir != "" {
+			out[dir] = f[3] // the last one is on top
 		}
 	}
 	return out
 }
 
-// escape is a path as mountinfo has it.
-func escape(path string) string {
-	return strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)
-}
+// escapes makes a path what mountinfo has.
+var escapes = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`) //nolint:gochecknoglobals // a constant
 
 func readMounts(dirs ...string) map[string]string {
 	b, err := os.ReadFile("/proc/self/mountinfo")

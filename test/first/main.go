@@ -273,11 +273,14 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 		URL, Error string
 		Ms         float64
 	}
-	before := machine()
+	before, spent := machine(), b.spent()
 	if err := b.pod.Tool(ctx, &got, args...); err != nil {
 		return err
 	}
-	busy := machine().since(before)
+	busy, each := machine().since(before), b.spent()
+	for who := range each {
+		each[who] = (each[who] - spent[who]) / time.Duration(len(peers))
+	}
 	var trips []float64
 	failed := 0
 	for _, g := range got {
@@ -297,5 +300,31 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 	slices.Sort(trips)
 	at := func(p float64) float64 { return trips[min(int(p*float64(len(trips))), len(trips)-1)] }
 	fmt.Printf("%-34s %6v %8.2f %8.2f %8.2f %8.2f %8.2f %7d %4.0f %%\n", what, rtt, at(.5), trips[0], at(.9), at(.99), trips[len(trips)-1], failed, 100*busy)
+	if every < time.Second {
+		fmt.Printf("  processor time a contact: here %v, peers %v, relay %v\n", each["here"], each["peers"], each["relay"])
+	}
 	return nil
+}
+
+// spent is the processor time that the agents and the relay have taken, by who: here, peers (all of them) and relay.
+func (b *bench) spent() map[string]time.Duration {
+	out := map[string]time.Duration{"here": processorTime(b.here.Agent.PID()), "relay": processorTime(b.l.Relays[0].Process.PID())}
+	for _, p := range b.peers {
+		if p.Agent != nil && p.Agent.Running() {
+			out["peers"] += processorTime(p.Agent.PID())
+		}
+	}
+	return out
+}
+
+// processorTime is a process's, to its nanoseconds: proc(5), /proc/PID/task/TID/schedstat.
+func processorTime(pid int) (d time.Duration) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, t := range threads {
+		b, _ := os.ReadFile(t)
+		first, _, _ := strings.Cut(string(b), " ")
+		ns, _ := strconv.ParseInt(first, 10, 64)
+		d += time.Duration(ns)
+	}
+	return d
 }

@@ -90,7 +90,7 @@ func (c *circuits) dial(ctx context.Context, relay, p peer.ID, scope network.Con
 	if err != nil {
 		return nil, err
 	}
-	x := &circuit{Stream: s, far: p}
+	x := &circuit{Stream: s, far: p, addr: endpoint.Circuit(relay, over.RemoteMultiaddr())}
 	msg := pb.HopMessage{Type: pb.HopMessage_CONNECT.Enum(), Peer: util.PeerInfoToPeerV2(peer.AddrInfo{ID: p})}
 	stop := context.AfterFunc(ctx, func() { _ = x.Close() })
 	defer stop()
@@ -132,6 +132,7 @@ func overTCP(all []network.Conn) (over network.Conn) {
 type circuit struct {
 	network.Stream
 	far      peer.ID
+	addr     ma.Multiaddr
 	answered atomic.Bool // set by the goroutine that reads
 	err      error       // why there is no circuit; of that goroutine
 }
@@ -195,9 +196,7 @@ func (c *circuit) Stat() network.ConnStats {
 }
 
 // RemoteMultiaddr implements manet.Conn.
-func (c *circuit) RemoteMultiaddr() ma.Multiaddr {
-	return endpoint.Circuit(c.Conn().RemotePeer(), c.Conn().RemoteMultiaddr())
-}
+func (c *circuit) RemoteMultiaddr() ma.Multiaddr { return c.addr }
 
 // LocalMultiaddr implements manet.Conn.
 func (c *circuit) LocalMultiaddr() ma.Multiaddr { return c.Conn().LocalMultiaddr() }

@@ -23,7 +23,7 @@ type Conn struct {
 // New makes c a path of the owner. Run has to be called.
 func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	a := c.RemoteMultiaddr()
-	x := &Conn{line: line{Conn: c, ID: id, cfg: cfg, owner: owner}, streams: newStreams()}
+	x := &Conn{line: line{Conn: c, ID: id, cfg: cfg, owner: owner, addr: a}, streams: newStreams()}
 	x.traffic.opened, x.traffic.wake = time.Now(), func() { owner.Wake(); x.ConfirmSize() }
 	x.Probes = newProbes(&x.line)
 	x.ctx, x.cancel = context.WithCancel(cfg.Ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
@@ -73,8 +74,12 @@ type line struct {
 
 	cfg   *Config
 	owner Owner
-	udp   bool // QUIC, to the peer or to the relay
+	addr  ma.Multiaddr // the peer's: a circuit's is costly to make
+	udp   bool         // QUIC, to the peer or to the relay
 }
+
+// RemoteMultiaddr implements network.Conn.
+func (c *line) RemoteMultiaddr() ma.Multiaddr { return c.addr }
 
 // life ends with the connection, or when it is given up.
 type life struct {
@@ -93,7 +98,7 @@ func (l *life) Ended() {
 }
 
 // Relayed reports whether the connection runs through a relay.
-func (c *line) Relayed() bool { return endpoint.IsCircuit(c.RemoteMultiaddr()) }
+func (c *line) Relayed() bool { return c.Relay != "" }
 
 // OverUDP reports whether it runs over QUIC, to the peer or to the relay.
 func (c *line) OverUDP() bool { return c.udp }
