@@ -224,7 +224,7 @@ func (p *peer) untrusted() (x pair, why string) {
 			failed = failed || t != nil && t.why != "" && !t.lost
 		}
 		for _, t := range p.tracks { // the kernel knows better
-			failed = failed && t.why != Unresolved && t.why != Filtered
+			failed = failed && (t.c.via != proved[0].them.Addr || t.why != Unresolved && t.why != Filtered)
 		}
 		if !failed {
 			return x, ""

@@ -99,7 +99,7 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 			if o.c.same(c) {
 				if t = o; t.state == down || t.state == proving { // the peer is new, or has changed
 					t = newTrack(c, now)
-					t.pause, t.why = o.pause, o.why // what it failed of is true until it is proved
+					t.pause, t.why, t.answered = o.pause, o.why, o.answered // what it failed of is true until it is proved
 				}
 				t.c.slot = c.slot
 				break

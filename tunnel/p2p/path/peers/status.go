@@ -97,5 +97,8 @@ func (s *state) reason(best paths.Kind, tried *Punch, a *punch.Attempts) string 
 	if len(s.lost) > 0 {
 		why = append(why, "lost before: "+strings.Join(s.lost, ", "))
 	}
+	for i := range why { // the first one alone is quoted elsewhere
+		why[i] = strings.ReplaceAll(why[i], "; ", ", ")
+	}
 	return strings.Join(why, "; ")
 }
