@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 	if which == "" {
 		t.Skip("run by make conformance")
 	}
-	c, _ := installed(t)
+	c := ofFlavour(t)
 	build := exec.CommandContext(t.Context(), filepath.Join(root, "test/kube/conformance/build.sh"), filepath.Join(c.Dir, "later"))
 	build.Stderr = os.Stderr
 	out, err := build.Output()
@@ -64,6 +64,9 @@ func TestConformance(t *testing.T) {
 	if c.DualStack() {
 		dir += "-" + strings.Join(c.OfFamilies("ipv4", "ipv6"), "-")
 	}
+	if flavour() != "" {
+		dir += "-" + flavour()
+	}
 	ok(t, os.MkdirAll(dir, 0o755))
 	dir, err = filepath.Abs(dir)
 	ok(t, err)
@@ -81,6 +84,19 @@ func TestConformance(t *testing.T) {
 	suite.Stdout, suite.Stderr, suite.Dir = log, log, dir
 	suiteErr := suite.Run() // it fails also where a spec fails as expected: the report decides
 	judge(t, dir, must, time.Since(start), suiteErr)
+}
+
+// ofFlavour returns the cluster, with our network installed as the flavour's guide says.
+func ofFlavour(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	switch flavour() {
+	case "kubeedge":
+		return kubeEdge(t)
+	case "openyurt":
+		return openYurt(t)
+	}
+	c, _ := installed(t)
+	return c
 }
 
 // prepareSuite gives a node the suite's images, and what its kube-proxy's test wants.
@@ -113,7 +129,11 @@ func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr
 	defer report.Close()
 	ran, err := conformance.Read(report)
 	ok(t, err)
-	expected, err := conformance.Expected(list("expected.txt"))
+	name := "expected.txt"
+	if flavour() != "" {
+		name = "expected-" + flavour() + ".txt"
+	}
+	expected, err := conformance.Expected(list(name))
 	ok(t, err)
 	var specs []string
 	for _, name := range must {
