@@ -39,7 +39,11 @@ func TestConformance(t *testing.T) {
 	for _, n := range cluster.FirstNodes() {
 		prepareSuite(t, c, n)
 	}
-	proxyMode(t, c, "iptables")
+	if flavour() == "" {
+		proxyMode(t, c, "iptables")
+	} else {
+		edgeServices(t, c)
+	}
 
 	focus, skip, must := `\[sig-network\].*\[Conformance\]`, `\[Serial\]|\[Disruptive\]`, []string{"conformance.txt"}
 	if c.DualStack() {
