@@ -97,7 +97,11 @@ func ofFlavour(t *testing.T) *cluster.Cluster {
 	case "kubeedge":
 		return kubeEdge(t)
 	case "openyurt":
-		return openYurt(t)
+		c := openYurt(t)
+		for _, n := range edges() { // the suite reads pods' logs from the API server's side of the NATs
+			kubeletReports(t, c, n, "on")
+		}
+		return c
 	}
 	c, _ := installed(t)
 	return c

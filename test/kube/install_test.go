@@ -151,9 +151,14 @@ func applyWorkload(t *testing.T, c *cluster.Cluster) {
 // for the DaemonSet's form.
 func setNodeIP(t *testing.T, c *cluster.Cluster, node, value string) {
 	t.Helper()
-	if flavour() != "" {
-		return
+	if flavour() == "" {
+		kubeletReports(t, c, node, value)
 	}
+}
+
+// kubeletReports is setNodeIP wherever a kubelet runs.
+func kubeletReports(t *testing.T, c *cluster.Cluster, node, value string) {
+	t.Helper()
 	out, err := c.On(t.Context(), node, agentBinary(t), "install", "--form", "daemonset", "--node-ip="+value)
 	ok(t, err)
 	t.Logf("%s: edgemesh-agent install --form daemonset --node-ip=%s:\n%s", node, value, out)
