@@ -78,6 +78,35 @@ func TestConnectivity(t *testing.T) {
 	}
 }
 
+// Where the host forwards between its pods, new ones are kept apart from the start: their frames reach the host alone, which answers for them.
+func TestRouted(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+	n.add("before").del() // makes the bridge
+	for _, s := range []string{"ipv4/conf/edgemesh-br/proxy_arp_pvlan=1", "ipv4/ip_forward=1", "ipv4/neigh/edgemesh-br/proxy_delay=0", "ipv6/conf/edgemesh-br/proxy_ndp=1",
+		"ipv6/conf/all/forwarding=1", "ipv6/neigh/edgemesh-br/proxy_delay=0", "bridge/bridge-nf-call-iptables=0", "bridge/bridge-nf-call-ip6tables=0"} {
+		inNS(t, n.netns, "sysctl", "-qw", "net/"+s)
+	}
+	a, b := n.add("a"), n.add("b")
+	for _, dst := range b.addrs() {
+		if err := answers(a.netns, dst); err != nil {
+			t.Error(err)
+		}
+		if out := inNS(t, a.netns, "ip", "neigh", "show", dst); !strings.Contains(out, conf.BridgeMAC("edgemesh-br").String()) {
+			t.Errorf("not through the host: %s", out)
+		}
+	}
+	if out := inNS(t, n.netns, "bridge", "-d", "link", "show"); strings.Count(out, "isolated on") != 2 {
+		t.Errorf("ports: %s", out)
+	}
+	inNS(t, n.netns, "iptables", "-A", "FORWARD", "-d", b.addrs()[0], "-j", "DROP")
+	if ping(a.netns, b.addrs()[0]) == nil {
+		t.Error("a packet passed a rule that drops it")
+	}
+	if err := a.check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A pod reaches itself through a Service's address.
 func TestHairpin(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24")

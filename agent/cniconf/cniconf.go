@@ -60,7 +60,7 @@ type Installer struct {
 	usual    string // where plugins are that the operator installs
 	reported bool   // that another release's plugin stays
 	answers  map[string]answer
-	mounted  map[string]string // roots of the folders that a container was given, at the start
+	mounted  map[string]string // roots of the directories that a container was given, at the start
 	unfit    atomic.Pointer[[]string]
 }
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// ErrReplaced means that the host has another folder now where a container was given one: what the agent writes there reaches nobody.
-var ErrReplaced = errors.New("the host's folder was replaced or deleted, and this container still has the former one")
+// ErrReplaced means that the host has another directory now where a container was given one: what the agent writes there reaches nobody.
+var ErrReplaced = errors.New("the host's directory was replaced or deleted, and this container still has the former one")
 
 // mounts are the roots of those of dirs that are mounts of their own, as a container's are: proc_pid_mountinfo(5), fields 4 and 5. The
-// kernel keeps a root's path up to date when the folder is renamed, and adds "//deleted".
+// kernel keeps a root's path up to date when the directory is renamed, and adds "//deleted".
 func mounts(mountinfo string, dirs ...string) map[string]string {
 	out, by := map[string]string{}, map[string]string{}
 	for _, dir := range dirs {
@@ -37,12 +37,12 @@ var escapes = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, 
 func readMounts(dirs ...string) map[string]string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil // cannot be told
+		return nil // is unknown
 	}
 	return mounts(string(b), dirs...)
 }
 
-// Replaced fails with ErrReplaced if a folder that this container was given is no longer the host's.
+// Replaced fails with ErrReplaced if a directory that this container was given is no longer the host's.
 func (i *Installer) Replaced() error { return replaced(i.mounted, readMounts(i.dirs()...)) }
 
 func replaced(before, now map[string]string) error {

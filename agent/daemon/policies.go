@@ -4,8 +4,8 @@ import (
 	"log/slog"
 
 	"edgemesh/agent/findings"
+	"edgemesh/agent/host"
 	"edgemesh/agent/host/nft"
-	"edgemesh/agent/host/sysctl"
 	"edgemesh/agent/policies"
 	"edgemesh/agent/policyapi"
 	"edgemesh/internal/config"
@@ -18,7 +18,7 @@ type policyKernel struct{ *nft.Policies }
 
 // Partly says what passes the kernel's rules.
 func (policyKernel) Partly() string {
-	if sysctl.BridgeFilter() {
+	if host.BridgeFiltered() {
 		return ""
 	}
 	return "without the kernel module br_netfilter pods of one node reach each other past every rule (modprobe br_netfilter)"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/sysctl"
+	"edgemesh/cni/conf"
 	"edgemesh/internal/nstest"
 )
 
@@ -55,34 +57,7 @@ func TestPodsOfOneNode(t *testing.T) {
 			set := fmt.Sprintf("sysctl -qw net.bridge.bridge-nf-call-iptables=%[1]s\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=%[1]s", global)
 			l := newLab(t, set+"\nip link add other type bridge")
 			wantUnchanged(t, l.host, dual())
-			for name, v := range versions("nft") {
-				service, answer := "10.96.0.10", "answer over "+name
-				if name == "IPv6" {
-					service = "fd01:96::10"
-				}
-				client, server := l.listen(l.podA, v.podA, 0), l.listen(l.podB, v.podB, serverPort)
-				run(t, fmt.Sprintf("%s -t nat -I PREROUTING -p udp -d %s --dport 53 -j DNAT --to-destination %s", v.iptables, service, at(v.podB, serverPort)))
-				if err := send(client, "to the Service", service, 53); err != nil {
-					t.Fatal(err)
-				}
-				from := l.receive(server, "to the Service")
-				if err := send(server, answer, from.Addr().String(), int(from.Port())); err != nil {
-					t.Fatal(err)
-				}
-				if src := l.receive(client, answer); src != netip.AddrPortFrom(netip.MustParseAddr(service), 53) {
-					t.Errorf("%s: the Service's answer comes from %s", name, src)
-				}
-				run(t, fmt.Sprintf("%s -I FORWARD -s %s -d %s -p udp --dport 7 -j DROP", v.iptables, v.podA, v.podB))
-				closed, open := l.listen(l.podB, v.podB, 7), l.listen(l.podB, v.podB, 8)
-				for port, text := range map[int]string{7: "dropped", 8: "passes"} {
-					if err := send(client, text, v.podB, port); err != nil {
-						t.Fatal(err)
-					}
-				}
-				l.receive(open, "passes")
-				time.Sleep(20 * time.Millisecond)
-				l.nothing(closed, name+": a rule drops it")
-			}
+			filtered(t, l)
 			wantContains(t, "another's bridge", run(t, "ip -d link show other"), "nf_call_iptables 0", "nf_call_ip6tables 0")
 			for _, key := range []string{"iptables", "ip6tables"} {
 				if v, err := sysctl.Read("net/bridge/bridge-nf-call-" + key); v != global || err != nil {
@@ -98,6 +73,95 @@ func TestPodsOfOneNode(t *testing.T) {
 	}
 }
 
+// TestRoutedPods: the same without br_netfilter, where the host forwards between its pods. Pods that reached each other over the bridge
+// before continue, no redirect has them try again without the host, and once the module is loaded the bridge forwards.
+func TestRoutedPods(t *testing.T) {
+	runtime.LockOSThread() // and never unlocked: the thread ends
+	runtime.LockOSThread() // and never unlocked: the thread ends
+	l := newLab(t, "sysctl -qw net.bridge.bridge-nf-call-iptables=0\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=0")
+	for ifc, pod := range map[string]string{"vethA": podA4 + "," + podA6, "vethB": podB4 + "," + podB6} {
+		setAlias(t, ifc, conf.PodAlias+pod+" eth0 0123456789ab edgemesh")
+		run(t, "sysctl -qw net.ipv6.conf."+ifc+".disable_ipv6=1")
+	}
+	isolated := func() int { return strings.Count(run(t, "bridge -d link show"), "isolated on") }
+	ping := func(options string) {
+		t.Helper()
+		l.in(l.podA, func() { run(t, "ping "+options+" "+podB4+"\nping "+options+" "+podB6) })
+	}
+	wantUnchanged(t, l.host, dual())
+	ping("-c1 -W2")
+	if err := hideBridges(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "ip link set edgemesh-br type bridge nf_call_iptables 0 nf_call_ip6tables 0")
+	mustSet(t, l.host, dual())
+	wantUnchanged(t, l.host, dual())
+	if n := isolated(); n != 2 {
+		t.Errorf("%d ports are isolated", n)
+	}
+	wantContains(t, "answers", run(t, "ip -6 neigh show proxy"), podA6, podB6)
+	if f := wordsOf(l.host.InTheWay(dual()), "bridge-filter"); !strings.Contains(f, "this host forwards between its own pods") {
+		t.Errorf("finding: %q", f)
+	}
+	ping("-c1 -W2") // known by a MAC that is out of reach now
+	filtered(t, l)
+	ping("-c3 -i.2 -W2") // more than one packet: a redirect would have come
+	l.in(l.podA, func() {
+		for _, a := range []string{podB4, podB6} {
+			wantContains(t, "the pod's neighbour", run(t, "ip neigh show "+a), conf.BridgeMAC(BridgeName).String())
+		}
+	})
+	if err := showBridges(); err != nil {
+		t.Fatal(err)
+	}
+	mustSet(t, l.host, dual())
+	wantUnchanged(t, l.host, dual())
+	if n, left := isolated(), run(t, "ip -6 neigh show proxy"); n != 0 || left != "" {
+		t.Errorf("with br_netfilter %d ports are isolated, answers for %q", n, left)
+	}
+	ping("-c1 -W2")
+	filtered(t, l)
+}
+
+// filtered wants a Service whose endpoint is on the client's own node answer, and rules between two pods hold.
+func filtered(t *testing.T, l *lab) {
+	t.Helper()
+	for name, v := range versions("nft") {
+		service, answer := "10.96.0.10", "answer over "+name
+		if name == "IPv6" {
+			service = "fd01:96::10"
+		}
+		client, server := l.listen(l.podA, v.podA, 0), l.listen(l.podB, v.podB, serverPort)
+		translate, deny := fmt.Sprintf("PREROUTING -p udp -d %s --dport 53 -j DNAT --to-destination %s", service, at(v.podB, serverPort)),
+			fmt.Sprintf("FORWARD -s %s -d %s -p udp --dport 7 -j DROP", v.podA, v.podB)
+		run(t, v.iptables+" -t nat -I "+translate)
+		if err := send(client, "to the Service", service, 53); err != nil {
+			t.Fatal(err)
+		}
+		from := l.receive(server, "to the Service")
+		if err := send(server, answer, from.Addr().String(), int(from.Port())); err != nil {
+			t.Fatal(err)
+		}
+		if src := l.receive(client, answer); src != netip.AddrPortFrom(netip.MustParseAddr(service), 53) {
+			t.Errorf("%s: the Service's answer comes from %s", name, src)
+		}
+		run(t, v.iptables+" -I "+deny)
+		closed, open := l.listen(l.podB, v.podB, 7), l.listen(l.podB, v.podB, 8)
+		for port, text := range map[int]string{7: "dropped", 8: "passes"} {
+			if err := send(client, text, v.podB, port); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.receive(open, "passes")
+		time.Sleep(20 * time.Millisecond)
+		l.nothing(closed, name+": a rule drops it")
+		run(t, v.iptables+" -t nat -D "+translate+"\n"+v.iptables+" -D "+deny)
+		for _, c := range []*net.UDPConn{client, server, closed, open} {
+			c.Close()
+		}
+	}
+}
+
 // TestBridgeFilterMissing: without br_netfilter there is a finding with its remedy, Set succeeds, and once it is loaded the finding ends.
 func TestBridgeFilterMissing(t *testing.T) {
 	ns := enter(t)
@@ -105,7 +169,7 @@ func TestBridgeFilterMissing(t *testing.T) {
 	h := newHost(t)
 	missing := func() bool {
 		return slices.ContainsFunc(h.InTheWay(dual()), func(f findings.Finding) bool {
-			return f.ID == "bridge-filter" && f.Severity == findings.Warning && strings.Contains(f.Remedy, "modprobe br_netfilter")
+			return f.ID == "bridge-filter" && f.Severity == findings.Note && strings.Contains(f.Text, "modprobe br_netfilter")
 		})
 	}
 	err := onThread(ns, func() error {
@@ -116,7 +180,7 @@ func TestBridgeFilterMissing(t *testing.T) {
 			return err
 		}
 		if !missing() {
-			return errors.New("no finding")
+			return errors.New("no finding: " + wordsOf(h.InTheWay(dual()), "bridge-filter"))
 		}
 		if err := showBridges(); err != nil {
 			return err

@@ -36,6 +36,7 @@ import (
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
+	"edgemesh/cni/podlink"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
 	"edgemesh/internal/wording"
@@ -152,6 +153,9 @@ func (h *Host) Set(ctx context.Context, w mesh.Host) (Capabilities, error) {
 func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.applied && !w.Keep {
+		h.loadBridgeFilter(w)
+	}
 	done, err := h.apply(ctx, w)
 	if err != nil && (!h.applied && h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
 		var more []string
@@ -164,14 +168,25 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 	if !h.applied {
 		h.log.Info("kernel state set", "changes", len(done))
 		h.applied = true
-		if !w.Keep && !sysctl.BridgeFilter() {
-			err := sysctl.LoadBridgeFilter(h.fw.LoadBridgeFilter)
-			h.log.Info("br_netfilter requested, for the pods' bridge alone", "loaded", sysctl.BridgeFilter(), "err", err)
-		}
 	}
 	h.apart.held = h.apart.wanted
 	return done, h.can, nil
 }
+
+// loadBridgeFilter has the kernel load br_netfilter where it is not there. Without it pods of this node reach each other through the host.
+func (h *Host) loadBridgeFilter(w mesh.Host) {
+	if sysctl.BridgeFilter() {
+		return
+	}
+	_, err := h.look(w) // which iptables to use
+	if err == nil {
+		err = sysctl.LoadBridgeFilter(h.fw.LoadBridgeFilter)
+	}
+	h.log.Info("br_netfilter requested, for the pods' bridge alone", "loaded", sysctl.BridgeFilter(), "err", err)
+}
+
+// BridgeFiltered reports whether the kernel's rules see what pods of this node send each other.
+func BridgeFiltered() bool { return sysctl.BridgeFilter() || podlink.Routed(plan.BridgeName) }
 
 // apply makes one pass over all parts.
 func (h *Host) apply(ctx context.Context, w mesh.Host) ([]string, error) {
@@ -308,6 +323,7 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 		return err
 	}
 	s.NoTables = h.refused != "" || nft.Missing() != ""
+	s.Routed = !w.Keep && !s.NoTables && !sysctl.BridgeFilter()
 	names, err := rtnetlink.NoTranslators(links, uplink.Between(links, lone(links, before.Links)))
 	if err != nil {
 		return err

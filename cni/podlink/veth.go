@@ -238,6 +238,9 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 	if err := plug(host, br, hairpin); err != nil {
 		return fmt.Errorf("attach %s to %s: %w", host.Attrs().Name, br.Attrs().Name, err)
 	}
+	if Routed(br.Attrs().Name) {
+		return apart(p, host, br)
+	}
 	return nil
 }
 

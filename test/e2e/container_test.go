@@ -163,9 +163,9 @@ func TestHostPortsInContainer(t *testing.T) {
 	}
 }
 
-// TestFolderReplaced: another program replaces the folder of CNI configurations that the agent's container was given. The agent ends, says so,
+// TestDirectoryReplaced: another program replaces the directory of CNI configurations that the agent's container was given. The agent ends, says so,
 // and its next container installs what is needed in the new one.
-func TestFolderReplaced(t *testing.T) {
+func TestDirectoryReplaced(t *testing.T) {
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -181,7 +181,7 @@ func TestFolderReplaced(t *testing.T) {
 mount -t tmpfs none /mnt
 mkdir /mnt/net.d
 mount --bind "$0" /mnt/net.d
-mount -t tmpfs none "${0%/*}" # the container's own, so that the folder is not itself a mount's place
+mount -t tmpfs none "${0%/*}" # the container's own, so that the directory is not itself a mount's place
 mkdir "$0"
 mount --bind /mnt/net.d "$0"
 exec "$@"`, dir})
@@ -204,7 +204,7 @@ exec "$@"`, dir})
 			}
 			return nil
 		})
-		contains(t, before.Tail(20), "the host's folder was replaced or deleted", dir)
+		contains(t, before.Tail(20), "the host's directory was replaced or deleted", dir)
 		start()
 	}
 	ok(t, n.NS.Ping(t.Context(), pod(t, n, "one").IP4().String(), 2*time.Second))

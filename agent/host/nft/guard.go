@@ -119,6 +119,7 @@ import (
 //		ip daddr RANGE goto outside4
 //	}
 //	chain outside4 {
+//		oifname edgemesh-br icmp type redirect drop               only where this host forwards between its pods: they are not to try without it
 //		oifname { edgemesh*, lo } accept
 //		ip6 hoplimit 255 icmpv6 type { 135, 136 } accept          neighbour discovery
 //		oif . (ip daddr & MASK) . rt nexthop @hops4-24 accept
@@ -166,6 +167,7 @@ type guard struct {
 	realms    bool // routes have realms
 	between   []between
 	outs      []plan.Family // whose packets may not leave over other programs' interfaces
+	routed    bool          // this host forwards between its pods
 }
 
 // between is one family whose packets are dropped between uplinks.
@@ -176,7 +178,7 @@ type between struct {
 }
 
 func guardOf(s plan.State) guard {
-	g := guard{native: s.LAN.Native, probePort: s.LAN.ProbePort, outer6: s.LAN.IPv6Underlay, counted: !s.Uncounted, realms: s.Realms}
+	g := guard{native: s.LAN.Native, probePort: s.LAN.ProbePort, outer6: s.LAN.IPv6Underlay, counted: !s.Uncounted, realms: s.Realms, routed: s.Routed}
 	if s.LAN.VXLAN {
 		g.port = s.LAN.VXLANPort
 		outer := s.Each[0]
@@ -210,7 +212,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(19, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(20, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}

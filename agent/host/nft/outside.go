@@ -52,6 +52,9 @@ func (g guard) outside() []chain {
 	for _, f := range g.outs {
 		saddr, daddr, nexthop := ip(f.V6).saddr(), ip(f.V6).daddr(), ip(f.V6).nexthop()
 		c := chain{name: chainOutside + suffix(f.V6)}
+		if g.routed {
+			c.add(oifname.is(plan.BridgeName), redirect(f.V6), drop)
+		}
 		c.add(oifname.is([]byte(plan.LinkPrefix)), accept) // as much of the name
 		c.add(oifname.is("lo"), accept)
 		if f.V6 {
@@ -76,6 +79,14 @@ func (g guard) outside() []chain {
 		}
 	}
 	return append(out, hook)
+}
+
+// redirect matches an ICMP redirect (RFC 792, RFC 4861 4.5).
+func redirect(v6 bool) words {
+	if v6 {
+		return append(l4proto.is(byte(unix.IPPROTO_ICMPV6)), icmpType.is(byte(137))...)
+	}
+	return append(l4proto.is(byte(unix.IPPROTO_ICMP)), icmpType.is(byte(5))...)
 }
 
 // ownRoute matches IPv4 packets that a path's route over an IPv6 next hop sends, where the kernel shows that.

@@ -43,6 +43,7 @@ type State struct {
 	Uncounted     bool      // as in Capabilities
 	Realms        bool      // likewise
 	NoTables      bool      // there is no nf_tables: iptables drops what goes between uplinks or outside, too
+	Routed        bool      // this host, not its bridge, forwards between its pods: no rule would see what the bridge does
 }
 
 // Family is what is wanted of one IP version.

@@ -46,12 +46,25 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter, err := diffFilter(link)
+	var filter []plan.Change
+	if !s.Routed {
+		if filter, err = diffFilter(link); err != nil {
+			return nil, err
+		}
+	}
+	links, err := Links()
 	if err != nil {
 		return nil, err
 	}
-	orphans, err := diffPorts(link, s)
-	return slices.Concat(out, more, filter, diffPromisc(link, s.Promisc), orphans), err
+	orphans, err := diffPorts(link, links, s)
+	if err != nil {
+		return nil, err
+	}
+	apart, err := diffApart(link, links, s)
+	if !s.Routed { // the switch by which this is known to be wanted goes last
+		return slices.Concat(out, apart, more, filter, diffPromisc(link, s.Promisc), orphans), err
+	}
+	return slices.Concat(out, more, filter, diffPromisc(link, s.Promisc), orphans, apart), err
 }
 
 // filterFlags are the bridge's own switches by which br_netfilter shows its frames to iptables and nftables, whatever
@@ -142,11 +155,7 @@ func IsPod(l netlink.Link) bool {
 
 // diffPorts plugs in pods' interfaces whose bridge was deleted, sets up those that another program has set down, and gives them their MTU
 // back, which DHCP clients set: one that ADD has not started yet is its own. Everything else about them is as the plugin configured it.
-func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
-	links, err := Links()
-	if err != nil {
-		return nil, err
-	}
+func diffPorts(bridge netlink.Link, links []netlink.Link, s plan.State) ([]plan.Change, error) {
 	var out []plan.Change
 	for _, l := range links {
 		a := l.Attrs()

@@ -5,6 +5,7 @@
 //	batch.go    many requests in one call
 //	link.go     an interface's addresses, MTU and sysctls; the TUN; what leads to other hosts
 //	bridge.go   the bridge and its ports
+//	apart.go    its ports kept apart, where the host forwards between pods; announce.go: pods learn its MAC
 //	others.go   what other programs configure on our interfaces and pods'
 //	vxlan.go    the VXLAN device
 //	rule.go     policy rules

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/host/plan"
+	"edgemesh/cni/podlink"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -61,6 +62,7 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 			setting{c + "forwarding", "1", false},
 			setting{c + "proxy_arp", "0", false},
 		)
+		want = append(want, answers(name, s, "net/ipv4", podlink.RoutedKey(name))...)
 	}
 	c := "net/ipv6/conf/" + name + "/"
 	if !s.Each[1].Wanted {
@@ -74,8 +76,8 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 		setting{c + "autoconf", "0", false},
 		setting{c + "accept_dad", "0", false},
 		setting{c + "forwarding", "1", false},
-		setting{c + "proxy_ndp", "0", false},
 	)
+	want = append(want, answers(name, s, "net/ipv6", c+"proxy_ndp")...)
 	if tun {
 		// No link-local address, no solicitations: no router answers in a tunnel.
 		want = append(want,
@@ -84,6 +86,14 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 		)
 	}
 	return diff(want, nil)
+}
+
+// answers is whether the host answers pods' requests for each other's MAC with its own (key), and without the kernel's random delay.
+func answers(name string, s plan.State, family, key string) []setting {
+	if !s.Routed || name != plan.BridgeName {
+		return []setting{{key, "0", false}}
+	}
+	return []setting{{family + "/neigh/" + name + "/proxy_delay", "0", false}, {key, "1", false}}
 }
 
 // DiffPod compares what the plugin sets for the host's end of a pod's interface.
