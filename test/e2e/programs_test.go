@@ -223,7 +223,11 @@ func besideManager(t *testing.T, m manager) {
 	strays, err := p.lab.Sniff()
 	ok(t, err)
 	flow := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4(), "--interval", "50ms")
-	d, err := p.n1.NS.Start(m.program, "unshare", "-m", "sh", "-ec", fmt.Sprintf("mount -o remount,ro /sys; export DBUS_SYSTEM_BUS_ADDRESS=%[2]s\n"+m.script, dir, bus))
+	d, err := p.n1.NS.Start(m.program, "unshare", "-m", "sh", "-ec", fmt.Sprintf(`mount -o remount,ro /sys
+cp /etc/resolv.conf %[1]s/resolv.conf
+mount --bind %[1]s/resolv.conf /etc/resolv.conf # they write it
+export DBUS_SYSTEM_BUS_ADDRESS=%[2]s
+`+m.script, dir, bus))
 	ok(t, err)
 	time.Sleep(20 * time.Second)
 	if !d.Running() {
