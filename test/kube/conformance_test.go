@@ -95,7 +95,10 @@ func ofFlavour(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	switch flavour() {
 	case "kubeedge":
-		return kubeEdge(t)
+		c := kubeEdge(t)
+		// The one on an edge reaches no API server, and the suite waits for every pod of kube-system; edges have a CoreDNS of their own.
+		kubectl(t, "-n", "kube-system", "scale", "deployment", "coredns", "--replicas=1")
+		return c
 	case "openyurt":
 		c := openYurt(t)
 		for _, n := range edges() { // the suite reads pods' logs from the API server's side of the NATs

@@ -49,7 +49,7 @@ func diff(want []setting, m *Memory) ([]plan.Change, error) {
 // DiffLink compares the sysctls of an interface of ours. They are not remembered: they
 // are deleted with the interface.
 func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
-	var want []setting
+	want := answers(name, s, "net/ipv4", podlink.RoutedKey(name)) // also where all pods have IPv6 alone: it says that the host forwards
 	if s.Each[0].Wanted {
 		filter, local, err := reverseFilter(name, s.Each[0])
 		if err != nil {
@@ -62,7 +62,6 @@ func DiffLink(name string, s plan.State, tun bool) ([]plan.Change, error) {
 			setting{c + "forwarding", "1", false},
 			setting{c + "proxy_arp", "0", false},
 		)
-		want = append(want, answers(name, s, "net/ipv4", podlink.RoutedKey(name))...)
 	}
 	c := "net/ipv6/conf/" + name + "/"
 	if !s.Each[1].Wanted {
