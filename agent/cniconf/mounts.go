@@ -2,14 +2,16 @@ package cniconf
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
-// ErrReplaced means that the host has another directory now where a container was given one: what the agent writes there reaches nobody.
-var ErrReplaced = errors.New("the host's directory was replaced or deleted, and this container still has the former one")
+// ErrReplaced means that the host has another directory now where a container, or a unit, was given one: what the agent writes there reaches nobody.
+var ErrReplaced = errors.New("the host's directory was replaced or deleted, and this process still has the former one")
 
 // mounts are the roots of those of dirs that are mounts of their own, as a container's are: proc_pid_mountinfo(5), fields 4 and 5. The
 // kernel keeps a root's path up to date when the directory is renamed, and adds "//deleted".
@@ -42,18 +44,30 @@ func readMounts(dirs ...string) map[string]string {
 	return mounts(string(b), dirs...)
 }
 
-// Replaced fails with ErrReplaced if a directory that this container was given is no longer the host's.
-func (i *Installer) Replaced() error { return replaced(i.mounted, readMounts(i.dirs()...)) }
+// Replaced fails with ErrReplaced if a directory that this process was given is no longer the host's.
+func (i *Installer) Replaced() error {
+	if len(i.mounted) == 0 {
+		return nil
+	}
+	return replaced(i.mounted, readMounts(i.dirs()...))
+}
 
 func replaced(before, now map[string]string) error {
 	for dir, root := range before {
-		if is := now[dir]; is != "" && is != root {
-			return fmt.Errorf("%w: %s is what is %s on the host now, and was %s at the start", ErrReplaced, dir, is, root)
+		if is := now[dir]; is != root { // none: where the mount's place was the directory itself, as in a unit, it went with it
+			return fmt.Errorf("%w: %s was %s on the host at the start, and is %s now", ErrReplaced, dir, root, cmp.Or(is, "gone"))
 		}
 	}
 	return nil
 }
 
-func (i *Installer) dirs() []string {
-	return []string{i.c.RuntimeDir, i.c.ConfDir, i.c.BinDir, i.c.DataDir}
+// dirs are as mountinfo has them, without symbolic links.
+func (i *Installer) dirs() (out []string) {
+	for _, dir := range []string{i.c.RuntimeDir, i.c.ConfDir, i.c.BinDir, i.c.DataDir} {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = real
+		}
+		out = append(out, dir)
+	}
+	return out
 }

@@ -24,8 +24,8 @@ func TestReplaced(t *testing.T) {
 			t.Errorf("%s: %v", root, err)
 		}
 	}
-	if err := replaced(before, mounts("", dirs...)); err != nil {
-		t.Errorf("unmounted: %v", err)
+	if err := replaced(before, mounts("", dirs...)); !errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("gone with its place: %v", err)
 	}
 	if err := replaced(nil, before); err != nil {
 		t.Errorf("mounted later: %v", err)

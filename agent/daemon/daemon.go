@@ -463,7 +463,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	if err := context.Cause(ctx); errors.Is(err, cniconf.ErrReplaced) {
-		return fmt.Errorf("%w; the agent ends, so that its container starts again with the new one", err)
+		return fmt.Errorf("%w; the agent ends, so that it starts again with the new one", err)
 	}
 	d.log.Info("agent stops; pods, routes and rules stay")
 	return nil

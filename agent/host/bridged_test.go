@@ -18,6 +18,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/cni/conf"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
 )
 
@@ -121,6 +122,51 @@ func TestRoutedPods(t *testing.T) {
 	}
 	ping("-c1 -W2")
 	filtered(t, l)
+}
+
+// TestRoutedIPv6Alone: the same in a cluster without IPv4, in both directions; and where the host has IPv6 off.
+func TestRoutedIPv6Alone(t *testing.T) {
+	runtime.LockOSThread() // and never unlocked: the thread ends
+	l := newLab(t, "sysctl -qw net.bridge.bridge-nf-call-iptables=0\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=0")
+	for ifc, pod := range map[string]string{"vethA": podA4 + "," + podA6, "vethB": podB4 + "," + podB6} {
+		setAlias(t, ifc, conf.PodAlias+pod+" eth0 0123456789ab edgemesh")
+		run(t, "sysctl -qw net.ipv6.conf."+ifc+".disable_ipv6=1")
+	}
+	if err := hideBridges(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "ip link set edgemesh-br type bridge nf_call_iptables 0 nf_call_ip6tables 0")
+	alone := dual()
+	alone.Blocks, alone.ClusterCIDRs = mesh.OfVersion(alone.Blocks, true), mesh.OfVersion(alone.ClusterCIDRs, true)
+	isolated := func(want int) {
+		t.Helper()
+		if n := strings.Count(run(t, "bridge -d link show"), "isolated on"); n != want {
+			t.Errorf("%d ports are isolated, want %d", n, want)
+		}
+	}
+	mustSet(t, l.host, alone)
+	wantUnchanged(t, l.host, alone)
+	isolated(2)
+	if !BridgeFiltered() {
+		t.Error("nobody knows that rules see the pods' packets")
+	}
+	l.in(l.podA, func() { run(t, "ping -c1 -W2 "+podB6) })
+	if err := showBridges(); err != nil {
+		t.Fatal(err)
+	}
+	mustSet(t, l.host, alone)
+	wantUnchanged(t, l.host, alone)
+	isolated(0)
+	l.in(l.podA, func() { run(t, "ping -c1 -W2 "+podB6) })
+
+	if err := hideBridges(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1")
+	mustSet(t, l.host, dual())
+	wantUnchanged(t, l.host, dual())
+	isolated(2)
+	l.in(l.podA, func() { run(t, "ping -c1 -W2 "+podB4) })
 }
 
 // filtered wants a Service whose endpoint is on the client's own node answer, and rules between two pods hold.

@@ -71,6 +71,7 @@ type Host struct {
 	find  iptables.Find
 	toTUN func([]byte) error
 	keepers
+	asked   bool // the kernel was asked for br_netfilter
 	undone  undone
 	others  others
 	flushed atomic.Uint64 // as Flushed says
@@ -153,9 +154,6 @@ func (h *Host) Set(ctx context.Context, w mesh.Host) (Capabilities, error) {
 func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.applied && !w.Keep {
-		h.loadBridgeFilter(w)
-	}
 	done, err := h.apply(ctx, w)
 	if err != nil && (!h.applied && h.fw.GiveUpIPv6(err) || h.giveUpLAN(err)) {
 		var more []string
@@ -168,21 +166,28 @@ func (h *Host) set(ctx context.Context, w mesh.Host) ([]string, Capabilities, er
 	if !h.applied {
 		h.log.Info("kernel state set", "changes", len(done))
 		h.applied = true
+		if !w.Keep && h.loadBridgeFilter() {
+			more, err := h.apply(ctx, w) // the host forwards between its pods
+			if done = append(done, more...); err != nil {
+				return done, h.can, fmt.Errorf("host: %w", err)
+			}
+		}
 	}
 	h.apart.held = h.apart.wanted
 	return done, h.can, nil
 }
 
-// loadBridgeFilter has the kernel load br_netfilter where it is not there. Without it pods of this node reach each other through the host.
-func (h *Host) loadBridgeFilter(w mesh.Host) {
+// loadBridgeFilter has the kernel load br_netfilter where it is not there. It reports whether it could not: then pods of this node reach
+// each other through the host.
+func (h *Host) loadBridgeFilter() (missing bool) {
+	h.asked = true
 	if sysctl.BridgeFilter() {
-		return
+		return false
 	}
-	_, err := h.look(w) // which iptables to use
-	if err == nil {
-		err = sysctl.LoadBridgeFilter(h.fw.LoadBridgeFilter)
-	}
-	h.log.Info("br_netfilter requested, for the pods' bridge alone", "loaded", sysctl.BridgeFilter(), "err", err)
+	err := sysctl.LoadBridgeFilter(h.fw.LoadBridgeFilter)
+	missing = !sysctl.BridgeFilter()
+	h.log.Info("br_netfilter requested, for the pods' bridge alone", "loaded", !missing, "err", err)
+	return missing
 }
 
 // BridgeFiltered reports whether the kernel's rules see what pods of this node send each other.
@@ -323,7 +328,7 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 		return err
 	}
 	s.NoTables = h.refused != "" || nft.Missing() != ""
-	s.Routed = !w.Keep && !s.NoTables && !sysctl.BridgeFilter()
+	s.Routed = !w.Keep && !s.NoTables && !sysctl.BridgeFilter() && (h.asked || podlink.Routed(plan.BridgeName))
 	names, err := rtnetlink.NoTranslators(links, uplink.Between(links, lone(links, before.Links)))
 	if err != nil {
 		return err

@@ -29,6 +29,9 @@ func apart(p Pod, host, br netlink.Link) error {
 		return fmt.Errorf("isolate %s: %w", host.Attrs().Name, err)
 	}
 	fault.Point("isolated")
+	if !Routed(br.Attrs().Name) { // no longer: br_netfilter was loaded meanwhile
+		return netlink.LinkSetIsolated(host, false)
+	}
 	for _, ip := range p.IPs() {
 		if ip.Is6() {
 			if err := Answer(br, ip); err != nil {

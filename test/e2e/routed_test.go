@@ -22,6 +22,18 @@ func startUnfiltered(t *testing.T, n *lab.Node) {
 	ready(t, n)
 }
 
+// apart waits until so many ports are isolated.
+func apart(t *testing.T, n *lab.Node, want int) {
+	t.Helper()
+	fair.Eventually(t, 10*time.Second, "the host forwards between its pods, or the bridge does", func() error {
+		out, err := n.Run(t.Context(), "bridge", "-d", "link", "show")
+		if err == nil && strings.Count(out, "isolated on") != want {
+			err = fmt.Errorf("want %d isolated: %s", want, out)
+		}
+		return err
+	})
+}
+
 // TestRoutedPods: without br_netfilter the host forwards between its pods, so that NetworkPolicies hold there, too, for pods from before
 // and for new ones.
 func TestRoutedPods(t *testing.T) {
@@ -37,13 +49,7 @@ func TestRoutedPods(t *testing.T) {
 	curlPods(t, near, web, 3*time.Second)
 	ok(t, n.Agent.Stop())
 	startUnfiltered(t, n)
-	fair.Eventually(t, 10*time.Second, "the host forwards between its pods", func() error {
-		out, err := n.Run(t.Context(), "bridge", "-d", "link", "show")
-		if err == nil && strings.Count(out, "isolated on") != 2 {
-			err = fmt.Errorf("ports: %s", out)
-		}
-		return err
-	})
+	apart(t, n, 2)
 	curlPods(t, near, web, 2*time.Second)
 	other := pod(t, n, "other")
 	for _, p := range pairs(web, other) {
@@ -84,6 +90,7 @@ func TestRoutedThroughput(t *testing.T) {
 				ok(t, n.Start())
 				ready(t, n)
 			}
+			apart(t, n, map[bool]int{true: 2}[routed])
 			time.Sleep(3 * time.Second)
 			var b lab.Bulk
 			before := busy(t)

@@ -116,10 +116,10 @@ import (
 //	set hops4-probes { the same type }                            of a path that is being probed: interface . target . next hop
 //	set strays4 { type iface_index . mark . ipv4_addr . ipv4_addr; timeout }   what was dropped: interface . mark . source . destination
 //	chain postrouting { type filter hook postrouting priority 2147483645
+//		oifname edgemesh-br icmp, icmpv6 type redirect drop       only where this host forwards between its pods: they are not to try without it
 //		ip daddr RANGE goto outside4
 //	}
 //	chain outside4 {
-//		oifname edgemesh-br icmp type redirect drop               only where this host forwards between its pods: they are not to try without it
 //		oifname { edgemesh*, lo } accept
 //		ip6 hoplimit 255 icmpv6 type { 135, 136 } accept          neighbour discovery
 //		oif . (ip daddr & MASK) . rt nexthop @hops4-24 accept

@@ -48,13 +48,14 @@ func (g guard) outside() []chain {
 		return nil
 	}
 	hook := chain{name: chainLast, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority - 1} // package probe's own chain comes last
+	if g.routed {
+		hook.add(oifname.is(plan.BridgeName), redirect(false), drop)
+		hook.add(oifname.is(plan.BridgeName), redirect(true), drop)
+	}
 	var out []chain
 	for _, f := range g.outs {
 		saddr, daddr, nexthop := ip(f.V6).saddr(), ip(f.V6).daddr(), ip(f.V6).nexthop()
 		c := chain{name: chainOutside + suffix(f.V6)}
-		if g.routed {
-			c.add(oifname.is(plan.BridgeName), redirect(f.V6), drop)
-		}
 		c.add(oifname.is([]byte(plan.LinkPrefix)), accept) // as much of the name
 		c.add(oifname.is("lo"), accept)
 		if f.V6 {

@@ -2,7 +2,6 @@ package rtnetlink
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -10,17 +9,15 @@ import (
 )
 
 // announce tells all pods that addresses of theirs have the bridge's MAC now: they would send to the one that they know for most of a minute.
-func announce(bridge netlink.Link, ips []netip.Addr) error {
+// What it cannot send (AF_PACKET may be closed to this process) is only that minute.
+func announce(bridge netlink.Link, ips []netip.Addr) {
 	for _, ip := range ips {
-		send := advertise
 		if ip.Is4() {
-			send = gratuitousARP
-		}
-		if err := send(bridge, ip); err != nil {
-			return fmt.Errorf("announce %s on %s: %w", ip, bridge.Attrs().Name, err)
+			_ = gratuitousARP(bridge, ip)
+		} else {
+			_ = advertise(bridge, ip)
 		}
 	}
-	return nil
 }
 
 // gratuitousARP sends an ARP announcement (RFC 826, RFC 5227 section 2.3).

@@ -2,7 +2,6 @@ package rtnetlink
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -13,38 +12,22 @@ import (
 	"edgemesh/cni/podlink"
 )
 
-// diffApart compares what keeps pods' ports apart where this host forwards between them: ports are isolated, so that a frame reaches the
-// host alone, which answers for every pod's address: by a switch of IPv4's (package sysctl), by an entry for each address of IPv6's.
-func diffApart(bridge netlink.Link, links []netlink.Link, s plan.State) ([]plan.Change, error) {
+// apart keeps pods' ports apart where this host forwards between them: ports are isolated, so that a frame reaches the host alone, which
+// answers for every pod's address: by a switch of IPv4's (package sysctl), by an entry for each address of IPv6's.
+type apart struct {
+	bridge   netlink.Link
+	want     bool
+	answers  map[netip.Addr]bool // IPv6 addresses
+	isolated map[int]bool        // by index
+	pods     []netlink.Link      // on the bridge, or to be plugged in
+}
+
+// readApart reads what there is; nil: nothing, and nothing is wanted. It lists answers first: the plugin adds one after it has named the pod.
+func readApart(bridge netlink.Link, s plan.State) (*apart, error) {
 	if !s.Routed && !podlink.Routed(plan.BridgeName) {
 		return nil, nil
 	}
-	apart, err := isolated()
-	if err != nil {
-		return nil, err
-	}
-	var out, moved []plan.Change
-	want := map[netip.Addr]bool{}
-	for _, l := range links {
-		a := l.Attrs()
-		if !IsPod(l) {
-			continue
-		}
-		if is := apart[a.Index]; is != s.Routed && (a.MasterIndex == bridge.Attrs().Index || a.MasterIndex == 0 && s.Routed) { // diffPorts plugs it in
-			out = append(out, plan.Change{What: fmt.Sprintf("set %s isolated: %t", a.Name, s.Routed), Do: func() error {
-				return ignore(netlink.LinkSetIsolated(l, s.Routed), unix.ENODEV)
-			}})
-			if ips := podlink.Addresses(l); s.Routed && a.Flags&net.FlagUp != 0 {
-				moved = append(moved, plan.Change{What: fmt.Sprintf("announce this host's MAC for %s", ips), Do: func() error { return announce(bridge, ips) }})
-			}
-		}
-		for _, ip := range podlink.Addresses(l) {
-			if ip.Is6() && s.Routed && s.Each[1].Wanted {
-				want[ip] = true
-			}
-		}
-	}
-	have := map[netip.Addr]bool{}
+	a := &apart{bridge: bridge, want: s.Routed, answers: map[netip.Addr]bool{}}
 	all, err := dump("addresses for which "+plan.BridgeName+" answers", func() ([]netlink.Neigh, error) {
 		return netlink.NeighProxyList(bridge.Attrs().Index, unix.AF_INET6)
 	})
@@ -52,20 +35,75 @@ func diffApart(bridge netlink.Link, links []netlink.Link, s plan.State) ([]plan.
 		return nil, err
 	}
 	for _, n := range all {
-		have[addrOf(n.IP)] = true
+		a.answers[addrOf(n.IP)] = true
 	}
-	gone, missing := plan.Diff(have, want)
-	for _, ip := range missing {
-		out = append(out, plan.Change{What: fmt.Sprintf("answer for %s on %s", ip, plan.BridgeName), Do: func() error { return podlink.Answer(bridge, ip) }})
+	if a.isolated, err = isolatedPorts(); err != nil {
+		return nil, err
 	}
-	for _, ip := range gone {
-		out = append(out, plan.Change{What: fmt.Sprintf("no longer answer for %s on %s", ip, plan.BridgeName), Do: func() error { return podlink.NoAnswer(bridge, ip) }})
+	links, err := Links()
+	for _, l := range links {
+		if m := l.Attrs().MasterIndex; IsPod(l) && (m == bridge.Attrs().Index || m == 0 && s.Routed) { // diffPorts plugs it in
+			a.pods = append(a.pods, l)
+		}
 	}
-	return append(out, moved...), nil
+	return a, err
 }
 
-// isolated says of all bridges' ports, by index, which are isolated: IFLA_BRPORT_ISOLATED in linux/if_link.h.
-func isolated() (map[int]bool, error) {
+// diff compares. before and after belong before and after the switch of IPv4's.
+func (a *apart) diff(s plan.State) (before, after []plan.Change) {
+	if a == nil {
+		return nil, nil
+	}
+	var ports, announcements []plan.Change
+	want := map[netip.Addr]bool{}
+	for _, l := range a.pods {
+		var ips []netip.Addr
+		for _, ip := range podlink.Addresses(l) {
+			if s.Of(ip).Wanted {
+				ips = append(ips, ip)
+				if a.want && ip.Is6() {
+					want[ip] = true
+				}
+			}
+		}
+		if a.isolated[l.Attrs().Index] == a.want {
+			continue
+		}
+		ports = append(ports, isolate(l, a.want))
+		announcements = append(announcements, plan.Change{What: fmt.Sprintf("announce this host's MAC for %s", ips), Do: func() error {
+			announce(a.bridge, ips)
+			return nil
+		}})
+	}
+	gone, missing := plan.Diff(a.answers, want)
+	for _, ip := range missing {
+		after = append(after, plan.Change{What: fmt.Sprintf("answer for %s on %s", ip, plan.BridgeName), Do: func() error { return podlink.Answer(a.bridge, ip) }})
+	}
+	for _, ip := range gone {
+		after = append(after, plan.Change{What: fmt.Sprintf("no longer answer for %s on %s", ip, plan.BridgeName), Do: func() error { return podlink.NoAnswer(a.bridge, ip) }})
+	}
+	if a.want { // announced before, so that a crash between costs nothing, and after, since a pod may have answered meanwhile
+		after = append(append(append(after, announcements...), ports...), announcements...)
+		return nil, after
+	}
+	again := plan.Change{What: "let the bridge forward between pods", Do: func() error { // a plugin that saw the switch a moment ago may have isolated one more
+		now, err := isolatedPorts()
+		for _, l := range a.pods {
+			if err == nil && now[l.Attrs().Index] {
+				err = isolate(l, false).Do()
+			}
+		}
+		return err
+	}}
+	return ports, append(after, again)
+}
+
+func isolate(l netlink.Link, is bool) plan.Change {
+	return plan.Change{What: fmt.Sprintf("set %s isolated: %t", l.Attrs().Name, is), Do: func() error { return ignore(netlink.LinkSetIsolated(l, is), unix.ENODEV) }}
+}
+
+// isolatedPorts says of all bridges' ports, by index, which are isolated: IFLA_BRPORT_ISOLATED in linux/if_link.h.
+func isolatedPorts() (map[int]bool, error) {
 	out := map[int]bool{}
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))

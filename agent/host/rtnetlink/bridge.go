@@ -60,11 +60,12 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	apart, err := diffApart(link, links, s)
-	if !s.Routed { // the switch by which this is known to be wanted goes last
-		return slices.Concat(out, apart, more, filter, diffPromisc(link, s.Promisc), orphans), err
+	apart, err := readApart(link, s)
+	if err != nil {
+		return nil, err
 	}
-	return slices.Concat(out, more, filter, diffPromisc(link, s.Promisc), orphans, apart), err
+	before, after := apart.diff(s)
+	return slices.Concat(out, before, more, filter, diffPromisc(link, s.Promisc), orphans, after), nil
 }
 
 // filterFlags are the bridge's own switches by which br_netfilter shows its frames to iptables and nftables, whatever

@@ -92,7 +92,7 @@ func answers(name string, s plan.State, family, key string) []setting {
 	if !s.Routed || name != plan.BridgeName {
 		return []setting{{key, "0", false}}
 	}
-	return []setting{{family + "/neigh/" + name + "/proxy_delay", "0", false}, {key, "1", false}}
+	return []setting{{family + "/neigh/" + name + "/proxy_delay", "0", true}, {key, "1", false}}
 }
 
 // DiffPod compares what the plugin sets for the host's end of a pod's interface.

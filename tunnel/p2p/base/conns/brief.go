@@ -22,10 +22,12 @@ func Brief(err error) string {
 	var conn *network.ConnError
 	var stream *network.StreamError
 	switch {
-	case errors.As(err, &sys): // of several tries the one that was refused says more than those without an answer
-		return sys.Error()
+	case errors.Is(err, syscall.ECONNREFUSED): // of several tries it says more than those without an answer
+		return syscall.ECONNREFUSED.Error()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, os.ErrDeadlineExceeded):
 		return NoAnswer
+	case errors.As(err, &sys):
+		return sys.Error()
 	case errors.Is(err, routing.ErrNotFound):
 		return "not found"
 	case errors.As(err, &local) && !local.Remote && local.ErrorCode == quic.InternalError: // of a system call, as text alone
