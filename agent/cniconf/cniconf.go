@@ -60,14 +60,14 @@ type Installer struct {
 	usual    string // where plugins are that the operator installs
 	reported bool   // that another release's plugin stays
 	answers  map[string]answer
-	mounted  map[string]string // roots of the directories that a container was given, at the start
+	mounted  map[string]string // roots of the directories that this process was given as mounts, at the start
 	unfit    atomic.Pointer[[]string]
 }
 
 // New returns an Installer; it changes nothing.
 func New(c Config) *Installer {
 	i := &Installer{c: c, usual: config.DefaultCNIBinDir, answers: map[string]answer{}}
-	i.mounted = readMounts(i.dirs()...)
+	i.mounted, _ = readMounts(i.dirs()...) // else a replaced one is not noticed
 	return i
 }
 

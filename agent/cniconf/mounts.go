@@ -1,12 +1,13 @@
 package cniconf
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -20,9 +21,8 @@ func mounts(mountinfo string, dirs ...string) map[string]string {
 	for _, dir := range dirs {
 		by[escapes.Replace(dir)] = dir
 	}
-	lines := bufio.NewScanner(strings.NewReader(mountinfo))
-	for lines.Scan() {
-		f := strings.Fields(lines.Text())
+	for line := range strings.Lines(mountinfo) {
+		f := strings.Fields(line)
 		if len(f) < 5 {
 			continue
 		}
@@ -36,12 +36,13 @@ func mounts(mountinfo string, dirs ...string) map[string]string {
 // escapes makes a path what mountinfo has.
 var escapes = strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`) //nolint:gochecknoglobals // a constant
 
-func readMounts(dirs ...string) map[string]string {
+// readMounts fails where nothing is known of mounts, which says nothing of them.
+func readMounts(dirs ...string) (map[string]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil // is unknown
+		return nil, err
 	}
-	return mounts(string(b), dirs...)
+	return mounts(string(b), dirs...), nil
 }
 
 // Replaced fails with ErrReplaced if a directory that this process was given is no longer the host's.
@@ -49,7 +50,11 @@ func (i *Installer) Replaced() error {
 	if len(i.mounted) == 0 {
 		return nil
 	}
-	return replaced(i.mounted, readMounts(i.dirs()...))
+	now, err := readMounts(slices.Collect(maps.Keys(i.mounted))...)
+	if err != nil {
+		return nil // looked at again in the next pass
+	}
+	return replaced(i.mounted, now)
 }
 
 func replaced(before, now map[string]string) error {

@@ -150,13 +150,13 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 	if f, is := h.noIPv6(w); is {
 		out = append(out, f)
 	}
-	cause := ""
-	if why := cmp.Or(h.refused, nft.Missing()); why != "" {
-		cause = ", and the host cannot forward between its pods itself (" + why + ")"
-	}
 	if s.Routed {
 		out = append(out, findings.Notef("bridge-filter", "the kernel module br_netfilter is missing: this host forwards between its own pods, so that every rule sees their packets; broadcasts and multicasts of one pod reach no other. `modprobe br_netfilter`, and a line br_netfilter in /etc/modules-load.d, let the bridge do it again"))
 	} else if !w.Keep && !sysctl.BridgeFilter() {
+		cause := ""
+		if why := cmp.Or(h.refused, nft.Missing()); why != "" {
+			cause = ", and the host cannot forward between its pods itself (" + why + ")"
+		}
 		out = append(out, findings.Warningf("bridge-filter", "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge. Where modprobe does not find it, use a kernel with CONFIG_BRIDGE_NETFILTER, or with nf_tables",
 			"the kernel module br_netfilter is missing"+cause+": pods of this node reach each other past all firewall rules, so that a Service times out whose endpoint is on the client's own node"))
 	}

@@ -141,8 +141,8 @@ func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr
 	ran, err := conformance.Read(report)
 	ok(t, err)
 	name := "expected.txt"
-	if flavour() != "" {
-		name = "expected-" + flavour() + ".txt"
+	if flavour() == "kubeedge" {
+		name = "expected-kubeedge.txt"
 	}
 	expected, err := conformance.Expected(list(name))
 	ok(t, err)

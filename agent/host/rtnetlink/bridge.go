@@ -52,11 +52,7 @@ func DiffBridge(s plan.State) ([]plan.Change, error) {
 			return nil, err
 		}
 	}
-	links, err := Links()
-	if err != nil {
-		return nil, err
-	}
-	orphans, err := diffPorts(link, links, s)
+	orphans, err := diffPorts(link, s)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +152,11 @@ func IsPod(l netlink.Link) bool {
 
 // diffPorts plugs in pods' interfaces whose bridge was deleted, sets up those that another program has set down, and gives them their MTU
 // back, which DHCP clients set: one that ADD has not started yet is its own. Everything else about them is as the plugin configured it.
-func diffPorts(bridge netlink.Link, links []netlink.Link, s plan.State) ([]plan.Change, error) {
+func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
+	links, err := Links()
+	if err != nil {
+		return nil, err
+	}
 	var out []plan.Change
 	for _, l := range links {
 		a := l.Attrs()
