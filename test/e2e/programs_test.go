@@ -196,8 +196,9 @@ exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
 // docs/compatibility.md adds to keep it off.
 type manager struct {
 	program string
-	files   map[string]string // of its configuration, by name below %[1]s
-	script  string            // starts it in a mount namespace of its own: %[1]s is a directory, %[2]s the address of a system bus
+	name    string            // of its directories in /run and /var/lib
+	files   map[string]string // of its configuration, by name below DIR; UPLINK is the interface it may have
+	script  string            // starts it, in a mount namespace of its own, with DIR for its directory
 	found   []string          // it says, when it has found them
 }
 
@@ -226,8 +227,12 @@ func besideManager(t *testing.T, m manager) {
 	d, err := p.n1.NS.Start(m.program, "unshare", "-m", "sh", "-ec", fmt.Sprintf(`mount -o remount,ro /sys
 cp /etc/resolv.conf %[1]s/resolv.conf
 mount --bind %[1]s/resolv.conf /etc/resolv.conf # they write it
+for d in run var/lib; do
+	mkdir -p %[1]s/$d /$d/%[3]s
+	mount --bind %[1]s/$d /$d/%[3]s
+done
 export DBUS_SYSTEM_BUS_ADDRESS=%[2]s
-`+m.script, dir, bus))
+`+strings.ReplaceAll(m.script, "DIR", dir), dir, bus, m.name))
 	ok(t, err)
 	time.Sleep(20 * time.Second)
 	if !d.Running() {
@@ -263,15 +268,13 @@ export DBUS_SYSTEM_BUS_ADDRESS=%[2]s
 func TestBesideNetworkManager(t *testing.T) {
 	besideManager(t, manager{
 		program: "NetworkManager",
+		name:    "NetworkManager",
 		files: map[string]string{
 			"etc/NetworkManager.conf": "[main]\nplugins=keyfile\ndhcp=internal\n[device-all]\nmatch-device=interface-name:vethem*,interface-name:edgemesh-*\nmanaged=1\n" +
 				"[keyfile]\nunmanaged-devices=interface-name:UPLINK\n",
 			"etc/system-connections/all.nmconnection": "[connection]\nid=all\ntype=ethernet\nmulti-connect=3\n[match]\ninterface-name=vethem*;\n[ipv4]\nmethod=link-local\n[ipv6]\nmethod=auto\n",
 		},
-		script: `mkdir -p %[1]s/run %[1]s/lib /run/NetworkManager /var/lib/NetworkManager
-mount --bind %[1]s/run /run/NetworkManager
-mount --bind %[1]s/lib /var/lib/NetworkManager
-mount --bind %[1]s/etc /etc/NetworkManager
+		script: `mount --bind DIR/etc /etc/NetworkManager
 exec NetworkManager --debug --log-level=INFO`,
 		found: []string{"(edgemesh-br)", "connection-assumed"},
 	})
@@ -281,12 +284,10 @@ exec NetworkManager --debug --log-level=INFO`,
 func TestBesideConnman(t *testing.T) {
 	besideManager(t, manager{
 		program: "connmand",
+		name:    "connman",
 		files:   map[string]string{"main.conf": "[General]\nNetworkInterfaceBlacklist=UPLINK\nAllowHostnameUpdates=false\nEnableOnlineCheck=false\n"},
-		script: `mkdir -p %[1]s/run %[1]s/lib /run/connman /var/lib/connman
-mount --bind %[1]s/run /run/connman
-mount --bind %[1]s/lib /var/lib/connman
-exec connmand --nodaemon --nodnsproxy --config=%[1]s/main.conf`,
-		found: []string{"Adding interface vethem"},
+		script:  `exec connmand --nodaemon --nodnsproxy --config=DIR/main.conf`,
+		found:   []string{"Adding interface vethem"},
 	})
 }
 
@@ -294,11 +295,9 @@ exec connmand --nodaemon --nodnsproxy --config=%[1]s/main.conf`,
 func TestBesideDhcpcd(t *testing.T) {
 	besideManager(t, manager{
 		program: "dhcpcd",
+		name:    "dhcpcd",
 		files:   map[string]string{"dhcpcd.conf": "denyinterfaces UPLINK\nnodhcp6\nstatic ip_address=169.254.7.7/16\nstatic routers=169.254.7.1\n"},
-		script: `mkdir -p %[1]s/run %[1]s/lib /run/dhcpcd /var/lib/dhcpcd
-mount --bind %[1]s/run /run/dhcpcd
-mount --bind %[1]s/lib /var/lib/dhcpcd
-exec dhcpcd --nobackground --debug --noarp --config %[1]s/dhcpcd.conf`,
-		found: []string{"edgemesh-tun: adding IP address 169.254.7.7", "adding default route via 169.254.7.1"},
+		script:  `exec dhcpcd --nobackground --debug --noarp --config DIR/dhcpcd.conf`,
+		found:   []string{"edgemesh-tun: adding IP address 169.254.7.7", "adding default route via 169.254.7.1"},
 	})
 }

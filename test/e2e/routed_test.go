@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/cpu"
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 )
@@ -93,20 +94,9 @@ func TestRoutedThroughput(t *testing.T) {
 			apart(t, n, map[bool]int{true: 2}[routed])
 			time.Sleep(3 * time.Second)
 			var b lab.Bulk
-			before := busy(t)
+			before := cpu.Now()
 			ok(t, from.Tool(within(t, time.Minute), &b, "bulk", "--bytes", "10000000000", "--sum=false", to.IP4().String()))
-			t.Logf("by the host %t: %.1f Gbit/s, %.2f s of CPU a GB", routed, b.Mbps/1000, (busy(t)-before)/10)
+			t.Logf("by the host %t: %.1f Gbit/s, %.2f s of CPU a GB", routed, b.Mbps/1000, cpu.Now().Since(before).Busy/10)
 		}
 	}
-}
-
-// busy is how long the processors have worked, in seconds.
-func busy(t *testing.T) float64 {
-	t.Helper()
-	b, err := os.ReadFile("/proc/stat")
-	ok(t, err)
-	var user, nice, system, idle, wait, irq, soft float64
-	_, err = fmt.Sscanf(string(b), "cpu %f %f %f %f %f %f %f", &user, &nice, &system, &idle, &wait, &irq, &soft)
-	ok(t, err)
-	return (user + nice + system + irq + soft) / 100
 }

@@ -13,12 +13,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"edgemesh/test/cpu"
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
 )
@@ -243,26 +243,6 @@ func forget(dir string) error {
 	return nil
 }
 
-// processors is what /proc/stat says of all of them: time not idle, and all time, in ticks.
-type processors struct{ busy, all float64 }
-
-func machine() (p processors) {
-	b, _ := os.ReadFile("/proc/stat")
-	line, _, _ := strings.Cut(string(b), "\n")
-	for i, f := range strings.Fields(line)[1:] {
-		n, _ := strconv.ParseFloat(f, 64)
-		if p.all += n; i != 3 && i != 4 { // idle, iowait
-			p.busy += n
-		}
-	}
-	return p
-}
-
-// since is the share of the time that they were busy.
-func (p processors) since(before processors) float64 {
-	return (p.busy - before.busy) / max(p.all-before.all, 1)
-}
-
 // measure sends each peer one request, and prints how many round trips they took.
 func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, peers []*lab.Node, every time.Duration) error {
 	args := []string{"first", "--every", every.String()}
@@ -273,11 +253,11 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 		URL, Error string
 		Ms         float64
 	}
-	before, spent := machine(), b.spent()
+	before, spent := cpu.Now(), b.spent()
 	if err := b.pod.Tool(ctx, &got, args...); err != nil {
 		return err
 	}
-	busy, each := machine().since(before), b.spent()
+	busy, each := cpu.Now().Since(before).Share(), b.spent()
 	for who := range each {
 		each[who] = (each[who] - spent[who]) / time.Duration(len(peers))
 	}
@@ -308,23 +288,17 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 
 // spent is the processor time that the agents and the relay have taken, by who: here, peers (all of them) and relay.
 func (b *bench) spent() map[string]time.Duration {
-	out := map[string]time.Duration{"here": processorTime(b.here.Agent.PID()), "relay": processorTime(b.l.Relays[0].Process.PID())}
-	for _, p := range b.peers {
-		if p.Agent != nil && p.Agent.Running() {
-			out["peers"] += processorTime(p.Agent.PID())
+	out := map[string]time.Duration{}
+	add := func(who string, p *lab.Process) {
+		if p != nil && p.Running() {
+			d, _ := cpu.Process(p.PID())
+			out[who] += d
 		}
 	}
-	return out
-}
-
-// processorTime is a process's, to its nanoseconds: proc(5), /proc/PID/task/TID/schedstat.
-func processorTime(pid int) (d time.Duration) {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	for _, t := range threads {
-		b, _ := os.ReadFile(t)
-		first, _, _ := strings.Cut(string(b), " ")
-		ns, _ := strconv.ParseInt(first, 10, 64)
-		d += time.Duration(ns)
+	add("here", b.here.Agent)
+	add("relay", b.l.Relays[0].Process)
+	for _, p := range b.peers {
+		add("peers", p.Agent)
 	}
-	return d
+	return out
 }

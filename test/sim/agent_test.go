@@ -17,6 +17,7 @@ import (
 
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/test/cpu"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -86,23 +87,12 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// processor is the processor time of another process: of all its threads.
+// processor is the processor time of another process.
 func processor(t *testing.T, pid int) time.Duration {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil || len(threads) == 0 {
-		t.Fatalf("no threads of %d (%v)", pid, err)
+	t.Helper()
+	d, err := cpu.Process(pid)
+	if err != nil {
+		t.Fatal(err)
 	}
-	var all int64
-	for _, path := range threads {
-		text, err := os.ReadFile(path)
-		var n int64
-		if err == nil {
-			_, err = fmt.Sscan(string(text), &n)
-		}
-		if err != nil {
-			continue // it has ended
-		}
-		all += n
-	}
-	return time.Duration(all)
+	return d
 }
