@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -21,7 +19,7 @@ func mounts(mountinfo string, dirs ...string) map[string]string {
 	for _, dir := range dirs {
 		by[escapes.Replace(dir)] = dir
 	}
-	for line := range strings.Lines(mountinfo) {
+	for _, line := range strings.Split(mountinfo, "\n") {
 		f := strings.Fields(line)
 		if len(f) < 5 {
 			continue
@@ -50,7 +48,11 @@ func (i *Installer) Replaced() error {
 	if len(i.mounted) == 0 {
 		return nil
 	}
-	now, err := readMounts(slices.Collect(maps.Keys(i.mounted))...)
+	var dirs []string
+	for dir := range i.mounted {
+		dirs = append(dirs, dir)
+	}
+	now, err := readMounts(dirs...)
 	if err != nil {
 		return nil // looked at again in the next pass
 	}
