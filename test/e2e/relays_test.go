@@ -112,6 +112,40 @@ func TestRelayFailover(t *testing.T) {
 	}
 }
 
+// TestForwardingRelaysRestart restarts two relays one after the other, as an upgrade does, each while it forwards flows beside a circuit.
+func TestForwardingRelaysRestart(t *testing.T) {
+	beside(t)
+	p := newRelayedPair(t, 2)
+	curlPods(t, p.pod1, p.pod2, 3*time.Second)
+	var gaps []float64
+	for remeasure(gaps, worstCut) {
+		tcp := flow(t, p.pod1, "tcp", 12*time.Second, p.pod2.IP4())
+		end := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4())
+		time.Sleep(2 * time.Second)
+		p.forwarded(t)
+		for range p.lab.Relays {
+			r := p.relayInUse(t, p.n1, p.n2)
+			ok(t, r.Process.Stop())
+			ok(t, r.Start())
+			ok(t, r.WaitUp(within(t, 5*time.Second)))
+			ok(t, r.WaitReservations(within(t, 20*time.Second), 2))
+			p.forwarded(t)
+			if p.relayInUse(t, p.n1, p.n2) == r {
+				t.Logf("%s is in use again", r.Name)
+			}
+		}
+		g, err := end()
+		if err != nil {
+			t.Error(err)
+		}
+		gaps = append(gaps, g.FairMs)
+		if g, err := tcp(); err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
+			t.Errorf("TCP flow: %+v: %v", g, err)
+		}
+	}
+	held(t, gaps, worstCut)
+}
+
 // TestRelaysComeAndGo changes the membership's relays under a relayed flow.
 func TestRelaysComeAndGo(t *testing.T) {
 	beside(t)

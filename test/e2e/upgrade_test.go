@@ -124,50 +124,64 @@ func TestUpgradeKeepsPaths(t *testing.T) {
 	paths("with the line that the note names", "vxlan")
 }
 
-// TestForwardingMeetsOlder has a relay, or a peer, of version 0.2.0, which know no forwarding: circuits carry all, and what can be
-// forwarded is once that program is exchanged again.
+// TestForwardingMeetsOlder has a relay, or a peer, of an older version, which know no forwarding: circuits carry all, in both
+// directions, and what can be forwarded is once that program is exchanged again.
 func TestForwardingMeetsOlder(t *testing.T) {
 	slow(t)
-	old := programsOf(t, release020)
-	for _, x := range []struct {
-		who, want string
-	}{{"relay", "in the circuit: the relay's version forwards no packets"}, {"peer", "in the circuit: the peer's version knows no forwarded packets"}} {
-		t.Run(x.who, func(t *testing.T) {
-			p := newRelayedPair(t, 1)
-			exchange := func(dir string) {
-				t.Helper()
-				if r := p.lab.Relays[0]; x.who == "relay" {
-					ok(t, r.Process.Stop())
-					r.Programs = dir
-					ok(t, r.Start())
-					ok(t, r.WaitUp(within(t, 5*time.Second)))
-					ok(t, r.WaitReservations(within(t, 20*time.Second), 2))
-				} else {
-					ok(t, p.n2.Agent.Stop())
-					p.n2.Programs = dir
-					ok(t, p.n2.Start())
-					ready(t, p.n2)
-				}
-				curlPods(t, p.pod1, p.pod2, 10*time.Second)
-				curlPods(t, p.pod2, p.pod1, 10*time.Second)
-			}
-			for _, to := range [][2]*lab.Pod{{p.pod1, p.pod2}, {p.pod2, p.pod1}} {
-				end := lasting(t, to[0].NS, "icmp", to[1].IP4(), "--interval", "50ms")
-				defer func() { _, _ = end() }()
-			}
-			p.forwarded(t)
-			exchange(old)
-			ok(t, lab.Until(within(t, 10*time.Second), 100*time.Millisecond, func() error {
-				st, err := p.n1.Status(t.Context())
-				if peer := st.Peer(p.n2.Name); err == nil && (peer.Path != "relayed" || peer.Datagrams != x.want) {
-					err = fmt.Errorf("%+v", peer)
-				}
-				return err
-			}))
-			exchange("")
-			p.forwarded(t)
-		})
+	for version, commit := range map[string]string{"0.1.0": release010, "0.2.0": release020} {
+		old := programsOf(t, commit)
+		for who, want := range map[string]string{
+			"relay": "in the circuit: the relay's version forwards no packets",
+			"peer":  "in the circuit: the peer's version knows no forwarded packets",
+		} {
+			t.Run(version+"/"+who, func(t *testing.T) { meetOlder(t, old, who, want) })
+		}
 	}
+}
+
+// meetOlder exchanges the relay, or the peer, for programs in old under flows in both directions, and back. want is what status says
+// of datagrams meanwhile.
+func meetOlder(t *testing.T, old, who, want string) {
+	p := newRelayedPair(t, 1)
+	exchange := func(dir string) {
+		t.Helper()
+		if r := p.lab.Relays[0]; who == "relay" {
+			ok(t, r.Process.Stop())
+			r.Programs = dir
+			ok(t, r.Start())
+			ok(t, r.WaitUp(within(t, 5*time.Second)))
+			ok(t, r.WaitReservations(within(t, 20*time.Second), 2))
+		} else {
+			ok(t, p.n2.Agent.Stop())
+			p.n2.Programs = dir
+			ok(t, p.n2.Start())
+			ready(t, p.n2)
+		}
+		curlPods(t, p.pod1, p.pod2, 10*time.Second)
+		curlPods(t, p.pod2, p.pod1, 10*time.Second)
+	}
+	for _, to := range [][2]*lab.Pod{{p.pod1, p.pod2}, {p.pod2, p.pod1}} {
+		end := lasting(t, to[0].NS, "icmp", to[1].IP4(), "--interval", "50ms")
+		defer func() { _, _ = end() }()
+	}
+	p.forwarded(t)
+	exchange(old)
+	new := map[string][]*lab.Node{"relay": {p.n1, p.n2}, "peer": {p.n1}}[who]
+	for _, n := range new {
+		ok(t, lab.Until(within(t, 10*time.Second), 100*time.Millisecond, func() error {
+			other := p.n2
+			if n == p.n2 {
+				other = p.n1
+			}
+			st, err := n.Status(t.Context())
+			if peer := st.Peer(other.Name); err == nil && (peer.Path != "relayed" || peer.Datagrams != want) {
+				err = fmt.Errorf("%s: %+v", n.Name, peer)
+			}
+			return err
+		}))
+	}
+	exchange("")
+	p.forwarded(t)
 }
 
 // newRolling starts two sites, a node in the cloud and two relays, all of them with the programs in dir.

@@ -113,8 +113,16 @@ func start(key crypto.PrivKey, limits relayservice.Limits, listen ...string) (*R
 // Loopback starts a relay on loopback, over TCP and QUIC, that ends with the test.
 func Loopback(t testing.TB) (*Relay, peer.AddrInfo) {
 	t.Helper()
+	return LoopbackFor(t, limits.MaxReservations)
+}
+
+// LoopbackFor is Loopback of a relay that so many members can have reservations at.
+func LoopbackFor(t testing.TB, reservations int) (*Relay, peer.AddrInfo) {
+	t.Helper()
 	key, _ := keytest.New(t)
-	r, err := start(key, limits, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
+	few := limits
+	few.MaxReservations = reservations
+	r, err := start(key, few, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")
 	if err != nil {
 		t.Fatal(err)
 	}
