@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,8 +26,19 @@ import (
 // tap is a node's UDP socket, which QUIC shares with the test.
 type tap struct {
 	net.PacketConn
-	mu  sync.Mutex
-	got [][]byte // what begins as sealed packets do
+	late atomic.Int64 // how much later what is sent leaves, ns
+	mu   sync.Mutex
+	got  [][]byte // what begins as sealed packets do
+}
+
+func (p *tap) WriteTo(b []byte, to net.Addr) (int, error) {
+	late := time.Duration(p.late.Load())
+	if late == 0 {
+		return p.PacketConn.WriteTo(b, to)
+	}
+	b = bytes.Clone(b)
+	time.AfterFunc(late, func() { _, _ = p.PacketConn.WriteTo(b, to) })
+	return len(b), nil
 }
 
 func (p *tap) ReadFrom(b []byte) (int, net.Addr, error) {
@@ -225,6 +237,62 @@ func TestForwardMembersOnly(t *testing.T) {
 	if n, err := stranger.Read(make([]byte, 2000)); err == nil {
 		t.Errorf("the stranger got %d bytes", n)
 	}
+}
+
+// A member that is banned meanwhile, though still listed, has nothing forwarded, in neither direction, and both are counted by reason.
+func TestForwardUntilBanned(t *testing.T) {
+	a, b := newForwarding(t), newForwarding(t)
+	m := state(a.node, b.node)
+	v := newTestServer(t, testConfig(), m)
+	a.connect(v)
+	b.connect(v)
+	ab, ba := a.channel(v, b), b.channel(v, a)
+	b.send(ba.Number, "hello")
+	fair.Eventually(t, 5*time.Second, "it arrives", func() error { return atLeast(float64(len(a.packets())), 1) })
+	m.Banned = []string{b.ID().String()}
+	if err := v.setMembership(m); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		from   *forwarding
+		number uint32
+		why    forward.Reason
+	}{{b, ba.Number, forward.UnknownNumber}, {a, ab.Number, forward.NoLeave}} {
+		fair.Eventually(t, cutOff, x.why.String(), func() error {
+			before := dropped(t, v, x.why)
+			x.from.send(x.number, "late")
+			time.Sleep(20 * time.Millisecond)
+			return atLeast(dropped(t, v, x.why), before+1)
+		})
+	}
+	got := [2]int{len(a.packets()), len(b.packets())}
+	for range 5 {
+		a.send(ab.Number, "later")
+		b.send(ba.Number, "later")
+	}
+	time.Sleep(50 * time.Millisecond)
+	if now := [2]int{len(a.packets()), len(b.packets())}; now != got {
+		t.Errorf("packets that both have got: %v, then %v", got, now)
+	}
+}
+
+// A number takes one round trip, so that after the relay's restart they are made anew in one.
+func TestNumberInOneRoundTrip(t *testing.T) {
+	a, b := newForwarding(t), newForwarding(t)
+	v := newTestServer(t, testConfig(), state(a.node, b.node))
+	a.connect(v)
+	const trip = 200 * time.Millisecond
+	a.late.Store(int64(trip))
+	least := time.Hour
+	for range 3 { // a busy machine may take its time once
+		begun := time.Now()
+		a.channel(v, b)
+		least = min(least, time.Since(begun))
+	}
+	if least < trip || least >= 2*trip {
+		t.Errorf("a number takes %v, with a round trip of %v", least, trip)
+	}
+	a.late.Store(0)
 }
 
 func atLeast(got, want float64) error {

@@ -113,6 +113,7 @@ func TestRelayFailover(t *testing.T) {
 }
 
 // TestForwardingRelaysRestart restarts two relays one after the other, as an upgrade does, each while it forwards flows beside a circuit.
+// Ping shows the relay that is left.
 func TestForwardingRelaysRestart(t *testing.T) {
 	beside(t)
 	p := newRelayedPair(t, 2)
@@ -130,8 +131,9 @@ func TestForwardingRelaysRestart(t *testing.T) {
 			ok(t, r.WaitUp(within(t, 5*time.Second)))
 			ok(t, r.WaitReservations(within(t, 20*time.Second), 2))
 			p.forwarded(t)
-			if p.relayInUse(t, p.n1, p.n2) == r {
-				t.Logf("%s is in use again", r.Name)
+			left := p.relayInUse(t, p.n1, p.n2)
+			if ping, err := p.n1.AgentPing(t.Context(), p.n2.Name, 1); err != nil || left == r || ping.Path != "relayed" || ping.Relay != left.PeerID {
+				t.Errorf("%s was restarted, %s is in use: ping %+v, %v", r.Name, left.Name, ping, err)
 			}
 		}
 		g, err := end()

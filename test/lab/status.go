@@ -151,6 +151,7 @@ type AgentPing struct {
 	Node      string   `json:"node"`
 	Path      string   `json:"path"`
 	Transport string   `json:"transport"`
+	Relay     string   `json:"relay"`
 	Sent      int      `json:"sent"`
 	Received  int      `json:"received"`
 	MinMs     *float64 `json:"minMs"`
