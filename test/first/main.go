@@ -33,6 +33,7 @@ func main() {
 	relays := flag.String("relays", "", "directory of other relays")
 	keep := flag.String("keep", "", "directory for logs")
 	far := flag.Bool("far", false, "put the round trip on the uplink of those who are called")
+	both := flag.Bool("both", false, "measure peers never met alone, with both ends calling at the same time, too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -47,7 +48,7 @@ func main() {
 	}
 	fmt.Printf("%-34s %6s %8s %8s %8s %8s %8s %7s %6s\n", "", "rtt", "median", "least", "p90", "p99", "most", "failed", "CPUs")
 	for _, kind := range strings.Split(*kinds, ",") {
-		b := bench{kind: kind, rtts: rtts, n: *n, hub: *hub, rest: *rest, relays: *relays, keep: *keep, far: *far}
+		b := bench{kind: kind, rtts: rtts, n: *n, hub: *hub, rest: *rest, relays: *relays, keep: *keep, far: *far, both: *both}
 		if err := b.run(ctx, *bin); err != nil {
 			fmt.Fprintln(os.Stderr, "first:", err)
 			os.Exit(1)
@@ -64,6 +65,7 @@ type bench struct {
 	relays string
 	keep   string
 	far    bool
+	both   bool
 
 	l     *lab.Lab
 	here  *lab.Node
@@ -100,18 +102,21 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 			n     int
 			every time.Duration
 			known bool // the state of the time before is kept
+			call  bool // peers call at the same time
+			runs  bool
 		}{
-			{"a peer never met", b.n, time.Second, false},
-			{"after both agents restarted", b.n, time.Second, true},
-			{fmt.Sprintf("a hub, %d in a second", b.hub), b.hub, time.Second / time.Duration(max(b.hub, 1)), false},
+			{"a peer never met", b.n, time.Second, false, false, true},
+			{"both call at the same time", b.n, time.Second, false, true, b.both},
+			{"after both agents restarted", b.n, time.Second, true, false, !b.both},
+			{fmt.Sprintf("a hub, %d in a second", b.hub), b.hub, time.Second / time.Duration(max(b.hub, 1)), false, false, b.hub > 0 && !b.both && rtt == 80*time.Millisecond},
 		} {
-			if s.n == 0 || s.n == b.hub && s.n != b.n && rtt != 80*time.Millisecond {
+			if !s.runs {
 				continue
 			}
 			if err := b.restart(ctx, s.n, s.known); err != nil {
 				return fmt.Errorf("%w\n%s", err, b.l.Logs(20))
 			}
-			if err := b.measure(ctx, b.kind+": "+s.what, rtt, b.peers[:s.n], s.every); err != nil {
+			if err := b.measure(ctx, b.kind+": "+s.what, rtt, b.peers[:s.n], s.every, s.call); err != nil {
 				return err
 			}
 		}
@@ -243,8 +248,8 @@ func forget(dir string) error {
 	return nil
 }
 
-// measure sends each peer one request, and prints how many round trips they took.
-func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, peers []*lab.Node, every time.Duration) error {
+// measure sends each peer one request, which call at the same time if they are to, and prints how many round trips they took.
+func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, peers []*lab.Node, every time.Duration, call bool) error {
 	args := []string{"first", "--every", every.String()}
 	for _, p := range peers {
 		args = append(args, fmt.Sprintf("http://%s:%d/", b.pods[p.Name].IP4(), lab.ServePort))
@@ -253,8 +258,20 @@ func (b *bench) measure(ctx context.Context, what string, rtt time.Duration, pee
 		URL, Error string
 		Ms         float64
 	}
+	var calls sync.WaitGroup
+	errs := make([]error, len(peers)+1)
+	if call {
+		for i, p := range peers {
+			calls.Go(func() {
+				time.Sleep(time.Duration(i) * every)
+				errs[i] = b.pods[p.Name].Tool(ctx, nil, "first", fmt.Sprintf("http://%s:%d/", b.pod.IP4(), lab.ServePort))
+			})
+		}
+	}
 	before, spent := cpu.Now(), b.spent()
-	if err := b.pod.Tool(ctx, &got, args...); err != nil {
+	errs[len(peers)] = b.pod.Tool(ctx, &got, args...)
+	calls.Wait()
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	busy, each := cpu.Now().Since(before).Share(), b.spent()
