@@ -196,6 +196,38 @@ func TestForwardedThroughNATs(t *testing.T) {
 	b.carries(a)
 }
 
+// A router begins to drop UDP while the relay forwards: the circuit carries datagrams until it passes again.
+func TestForwardedUntilUDPIsBlocked(t *testing.T) {
+	w, _, _, a, b := takers(t)
+	a.call(b)
+	a.carries(b)
+	send := func(d time.Duration) reply {
+		return a.ask(request{Cmd: "datagrams", Peer: b.id.String(), Count: 100 << 10, Time: d})
+	}
+	w.in("n1", "iptables -I FORWARD -p udp -j DROP")
+	clock := fair.Start()
+	defer clock.Stop()
+	if r := send(15 * time.Second); r.Err == "" || !strings.HasPrefix(r.Path.Datagrams, "in the circuit: ") {
+		t.Fatalf("%s: %+v", r.Err, r.Path)
+	} else if took := clock.Elapsed(); took > 5*time.Second {
+		t.Errorf("the circuit has them after %v", took)
+	} else {
+		t.Logf("after %v %s", took, r.Path.Datagrams)
+	}
+	if r := a.call(b); r.Path.Kind != paths.KindRelayed {
+		t.Errorf("%+v", r.Path)
+	}
+	w.in("n1", "iptables -D FORWARD -p udp -j DROP")
+	fair.Eventually(t, 90*time.Second, "forwarded again", func() error {
+		if r := send(100 * time.Millisecond); r.Err != "" || r.Path.Datagrams != paths.Forwarded {
+			return fmt.Errorf("%s: %+v", r.Err, r.Path)
+		}
+		return nil
+	})
+	t.Logf("forwarded again %v later", clock.Elapsed())
+	b.carries(a)
+}
+
 // cpu is the time that a process has used.
 func (p *process) cpu() time.Duration {
 	p.t.Helper()
