@@ -85,8 +85,9 @@ func (b *bench) run(ctx context.Context, bin string) (err error) {
 	if err := b.build(ctx); err != nil {
 		return fmt.Errorf("%w\n%s", err, b.l.Logs(20))
 	}
-	fmt.Println("Mbit/s, mean ± standard error; a ping's round trip beside no flow, what the 99th of 100 adds beside one, and the flow's own round trip")
-	fmt.Printf("%-14s %-14s %14s %14s %7s %10s %12s %10s %s\n", "sender", "receiver", "bare BBR", "relayed", "share", "ping", "p99 added", "flow's", "datagrams")
+	fmt.Println("Mbit/s, mean ± standard error; beside no flow a ping's median round trip, what the 99th of 100 adds, and the lost ones; what the\n" +
+		"99th adds beside a flow, and the flow's own round trip")
+	fmt.Printf("%-14s %-14s %14s %14s %7s %9s %8s %8s %12s %9s %s\n", "sender", "receiver", "bare BBR", "relayed", "share", "ping", "p99", "lost", "p99 of busy", "flow's", "datagrams")
 	for _, c := range cells {
 		if err := b.cell(ctx, c); err != nil {
 			return fmt.Errorf("%w\n%s", err, b.l.Logs(20))
@@ -165,15 +166,16 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 		return err
 	}
 	var bare, relayed, idle, busy, own []float64
+	sent := 0
 	quiet := func() error {
-		all, err := b.pings(ctx, 2*time.Second)
-		idle = append(idle, all...)
+		all, n, err := b.pings(ctx, 4*time.Second)
+		idle, sent = append(idle, all...), sent+n
 		return err
 	}
 	if err := quiet(); err != nil { // has the path found, too
 		return err
 	}
-	idle = nil
+	idle, sent = nil, 0
 	for range b.n {
 		if err := quiet(); err != nil {
 			return err
@@ -190,7 +192,7 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 		beside := make(chan pinged, 1)
 		go func() {
 			time.Sleep(2 * time.Second) // as iperf3's -O
-			all, err := b.pings(ctx, b.length-time.Second)
+			all, _, err := b.pings(ctx, b.length-time.Second)
 			beside <- pinged{all, err}
 		}()
 		x, rtt, err := b.iperf(ctx, b.pods[0].NS, b.pods[1].IP4().String())
@@ -214,8 +216,8 @@ func (b *bench) cell(ctx context.Context, legs [2]leg) error {
 	m, e := mean(bare)
 	rm, re := mean(relayed)
 	trip, _ := mean(own)
-	fmt.Printf("%-14s %-14s %7.1f ± %-4.1f %7.1f ± %-4.1f %7.2f %7.0f ms %9.0f ms %7.0f ms %s\n", legs[0], legs[1], m, e, rm, re, rm/m, before,
-		busy[min(len(busy)*99/100, len(busy)-1)]-before, trip, peer.Datagrams)
+	fmt.Printf("%-14s %-14s %7.1f ± %-4.1f %7.1f ± %-4.1f %7.2f %6.0f ms %5.0f ms %6.1f %% %9.0f ms %6.0f ms %s\n", legs[0], legs[1], m, e, rm, re, rm/m,
+		before, p99(idle)-before, 100*(1-float64(len(idle))/float64(sent)), p99(busy)-before, trip, peer.Datagrams)
 	return nil
 }
 
@@ -242,17 +244,21 @@ func (b *bench) iperf(ctx context.Context, from *lab.NS, to string, more ...stri
 	return r.End.Received.BPS / 1e6, r.End.Streams[0].Sender.RTT / 1000, nil
 }
 
-// pings are round trips in ms. Lost ones are none.
-func (b *bench) pings(ctx context.Context, length time.Duration) (all []float64, err error) {
+// p99 is the 99th of 100 values, which are sorted.
+func p99(all []float64) float64 { return all[min(len(all)*99/100, len(all)-1)] }
+
+// pings are round trips in ms, of so many that were sent. Lost ones are none.
+func (b *bench) pings(ctx context.Context, length time.Duration) (all []float64, sent int, err error) {
 	const every = 20 * ms
-	out, err := b.pods[0].NS.Run(ctx, "ping", "-n", "-i", fmt.Sprint(every.Seconds()), "-c", fmt.Sprint(int(length/every)), "-W", "2", b.pods[1].IP4().String())
+	sent = int(length / every)
+	out, err := b.pods[0].NS.Run(ctx, "ping", "-n", "-i", fmt.Sprint(every.Seconds()), "-c", fmt.Sprint(sent), "-W", "2", b.pods[1].IP4().String())
 	for line := range strings.Lines(out) {
 		if _, after, found := strings.Cut(line, "time="); found {
 			x, perr := strconv.ParseFloat(strings.Fields(after)[0], 64)
 			all, err = append(all, x), errors.Join(err, perr)
 		}
 	}
-	return all, err
+	return all, sent, err
 }
 
 // mean of values, and its standard error.
