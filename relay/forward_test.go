@@ -276,7 +276,7 @@ func TestForwardUntilBanned(t *testing.T) {
 	}
 }
 
-// A number takes one round trip, so that after the relay's restart they are made anew in one.
+// A number takes one round trip, also after the relay was restarted: it keeps none.
 func TestNumberInOneRoundTrip(t *testing.T) {
 	a, b := newForwarding(t), newForwarding(t)
 	v := newTestServer(t, testConfig(), state(a.node, b.node))
