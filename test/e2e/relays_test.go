@@ -100,6 +100,7 @@ func TestRelayFailover(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
+				t.Logf("longest gap %.0f ms, of which %.0f count", g.GapMs, g.FairMs)
 				gaps = append(gaps, g.FairMs)
 				if g, err := tcp(); err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
 					t.Errorf("TCP flow: %+v: %v", g, err)
@@ -140,6 +141,7 @@ func TestForwardingRelaysRestart(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+		t.Logf("longest gap %.0f ms, of which %.0f count", g.GapMs, g.FairMs)
 		gaps = append(gaps, g.FairMs)
 		if g, err := tcp(); err != nil || g.Lost > 0 || g.Reordered > 0 || g.Doubled > 0 {
 			t.Errorf("TCP flow: %+v: %v", g, err)
