@@ -82,7 +82,7 @@ func (s *sites) secondAgent(t *testing.T) {
 }
 
 // TestRelayRestarts kills the relay for different times, with and without a
-// circuit in use: reservations must always be back in time.
+// circuit in use: reservations must always be back in time, and what was forwarded beside the circuit is again.
 func TestRelayRestarts(t *testing.T) {
 	slow(t)
 	p := newPair(t, lab.Symmetric, lab.Symmetric)
@@ -92,8 +92,10 @@ func TestRelayRestarts(t *testing.T) {
 		0, 500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 6 * time.Second,
 	} {
 		for _, busy := range []bool{false, true} {
-			var wait func() (lab.Gaps, error)
+			var wait, pings func() (lab.Gaps, error)
 			if busy {
+				pings = lasting(t, p.pod1.NS, "icmp", p.pod2.IP4())
+				p.forwarded(t)
 				wait = flow(t, p.pod1, "tcp", down+6*time.Second, p.pod2.IP4())
 				time.Sleep(300 * time.Millisecond)
 			}
@@ -111,7 +113,10 @@ func TestRelayRestarts(t *testing.T) {
 				if err != nil || g.Lost > 0 {
 					t.Errorf("down for %v: flow %+v: %v", down, g, err)
 				}
-				gap = fmt.Sprintf("%.0f ms", g.GapMs)
+				p.forwarded(t)
+				other, err := pings()
+				ok(t, err)
+				gap = fmt.Sprintf("%.0f ms, pings' %.0f ms", g.GapMs, other.GapMs)
 			}
 			t.Logf("down for %v, busy %v: reservations back after %d ms, flow's gap %s", down, busy,
 				took.Milliseconds(), gap)
