@@ -77,7 +77,7 @@ func late(from, to net.Conn, by time.Duration) {
 }
 
 // Two that call each other at the same time, the usual case at a hub, wait no longer than one who calls.
-func TestBothCallAtOnce(t *testing.T) {
+func TestBothCall(t *testing.T) {
 	const pairs, trip = 3, 200 * time.Millisecond // of a leg
 	_, near := relaytest.Loopback(t)
 	relay := far(t, near, trip)
