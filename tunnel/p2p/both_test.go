@@ -97,10 +97,8 @@ func TestBothCall(t *testing.T) {
 		}
 		calls.Wait()
 	}
-	slices.Sort(alone)
-	slices.Sort(both)
 	t.Logf("round trips of a leg: %.2f of one who calls, %.2f of both", alone, both)
-	if both[pairs/2] > alone[pairs/2]+0.5 {
+	if slices.Min(both) > slices.Min(alone)+0.5 { // a busy machine makes others longer
 		t.Error("both wait longer")
 	}
 }
