@@ -54,7 +54,7 @@ func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod,
 	}
 	used := map[string]bool{}
 	for _, c := range out.Chains {
-		for id := range c.Groups() {
+		for _, id := range c.Groups() {
 			used[id] = true
 		}
 	}

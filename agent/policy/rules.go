@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,17 +36,12 @@ func (c Chain) By() []string { return slices.Concat(c.Cluster, c.Policies) }
 // All are all rules of the chain.
 func (c Chain) All() []Accept { return slices.Concat(c.Admin, c.Accepts, c.Baseline) }
 
-// Groups are the IDs of the groups that the chain needs, and what the rule does that needs it.
-func (c Chain) Groups() iter.Seq2[string, Action] {
-	return func(yield func(string, Action) bool) {
-		for _, a := range c.All() {
-			for _, id := range slices.Concat(a.Groups, a.Named) {
-				if !yield(id, a.Action) {
-					return
-				}
-			}
-		}
+// Groups are the IDs of the groups that the chain needs.
+func (c Chain) Groups() (out []string) {
+	for _, a := range c.All() {
+		out = append(append(out, a.Groups...), a.Named...)
 	}
+	return out
 }
 
 // Closed is the chain of a pod that was not judged yet. It accepts nothing, and no policy is named.

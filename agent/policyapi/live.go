@@ -39,7 +39,7 @@ const (
 	// groupPatience is how long a pod keeps its former rules where new ones need a PolicyGroup that was not read yet: its members are
 	// closed then.
 	groupPatience = 1500 * time.Millisecond
-	// denyPatience is the same where the group decides what a ClusterNetworkPolicy denies: it denies all then.
+	// denyPatience is the same for groups of ClusterNetworkPolicies: what may be denied is denied then.
 	denyPatience = 15 * time.Second
 	// unprovedPatience is after how long lists count that nothing proves, where no rule is in force.
 	unprovedPatience = 15 * time.Second
@@ -75,9 +75,9 @@ type Live struct {
 	groups   groups
 	peers    *podgroups.Peers // without a controller
 	needs    map[string]bool
-	held     map[string][2]bool // namespaces that have policies until that is disproved, and how these isolate; with a controller
-	waits    time.Time          // since when rules wait for a PolicyGroup
-	unread   time.Time          // since when what is in force stays because something cannot be read
+	held     map[string][2]bool   // namespaces that have policies until that is disproved, and how these isolate; with a controller
+	waits    map[string]time.Time // since when rules wait for PolicyGroups, by group
+	unread   time.Time            // since when what is in force stays because something cannot be read
 	last     policy.Rules
 	lastFrom string
 }
@@ -98,7 +98,7 @@ type message struct {
 
 // New returns a Live that does nothing yet.
 func New(c Config) *Live {
-	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{}}
+	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{}, waits: map[string]time.Time{}}
 }
 
 // SetState takes the membership as it is now.
@@ -359,8 +359,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		}
 	}
 	needs := map[string]bool{}
-	late := !l.waits.IsZero() && time.Since(l.waits) >= groupPatience
-	missing, readable := map[string]bool{}, l.readable()
+	missing, unknown, readable, patience := map[string]bool{}, map[string]bool{}, l.readable(), patienceOf(all)
 	rules := policy.Compile(all, namespaces, pods(own, l.c.Node), func(g policy.Group) []policy.Member {
 		id := g.ID()
 		needs[id] = true
@@ -372,9 +371,10 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			return members
 		}
 		missing[id] = true
-		if was, known := l.last.Sets[id]; known && !late {
+		if was, known := l.last.Sets[id]; known && !l.late(id, patience(id)) {
 			return was
 		}
+		unknown[id] = true
 		return members
 	})
 	for name, d := range l.held {
@@ -389,26 +389,25 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			return l.unready(err)
 		}
 	}
-	if len(missing) == 0 {
-		l.waits = time.Time{}
-	} else if l.waits.IsZero() {
-		l.waits = time.Now()
-	}
+	maps.DeleteFunc(l.waits, func(id string, _ time.Time) bool { return !missing[id] })
 	status := Status{Invalid: invalid, Engine: engine(own)}
 	again := time.Duration(0)
-	if left := time.Until(l.waits.Add(denyPatience)); len(missing) > 0 && left > 0 {
-		again = left
-		former(rules, l.last, missing, late)
+	for id := range missing {
+		if l.waits[id].IsZero() {
+			l.waits[id] = time.Now()
+		}
+		for _, d := range []time.Duration{groupPatience, patience(id)} {
+			if left := time.Until(l.waits[id].Add(d)); left > 0 && (again == 0 || left < again) {
+				again = left
+			}
+		}
+		if l.late(id, groupPatience) {
+			status.Trouble = errors.New("a PolicyGroup that a NetworkPolicy needs is not there: its peers are closed until it is; check that a controller runs, and whether its log " +
+				"names policies that are over its bounds")
+		}
 	}
-	switch {
-	case len(missing) == 0:
-	case late:
-		status.Trouble = errors.New("a PolicyGroup that a NetworkPolicy needs is not there: its peers are closed until it is; check that a controller runs, and whether its log " +
-			"names policies that are over its bounds")
-	default:
-		again = time.Until(l.waits.Add(groupPatience))
-	}
-	rules.Without(missing)
+	l.former(rules, func(id string) bool { return missing[id] && !l.late(id, patience(id)) })
+	rules.Without(unknown)
 	l.bring(rules, "the controller", status)
 	return again
 }
@@ -426,11 +425,32 @@ func (l *Live) readable() func(id string) bool {
 	}
 }
 
-// former leaves pods the chains that they have, where their new ones need groups that are missing; late: to know what is denied.
-func former(rules, last policy.Rules, missing map[string]bool, late bool) {
+// late reports whether rules have waited that long for a group.
+func (l *Live) late(id string, patience time.Duration) bool {
+	since, waits := l.waits[id]
+	return waits && time.Since(since) >= patience
+}
+
+// patienceOf returns how long rules wait for a group.
+func patienceOf(all []policy.Policy) func(id string) time.Duration {
+	decides := map[string]bool{}
+	for _, g := range policy.Groups(slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool { return !p.Cluster() })) {
+		decides[g.ID()] = true
+	}
+	return func(id string) time.Duration {
+		if decides[id] {
+			return denyPatience
+		}
+		return groupPatience
+	}
+}
+
+// former leaves pods the chains that they have, where their new ones need groups that are waited for.
+func (l *Live) former(rules policy.Rules, waits func(id string) bool) {
+	last := l.last
 	lacks := func(c policy.Chain) bool {
-		for id, action := range c.Groups() {
-			if missing[id] && (!late || action != policy.ActionAccept) {
+		for _, id := range c.Groups() {
+			if waits(id) {
 				return true
 			}
 		}
@@ -447,7 +467,7 @@ func former(rules, last policy.Rules, missing map[string]bool, late bool) {
 			}
 			c := last.Chains[was[d]]
 			rules.Chains[was[d]] = c
-			for id := range c.Groups() {
+			for _, id := range c.Groups() {
 				if _, has := rules.Sets[id]; !has {
 					rules.Sets[id] = last.Sets[id]
 				}

@@ -516,6 +516,14 @@ func TestClusterWithController(t *testing.T) {
 		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
 		}
+		split := *group // another chunk is on its way
+		split.Spec.Chunks, split.Meta.ResourceVersion = 2, "2"
+		w.put(&split, false)
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("while a group is read: %+v", w.last())
+		}
+		split.Spec.Chunks, split.Meta.ResourceVersion = 1, "3"
+		w.put(&split, false)
 		more := denyOps(t)
 		more.Cluster.Spec.Ingress[0].From[0].Namespaces.MatchLabels["team"] = "other"
 		w.put(more, false) // its group is not there
