@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/policy"
+	"edgemesh/cni/closing"
+	"edgemesh/cni/conf"
 	"edgemesh/internal/nstest"
 )
 
@@ -89,6 +93,17 @@ func TestTiersInTheKernel(t *testing.T) {
 				passing(t, name, rules.Place(at), addrs, in, back)
 			}
 		}
+	}
+	dir, a := t.TempDir(), netip.MustParseAddr("10.1.9.9")
+	if err := os.WriteFile(filepath.Join(dir, conf.PoliciesFile), []byte(`{"namespaces": {"*": ["Ingress"], "shop": ["Ingress", "Egress"]}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for namespace, want := range map[string]bool{"new": false, "shop": true} {
+		err := closing.Close(dir, namespace, []netip.Addr{a})
+		if list := listed(t); err != nil || !strings.Contains(list, "10.1.9.9 : jump dropped-in") || strings.Contains(list, "10.1.9.9 : jump dropped-out") != want {
+			t.Errorf("a new pod of namespace %s: %v\n%s", namespace, err, list)
+		}
+		closing.Forget(dir, []netip.Addr{a})
 	}
 	if err := p.Enforce(enforcing(policy.Rules{}, nil)); err != nil || p.Standing() {
 		t.Errorf("without policies: %v", err)
