@@ -418,7 +418,7 @@ func TestClusterPolicies(t *testing.T) {
 	}
 }
 
-// NetworkPolicies are compiled as ever where the cluster has no ClusterNetworkPolicies, or the chart is of a release that did not read them.
+// NetworkPolicies are compiled where the cluster has no ClusterNetworkPolicies, or the chart is of a release that did not read them.
 func TestNoClusterPolicies(t *testing.T) {
 	for _, why := range []error{apierrors.NewNotFound(schema.GroupResource{}, ""), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
 		f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})

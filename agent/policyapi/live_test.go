@@ -440,7 +440,7 @@ func denyOps(t *testing.T) *podgroups.Policy {
 
 func notFound() error { return apierrors.NewNotFound(schema.GroupResource{}, "clusternetworkpolicies") }
 
-// TestClusterAlone: without the kind, or the right to read it, NetworkPolicies hold as ever; when the kind comes its policies do, and a
+// TestClusterAlone: without the kind, or the right to read it, NetworkPolicies hold; when the kind comes its policies do, and a
 // namespace's new label counts.
 func TestClusterAlone(t *testing.T) {
 	for _, why := range []error{notFound(), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {

@@ -169,7 +169,7 @@ func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr
 }
 
 // clusterPolicies runs the suite of ClusterNetworkPolicies, but its tests of nodes as peers, which are of the experimental channel, and of SCTP
-// alone: each poke of it waits for 10 s where the kernel has none. The kind comes when the network is in force already.
+// alone: each attempt waits for 10 s where the kernel has none. The kind comes when the network is in force already.
 func clusterPolicies(t *testing.T, c *cluster.Cluster, cache string) {
 	t.Helper()
 	later := filepath.Join(c.Dir, "later")

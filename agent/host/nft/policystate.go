@@ -154,7 +154,7 @@ func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want polic
 			}
 		}
 	}
-	for name := range want.chains { // some go on in another one
+	for name := range want.chains { // some continue in another one
 		if _, exists := have.chains[name]; !exists {
 			c.AddChain(&nftables.Chain{Name: name, Table: table})
 		}
@@ -184,7 +184,7 @@ func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want polic
 		if _, wanted := want.chains[name]; !wanted {
 			n++
 			gone = append(gone, &nftables.Chain{Name: name, Table: table})
-			c.FlushChain(gone[len(gone)-1]) // Linux before 4.15 deletes empty ones only, and none that another one goes on in
+			c.FlushChain(gone[len(gone)-1]) // Linux before 4.15 deletes empty ones only, and none that another one continues in
 		}
 	}
 	for _, x := range gone {
