@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -93,7 +94,12 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 	seen[head.Kind+" "+name] = number
 	switch head.Kind {
 	case "Namespace":
-		w.namespaces[m.Name] = m.Labels
+		l := maps.Clone(m.Labels)
+		if l == nil {
+			l = map[string]string{}
+		}
+		l["kubernetes.io/metadata.name"] = m.Name // as API servers do
+		w.namespaces[m.Name] = l
 	case "Pod":
 		var o object
 		if err := yaml.Unmarshal(text, &o); err != nil {

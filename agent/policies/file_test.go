@@ -27,7 +27,7 @@ metadata: {name: no-metadata-service}
 spec:
   tier: Admin
   priority: 10
-  subject: {namespaces: {matchExpressions: [{key: trusted, operator: DoesNotExist}]}}
+  subject: {namespaces: {matchLabels: {kubernetes.io/metadata.name: shop}, matchExpressions: [{key: trusted, operator: DoesNotExist}]}}
   egress: [{action: Deny, to: [{networks: [169.254.169.254/32]}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]
 `
 	f := &fake{}
