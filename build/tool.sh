@@ -23,13 +23,15 @@ case ${1:-} in
   flannel)     package=github.com/flannel-io/flannel version=v0.26.7 cgo=1 ;;
   # Flannel's CNI plugin, from the repository it was in before it got its own.
   flannel-cni) package=github.com/containernetworking/plugins/plugins/meta/flannel version=v0.9.1 ;;
+  # What k3s has in place of etcd; built without cgo it has SQLite in Go.
+  kine)        package=github.com/k3s-io/kine version=v0.17.5 ;;
   metrics-server) package=sigs.k8s.io/metrics-server/cmd/metrics-server version=v0.7.2 ;;
   # Konnectivity, of the version whose client Kubernetes 1.35 has. Its module replaces that client by a directory of it.
   proxy-server) package=sigs.k8s.io/apiserver-network-proxy/cmd/server version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   # Debian's: their module takes ten minutes to build, and installing the package would start a server.
   prometheus|promtool) package=prometheus version=debian ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|metrics-server|proxy-server|proxy-agent|prometheus|promtool" >&2; exit 2 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|kine|metrics-server|proxy-server|proxy-agent|prometheus|promtool" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version

@@ -57,11 +57,9 @@ func New(dir string) (*Cluster, error) {
 		return &Cluster{}, err
 	}
 	c := &Cluster{Dir: dir, Root: root}
-	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh")))
-	if err != nil {
-		return c, fmt.Errorf("build Kubernetes: %w", err)
+	if err := c.build(); err != nil {
+		return c, err
 	}
-	c.Bin = strings.TrimSpace(out)
 	if c.pki, err = newPKI(dir); err != nil {
 		return c, err
 	}
@@ -85,11 +83,41 @@ func New(dir string) (*Cluster, error) {
 	if err := c.StartAPI(); err != nil {
 		return c, err
 	}
-	var v struct{ GitVersion string }
-	err = c.Do(http.MethodGet, "/version", nil, &v)
-	c.Version = cmp.Or(os.Getenv("EDGEMESH_K8S_CHART"), v.GitVersion)
-	return c, err
+	return c, c.ask()
 }
+
+// build has the programs of EDGEMESH_K8S_VERSION.
+func (c *Cluster) build() error {
+	out, err := output(exec.Command(filepath.Join(c.Root, "test/kubeapi/build.sh")))
+	if err != nil {
+		return fmt.Errorf("build Kubernetes: %w", err)
+	}
+	c.Bin = strings.TrimSpace(out)
+	return nil
+}
+
+// ask has the API server say its version.
+func (c *Cluster) ask() error {
+	var v struct{ GitVersion string }
+	err := c.Do(http.MethodGet, "/version", nil, &v)
+	c.Version = cmp.Or(os.Getenv("EDGEMESH_K8S_CHART"), v.GitVersion)
+	return err
+}
+
+// Upgrade replaces the API server by that of EDGEMESH_K8S_VERSION as it is now, on the same data.
+func (c *Cluster) Upgrade() error {
+	if err := c.build(); err != nil {
+		return err
+	}
+	c.StopAPI()
+	if err := c.StartAPI(); err != nil {
+		return err
+	}
+	return c.ask()
+}
+
+// Webhook is the address, HOST:PORT, that a webhook may be served at.
+func (c *Cluster) Webhook() string { return fmt.Sprintf("127.0.0.1:%d", c.ports[3]) }
 
 // freePorts finds ports that are free now. They are below those that the kernel gives to
 // connections (ip_local_port_range, from 32768): nobody's connection takes one while its
@@ -115,6 +143,9 @@ func freePorts() (ports [4]int, err error) {
 // StartEtcd starts etcd on its data, or on nothing after WipeEtcd.
 func (c *Cluster) StartEtcd() error {
 	client, peer := fmt.Sprintf("http://127.0.0.1:%d", c.ports[1]), fmt.Sprintf("http://127.0.0.1:%d", c.ports[2])
+	if Kine() {
+		return c.startKine(client)
+	}
 	var err error
 	c.etcd, err = c.start("etcd", "--name", "default", "--data-dir", c.etcdData(),
 		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
@@ -124,6 +155,32 @@ func (c *Cluster) StartEtcd() error {
 		return err
 	}
 	return c.etcd.wait(func() error { return ok(http.DefaultClient, client+"/health") })
+}
+
+// Kine says that kine keeps the clusters' data, as in k3s, by EDGEMESH_K8S_STORE=kine. Its history cannot be compacted by hand.
+func Kine() bool { return os.Getenv("EDGEMESH_K8S_STORE") == "kine" }
+
+// startKine starts what k3s has in place of etcd, with SQLite, on the same directory.
+func (c *Cluster) startKine(client string) error {
+	out, err := output(exec.Command(filepath.Join(c.Root, "build/tool.sh"), "kine"))
+	if err != nil {
+		return fmt.Errorf("build kine: %w", err)
+	}
+	if err := os.MkdirAll(c.etcdData(), 0o700); err != nil {
+		return err
+	}
+	c.etcd, err = c.start(strings.TrimSpace(out), "--listen-address", client, "--metrics-bind-address", "0", "--endpoint",
+		"sqlite://"+filepath.Join(c.etcdData(), "state.db")+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&_stmt_cache_size=20&cache=shared")
+	if err != nil {
+		return err
+	}
+	return c.etcd.wait(func() error {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(client, "http://"))
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
 }
 
 func (c *Cluster) etcdData() string { return filepath.Join(c.Dir, "etcd") }
@@ -319,12 +376,15 @@ type process struct {
 }
 
 func (c *Cluster) start(program string, args ...string) (*process, error) {
-	log, err := os.OpenFile(c.Logs(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(c.Logs(filepath.Base(program)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	p := &process{cmd: exec.Command(filepath.Join(c.Bin, program), args...), log: log.Name(), done: make(chan struct{})}
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(c.Bin, program)
+	}
+	p := &process{cmd: exec.Command(program, args...), log: log.Name(), done: make(chan struct{})}
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = Environ(), log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the test may be killed
 	started := make(chan error)

@@ -65,7 +65,7 @@ func (c *Cluster) guard() error {
 
 // StartGuard serves the webhook; StopGuard ends that.
 func (c *Cluster) StartGuard() (err error) {
-	c.unguard, err = c.Guard(filepath.Join(c.Dir, "webhook.conf"), fmt.Sprintf("127.0.0.1:%d", c.ports[3]))
+	c.unguard, err = c.Guard(filepath.Join(c.Dir, "webhook.conf"), c.Webhook())
 	return err
 }
 
@@ -120,7 +120,15 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 		part, key, _ = strings.Cut(enabled, ".")
 	}
 	for _, name := range names {
-		t, err := template.New(name).Funcs(template.FuncMap{"toString": fmt.Sprint, "semverCompare": compareVersion}).ParseFiles(filepath.Join(chart, "templates", name))
+		t := template.New(name)
+		_, err := t.Funcs(template.FuncMap{"toString": fmt.Sprint, "semverCompare": compareVersion,
+			"include": func(name string, data any) (string, error) {
+				var out strings.Builder
+				err := t.ExecuteTemplate(&out, name, data)
+				return out.String(), err
+			},
+			"lookup": func(...string) map[string]any { return nil }, // as in the cluster's first release
+		}).ParseFiles(filepath.Join(chart, "templates", name), filepath.Join(chart, "templates/_judges.tpl"))
 		if err != nil {
 			return err
 		}
@@ -133,7 +141,7 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 		doc.WriteString("\n---\n")
 	}
 	// No kube-proxy is here that would lead to the Service.
-	text = []byte(strings.ReplaceAll(doc.String(), "service: {name: edgemesh-webhook, namespace: "+Namespace+"}", fmt.Sprintf("url: 'https://127.0.0.1:%d/'", c.ports[3])))
+	text = []byte(strings.ReplaceAll(doc.String(), "service: {name: edgemesh-webhook, namespace: "+Namespace+"}", "url: 'https://"+c.Webhook()+"/'"))
 	_, err = c.KubectlStdin(string(text), "apply", "-f", "-")
 	return err
 }

@@ -15,25 +15,25 @@ import (
 
 // AgentConfig is the agent's configuration file.
 type AgentConfig struct {
-	NodeName       string            `json:"nodeName"`
-	StateDir       string            `json:"stateDir"`
-	RuntimeDir     string            `json:"runtimeDir"`
-	CNIConfDir     string            `json:"cniConfDir"`
-	CNIBinDir      string            `json:"cniBinDir"`
-	CNIDataDir     string            `json:"cniDataDir"`
-	CNIMode        string            `json:"cniMode,omitempty"`
-	CNI            map[string]any    `json:"cni,omitempty"`
-	LAN            map[string]any    `json:"lan,omitempty"`
-	Membership     map[string]string `json:"membership"`
-	JoinSecretFile string            `json:"joinSecretFile,omitempty"`
-	Signers        []string          `json:"signers,omitempty"`
-	Listen         []string          `json:"listen,omitempty"`
-	MetricsAddress string            `json:"metricsAddress,omitempty"`
-	Relay          map[string]any    `json:"relay,omitempty"`
-	Discovery      map[string]bool   `json:"discovery,omitempty"`
-	Forward        map[string]any    `json:"forward,omitempty"`
-	Proxy          string            `json:"proxy,omitempty"`
-	ProxyUser      string            `json:"proxyCredentials,omitempty"`
+	NodeName       string          `json:"nodeName"`
+	StateDir       string          `json:"stateDir"`
+	RuntimeDir     string          `json:"runtimeDir"`
+	CNIConfDir     string          `json:"cniConfDir"`
+	CNIBinDir      string          `json:"cniBinDir"`
+	CNIDataDir     string          `json:"cniDataDir"`
+	CNIMode        string          `json:"cniMode,omitempty"`
+	CNI            map[string]any  `json:"cni,omitempty"`
+	LAN            map[string]any  `json:"lan,omitempty"`
+	Membership     map[string]any  `json:"membership"`
+	JoinSecretFile string          `json:"joinSecretFile,omitempty"`
+	Signers        []string        `json:"signers,omitempty"`
+	Listen         []string        `json:"listen,omitempty"`
+	MetricsAddress string          `json:"metricsAddress,omitempty"`
+	Relay          map[string]any  `json:"relay,omitempty"`
+	Discovery      map[string]bool `json:"discovery,omitempty"`
+	Forward        map[string]any  `json:"forward,omitempty"`
+	Proxy          string          `json:"proxy,omitempty"`
+	ProxyUser      string          `json:"proxyCredentials,omitempty"`
 }
 
 // Node is a host with an agent.
@@ -119,7 +119,7 @@ func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 	n.Config = AgentConfig{
 		CNIDataDir: n.DataDir,
 		NodeName:   name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),
-		Membership: map[string]string{"file": n.Membership}, MetricsAddress: "127.0.0.1:9469",
+		Membership: map[string]any{"file": n.Membership}, MetricsAddress: "127.0.0.1:9469",
 	}
 	if len(n.PodCIDRs) == 0 {
 		k := len(l.Cluster.Nodes) + 1

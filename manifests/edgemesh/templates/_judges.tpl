@@ -1,0 +1,12 @@
+{{/* Not empty where the controller judges who writes what, as a webhook: on Kubernetes 1.28 and 1.29, and after their upgrade while a
+webhook is there and the last of the policies is not. API servers enforce policies about a second after they are stored, so the
+upgrade that brings them leaves the webhook beside them, and the next one takes it away: at no moment nothing guards the objects. */}}
+{{- define "edgemesh.judges" -}}
+{{- if semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version -}}
+yes
+{{- else if lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" "edgemesh" -}}
+{{- if not (lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" "" "edgemesh-crds") -}}
+yes
+{{- end -}}
+{{- end -}}
+{{- end }}

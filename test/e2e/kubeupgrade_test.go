@@ -1,0 +1,384 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	kuberest "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"edgemesh/test/kubeapi"
+	"edgemesh/test/lab"
+)
+
+// How the API server answered a write that nothing may let pass.
+const (
+	accepted  = "ACCEPTED"
+	byPolicy  = "refused by a policy"
+	byWebhook = "refused by the webhook"
+	waits     = "not judged: the webhook does not answer"
+	silent    = "no answer"
+)
+
+// TestKubernetesUpgrade: the control plane of a cluster goes from one version to the next, on the same data, and the chart after it as
+// docs/compatibility.md says, while pods of two sites talk. From 1.28 and 1.29 on to later versions the webhook gives way to policies: what
+// nodes may not write is tried all the time, and never accepted. EDGEMESH_K8S_UPGRADE has the versions (make e2e-upgrades).
+func TestKubernetesUpgrade(t *testing.T) {
+	versions := strings.Fields(os.Getenv("EDGEMESH_K8S_UPGRADE"))
+	if len(versions) == 0 {
+		t.Skip("NOT RUN: it builds an API server of each version, for minutes: EDGEMESH_K8S_UPGRADE='v1.28.15 v1.29.14 v1.30.14' (make e2e-upgrades)")
+	}
+	l := newLab(t)
+	relay(t, l, "relay")
+	a, b := node(t, site(t, l, "site-a", lab.EIM), "edge-a", lab.NodeOptions{}), node(t, site(t, l, "site-b", lab.EIM), "edge-b", lab.NodeOptions{})
+	startRelays(t, l)
+
+	t.Setenv("EDGEMESH_K8S_VERSION", versions[0])
+	c, kubeconfig := kubernetes(t, a, b)
+	_, err := c.Kubectl("create", "namespace", kubeapi.Namespace)
+	ok(t, err)
+	ok(t, c.CreateNode("cloud"))
+	ok(t, c.CreateNode("bare"))
+	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": ""}}}))
+	h := &chart{t: t, c: c, kubeconfig: kubeconfig, program: tool(t, "helm"), relays: l.Cluster.Relays}
+	h.upgrade()
+	h.deploy()
+	for _, n := range []*lab.Node{a, b} {
+		ok(t, c.CreateNode(n.Name, n.PodCIDRs...))
+		token := filepath.Join(n.Dir, "token")
+		ok(t, c.AgentToken(n.Name, token, 4*3600))
+		ok(t, c.TokenKubeconfig(n.Name+".conf", token, c.URL))
+		n.Config.Membership = map[string]any{"kubernetes": map[string]string{"kubeconfig": filepath.Join(c.Dir, n.Name+".conf")}}
+		ok(t, n.Start())
+	}
+	ready(t, a, b)
+	podA, podB := pod(t, a, "a"), pod(t, b, "b")
+	curlPods(t, podA, podB, 20*time.Second)
+	path, err := a.WaitPath(within(t, 30*time.Second), b, "direct", "punched", "relayed")
+	ok(t, err)
+	t.Log("the pods' path:", path.Path)
+	flows := map[string]func() (lab.Gaps, error){}
+	for _, proto := range []string{"icmp", "tcp"} {
+		flows[proto] = lasting(t, podA.NS, proto, podB.IP4(), "--interval", "100ms", "--duration", "90m")
+	}
+
+	p := newProber(t, c)
+	for i, v := range versions {
+		if i > 0 {
+			t.Setenv("EDGEMESH_K8S_VERSION", v)
+			was := p.last()
+			began := time.Now()
+			ok(t, c.Upgrade())
+			t.Logf("%s: its API server is ready %.1f s after the end of the one before", v, time.Since(began).Seconds())
+			p.guarded(v+", before the chart", was)
+			h.upgrade()
+			if was == byWebhook && !c.Before("1.30.0") {
+				p.guarded(v+", the chart's policies beside the webhook", byPolicy)
+				if !h.webhook() {
+					t.Error("the upgrade that brought the policies deleted the webhook")
+				}
+				h.upgrade()
+			}
+		}
+		want := byPolicy
+		if c.Before("1.30.0") {
+			want = byWebhook
+		}
+		p.guarded(v, want)
+		if h.webhook() != c.Before("1.30.0") {
+			t.Errorf("%s: has a webhook: %v", v, h.webhook())
+		}
+		p.own(v)
+	}
+	for proto, end := range flows {
+		g, err := end()
+		ok(t, err)
+		t.Logf("%s between pods, all upgrades long: %d sent, %d lost, longest gap %.0f ms, of which %.0f count", proto, g.Sent, g.Lost, g.GapMs, g.FairMs)
+		if g.Sent == 0 || g.FairMs > 2000 || proto == "icmp" && g.Lost*1000 > g.Sent {
+			t.Errorf("%s: %d of %d lost, a gap of %.0f ms", proto, g.Lost, g.Sent, g.FairMs)
+		}
+	}
+	p.never()
+
+	// Without what guards, the same writes pass: the test would have seen a moment without.
+	_, err = c.Kubectl("delete", "validatingadmissionpolicybindings,validatingwebhookconfigurations", "--all")
+	ok(t, err)
+	ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+		if p.last() != accepted {
+			return fmt.Errorf("without a guard: %s", p.last())
+		}
+		return nil
+	}))
+}
+
+// chart installs the chart with helm, and runs its controller as its Deployment says.
+type chart struct {
+	t          *testing.T
+	c          *kubeapi.Cluster
+	kubeconfig string
+	program    string // helm
+	relays     []string
+
+	controller *exec.Cmd
+	args       string // of the controller that runs
+}
+
+// upgrade applies CRDs and chart, as docs/upgrade.md says.
+func (h *chart) upgrade() {
+	h.t.Helper()
+	dir := filepath.Join(h.c.Root, "manifests/edgemesh")
+	_, err := h.c.Kubectl("apply", "-f", filepath.Join(dir, "crds"))
+	ok(h.t, err)
+	ok(h.t, h.c.AwaitCRDs())
+	url := filepath.Join(h.t.TempDir(), "url") // no kube-proxy is here that would lead to the Service
+	ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.c.Webhook()+"/\"}#'\n"), 0o755))
+	cmd := exec.Command(h.program, "upgrade", "--install", "edgemesh", dir, "-n", kubeapi.Namespace, "--post-renderer", url,
+		"--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`, "--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`)
+	cmd.Env = kubeapi.Environ("KUBECONFIG="+h.kubeconfig, "HOME="+h.t.TempDir())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		h.t.Fatalf("helm: %v\n%s", err, out)
+	}
+}
+
+// deploy replaces the controller whenever the Deployment's arguments change, as kubelets and the Deployment's controller would.
+func (h *chart) deploy() {
+	token := filepath.Join(h.c.Dir, "controller.token")
+	ok(h.t, h.c.ServiceAccountToken("edgemesh-controller", token))
+	ok(h.t, h.c.TokenKubeconfig("controller.conf", token, h.c.URL))
+	ctx, done := h.t.Context(), make(chan struct{})
+	h.t.Cleanup(func() { <-done; h.end() })
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(200 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				h.follow()
+			}
+		}
+	}()
+}
+
+func (h *chart) follow() {
+	out, err := h.c.Kubectl("-n", kubeapi.Namespace, "get", "deployment", "edgemesh-controller", "-o", "jsonpath={.spec.template.spec.containers[0].args}")
+	if err != nil || out == h.args {
+		return
+	}
+	h.end()
+	h.args = out
+	args := []string{"controller", "--kubeconfig", filepath.Join(h.c.Dir, "controller.conf"), "--namespace", kubeapi.Namespace, "--metrics-address", ""}
+	if strings.Contains(out, "--webhook=") {
+		args = append(args, "--webhook", h.c.Webhook())
+	}
+	log, err := os.OpenFile(h.c.Logs("controller"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		h.t.Error(err)
+		return
+	}
+	defer log.Close()
+	h.controller = exec.Command(filepath.Join(h.c.Root, "bin/edgemesh-agent"), args...)
+	h.controller.Stdout, h.controller.Stderr = log, log
+	if err := h.controller.Start(); err != nil {
+		h.t.Error(err)
+		h.controller = nil
+	}
+}
+
+func (h *chart) end() {
+	if h.controller != nil {
+		_ = h.controller.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = h.controller.Wait()
+	}
+}
+
+// webhook says that the API server has one.
+func (h *chart) webhook() bool {
+	h.t.Helper()
+	out, err := h.c.Kubectl("get", "validatingwebhookconfigurations", "-o", "name")
+	ok(h.t, err)
+	return strings.Contains(out, "/edgemesh")
+}
+
+// prober tries every tenth of a second to write what is not a node's.
+type prober struct {
+	t     *testing.T
+	c     *kubeapi.Cluster
+	agent *http.Client // of edge-a
+
+	mu    sync.Mutex
+	seen  map[string]map[string]int // answers by attempt, since the last stage
+	total map[string]int
+	open  []string // what was accepted, and when
+	is    string   // the last judgement of the first attempt
+}
+
+func newProber(t *testing.T, c *kubeapi.Cluster) *prober {
+	t.Helper()
+	p := &prober{t: t, c: c, seen: map[string]map[string]int{}, total: map[string]int{}}
+	var kubelets [2]*http.Client
+	for i, name := range []string{"edge-a", "bare"} {
+		cert, err := c.NodeCertificate(name, time.Now().Add(-time.Hour))
+		ok(t, err)
+		ok(t, c.Kubeconfig(name+"-kubelet.conf", cert, c.URL))
+		kubelets[i] = login(t, filepath.Join(c.Dir, name+"-kubelet.conf"))
+	}
+	p.agent = login(t, filepath.Join(c.Dir, "edge-a.conf"))
+	foreign := `{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"PodBlock","metadata":{"name":"10-244-99-0-24","ownerReferences":[{"apiVersion":"v1","kind":"Node",` +
+		`"name":"edge-b","uid":"x"}]},"spec":{"cidr":"10.244.99.0/24","nodeName":"edge-b"}}`
+	stolen := `{"spec":{"peerID":"12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"}}`
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	for _, x := range []struct {
+		what               string
+		who                *http.Client
+		method, path, body string
+	}{
+		{"another's peer ID, as its agent", p.agent, http.MethodPatch, kubeapi.Group + "meshnodes/edge-b", stolen},
+		{"another's peer ID, as its kubelet", kubelets[0], http.MethodPatch, kubeapi.Group + "meshnodes/edge-b", stolen},
+		{"a foreign PodBlock", p.agent, http.MethodPost, kubeapi.Group + "podblocks", foreign},
+		{"its own podCIDRs, as a kubelet", kubelets[1], http.MethodPatch, "/api/v1/nodes/bare", `{"spec":{"podCIDR":"10.244.98.0/24","podCIDRs":["10.244.98.0/24"]}}`},
+	} {
+		all.Go(func() {
+			tick := time.NewTicker(100 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-t.Context().Done():
+					return
+				case <-tick.C:
+					began := time.Now()
+					p.note(x.what, began, judgement(x.who, x.method, c.URL+x.path, x.body))
+				}
+			}
+		})
+	}
+	return p
+}
+
+// login is a client with a kubeconfig's credentials.
+func login(t *testing.T, kubeconfig string) *http.Client {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	ok(t, err)
+	h, err := kuberest.HTTPClientFor(cfg)
+	ok(t, err)
+	h.Timeout = 10 * time.Second
+	return h
+}
+
+// judgement is what became of a write.
+func judgement(h *http.Client, method, url, body string) string {
+	req, err := http.NewRequest(method, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return err.Error()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	resp, err := h.Do(req)
+	if err != nil {
+		return silent
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return silent
+	case resp.StatusCode/100 == 2:
+		return accepted
+	case bytes.Contains(text, []byte("ValidatingAdmissionPolicy")):
+		return byPolicy
+	case bytes.Contains(text, []byte("failed calling webhook")):
+		return waits
+	case bytes.Contains(text, []byte("admission webhook")):
+		return byWebhook
+	}
+	return fmt.Sprintf("%d: %.200s", resp.StatusCode, text)
+}
+
+func (p *prober) note(what string, when time.Time, how string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.seen[what] == nil {
+		p.seen[what] = map[string]int{}
+	}
+	p.seen[what][how]++
+	p.total[how]++
+	if how == accepted {
+		p.open = append(p.open, when.Format("15:04:05.000 ")+what)
+	}
+	if how == accepted || how == byPolicy || how == byWebhook {
+		p.is = how
+	}
+}
+
+func (p *prober) last() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.is
+}
+
+// guarded waits until every attempt was judged 20 times so, and logs all that became of them since the stage before.
+func (p *prober) guarded(stage, how string) {
+	p.t.Helper()
+	enough := func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for what, n := range p.seen {
+			if n[how] < 20 {
+				return fmt.Errorf("%s: %s: %v, want 20 times %q", stage, what, n, how)
+			}
+		}
+		return nil
+	}
+	p.mu.Lock()
+	for what, n := range p.seen { // those since the last stage are logged below
+		delete(n, how)
+		p.seen[what] = n
+	}
+	p.mu.Unlock()
+	ok(p.t, lab.Until(within(p.t, 2*time.Minute), 100*time.Millisecond, enough))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, what := range slices.Sorted(maps.Keys(p.seen)) {
+		p.t.Logf("%s: %s: %v", stage, what, p.seen[what])
+		p.seen[what] = map[string]int{}
+	}
+}
+
+// own wants a node's own write to pass.
+func (p *prober) own(stage string) {
+	p.t.Helper()
+	ok(p.t, lab.Until(within(p.t, time.Minute), 100*time.Millisecond, func() error {
+		how := judgement(p.agent, http.MethodPatch, p.c.URL+kubeapi.Group+"meshnodes/edge-a", `{"metadata":{"annotations":{"network.edgemesh.io/tried":"`+stage+`"}}}`)
+		if how != accepted {
+			return fmt.Errorf("%s: a node's own write: %s", stage, how)
+		}
+		return nil
+	}))
+}
+
+// never wants no attempt to have been accepted.
+func (p *prober) never() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.t.Logf("forbidden writes, by what became of them: %v", p.total)
+	if len(p.open) > 0 {
+		p.t.Errorf("%d forbidden writes were accepted: %q", len(p.open), p.open[:min(len(p.open), 20)])
+	}
+}
