@@ -27,7 +27,7 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ KUBERNETES ?= v1.28.15
 e2e-versions: deps tools ## attack the policies, or the webhook, on API servers of other versions (KUBERNETES=)
 	@for v in $(KUBERNETES); do echo "Kubernetes $$v"; EDGEMESH_K8S_VERSION=$$v $(GO) test -count=1 -timeout 30m -parallel 2 -run '$(ATTACKS)' ./test/kubeapi || exit 1; done
 ATTACKS := Nodes?(Write|Group)|TokensWithoutANode|MeshNodeStaysSmall|Controller(s|Makes)|Cloudcore|Forged|TrustedNodes|NetworkSchema|Rotation|EveryField|WebhookIsDown
+
+e2e-upgrades: deps tools ## upgrade a cluster's control plane one minor at a time while pods talk (UPGRADES=)
+	@EDGEMESH_E2E=full EDGEMESH_K8S_UPGRADE='$(or $(UPGRADES),v1.28.15 v1.29.14 v1.30.14 v1.31.13 v1.35.4)' $(GO) test -count=1 -timeout 100m -v -run 'TestKubernetesUpgrade$$' ./test/e2e
 
 e2e-release: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, from a release and a registry

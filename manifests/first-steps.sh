@@ -240,6 +240,11 @@ if [ $helm = 1 ]; then
   kubectl apply -f edgemesh/crds # helm never upgrades them
   established
   chart
+  # After an upgrade of the control plane from 1.29 the webhook stays beside the policies, which API servers enforce a second later.
+  if [ "${minor:-31}" -ge 30 ] && [ -n "$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-found -o name)" ]; then
+    sleep 10
+    chart
+  fi
 else
   apply edgemesh.yaml
   established

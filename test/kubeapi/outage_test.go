@@ -52,6 +52,10 @@ func TestOffline(t *testing.T) {
 	g.Open()
 	edge.sees("comes=10.244.4.0/24 edge=10.244.1.0/24 stays=10.244.2.0/24")
 
+	if kubeapi.Kine() {
+		t.Log("NOT TRIED: 410 Gone; kine's history cannot be compacted by hand")
+		return
+	}
 	// Running through an outage that ends in 410 Gone.
 	g.Shut()
 	must(t, c.Delete("/api/v1/nodes/stays"), c.CreateMember("later", newPeerID(t), "10.244.5.0/24"))
