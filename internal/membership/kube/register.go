@@ -14,6 +14,9 @@ import (
 	"edgemesh/internal/membership/kube/client"
 )
 
+// versionAge is for how long the API server's version is believed: a control plane may step back to one without policies.
+const versionAge = 10 * time.Minute
+
 // registrar maintains this node's entries in the API: its MeshNode, its blocks, its
 // condition. It writes only what differs, and trusts a write once it has read it back.
 // All of it belongs to the goroutine that runs it.
@@ -26,7 +29,8 @@ type registrar struct {
 	warnings chan [2]string // of Source.Warn; nil: nobody warns
 	healthy  chan [2]string // latest, of Source.SetHealthy; nil: nobody says it
 
-	version string // the API server's, "" while it is not known
+	version string    // the API server's, "" while it is not known
+	asked   time.Time // for it
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
@@ -102,12 +106,12 @@ func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
 	if n == nil || n.Spec.TrustedNodes || n.Status.RecordsLease != "" {
 		return nil
 	}
-	if r.version == "" || client.Unguarded(r.version) { // until the control plane is upgraded
+	if r.version == "" || client.Unguarded(r.version) || time.Since(r.asked) > versionAge { // a control plane is upgraded, and may step back
 		v, err := r.client.Version(ctx)
 		if err != nil && !errors.As(err, new(*apierrors.StatusError)) {
 			return nil // no answer; the next round requests it again
 		}
-		r.version = cmp.Or(v, "unknown")
+		r.version, r.asked = cmp.Or(v, "unknown"), time.Now()
 	}
 	if !client.Unguarded(r.version) {
 		return nil

@@ -71,8 +71,13 @@ func GuardDown(err error) error {
 	if !errors.As(err, &st) || !strings.Contains(st.ErrStatus.Message, "failed calling webhook") || !strings.Contains(st.ErrStatus.Message, "."+api.Group) {
 		return nil
 	}
-	return errors.New("on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and it does not answer the API server: check its pod (kubectl get pods -A -l " +
-		"app.kubernetes.io/component=controller), and that the API server reaches its port (controller.webhookPort, 9472) by the Service edgemesh-webhook. Members already known stay")
+	const judges, of = "on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and ", "app.kubernetes.io/component=controller). Members already known stay"
+	if strings.Contains(st.ErrStatus.Message, "x509: ") {
+		return errors.New(judges + "the API server does not believe its certificate, or that has expired. The controller renews it, and names its CA in the " +
+			"ValidatingWebhookConfiguration edgemesh, every minute: its log says what hinders it (kubectl logs -l " + of)
+	}
+	return errors.New(judges + "it does not answer the API server: check that the API server reaches its port (controller.webhookPort, 9472) by the Service edgemesh-webhook, " +
+		"and its pod (kubectl get pods -A -l " + of)
 }
 
 // wantsTLS says that a server refused a request because it came without TLS, in the words of Go's net/http.
