@@ -100,7 +100,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 		if h.webhook() != c.Before("1.30.0") {
 			t.Errorf("%s: has a webhook: %v", v, h.webhook())
 		}
-		p.own(v)
+		p.own(v, a.PeerID)
 	}
 	for proto, end := range flows {
 		g, err := end()
@@ -113,7 +113,11 @@ func TestKubernetesUpgrade(t *testing.T) {
 	p.never()
 
 	// Without what guards, the same writes pass: the test would have seen a moment without.
-	_, err = c.Kubectl("delete", "validatingadmissionpolicybindings,validatingwebhookconfigurations", "--all")
+	guards := "validatingadmissionpolicybindings"
+	if c.Before("1.30.0") {
+		guards = "validatingwebhookconfigurations"
+	}
+	_, err = c.Kubectl("delete", guards, "--all")
 	ok(t, err)
 	ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
 		if p.last() != accepted {
@@ -173,8 +177,19 @@ func (h *chart) deploy() {
 }
 
 func (h *chart) follow() {
-	out, err := h.c.Kubectl("-n", kubeapi.Namespace, "get", "deployment", "edgemesh-controller", "-o", "jsonpath={.spec.template.spec.containers[0].args}")
-	if err != nil || out == h.args {
+	var d struct {
+		Spec struct {
+			Template struct {
+				Spec struct{ Containers []struct{ Args []string } }
+			}
+		}
+	}
+	err := h.c.Do(http.MethodGet, "/apis/apps/v1/namespaces/"+kubeapi.Namespace+"/deployments/edgemesh-controller", nil, &d)
+	if err != nil || len(d.Spec.Template.Spec.Containers) == 0 { // the API server is replaced
+		return
+	}
+	out := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
+	if out == h.args {
 		return
 	}
 	h.end()
@@ -211,6 +226,9 @@ func (h *chart) webhook() bool {
 	ok(h.t, err)
 	return strings.Contains(out, "/edgemesh")
 }
+
+// attempts are what a prober tries.
+const attempts = 4
 
 // prober tries every tenth of a second to write what is not a node's.
 type prober struct {
@@ -338,6 +356,9 @@ func (p *prober) guarded(stage, how string) {
 	enough := func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if len(p.seen) < attempts {
+			return fmt.Errorf("%s: %d of %d attempts", stage, len(p.seen), attempts)
+		}
 		for what, n := range p.seen {
 			if n[how] < 20 {
 				return fmt.Errorf("%s: %s: %v, want 20 times %q", stage, what, n, how)
@@ -361,10 +382,10 @@ func (p *prober) guarded(stage, how string) {
 }
 
 // own wants a node's own write to pass.
-func (p *prober) own(stage string) {
+func (p *prober) own(stage, peerID string) {
 	p.t.Helper()
 	ok(p.t, lab.Until(within(p.t, time.Minute), 100*time.Millisecond, func() error {
-		how := judgement(p.agent, http.MethodPatch, p.c.URL+kubeapi.Group+"meshnodes/edge-a", `{"metadata":{"annotations":{"network.edgemesh.io/tried":"`+stage+`"}}}`)
+		how := judgement(p.agent, http.MethodPatch, p.c.URL+kubeapi.Group+"meshnodes/edge-a", `{"spec":{"peerID":"`+peerID+`"}}`)
 		if how != accepted {
 			return fmt.Errorf("%s: a node's own write: %s", stage, how)
 		}
