@@ -63,7 +63,11 @@ func TestKubernetesUpgrade(t *testing.T) {
 		n.Config.Membership = map[string]any{"kubernetes": map[string]string{"kubeconfig": filepath.Join(c.Dir, n.Name+".conf")}}
 		ok(t, n.Start())
 	}
-	ready(t, a, b)
+	joined := within(t, time.Minute) // the controller and its certificate come first
+	for _, n := range []*lab.Node{a, b} {
+		ok(t, n.WaitPods(joined))
+		ok(t, n.WaitReserved(joined))
+	}
 	podA, podB := pod(t, a, "a"), pod(t, b, "b")
 	curlPods(t, podA, podB, 20*time.Second)
 	path, err := a.WaitPath(within(t, 30*time.Second), b, "direct", "punched", "relayed")
