@@ -51,7 +51,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 	ok(t, err)
 	ok(t, c.CreateNode("cloud"))
 	ok(t, c.CreateNode("bare"))
-	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": ""}}}))
+	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/os": "linux"}}}))
 	h := &chart{t: t, c: c, kubeconfig: kubeconfig, program: tool(t, "helm"), relays: l.Cluster.Relays}
 	h.upgrade()
 	h.deploy()

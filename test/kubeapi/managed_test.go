@@ -43,6 +43,7 @@ func TestManaged(t *testing.T) {
 	}
 	_, err = c.KubectlStdin(ofService, "apply", "-f", "-")
 	must(t, err, c.CreateNode("pool-1", "10.244.9.0/24"), c.CreateNode("edge-1", "10.244.1.0/24"), c.CreateNode("edge-2", "10.244.2.0/24"),
+		c.Patch(nodesPath+"/pool-1", map[string]any{"metadata": map[string]any{"labels": map[string]string{"kubernetes.io/os": "linux"}}}),
 		c.ServiceAccountCertificate("service", "operator"), c.Kubeconfig("operator.conf", "operator", c.URL))
 	_, err = c.Kubectl("create", "clusterrolebinding", "operator", "--clusterrole=cluster-admin", "--user=system:serviceaccount:service:operator")
 	must(t, err)
