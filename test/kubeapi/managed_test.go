@@ -21,9 +21,9 @@ spec:
   failurePolicy: Fail
   matchConstraints:
     namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
-    resourceRules: [{apiGroups: ["*"], apiVersions: ["*"], resources: ["*/*"], operations: [CREATE, UPDATE, DELETE]}]
+    resourceRules: [{apiGroups: ["*"], apiVersions: ["*"], resources: ["*/*"], operations: [CREATE, UPDATE, DELETE], scope: Namespaced}]
   matchConditions: [{name: a-customer, expression: "!('system:masters' in request.userInfo.groups)"}]
-  validations: [{expression: "request.namespace == ''", message: this namespace is the service's}]
+  validations: [{expression: "false", message: this namespace is the service's}]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
