@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -250,8 +251,22 @@ spec:
   ingress: [{from: [{podSelector: {matchLabels: {app: shop}}}]}]
 `
 
-// policyOverPowerCut has a site with a NetworkPolicy lose its uplink and its power: what the policy closes is never reached, from the same
-// node and from the other one, and what it allows is reached again. Back online the policy's removal opens it.
+// powerCuts is how often policyOverPowerCut cuts the power: EDGEMESH_CUTS, or once.
+func powerCuts(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("EDGEMESH_CUTS")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("EDGEMESH_CUTS=%s: want a number of power cuts", text)
+	}
+	return n
+}
+
+// policyOverPowerCut has a site with a NetworkPolicy lose its uplink, and its power, again and again: what the policy closes is never
+// reached, from the same node and from the other one, and what it allows is reached again. Back online the policy's removal opens it.
 func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	const short = "500ms" // what is dropped is not waited for
@@ -304,11 +319,40 @@ func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
 	figure(t, "%s: a NetworkPolicy is in force on the edges of a site after %s", platform(), seconds(took))
 
 	ok(t, c.WAN(t.Context(), "b", false))
-	for _, p := range shop {
-		ok(t, c.Cut(t.Context(), p.node))
+	var back []time.Duration
+	sent, answered := 0, 0
+	for n := range powerCuts(t) {
+		for _, p := range shop {
+			ok(t, c.Cut(t.Context(), p.node))
+		}
+		start := time.Now()
+		ok(t, parallel(2, func() error { return c.Start(t.Context(), shop[0].node) }, func() error { return c.Start(t.Context(), shop[1].node) }))
+		end := repeatedly(t, ask)
+		eventually(t, 90*time.Second, func(ctx context.Context) error { return errors.Join(pairs(ctx, shop), pairs(ctx, guests)) })
+		back = append(back, time.Since(start))
+		time.Sleep(5 * time.Second)
+		left, against := end()
+		if len(against) != 0 || left < 20 {
+			t.Errorf("offline, after power cut %d: %d requests left the guests (want 20 at least), answered against the policy: %v", n+1, left, against)
+		}
+		sent, answered = sent+left, answered+len(against)
 	}
-	start := time.Now()
-	ok(t, parallel(2, func() error { return c.Start(t.Context(), shop[0].node) }, func() error { return c.Start(t.Context(), shop[1].node) }))
+	slices.Sort(back)
+	figure(t, "%s: a site with a NetworkPolicy, without uplink, is power-cycled %d times: its pods reach each other after %s (median; %s to %s); "+
+		"of %d requests that the policy closes %d were answered", platform(), len(back), seconds(back[len(back)/2]), seconds(back[0]),
+		seconds(back[len(back)-1]), sent, answered)
+
+	ok(t, c.WAN(t.Context(), "b", true))
+	eventually(t, 3*time.Minute, func(ctx context.Context) error {
+		return errors.Join(nodeReady(ctx, c, shop[0].node), nodeReady(ctx, c, shop[1].node))
+	})
+	ok(t, drop(t.Context()))
+	took = eventually(t, time.Minute, func(ctx context.Context) error { return allPairs(ctx, c, append(guests, shop...)) })
+	figure(t, "%s: … the policy is deleted: open after %s", platform(), seconds(took))
+}
+
+// repeatedly calls ask until the test ends, or what it returns is called, which returns the sums.
+func repeatedly(t *testing.T, ask func(context.Context) (int, []string)) (end func() (int, []string)) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	sent, answered := 0, []string(nil)
 	go func() {
@@ -323,23 +367,7 @@ func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
 			}
 		}
 	}()
-	end := sync.OnceFunc(func() { close(stop); <-done })
-	defer end()
-	eventually(t, 90*time.Second, func(ctx context.Context) error { return errors.Join(pairs(ctx, shop), pairs(ctx, guests)) })
-	back := time.Since(start)
-	time.Sleep(5 * time.Second)
-	end()
-	if len(answered) != 0 || sent < 20 {
-		t.Errorf("offline, after the power cut: %d requests left the guests (want 20 at least), answered against the policy: %v", sent, answered)
-	}
-	figure(t, "%s: a site with a NetworkPolicy, without uplink, is power-cycled: its pods reach each other after %s; of %d requests that the policy closes %d were answered",
-		platform(), seconds(back), sent, len(answered))
-
-	ok(t, c.WAN(t.Context(), "b", true))
-	eventually(t, 3*time.Minute, func(ctx context.Context) error {
-		return errors.Join(nodeReady(ctx, c, shop[0].node), nodeReady(ctx, c, shop[1].node))
-	})
-	ok(t, drop(t.Context()))
-	took = eventually(t, time.Minute, func(ctx context.Context) error { return allPairs(ctx, c, append(guests, shop...)) })
-	figure(t, "%s: … the policy is deleted: open after %s", platform(), seconds(took))
+	end = sync.OnceValues(func() (int, []string) { close(stop); <-done; return sent, answered })
+	t.Cleanup(func() { end() })
+	return end
 }

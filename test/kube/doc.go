@@ -7,5 +7,6 @@
 //	KEEP=1                       leave the cluster running at the end
 //	EDGEMESH_KUBE_ATTACH=DIR     use one that was left
 //	FAMILIES=ipv6,ipv4           of pods and Services, the first first (ipv4)
+//	EDGEMESH_CUTS=20             how often a site with a NetworkPolicy loses its power (1)
 //	EDGEMESH_E2E_IMAGES=DIR      archives of the images, instead of `make images`
 package kube

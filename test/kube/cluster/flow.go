@@ -24,8 +24,18 @@ type Gaps struct {
 	GapMs     float64   `json:"gapMs"` // the longest time without an answer
 	P50Ms     float64   `json:"p50Ms"`
 	GapAt     time.Time `json:"gapAt"` // when it began
+	Silences  []Silence `json:"silences"`
 	Error     string    `json:"error"`
 }
+
+// Silence is a time of more than a second without an answer.
+type Silence struct {
+	At time.Time `json:"at"` // the answer before it
+	Ms float64   `json:"ms"` // to the answer after it
+}
+
+// Length is how long it lasted.
+func (s Silence) Length() time.Duration { return time.Duration(s.Ms * float64(time.Millisecond)) }
 
 // Gap is the longest time without an answer.
 func (g Gaps) Gap() time.Duration { return time.Duration(g.GapMs * float64(time.Millisecond)) }
@@ -36,8 +46,11 @@ type Flow struct {
 	out, errOut bytes.Buffer
 }
 
-// flowTime ends a flow nobody stops.
-const flowTime = 15 * time.Minute
+const (
+	flowTime = 15 * time.Minute // ends a flow nobody stops
+	// FlowInterval is the time between two messages of a flow.
+	FlowInterval = 20 * time.Millisecond
+)
 
 // StartFlow starts a flow of the given protocol (tcp, udp, icmp) in the network
 // namespace of a pod.
@@ -53,7 +66,7 @@ func (c *Cluster) StartFlow(ctx context.Context, node, pod, proto, host string) 
 	}
 	// Not bound to ctx: it is stopped by a signal to podtool, which then reports.
 	f.cmd, err = c.Command(context.WithoutCancel(ctx), node, "nsenter", "-t", pid, "-n", c.Tool(), "gaps",
-		"--proto", proto, "--interval", "20ms", "--duration", flowTime.String(), "--linger", linger.String(), host)
+		"--proto", proto, "--interval", FlowInterval.String(), "--duration", flowTime.String(), "--linger", linger.String(), host)
 	if err != nil {
 		return nil, err
 	}
