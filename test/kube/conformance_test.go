@@ -38,6 +38,10 @@ func TestConformance(t *testing.T) {
 	bin := strings.TrimSpace(string(out))
 	for _, n := range cluster.FirstNodes() {
 		prepareSuite(t, c, n)
+		if c.DualStack() { // these hosts have no IPv6 route, so that they need one for Services, see docs/ipv6.md
+			_, err := c.On(t.Context(), n, "ip", "-6", "route", "replace", cluster.ServiceCIDR6, "dev", "edgemesh-br")
+			ok(t, err)
+		}
 	}
 	if flavour() == "" {
 		proxyMode(t, c, "iptables")

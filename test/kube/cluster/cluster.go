@@ -69,6 +69,9 @@ func (c *Cluster) OfFamilies(ipv4, ipv6 string) (out []string) {
 	return out
 }
 
+// ServiceCIDR6 is the IPv6 range of Services of a cluster with both families.
+const ServiceCIDR6 = "fd00:96::/112"
+
 // PodCIDRs are the ranges of its pods.
 func (c *Cluster) PodCIDRs() []string { return c.OfFamilies("10.244.0.0/16", "fd00:244::/56") }
 

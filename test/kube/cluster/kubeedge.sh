@@ -20,9 +20,10 @@ modules:
     authorization: {enable: $REQUIRE_AUTH, debug: false, modes: [{node: {enable: true}}]}
     https: {enable: true, address: 0.0.0.0, port: 10002}
     websocket: {enable: true, address: 0.0.0.0, port: 10000}
-  cloudStream: {enable: false}
+  cloudStream: # kubectl logs and exec; the API server's connections to edges' kubelets end here
+    {enable: true, streamPort: 10003, tunnelPort: 10004, tlsStreamCAFile: "$PKI/ca.crt", tlsStreamCertFile: "$PKI/stream.crt", tlsStreamPrivateKeyFile: "$PKI/stream.key"}
   dynamicController: {enable: true} # the cloud's half of MetaServer; off by default
-  iptablesManager: {enable: false}  # of cloudStream
+  iptablesManager: {enable: true, mode: internal} # cloudStream's, on the API server's host
   router: {enable: false}
 Y
 mv "$RUN/cloudcore.yaml.new" "$RUN/cloudcore.yaml"
@@ -60,6 +61,7 @@ modules:
       evictionHard: {memory.available: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
       imageGCHighThresholdPercent: 100
       imageGCLowThresholdPercent: 99
+  edgeStream: {enable: true, server: "$CLOUD_IP:10004", handshakeTimeout: 30, readDeadline: 15, writeDeadline: 15}
   eventBus: {enable: false} # needs an MQTT broker
   deviceTwin: {enable: true}
   metaManager:

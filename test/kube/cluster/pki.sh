@@ -36,6 +36,7 @@ cert kcm /CN=system:kube-controller-manager clientAuth
 cert scheduler /CN=system:kube-scheduler clientAuth
 cert kube-proxy /CN=system:kube-proxy clientAuth
 for n in $ALL_NODES; do cert "node-$n" "/O=system:nodes/CN=system:node:$n" clientAuth; done
+cert stream /CN=kubeedge-stream serverAuth "IP:127.0.0.1,IP:$CLOUD_IP" # cloudcore's, towards the API server
 # What the chart's service account may do; a file for the CA, since cloudcore hands its name on.
 cert cloudcore /CN=system:serviceaccount:kubeedge:cloudcore clientAuth
 conf cloudcore "https://$CLOUD_IP:$API_PORT" cloudcore.conf
