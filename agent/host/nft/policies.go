@@ -30,8 +30,10 @@ import (
 //		set blocks-HASH-4 { type ipv4_addr; flags interval }   of an ipBlock; ports-HASH { type inet_service; flags interval }
 //		set drops-in4 { type ipv4_addr; dynamic }    dropped packets by pod; drops-out4, …
 //		set flows4 { type ipv4_addr . ipv4_addr . inet_proto . inet_service; dynamic }   what was dropped within the last minute
+//		set cut4 { type ipv4_addr . inet_service . ipv4_addr . inet_service; dynamic }   answers of UDP conversations that were cut; cut6
 //		chain forward { type filter hook forward priority filter
 //			ct state established,related accept
+//			udp: ip saddr . sport . ip daddr . dport @cut4 update @cut4 drop
 //			icmpv6 type 130-136, 143 accept          neighbours and groups, on the bridge
 //			ip saddr . ip daddr @self4 accept        a pod to itself through a Service
 //			ct state new tcp flags & (syn|ack) != syn jump midstream
@@ -46,13 +48,15 @@ import (
 //	}
 //
 // A connection that conntrack has forgotten, or that we deleted there because it has lost its right, is taken up again by the first
-// packet of either side. The answers of an isolated pod must not do that: the whole connection would pass as theirs (chain midstream).
+// packet of either side. The answers of an isolated pod must not do that: the whole connection would pass as theirs (chain midstream). Of
+// UDP nothing says who answers, so those of what we cut are noted, and dropped until they have ceased for cutStays.
 const (
 	policyVersion = 1
 	chainMid      = "midstream"
 	trialTable    = closing.Table + "-trial" // it stands for an instant, see refused
 	flowStays     = time.Minute
 	dropsStay     = 24 * time.Hour
+	cutStays      = 3 * time.Minute  // longer than conntrack keeps a conversation that is silent
 	wholeEvery    = 20 * time.Second // less than the repair's period
 )
 
@@ -269,8 +273,13 @@ func (p *Policies) Cut() error {
 		}
 	}
 	var deleted uint
-	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		n, e := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, lost{placed, own})
+	for _, v6 := range bothVersions {
+		l, family := lost{placed, own}, netlink.InetFamily(unix.AF_INET)
+		if v6 {
+			family = unix.AF_INET6
+		}
+		err = errors.Join(err, l.note(family, v6))
+		n, e := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, l)
 		deleted, err = deleted+n, errors.Join(err, e)
 	}
 	if deleted > 0 {
@@ -289,6 +298,38 @@ func (p *Policies) Cut() error {
 type lost struct {
 	policy.Placed
 	own map[netip.Addr]bool
+}
+
+// answers collects those of UDP conversations that match, as elements of the set cut4 or cut6; it matches none for deletion.
+type answers struct {
+	lost
+	found *[]nftables.SetElement
+}
+
+func (a answers) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	if r := c.Reverse; c.Forward.Protocol == unix.IPPROTO_UDP && a.lost.MatchConntrackFlow(c) {
+		key := append(slices.Clone(r.SrcIP), byte(r.SrcPort>>8), byte(r.SrcPort), 0, 0)
+		*a.found = append(*a.found, nftables.SetElement{Key: append(append(key, r.DstIP...), byte(r.DstPort>>8), byte(r.DstPort), 0, 0)})
+	}
+	return false
+}
+
+// note has the answers of UDP conversations dropped that are about to be deleted.
+func (l lost) note(family netlink.InetFamily, v6 bool) error {
+	var all []nftables.SetElement
+	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, answers{l, &all}); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(all, batch) {
+		c := bulk()
+		err := c.SetAddElements(&nftables.Set{Table: policyTable, Name: "cut" + suffix(v6), HasTimeout: true}, part)
+		if err = errors.Join(err, c.Flush()); errors.Is(err, unix.ENFILE) {
+			return nil // the set is full: the rest is deleted all the same
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l lost) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {

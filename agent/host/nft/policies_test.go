@@ -195,6 +195,87 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// podIn is a namespace with the addresses 10.1.1.N and fd00::N behind the test's own, which routes, and its UDP sockets at ports 9 and 10.
+func podIn(t *testing.T, ns nstest.Namespace, n int) (at [2]*net.UDPConn) {
+	t.Helper()
+	pod, err := nstest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pod.Close() })
+	nstest.Prepare(t)
+	must := func(errs ...error) {
+		t.Helper()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(ns.Set())
+	nstest.Run(t, fmt.Sprintf("ip link add v%d type veth peer name p%[1]d", n))
+	link, err := netlink.LinkByName(fmt.Sprint("p", n))
+	must(err)
+	must(netlink.LinkSetNsFd(link, int(pod)), pod.Set())
+	nstest.Run(t, fmt.Sprintf(`ip link set p%d up
+ip address add 10.1.1.%[1]d/32 dev p%[1]d
+ip address add fd00::%[1]d/128 dev p%[1]d nodad
+ip route add 10.1.1.1 dev p%[1]d
+ip route add default via 10.1.1.1
+ip route add default via fe80::1 dev p%[1]d`, n))
+	for i := range at {
+		at[i], err = net.ListenUDP("udp", &net.UDPAddr{Port: 9 + i})
+		must(err)
+		t.Cleanup(func() { _ = at[i].Close() })
+	}
+	must(ns.Set())
+	nstest.Run(t, fmt.Sprintf(`ip link set v%d up
+ip address add 10.1.1.1/32 dev v%[1]d
+ip address add fe80::1/64 dev v%[1]d nodad
+ip route add 10.1.1.%[1]d dev v%[1]d
+ip route add fd00::%[1]d dev v%[1]d`, n))
+	return at
+}
+
+// TestCutConversation: a UDP conversation that has lost its right ends, though the isolated pod, which answers, is the first to send then; what
+// that pod begins itself goes on, and so does the conversation when it has its right again.
+func TestCutConversation(t *testing.T) {
+	ns := nstest.Enter(t)
+	web, db := podIn(t, ns, 2), podIn(t, ns, 3)
+	nstest.Run(t, "sysctl -qw net.ipv4.ip_forward=1\nsysctl -qw net.ipv6.conf.all.forwarding=1")
+	with, at := world(t, `{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: db}}}]}]}`)
+	without, _ := world(t, `{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}`)
+	p := NewPolicies(slog.New(slog.DiscardHandler))
+	for _, of := range []string{"10.1.1.", "fd00::"} {
+		arrives := func(what string, from, to *net.UDPConn, n int, want bool) {
+			t.Helper()
+			_, err := from.WriteToUDP([]byte(what), &net.UDPAddr{IP: net.ParseIP(fmt.Sprint(of, n)), Port: to.LocalAddr().(*net.UDPAddr).Port})
+			got := make([]byte, 100)
+			_ = to.SetReadDeadline(time.Now().Add(map[bool]time.Duration{true: 5 * time.Second, false: 300 * time.Millisecond}[want]))
+			if m, readErr := to.Read(got); (readErr == nil) != want || want && string(got[:m]) != what {
+				t.Errorf("%s: %s: %v, arrives: %v, want %v", of, what, err, readErr == nil, want)
+			}
+		}
+		enforce := func(r policy.Rules) {
+			t.Helper()
+			if err := errors.Join(p.Enforce(enforcing(r, at)), p.Cut()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		enforce(with)
+		arrives("a question", db[0], web[0], 2, true)
+		arrives("its answer", web[0], db[0], 3, true)
+		enforce(without)
+		arrives("an answer after the cut", web[0], db[0], 3, false)
+		arrives("a question after the cut", db[0], web[0], 2, false)
+		arrives("the isolated pod's own question", web[1], db[0], 3, true)
+		arrives("the answer to it", db[0], web[1], 2, true)
+		enforce(without) // which cuts nothing of that
+		arrives("another answer to it", db[0], web[1], 2, true)
+		enforce(with)
+		arrives("a question with its right again", db[0], web[0], 2, true)
+		arrives("the answer to that", web[0], db[0], 3, true)
+	}
+}
+
 // TestNarrows: only what lets less through has connections looked at.
 func TestNarrows(t *testing.T) {
 	a := netip.MustParseAddr("10.1.1.2")

@@ -32,15 +32,8 @@ type policySet struct {
 	key      nftables.SetDatatype
 	interval bool
 	stays    time.Duration
+	most     uint32 // of what rules, or Cut, add
 	elements
-}
-
-// size bounds what rules add.
-func (s policySet) size() uint32 {
-	if s.stays > 0 {
-		return 1024
-	}
-	return 0
 }
 
 // policyRules is all that depends on the policies.
@@ -86,10 +79,11 @@ func rulesOf(p policy.Placed) policyRules {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			out.maps[closing.Map(d == policy.Egress, v6)] = map[string]string{}
 			out.sets["apart-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, elements: elements{}}
-			out.sets["drops-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, stays: dropsStay}
+			out.sets["drops-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, stays: dropsStay, most: 1024}
 		}
 		out.sets["self"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a), elements: elements{}}
-		out.sets["flows"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a, nftables.TypeInetProto, nftables.TypeInetService), stays: flowStays}
+		out.sets["flows"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a, nftables.TypeInetProto, nftables.TypeInetService), stays: flowStays, most: 1024}
+		out.sets["cut"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, nftables.TypeInetService, a, nftables.TypeInetService), stays: cutStays, most: 1 << 16}
 	}
 	for at, place := range p.At {
 		key := string(at.AsSlice())
@@ -286,6 +280,10 @@ func after(n []byte) []byte {
 func frame() []chain {
 	base := chain{name: chainForward, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: *nftables.ChainPriorityFilter}
 	base.add(ctState.and(bytesOf(host(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED))).isNot(host(0)), accept)
+	for _, v6 := range bothVersions {
+		answer := []field{ip(v6).saddr(), sport, ip(v6).daddr(), dport}
+		base.add(isVersion(v6), l4proto.is(byte(unix.IPPROTO_UDP)), inSet("cut"+suffix(v6), answer...), note("cut"+suffix(v6), cutStays, answer...), drop)
+	}
 	icmp6 := rule(isVersion(true), l4proto.is(byte(unix.IPPROTO_ICMPV6)))
 	base.add(icmp6, icmpType.into(1), words{&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{130}, ToData: []byte{136}}}, accept)
 	base.add(icmp6, icmpType.is(byte(143)), accept)

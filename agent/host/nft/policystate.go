@@ -119,7 +119,7 @@ func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want polic
 		if !exists {
 			n++
 			if err := c.AddSet(&nftables.Set{Table: table, Name: name, KeyType: s.key, Interval: s.interval,
-				Dynamic: s.stays > 0, HasTimeout: s.stays > 0, Timeout: s.stays, Size: s.size()}, nil); err != nil {
+				Dynamic: s.stays > 0, HasTimeout: s.stays > 0, Timeout: s.stays, Size: s.most}, nil); err != nil {
 				return n, fmt.Errorf("nftables set %s: %w", name, err)
 			}
 		}

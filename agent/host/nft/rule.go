@@ -92,7 +92,8 @@ var (
 	mark        = meta(expr.MetaKeyMARK, 4)
 	priority    = meta(expr.MetaKeyPRIORITY, 4)
 	etherSaddr  = payload(expr.PayloadBaseLLHeader, 6, 6)
-	dport       = payload(expr.PayloadBaseTransportHeader, 2, 2) // where the protocol has ports there
+	sport       = payload(expr.PayloadBaseTransportHeader, 0, 2) // where the protocol has ports there
+	dport       = payload(expr.PayloadBaseTransportHeader, 2, 2)
 	icmpType    = payload(expr.PayloadBaseTransportHeader, 0, 1)
 	icmpCoded   = payload(expr.PayloadBaseTransportHeader, 0, 2) // type and code
 	tcpFlags    = payload(expr.PayloadBaseTransportHeader, 13, 1)
