@@ -13,7 +13,7 @@ import (
 
 const (
 	labelPromise = time.Second // from the change of a label in the cloud until an edge enforces it
-	labelChanges = 20          // each way
+	labelChanges = 20          // in each direction
 	labelHold    = 2200 * time.Millisecond
 )
 

@@ -236,7 +236,7 @@ ip route add fd00::%[1]d dev v%[1]d`, n))
 }
 
 // TestCutConversation: a UDP conversation that has lost its right ends, though the isolated pod, which answers, is the first to send then; what
-// that pod begins itself goes on, and so does the conversation when it has its right again.
+// that pod begins itself continues, and so does the conversation when it has its right again.
 func TestCutConversation(t *testing.T) {
 	ns := nstest.Enter(t)
 	web, db := podIn(t, ns, 2), podIn(t, ns, 3)
