@@ -332,6 +332,7 @@ func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
 		back = append(back, time.Since(start))
 		time.Sleep(5 * time.Second)
 		left, against := end()
+		t.Logf("power cut %d: pods reach each other after %s; %d requests left the guests, %d were answered", n+1, seconds(back[n]), left, len(against))
 		if len(against) != 0 || left < 20 {
 			t.Errorf("offline, after power cut %d: %d requests left the guests (want 20 at least), answered against the policy: %v", n+1, left, against)
 		}
