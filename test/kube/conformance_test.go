@@ -13,14 +13,16 @@ import (
 	"edgemesh/test/kube/conformance"
 )
 
-// suiteImages are the names by which the suite of Kubernetes v1.35 knows its images (test/utils/image/manifest.go), by the kinds that
-// conformance/build.sh makes.
+// suiteImages are the names by which the suites of Kubernetes v1.28 to v1.37 know their images (test/utils/image/manifest.go, and
+// test/e2e/testing-manifests), by the kinds that conformance/build.sh makes.
 var suiteImages = map[string][]string{
-	"agnhost":    {"agnhost:2.59", "agnhost:2.56", "agnhost:2.55", "agnhost:2.53", "nonroot:1.4"},
-	"shell":      {"busybox:1.37.0-1", "busybox:1.36.1-1", "jessie-dnsutils:1.7", "../build-image/distroless-iptables:v0.8.9"},
-	"web":        {"nginx:1.14-4", "nginx:1.15-4", "httpd:2.4.38-4"},
-	"pause":      {"../pause:3.10.1", "../pause:3.10"},
-	"regression": {"regression-issue-74839:1.4"},
+	"agnhost": {"agnhost:2.66.1", "agnhost:2.59", "agnhost:2.56", "agnhost:2.55", "agnhost:2.53", "agnhost:2.52", "agnhost:2.47", "agnhost:2.39",
+		"agnhost:2.32", "nonroot:1.5", "nonroot:1.4"},
+	"shell": {"busybox:1.37.0-2", "busybox:1.37.0-1", "busybox:1.36.1-1", "busybox:1.29-4", "glibc-dns-testing:2.1.1", "jessie-dnsutils:1.7",
+		"../build-image/distroless-iptables:v0.9.9", "../build-image/distroless-iptables:v0.8.9"},
+	"web":        {"nginx:1.28.0-2", "nginx:1.27.0-2", "nginx:1.15-4", "nginx:1.14-4", "httpd:2.4.39-4", "httpd:2.4.38-4"},
+	"pause":      {"../pause:3.10.2", "../pause:3.10.1", "../pause:3.10", "../pause:3.9"},
+	"regression": {"regression-issue-74839:1.5", "regression-issue-74839:1.4", "regression-issue-74839:1.2"},
 }
 
 // TestConformance runs Kubernetes' own tests of the pod network, those that every conformant cluster passes; with
@@ -53,7 +55,7 @@ func TestConformance(t *testing.T) {
 		clusterPolicies(t, c, bin)
 		return
 	}
-	focus, skip, must := `\[sig-network\].*\[Conformance\]`, `\[Serial\]|\[Disruptive\]`, []string{"conformance.txt"}
+	focus, skip, must := `\[sig-network\].*\[Conformance\]`, `\[Serial\]|\[Disruptive\]`, []string{filepath.Join(bin, "conformance.yaml")}
 	if c.DualStack() {
 		focus, skip = focus+`|\[sig-network\].*\[Feature:IPv6DualStack\]`, skip+`|\[Slow\]|\[Feature:SCTPConnectivity\]`
 		must = append(must, "dualstack.txt")
@@ -73,6 +75,9 @@ func TestConformance(t *testing.T) {
 		t.Fatalf("EDGEMESH_CONFORMANCE=%s: want 1, full, policies or cluster-policies", which)
 	}
 	dir := filepath.Join(root, "dist/conformance")
+	if v := os.Getenv("EDGEMESH_K8S_VERSION"); v != "" {
+		dir += "-" + v
+	}
 	if c.DualStack() {
 		dir += "-" + strings.Join(c.OfFamilies("ipv4", "ipv6"), "-")
 	}
@@ -123,11 +128,12 @@ func prepareSuite(t *testing.T, c *cluster.Cluster, node string) {
 	t.Helper()
 	for kind, names := range suiteImages {
 		ok(t, c.Import(t.Context(), node, "suite-"+kind))
+		tag := []string{"ctr", "-n", "k8s.io", "images", "tag", "--force", "e2e.test/suite-" + kind + ":1"}
 		for _, name := range names {
-			full := filepath.Join("registry.k8s.io/e2e-test-images", name)
-			_, err := c.On(t.Context(), node, "ctr", "-n", "k8s.io", "images", "tag", "--force", "e2e.test/suite-"+kind+":1", full)
-			ok(t, err)
+			tag = append(tag, filepath.Join("registry.k8s.io/e2e-test-images", name))
 		}
+		_, err := c.On(t.Context(), node, tag...)
+		ok(t, err)
 	}
 	_, err := c.On(t.Context(), node, "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_close_wait=3600")
 	ok(t, err)
@@ -137,7 +143,10 @@ func prepareSuite(t *testing.T, c *cluster.Cluster, node string) {
 func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr error) {
 	t.Helper()
 	list := func(name string) string {
-		b, err := os.ReadFile(filepath.Join("conformance", name))
+		if !filepath.IsAbs(name) {
+			name = filepath.Join("conformance", name)
+		}
+		b, err := os.ReadFile(name)
 		ok(t, err)
 		return string(b)
 	}
@@ -156,6 +165,12 @@ func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr
 	ok(t, err)
 	var specs []string
 	for _, name := range must {
+		if filepath.IsAbs(name) { // the suite's own
+			names, err := conformance.OfNetwork(list(name))
+			ok(t, err)
+			specs = append(specs, names...)
+			continue
+		}
 		specs = append(specs, conformance.Lines(list(name))...)
 	}
 	for _, wrong := range conformance.Judge(ran, specs, expected) {

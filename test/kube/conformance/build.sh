@@ -4,29 +4,39 @@
 #
 #   test/kube/conformance/build.sh DIRECTORY      suite-KIND.tar: one layer, an entrypoint each
 #
-# Prints the directory with e2e.test and ginkgo. EDGEMESH_SUITE_CACHE overrides it.
+# Prints the directory with e2e.test, ginkgo and the list of Conformance's specs. EDGEMESH_SUITE_CACHE overrides it.
+# EDGEMESH_K8S_VERSION chooses another version, as for test/kubeapi/build.sh.
 set -euo pipefail
 out=$(realpath "${1:?directory}")
 cd "$(dirname "$0")/../../.."
 binaries=test/kube/conformance/binaries
-version=$(sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\)$/\1/p' $binaries/go.mod)
+default=$(sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\)$/\1/p' $binaries/go.mod)
+version=${EDGEMESH_K8S_VERSION:-$default}
 cache=${EDGEMESH_SUITE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh/suite-$version}
 mkdir -p "$cache"
 exec 9>"$cache/.lock"
 flock 9
 
-stamp=$(cat test/kube/conformance/build.sh $binaries/go.sum | sha256sum)
+mod=readonly
+stamp="$version $(cat test/kube/conformance/build.sh $binaries/go.sum | sha256sum)"
 if [ "$(cat "$cache/.built" 2>/dev/null)" != "$stamp" ]; then
   start=$SECONDS
   suite=k8s.io/kubernetes/test
+  if [ "$version" != "$default" ]; then # in the module graph of that version's programs
+    programs=$(test/kubeapi/build.sh kubectl)
+    binaries=$cache/modules mod=mod
+    mkdir -p "$binaries"
+    cp "$programs"/modules/{go.mod,go.sum,doc.go} "$binaries"
+  fi
   (
-    cd $binaries
-    export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOWORK=off
+    cd "$binaries"
+    export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=$mod" GOWORK=off
     go build -o "$cache/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
     go build -ldflags '-s -w' -o "$cache/agnhost" $suite/images/agnhost
     go build -ldflags '-s -w' -o "$cache/regression" $suite/images/regression-issue-74839
     nice -n 10 go test -c -vet=off -tags grpcnotrace -ldflags '-s -w' -o "$cache/e2e.test" $suite/e2e
-    cp "$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)"/test/images/agnhost/porter/localhost.{crt,key} "$cache/"
+    source=$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)
+    install -m 644 "$source"/test/images/agnhost/porter/localhost.{crt,key} "$source/test/conformance/testdata/conformance.yaml" "$cache/"
   ) >&2
   echo "$stamp" >"$cache/.built"
   echo "built the suite in $((SECONDS - start)) s" >&2

@@ -1,22 +1,26 @@
 // Package conformance judges what Kubernetes' own test suite reports of the pod network.
 //
 //	judge.go         the report against the specs that must run, and those that may fail
-//	conformance.txt  the specs of [sig-network] with [Conformance], Kubernetes v1.35
-//	policies.txt     the specs of NetworkPolicies (Netpol), but those of SCTP, which needs a module of the kernel
-//	dualstack.txt    the specs of clusters with two families, but slow ones and those of SCTP
+//	policies.txt     the specs of NetworkPolicies (Netpol), but those of SCTP, which needs a module of the kernel; Kubernetes v1.35
+//	dualstack.txt    the specs of clusters with two families, but slow ones and those of SCTP; Kubernetes v1.35
 //	expected.txt     specs that fail, each with its reason
 //	build.sh         builds the suite and its images
 //	binaries/        the suite's module
 //	clusterpolicies/ the module of the suite of ClusterNetworkPolicies, its build, its tests and those that fail
+//
+// The specs with [Conformance] are those that the suite lists itself (test/conformance/testdata/conformance.yaml of its version).
 package conformance
 
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Spec is one test of the suite.
@@ -89,6 +93,24 @@ func Lines(text string) (out []string) {
 		}
 	}
 	return out
+}
+
+// OfNetwork returns the specs of [sig-network] in the suite's own list of those that every conformant cluster passes, an error if there
+// are none.
+func OfNetwork(text string) (out []string, err error) {
+	var all []struct{ Codename string }
+	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
+		return nil, fmt.Errorf("list of Conformance: %w", err)
+	}
+	for _, s := range all {
+		if strings.HasPrefix(s.Codename, "[sig-network] ") {
+			out = append(out, s.Codename)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("list of Conformance: no spec of [sig-network]")
+	}
+	return out, nil
 }
 
 // sometimes begins the reason of a spec that also passes, by where its pods happen to run.
