@@ -70,7 +70,7 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 		return attempt{what, http.MethodPost, path, body, says}
 	}
 	noRelays := map[string]any{"spec": map[string]any{"relays": []string{}}}
-	for _, try := range []attempt{
+	attempts := []attempt{
 		patch("another node's peer ID", nodes+"/edge-b1", object("MeshNode", "edge-b1", another), foreign+"edge-b1"),
 		patch("another node's MeshNode", nodes+"/edge-b1", annotate, foreign+"edge-b1"),
 		patch("another node's status", nodes+"/edge-b1/status", status, foreign+"edge-b1"),
@@ -79,10 +79,14 @@ func foreignObjects(t *testing.T, c *cluster.Cluster, api *cluster.API) {
 		patch("the PodNetwork", meshAPI+"podnetworks/cluster", noRelays, "cannot patch resource"),
 		post("a MeshNode for another node", nodes, object("MeshNode", "edge-a2", another), foreign+"edge-a2"),
 		post("a block for another node", blocks, block("10-244-77-0-24", "10.244.77.0/24", "edge-b1"), foreign+"edge-b1"),
-		post("a block outside of the range", blocks, block("10-99-7-0-24", "10.99.7.0/24", "edge-a1"), "outside the podCIDRs"),
 		post("a larger block", blocks, block("10-244-128-0-17", "10.244.128.0/17", "edge-a1"), "not of the block size"),
 		post("a block under another one's name", blocks, block("10-244-78-0-24", "10.244.79.0/24", "edge-a1"), "the name is the CIDR"),
-	} {
+	}
+	if minor(t, c) != 30 { // its policies cannot compare CIDRs
+		attempts = append(attempts,
+			post("a block outside of the range", blocks, block("10-99-7-0-24", "10.99.7.0/24", "edge-a1"), "outside the podCIDRs"))
+	}
+	for _, try := range attempts {
 		err := api.Do(t.Context(), try.method, try.path+"?dryRun=All", try.body, nil)
 		var status *cluster.StatusError
 		switch {

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Everything the cluster runs, built once into caches, and put together in a directory:
 #
-#   test/kube/build.sh DIRECTORY      images/*.tar, later/*.tar, cnibin/*, apiport, podtool
+#   test/kube/build.sh DIRECTORY      images/*.tar, later/*.tar, cnibin/*, admin/*, apiport, podtool
 #
 # FLAVOUR is that of the cluster. Prints the directory with the Kubernetes programs. Needs bin/ to be built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?directory}
-mkdir -p "$out/images" "$out/later" "$out/cnibin" "$out/build"
+mkdir -p "$out/images" "$out/later" "$out/cnibin" "$out/build" "$out/admin"
 bin=$(test/kubeapi/build.sh all)
 coredns=$(build/tool.sh coredns)
+ln -sf "$(build/tool.sh helm)" "$out/admin/helm" # first-steps.sh wants it before Kubernetes 1.31
 
 export CGO_ENABLED=0 GOFLAGS="-trimpath"
 go build -ldflags '-s -w' -o "$out/apiport" ./test/kube/cmd/apiport

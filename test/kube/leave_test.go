@@ -134,10 +134,18 @@ func TestUninstall(t *testing.T) {
 		ok(t, err)
 		t.Logf("%s: edgemesh-agent uninstall --purge:\n%s", n, out)
 	}
-	kubectl(t, "delete", "-f", filepath.Join(root, "manifests/edgemesh.yaml"), "--timeout=55s")
-	kubectl(t, "-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
+	if minor(t, c) < 31 { // it was the chart
+		out, err := c.AdminCommand(t.Context(), strings.TrimSpace(string(helm)), "uninstall", "edgemesh", "-n", "kube-system").CombinedOutput()
+		if err != nil {
+			t.Fatalf("helm uninstall: %v\n%s", err, out)
+		}
+		kubectl(t, "delete", "-f", filepath.Join(root, "manifests/edgemesh/crds"), "--timeout=55s")
+	} else {
+		kubectl(t, "delete", "-f", filepath.Join(root, "manifests/edgemesh.yaml"), "--timeout=55s")
+		kubectl(t, "-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
+	}
 	kubectl(t, "-n", "kube-system", "delete", "lease", "edgemesh-controller")
-	kubectl(t, "-n", "kube-system", "delete", "secret", "edgemesh-relay-token", "--ignore-not-found")
+	kubectl(t, "-n", "kube-system", "delete", "secret", "edgemesh-relay-token", "edgemesh-webhook", "--ignore-not-found")
 	kubectl(t, "label", "nodes", "--all", "network.edgemesh.io/agent-", "network.edgemesh.io/relay-")
 	took := time.Since(start)
 	stopRelay(t, c)
@@ -160,8 +168,11 @@ func TestUninstall(t *testing.T) {
 		})
 		lines += len(after)
 	}
-	const kinds = "daemonsets,deployments,leases,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings," +
-		"customresourcedefinitions,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	kinds := "daemonsets,deployments,leases,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings," +
+		"customresourcedefinitions,validatingwebhookconfigurations"
+	if minor(t, c) >= 30 {
+		kinds += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
+	}
 	for name := range strings.Lines(kubectl(t, "get", kinds, "-A", "-o", "name")) {
 		if strings.Contains(name, "edgemesh") {
 			t.Errorf("left in the cluster: %s", name)

@@ -107,6 +107,14 @@ func ok(t *testing.T, err error) {
 	}
 }
 
+// minor is the API server's minor version, which decides what guards our objects.
+func minor(t *testing.T, c *cluster.Cluster) int {
+	t.Helper()
+	n, err := c.Minor(t.Context())
+	ok(t, err)
+	return n
+}
+
 // kubectl runs kubectl, which must succeed within a minute.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()

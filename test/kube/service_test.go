@@ -18,7 +18,12 @@ import (
 
 // ClusterIP Services with endpoints on all nodes, through kube-proxy in both modes.
 func TestServicesIPTables(t *testing.T) { services(t, "iptables") }
-func TestServicesNFTables(t *testing.T) { services(t, "nftables") }
+func TestServicesNFTables(t *testing.T) {
+	if minor(t, bare(t)) < 31 {
+		t.Skip("kube-proxy has this mode from Kubernetes 1.31 on without a feature gate")
+	}
+	services(t, "nftables")
+}
 
 func services(t *testing.T, mode string) {
 	c, _ := installed(t)

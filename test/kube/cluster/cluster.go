@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -279,8 +280,17 @@ func (c *Cluster) KubectlIn(ctx context.Context, stdin string, args ...string) (
 // kubectl and the cluster.
 func (c *Cluster) AdminCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "HOME="+c.Dir, "KUBECONFIG="+c.Kubeconfig, "PATH="+c.bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "HOME="+c.Dir, "KUBECONFIG="+c.Kubeconfig, "PATH="+filepath.Join(c.Dir, "admin")+":"+c.bin+":"+os.Getenv("PATH"))
 	return cmd
+}
+
+// Minor is the API server's minor version, as the N of Kubernetes 1.N.
+func (c *Cluster) Minor(ctx context.Context) (n int, err error) {
+	var v struct{ Minor string }
+	if err := c.api.Get(ctx, "/version", &v); err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(v.Minor)
 }
 
 // API returns access to the objects of the cluster.
