@@ -128,7 +128,7 @@ func passing(t *testing.T, name string, rules policy.Placed, addrs map[string]ne
 			t.Fatal(err)
 		}
 		for _, port := range ports {
-			c, err := net.ListenPacket("udp4", fmt.Sprintf("%s:%d", addrs[pod], port))
+			c, err := net.ListenPacket("udp4", netip.AddrPortFrom(addrs[pod], uint16(port)).String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,7 +143,7 @@ func passing(t *testing.T, name string, rules policy.Placed, addrs map[string]ne
 		}
 		for to := range in {
 			for _, port := range ports {
-				c, err := net.Dial("udp4", fmt.Sprintf("%s:%d", addrs[to], port))
+				c, err := net.Dial("udp4", netip.AddrPortFrom(addrs[to], uint16(port)).String())
 				if err != nil {
 					t.Fatal(err)
 				}
