@@ -190,5 +190,14 @@ func (c *Control) State() State { return c.state }
 // Queue is the time that packets wait at the bottleneck, as the last acknowledgement shows it.
 func (c *Control) Queue() float64 { return c.path.queue }
 
+// BDP is what the path holds without a queue, bytes.
+func (c *Control) BDP() float64 { return c.bdp() }
+
+// MinRTT is the round trip without own queue, seconds.
+func (c *Control) MinRTT() float64 { return c.path.minRTT }
+
+// Loss is the share of packets that the path loses without a queue.
+func (c *Control) Loss() float64 { return c.path.loss }
+
 // SRTT is the smoothed round trip, with all queues.
 func (c *Control) SRTT() float64 { return max(c.path.minRTT, c.path.srtt) }

@@ -1,0 +1,132 @@
+package flight
+
+import "edgemesh/tunnel/p2p/carrier/control"
+
+// Path is one path to a peer: a number space, keys and a controller of its own.
+type Path struct {
+	peer *Peer
+	s    sender
+	r    receiver
+}
+
+// NewPath makes a path. Overhead is what a packet has beside its payload, with all headers.
+func (p *Peer) NewPath(overhead int) *Path {
+	return &Path{peer: p, s: sender{control: control.New(), overhead: overhead, records: make([]record, firstRecords),
+		losses: losses{backoff: 1, srtt: firstRTT, rtt: firstRTT, rttvar: firstRTT / 2}}}
+}
+
+// Close ends a path. What it had in flight is sent again on the next one.
+func (p *Path) Close() {
+	for n := p.s.first; n < p.s.next; n++ {
+		if r := p.s.record(n); r.state == flying {
+			p.peer.out.again.join(r.pieces)
+			r.pieces = chain{}
+		}
+	}
+	p.s.base, p.s.first, p.s.inFlight = p.s.next, p.s.next, 0
+}
+
+// Silent is for how many seconds nothing was acknowledged though something is in flight.
+func (p *Path) Silent(now float64) float64 {
+	if p.s.inFlight == 0 {
+		return 0
+	}
+	return now - p.s.heard
+}
+
+// RTT is the last round trip, and the smoothed one.
+func (p *Path) RTT() (last, smoothed float64) { return p.s.rtt, p.s.srtt }
+
+// InFlight is how much was sent and not acknowledged, with all headers.
+func (p *Path) InFlight() float64 { return p.s.inFlight }
+
+// Control is the path's controller, to be read.
+func (p *Path) Control() *control.Control { return p.s.control }
+
+// Next appends the payload of the next packet, of at most room bytes, to dst, if one may leave now. Number is what it will be sealed
+// with: above all those before. If there is none, wait is for how many seconds at most not to ask again, unless something happens.
+func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload []byte, wait float64) {
+	s, out := &p.s, &p.peer.out
+	out.expire(now)
+	p.timeouts(now)
+	rate := s.refill(now)
+	due := p.r.due(now)
+	p.reserve(number)
+	open := s.inFlight < s.control.Window()
+	stream := open && out.waits(true)
+	_, datagram := out.source.Waits()
+	pace := s.pace(rate)
+	if open && s.tokens > 0 && p.sumDue(now) {
+		return p.sendSum(now, number, dst), 0
+	}
+	if stream && s.tokens > 0 || datagram && s.tokens > -datagramDebt {
+		if b := p.build(now, number, dst, room, due <= 0, stream && s.tokens > 0); len(b) > len(dst) {
+			return b, 0
+		}
+		stream, datagram = false, false // it does not fit
+	}
+	if due <= 0 && (!(stream || datagram) || pace > soon) {
+		p.peer.count.Acks++
+		a := p.r.ack(now)
+		b := a.append(dst)
+		s.sent(now, number, len(b)-len(dst), chain{}, false, false)
+		return b, 0
+	}
+	wait = min(longestWait, p.sumWait(now), s.timeout(now))
+	if stream || datagram {
+		wait = min(wait, pace)
+	} else {
+		wait = min(wait, due)
+	}
+	return dst, max(wait, leastWait)
+}
+
+// build makes a packet of what waits.
+func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, stream bool) []byte {
+	out := &p.peer.out
+	b, end := dst, len(dst)+room
+	for {
+		d := out.source.Datagram(now, end-len(b)-datagramHeader)
+		if d == nil {
+			break
+		}
+		b = appendDatagram(b, d)
+	}
+	if acks && end-len(b) >= ackHeader+4*maxRanges {
+		a := p.r.ack(now)
+		b = a.append(b)
+	}
+	elicits, streams, again := len(b) > len(dst), len(b), out.again.first != nil
+	if acks && elicits && b[len(dst)] == kindAck {
+		elicits = false
+	}
+	var in chain
+	if stream {
+		left := end - len(b)
+		if p.protects() {
+			left = min(left, room-parityHeader)
+		}
+		if b, in = out.fill(b, left, now); in.first != nil {
+			elicits = true
+			if again {
+				p.peer.count.Resent++
+			}
+			p.s.parity.add(number, b[streams:], now, p.protects())
+		}
+	}
+	if len(b) == len(dst) {
+		return b
+	}
+	if !elicits { // what waited does not fit behind the ACK
+		p.peer.count.Acks++
+	}
+	p.peer.count.Packets++
+	p.s.sent(now, number, len(b)-len(dst), in, elicits, p.waits())
+	return b
+}
+
+// waits says whether something waits to be sent, so that rate or window limit.
+func (p *Path) waits() bool {
+	_, datagram := p.peer.out.source.Waits()
+	return datagram || p.peer.out.waits(true)
+}

@@ -1,0 +1,74 @@
+package flight
+
+// Buckets is how many streams there are: the tunnel's queue keeps so many buckets of flows apart.
+const Buckets = 128
+
+// Frame is one that leaves in a bucket. It is kept until the peer has it.
+type Frame interface {
+	// Bytes are the whole frame, the same each time and not empty.
+	Bytes() []byte
+	// Done is called once, when the frame is not needed any longer.
+	Done()
+}
+
+// Source is where packets take what they carry. The calls come from Path.Next.
+type Source interface {
+	// Waits says of both kinds whether there are any.
+	Waits() (stream, datagram bool)
+	// Stream returns the next frame and its bucket, or nil.
+	Stream(now float64) (f Frame, bucket int)
+	// Datagram returns the next datagram if it has at most room bytes, or nil. It is valid until the next call.
+	Datagram(now float64, room int) []byte
+}
+
+// Sink takes what arrives. The calls come from Path.Receive; b is valid during the call only.
+type Sink interface {
+	// Stream takes a bucket's next bytes.
+	Stream(bucket int, b []byte)
+	// Restart says that the next bytes of a bucket begin a frame, whatever came before: the rest of that will not come.
+	Restart(bucket int)
+	// Datagram takes one.
+	Datagram(b []byte)
+}
+
+// Peer is what all paths to a peer share: buckets, with one offset space. It belongs to one process of the peer.
+type Peer struct {
+	out     outgoing
+	in      assembly
+	refused Refused
+	count   Counters
+	parcels parcels
+}
+
+// Counters are of all paths.
+type Counters struct {
+	Packets, Resent, Spurious, Probes uint64 // packets sent; with repaired pieces; repaired though they had arrived; probe timeouts
+	Sums, Computed                    uint64 // parities sent; packets computed from them
+	Restarts                          uint64 // of a bucket, since a piece was not acknowledged in time
+	Acks                              uint64 // packets that are only ACKs
+}
+
+// NewPeer makes a peer.
+func NewPeer(source Source, sink Sink) *Peer {
+	p := &Peer{}
+	p.out = outgoing{source: source, count: &p.count}
+	p.in = assembly{sink: sink, parcels: &p.parcels}
+	return p
+}
+
+// Leave hands over, bucket by bucket and in order, all frames that the peer may not have whole: another carrier sends them. The
+// caller calls their Done. Some of them may have arrived. Each of their buckets begins anew.
+func (p *Peer) Leave(yield func(bucket int, f Frame)) {
+	for i := range p.out.buckets {
+		p.out.restart(i, func(f *frame) { yield(i, f.Frame) })
+	}
+}
+
+// Held is memory in frames that are not acknowledged, and in pieces behind holes.
+func (p *Peer) Held() (sending, receiving int) { return p.out.held, p.in.held }
+
+// Counters returns what happened so far.
+func (p *Peer) Counters() Counters { return p.count }
+
+// Refused returns what was not taken so far.
+func (p *Peer) Refused() Refused { return p.refused }

@@ -1,0 +1,156 @@
+package flight
+
+const (
+	ackEvery   = 0.005         // seconds between ACKs
+	ackLate    = 0.020         // seconds that one packet waits for another, RFC 9002's usual max_ack_delay less a timer
+	ackPackets = 64            // are acknowledged immediately: a train of GSO
+	ackHoles   = maxRanges / 4 // so are holes: each is told four times at least
+	soon       = 0.004         // seconds that an ACK waits for a packet to go with
+)
+
+// receiver is what arrived on a path.
+type receiver struct {
+	arrived window // packets
+	told    window // packets that arrived or were computed, and were taken whole
+
+	newest    uint64 // of the packets to acknowledge
+	newestAt  float64
+	newestGot uint64 // bytes when it arrived
+	got       uint64
+	pending   int     // packets to acknowledge
+	holes     int     // that appeared since the last ACK
+	since     float64 // when the first of pending arrived
+	acked     float64 // when an ACK was sent
+
+	computed uint32
+	kept     *kept
+}
+
+// Receive takes the payload of a packet that is authentic. Arrived is when the kernel had it, by the clock of now. Payload may be
+// changed afterwards.
+func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) {
+	r := &p.r
+	p.peer.in.expire(now)
+	if !r.arrived.add(number) {
+		p.peer.refused[Repeated]++
+		return
+	}
+	elicits, ok := p.frames(number, payload, now)
+	if elicits {
+		r.got += uint64(len(payload) + p.s.overhead)
+	}
+	if !ok {
+		return
+	}
+	r.told.add(number)
+	if !elicits {
+		return
+	}
+	if r.newestAt == 0 || number > r.newest {
+		if number > r.newest+1 {
+			r.holes++
+		}
+		r.newest, r.newestAt, r.newestGot = number, arrived, r.got
+	}
+	if r.pending == 0 {
+		r.since = now
+	}
+	r.pending++
+}
+
+// frames takes all frames of a packet. It reports whether the packet wants to be acknowledged, and whether it may be.
+func (p *Path) frames(number uint64, b []byte, now float64) (elicits, ok bool) {
+	if len(b) > maxPayload {
+		p.peer.refused[Malformed]++
+		return false, false
+	}
+	for len(b) > 0 {
+		switch b[0] {
+		case kindAck:
+			var a ack
+			if b, ok = a.parse(b); !ok {
+				p.peer.refused[Malformed]++
+				return elicits, false
+			}
+			p.acknowledged(&a, now)
+			continue
+		case kindDatagram:
+			var data []byte
+			if data, b, ok = parseDatagram(b); ok {
+				elicits = true
+				p.peer.in.sink.Datagram(data)
+				continue
+			}
+		case kindParity:
+			var s sum
+			if b, ok = s.parse(b); ok {
+				elicits = true
+				p.compute(number, &s, now)
+				continue
+			}
+		case kindStream:
+			if !p.streams(b, now) {
+				return true, false
+			}
+			p.r.keep(number, b)
+			return true, true
+		}
+		p.peer.refused[Malformed]++
+		return elicits, false
+	}
+	return elicits, true
+}
+
+// streams takes STREAM frames, which end the packet, and reports whether all could be taken.
+func (p *Path) streams(b []byte, now float64) (taken bool) {
+	packet := arriving{frames: b}
+	defer p.peer.in.arrived(&packet)
+	taken = true
+	for n := 0; len(b) > 0; n++ {
+		s, rest, ok := parseStream(b)
+		if !ok || n == maxPieces || b[0] != kindStream {
+			p.peer.refused[Malformed]++
+			return false
+		}
+		if why, ok := p.peer.in.take(s, len(packet.frames)-len(b), &packet, now); !ok {
+			p.peer.refused[why]++
+			taken = false
+		}
+		b = rest
+	}
+	return taken
+}
+
+// due is in how many seconds an ACK is to be sent.
+func (r *receiver) due(now float64) float64 {
+	switch {
+	case r.pending == 0:
+		return longestWait
+	case r.pending >= ackPackets || r.holes >= ackHoles:
+		return 0
+	case r.pending >= 2:
+		return max(r.since, r.acked+ackEvery) - now
+	}
+	return max(r.since+ackLate, r.acked+ackEvery) - now
+}
+
+// ack is what is acknowledged now: the newest packets, and as many runs below them as an ACK has room for. What lies below was in
+// ACKs before.
+func (r *receiver) ack(now float64) (a ack) {
+	a = ack{newest: uint32(r.newest), arrived: uint32(int64(r.newestAt * 1e6)), delay: uint16(min(max((now-r.newestAt)*1e5, 0), 65535)),
+		got: r.newestGot, computed: r.computed}
+	r.pending, r.holes, r.acked = 0, 0, now
+	for below := r.newest + 1; a.n < maxRanges && below > 0; a.n++ { // below: all numbers not told yet
+		missing := r.told.down(below-1, false)
+		if missing == below {
+			break
+		}
+		arrived := r.told.down(below-1-missing, true)
+		if arrived == 0 { // the window's end
+			break
+		}
+		a.runs[a.n] = run{uint16(missing), uint16(arrived)}
+		below -= missing + arrived
+	}
+	return a
+}

@@ -1,0 +1,311 @@
+package flight
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab/link"
+)
+
+const (
+	testOverhead = 70 // of sealing, UDP, IPv4 and Ethernet
+	testRoom     = 1500 - 56
+)
+
+// testFrame is length 4, bucket 1, number 4, then bytes that follow from both.
+type testFrame struct {
+	b      []byte
+	source *testSource
+}
+
+func (f *testFrame) Bytes() []byte { return f.b }
+func (f *testFrame) Done() {
+	f.source.done++
+	f.source.spare = append(f.source.spare, f)
+}
+
+// testSource has frames, and datagrams.
+type testSource struct {
+	t         testing.TB
+	rng       *rand.Rand
+	left      [Buckets]int // frames to come
+	number    [Buckets]uint32
+	total     int // frames
+	size      func(*rand.Rand) int
+	endless   int                   // buckets that never end
+	allowed   func(now float64) int // bytes that an application has written; nil: all
+	written   int
+	datagrams []uint32 // to be sent
+	buf       []byte
+	done      int
+	spare     []*testFrame
+	turn      int
+	now       float64
+}
+
+func newSource(t testing.TB, seed uint64) *testSource {
+	return &testSource{t: t, rng: rand.New(rand.NewPCG(seed, 5)), size: func(r *rand.Rand) int { return 40 + r.IntN(3000) }}
+}
+
+func (s *testSource) add(bucket, frames int) { s.left[bucket] += frames; s.total += frames }
+
+func (s *testSource) Waits() (bool, bool) {
+	return s.total > 0 && (s.allowed == nil || s.written < s.allowed(s.now)), len(s.datagrams) > 0
+}
+
+func (s *testSource) Stream(now float64) (Frame, int) {
+	s.now = now
+	if waits, _ := s.Waits(); !waits {
+		return nil, 0
+	}
+	for {
+		s.turn = (s.turn + 1) % Buckets
+		if s.left[s.turn] > 0 {
+			break
+		}
+	}
+	i := s.turn
+	if i >= s.endless {
+		s.left[i]--
+		s.total--
+	}
+	n := s.size(s.rng)
+	s.written += n
+	var f *testFrame
+	if k := len(s.spare); k > 0 {
+		f = s.spare[k-1]
+		s.spare = s.spare[:k-1]
+	} else {
+		f = &testFrame{source: s}
+	}
+	f.b = fillFrame(f.b[:0], i, s.number[i], n)
+	s.number[i]++
+	return f, i
+}
+
+func fillFrame(b []byte, bucket int, number uint32, n int) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(n))
+	b = append(b, byte(bucket))
+	b = binary.BigEndian.AppendUint32(b, number)
+	for len(b) < n {
+		b = append(b, byte(uint32(len(b))*7+number+uint32(bucket)))
+	}
+	return b
+}
+
+func (s *testSource) Datagram(_ float64, room int) []byte {
+	if len(s.datagrams) == 0 || room < 200 {
+		return nil
+	}
+	s.buf = append(binary.BigEndian.AppendUint32(s.buf[:0], s.datagrams[0]), make([]byte, 196)...)
+	s.datagrams = s.datagrams[1:]
+	return s.buf
+}
+
+// testSink checks that each bucket's frames come whole, once and in order. Only after a restart may some be missing.
+type testSink struct {
+	t         testing.TB
+	partial   [Buckets][]byte
+	number    [Buckets]uint32
+	restarted [Buckets]bool
+	restarts  int
+	skipped   int
+	frames    int
+	bytes     int
+	got       map[uint32]int // datagrams
+	onFrame   func(bucket int, number uint32)
+	cheap     bool
+	reference []byte
+}
+
+func (s *testSink) Restart(bucket int) {
+	s.restarts++
+	s.restarted[bucket] = true
+	s.partial[bucket] = s.partial[bucket][:0]
+}
+
+func (s *testSink) Datagram(b []byte) {
+	if s.got == nil {
+		s.got = map[uint32]int{}
+	}
+	s.got[binary.BigEndian.Uint32(b)]++
+}
+
+func (s *testSink) Stream(bucket int, b []byte) {
+	s.bytes += len(b)
+	if s.cheap {
+		return
+	}
+	p := append(s.partial[bucket], b...)
+	for len(p) >= 9 {
+		n := int(binary.BigEndian.Uint32(p))
+		if n > 70000 || int(p[4]) != bucket {
+			s.t.Fatalf("bucket %d is out of step", bucket)
+		}
+		if len(p) < n {
+			break
+		}
+		number := binary.BigEndian.Uint32(p[5:])
+		if s.reference = fillFrame(s.reference[:0], bucket, number, n); !bytes.Equal(s.reference, p[:n]) {
+			s.t.Fatalf("bucket %d: frame %d is damaged", bucket, number)
+		}
+		if number != s.number[bucket] && (!s.restarted[bucket] || number < s.number[bucket]) {
+			s.t.Fatalf("bucket %d: frame %d, wanted %d", bucket, number, s.number[bucket])
+		}
+		s.skipped += int(number - s.number[bucket])
+		s.restarted[bucket] = false
+		s.number[bucket] = number + 1
+		s.frames++
+		if s.onFrame != nil {
+			s.onFrame(bucket, number)
+		}
+		p = p[n:]
+	}
+	s.partial[bucket] = append(s.partial[bucket][:0], p...)
+}
+
+// end is one of two peers.
+type end struct {
+	peer   *Peer
+	source *testSource
+	sink   *testSink
+	path   *Path
+	number uint64
+	wake   float64
+	out    *link.Queue
+	room   int
+	buf    []byte
+}
+
+// lab is two peers and the path between them, on a clock of its own.
+type lab struct {
+	t   testing.TB
+	now float64
+	e   [2]*end
+	// filter, if there is one, says whether a packet that left is lost, and may change it.
+	filter func(from int, number uint64, payload []byte) bool
+	steps  int
+}
+
+func newLab(t testing.TB, there, back link.Direction, seed uint64) *lab {
+	l := &lab{t: t}
+	for i := range l.e {
+		e := &end{source: newSource(t, seed+uint64(i)), sink: &testSink{t: t}, room: testRoom}
+		e.peer = NewPeer(e.source, e.sink)
+		l.e[i] = e
+	}
+	l.connect(there, back, seed)
+	return l
+}
+
+// connect makes a new path; the one before it ends with all that is on it.
+func (l *lab) connect(there, back link.Direction, seed uint64) {
+	for i, e := range l.e {
+		if e.path != nil {
+			e.path.Close()
+		}
+		e.path, e.number, e.wake = e.peer.NewPath(testOverhead), 0, l.now
+		e.out = link.NewQueue([]link.Direction{there, back}[i], seed+uint64(i), maxPayload+testOverhead+16)
+	}
+}
+
+func (l *lab) duration() time.Duration { return time.Duration(l.now * 1e9) }
+
+// run goes on until a time, or until stop says so.
+func (l *lab) run(until float64, stop func() bool) {
+	for l.now < until && (stop == nil || !stop()) {
+		l.steps++
+		next := until
+		for i, e := range l.e {
+			e.source.now = l.now
+			for l.now >= e.wake {
+				payload, wait := e.path.Next(l.now, e.number, e.buf[:0], e.room)
+				e.buf = payload
+				if len(payload) == 0 {
+					if !(wait > 0 && wait <= longestWait) {
+						l.t.Fatalf("waits %v s", wait)
+					}
+					e.wake = l.now + wait
+					break
+				}
+				if len(payload) > e.room {
+					l.t.Fatalf("%d bytes of payload where %d have room", len(payload), e.room)
+				}
+				if l.filter == nil || l.filter(i, e.number, payload) {
+					b := e.out.Buffer()[:len(payload)+testOverhead]
+					binary.BigEndian.PutUint64(b, e.number)
+					copy(b[testOverhead:], payload)
+					e.out.Push(l.duration(), b)
+				}
+				e.number++
+			}
+			next = min(next, e.wake)
+		}
+		for i, e := range l.e {
+			to := l.e[1-i]
+			for {
+				b, at := e.out.Pop(l.duration())
+				if b == nil {
+					break
+				}
+				to.path.Receive(binary.BigEndian.Uint64(b), b[testOverhead:], at.Seconds(), l.now)
+				e.out.Free(b)
+				to.wake = l.now
+				next = l.now
+			}
+			if at, ok := e.out.Next(); ok {
+				next = min(next, max(at.Seconds(), l.now)+1e-6)
+			}
+		}
+		l.now = max(next, l.now+1e-9)
+	}
+}
+
+func direction(mbit float64, ms int, loss float64) link.Direction {
+	return link.Direction{Rate: int64(mbit * 1e6), QueueTime: 200 * time.Millisecond, Delay: time.Duration(ms) * time.Millisecond, Loss: loss}
+}
+
+// whole checks that all frames have arrived, and that nothing is held any longer.
+func (l *lab) whole() {
+	l.t.Helper()
+	for i, e := range l.e {
+		to := l.e[1-i]
+		for b := range Buckets {
+			if e.source.left[b] > 0 || to.sink.number[b] != e.source.number[b] {
+				l.t.Errorf("end %d, bucket %d: %d frames of %d arrived, %d not sent", i, b, to.sink.number[b], e.source.number[b], e.source.left[b])
+			}
+		}
+		if sending, receiving := e.peer.Held(); sending != 0 || receiving != 0 {
+			l.t.Errorf("end %d holds %d and %d bytes", i, sending, receiving)
+		}
+		if e.peer.Refused() != (Refused{}) {
+			e.peer.refused[Repeated] = 0
+			if e.peer.Refused() != (Refused{}) {
+				l.t.Errorf("end %d refused %v", i, e.peer.Refused())
+			}
+		}
+	}
+}
+
+// settled says whether both have sent all, and know that it arrived.
+func (l *lab) settled() bool {
+	for _, e := range l.e {
+		if sending, _ := e.peer.Held(); sending > 0 || e.source.total > 0 && e.source.endless == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *lab) finite() {
+	for _, e := range l.e {
+		if rate, window := e.path.s.control.Rate(e.path.s.inFlight), e.path.s.control.Window(); !(rate > 0 && window > 0) || math.IsInf(rate+window, 0) ||
+			e.path.s.inFlight < 0 {
+			l.t.Fatalf("rate %v, window %v, in flight %v", rate, window, e.path.s.inFlight)
+		}
+	}
+}

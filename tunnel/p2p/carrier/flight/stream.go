@@ -1,0 +1,282 @@
+package flight
+
+const (
+	maxHeld   = 8 << 20 // bytes of frames that are not acknowledged: 1 Gbit/s for 67 ms
+	holdTime  = 6.0     // seconds that a bucket waits for an acknowledgement: longer than a link that stops for 5
+	minPiece  = 16      // bytes of a frame that are worth a header
+	holdCheck = 0.1     // seconds between looks at holdTime
+)
+
+// outgoing is the sending half of a peer's buckets.
+type outgoing struct {
+	source  Source
+	count   *Counters
+	buckets [Buckets]outBucket
+	held    int // bytes of frames that wait for acknowledgement
+	again   chain
+	unsent  chain // the rest of the frame that is being sent
+	checked float64
+
+	frames *frame // spare
+	pieces *piece // spare
+}
+
+// outBucket has frames from the first that is not acknowledged on: the receiver holds all behind a hole, and this bounds it.
+type outBucket struct {
+	offset      uint32 // of the next frame
+	generation  byte
+	first, last *frame
+}
+
+// frame is one that was taken from the source.
+type frame struct {
+	Frame
+	data       []byte
+	bucket     byte
+	generation byte
+	offset     uint32
+	left       int     // bytes not acknowledged
+	sent       float64 // when the last of it was sent first
+	dead       bool    // its bucket began anew
+	next       *frame
+}
+
+// piece is a part of a frame, of a packet in flight or to be sent.
+type piece struct {
+	frame *frame
+	at, n int
+	next  *piece
+}
+
+// chain is a list of pieces.
+type chain struct{ first, last *piece }
+
+func (c *chain) push(p *piece) {
+	p.next = nil
+	if c.last == nil {
+		c.first = p
+	} else {
+		c.last.next = p
+	}
+	c.last = p
+}
+
+func (c *chain) pop() *piece {
+	p := c.first
+	if c.first = p.next; c.first == nil {
+		c.last = nil
+	}
+	return p
+}
+
+// join appends another chain.
+func (c *chain) join(more chain) {
+	if more.first == nil {
+		return
+	}
+	if c.last == nil {
+		c.first = more.first
+	} else {
+		c.last.next = more.first
+	}
+	c.last = more.last
+}
+
+func (o *outgoing) newPiece(f *frame, at, n int) *piece {
+	p := o.pieces
+	if p == nil {
+		p = new(piece)
+	} else {
+		o.pieces = p.next
+	}
+	*p = piece{frame: f, at: at, n: n}
+	return p
+}
+
+// waits says whether there is something to send; without fresh, of what was sent before.
+func (o *outgoing) waits(fresh bool) bool {
+	o.drop()
+	if o.again.first != nil || !fresh {
+		return o.again.first != nil
+	}
+	if o.unsent.first != nil {
+		return true
+	}
+	stream, _ := o.source.Waits()
+	return stream && o.held < maxHeld
+}
+
+// drop removes pieces of dead frames that are next.
+func (o *outgoing) drop() {
+	for o.again.first != nil && o.again.first.frame.dead {
+		o.settle(o.again.pop())
+	}
+}
+
+// peek returns the list whose first piece is to be sent next; nil: there is none.
+func (o *outgoing) peek(now float64) *chain {
+	o.drop()
+	if o.again.first != nil {
+		return &o.again
+	}
+	if o.unsent.first == nil && o.held < maxHeld {
+		o.take(now)
+	}
+	if o.unsent.first != nil {
+		return &o.unsent
+	}
+	return nil
+}
+
+// take takes a frame from the source.
+func (o *outgoing) take(now float64) {
+	taken, bucket := o.source.Stream(now)
+	if taken == nil {
+		return
+	}
+	f := o.frames
+	if f == nil {
+		f = new(frame)
+	} else {
+		o.frames = f.next
+	}
+	b := &o.buckets[bucket]
+	data := taken.Bytes()
+	*f = frame{Frame: taken, data: data, bucket: byte(bucket), generation: b.generation, offset: b.offset, left: len(data), sent: now}
+	b.offset += uint32(len(data))
+	if b.last == nil {
+		b.first = f
+	} else {
+		b.last.next = f
+	}
+	b.last = f
+	o.held += len(data)
+	o.unsent.push(o.newPiece(f, 0, len(data)))
+}
+
+// fill appends STREAM frames of at most room bytes, and returns what is in them. What was lost goes first.
+func (o *outgoing) fill(b []byte, room int, now float64) (out []byte, in chain) {
+	end, length, headers := len(b)+room, 0, 0
+	for {
+		from := o.peek(now)
+		if from == nil {
+			return b, in
+		}
+		next := from.first
+		f, start := next.frame, next.frame.offset+uint32(next.at)
+		joins := in.last != nil && in.last.frame.bucket == f.bucket && in.last.frame.generation == f.generation &&
+			in.last.frame.offset+uint32(in.last.at+in.last.n) == start
+		left := end - len(b)
+		if !joins {
+			left -= streamHeader
+			if headers == maxPieces {
+				return b, in
+			}
+		}
+		if left < min(minPiece, next.n) {
+			return b, in
+		}
+		if joins {
+			order.PutUint16(b[length:], order.Uint16(b[length:])+uint16(min(next.n, left)))
+		} else {
+			b = appendStreamHeader(b, stream{bucket: f.bucket, generation: f.generation, offset: start}, min(next.n, left))
+			length = len(b) - 2
+			headers++
+		}
+		p := o.cut(from, left)
+		if from == &o.unsent {
+			f.sent = now
+		}
+		b = append(b, f.data[p.at:p.at+p.n]...)
+		in.push(p)
+	}
+}
+
+// cut takes the first n bytes of a list, or its first piece if that is shorter.
+func (o *outgoing) cut(from *chain, n int) *piece {
+	p := from.first
+	if p.n <= n {
+		return from.pop()
+	}
+	part := o.newPiece(p.frame, p.at, n)
+	p.at += n
+	p.n -= n
+	return part
+}
+
+// acknowledged is for what has arrived.
+func (o *outgoing) acknowledged(in chain) {
+	for in.first != nil {
+		o.settle(in.pop())
+	}
+}
+
+// settle is the end of a piece: it has arrived, or its frame is dead.
+func (o *outgoing) settle(p *piece) {
+	f := p.frame
+	f.left -= p.n
+	p.frame, p.next = nil, o.pieces
+	o.pieces = p
+	if f.left > 0 {
+		return
+	}
+	if f.dead {
+		o.spare(f)
+		return
+	}
+	b := &o.buckets[f.bucket]
+	for b.first != nil && b.first.left == 0 {
+		f := b.first
+		b.first = f.next
+		o.held -= len(f.data)
+		f.Done()
+		o.spare(f)
+	}
+	if b.first == nil {
+		b.last = nil
+	}
+}
+
+func (o *outgoing) spare(f *frame) {
+	*f = frame{next: o.frames}
+	o.frames = f
+}
+
+// expire has buckets begin anew that wait for too long.
+func (o *outgoing) expire(now float64) {
+	if now-o.checked < holdCheck {
+		return
+	}
+	o.checked = now
+	for i := range o.buckets {
+		if f := o.buckets[i].first; f != nil && now-f.sent > holdTime {
+			o.count.Restarts++
+			o.restart(i, func(f *frame) { f.Done() })
+		}
+	}
+}
+
+// restart has a bucket begin anew, and gives away the frames it has.
+func (o *outgoing) restart(bucket int, give func(*frame)) {
+	b := &o.buckets[bucket]
+	if b.first == nil {
+		return
+	}
+	if p := o.unsent.first; p != nil && int(p.frame.bucket) == bucket {
+		p.frame.left -= p.n
+		o.unsent = chain{}
+		p.frame, p.next = nil, o.pieces
+		o.pieces = p
+	}
+	for f := b.first; f != nil; {
+		next := f.next
+		give(f)
+		o.held -= len(f.data)
+		f.Frame, f.data, f.dead, f.next = nil, nil, true, nil
+		if f.left == 0 {
+			o.spare(f)
+		}
+		f = next
+	}
+	*b = outBucket{generation: b.generation + 1}
+}
