@@ -195,7 +195,7 @@ func (p *Path) lose(r *record) {
 	r.state = lost
 	s.inFlight -= float64(r.size)
 	s.lost += float64(r.size)
-	p.peer.out.again.join(r.pieces)
+	p.peer.out.lost(r.pieces)
 	r.pieces = chain{}
 }
 

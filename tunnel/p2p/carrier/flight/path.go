@@ -19,7 +19,7 @@ func (p *Peer) NewPath(overhead int) *Path {
 func (p *Path) Close() {
 	for n := p.s.first; n < p.s.next; n++ {
 		if r := p.s.record(n); r.state == flying {
-			p.peer.out.again.join(r.pieces)
+			p.peer.out.lost(r.pieces)
 			r.pieces = chain{}
 		}
 	}

@@ -189,6 +189,7 @@ type lab struct {
 	// filter, if there is one, says whether a packet that left is lost, and may change it.
 	filter func(from int, number uint64, payload []byte) bool
 	steps  int
+	skip   int // every so many packets a number is not used; 0: all are
 }
 
 func newLab(t testing.TB, there, back link.Direction, seed uint64) *lab {
@@ -242,6 +243,9 @@ func (l *lab) run(until float64, stop func() bool) {
 					e.out.Push(l.duration(), b)
 				}
 				e.number++
+				if l.skip > 0 && e.number%uint64(l.skip) == 0 {
+					e.number++
+				}
 			}
 			next = min(next, e.wake)
 		}

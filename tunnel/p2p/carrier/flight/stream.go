@@ -4,6 +4,7 @@ const (
 	maxHeld   = 8 << 20 // bytes of frames that are not acknowledged: 1 Gbit/s for 67 ms
 	holdTime  = 6.0     // seconds that a bucket waits for an acknowledgement: longer than a link that stops for 5
 	minPiece  = 16      // bytes of a frame that are worth a header
+	oftenLost = 3       // times: what a peer never acknowledges leaves every other packet to the rest
 	holdCheck = 0.1     // seconds between looks at holdTime
 )
 
@@ -15,6 +16,7 @@ type outgoing struct {
 	held    int // bytes of frames that wait for acknowledgement
 	again   chain
 	unsent  chain // the rest of the frame that is being sent
+	turn    bool  // of what was not sent yet, before what is often lost
 	checked float64
 
 	frames *frame // spare
@@ -45,6 +47,7 @@ type frame struct {
 type piece struct {
 	frame *frame
 	at, n int
+	lost  int // times
 	next  *piece
 }
 
@@ -116,14 +119,17 @@ func (o *outgoing) drop() {
 // peek returns the list whose first piece is to be sent next; nil: there is none.
 func (o *outgoing) peek(now float64) *chain {
 	o.drop()
-	if o.again.first != nil {
+	if o.again.first != nil && !(o.turn && o.again.first.lost >= oftenLost) {
 		return &o.again
 	}
 	if o.unsent.first == nil && o.held < maxHeld {
 		o.take(now)
 	}
-	if o.unsent.first != nil {
+	switch {
+	case o.unsent.first != nil:
 		return &o.unsent
+	case o.again.first != nil:
+		return &o.again
 	}
 	return nil
 }
@@ -157,6 +163,7 @@ func (o *outgoing) take(now float64) {
 // fill appends STREAM frames of at most room bytes, and returns what is in them. What was lost goes first.
 func (o *outgoing) fill(b []byte, room int, now float64) (out []byte, in chain) {
 	end, length, headers := len(b)+room, 0, 0
+	o.turn = !o.turn
 	for {
 		from := o.peek(now)
 		if from == nil {
@@ -199,9 +206,18 @@ func (o *outgoing) cut(from *chain, n int) *piece {
 		return from.pop()
 	}
 	part := o.newPiece(p.frame, p.at, n)
+	part.lost = p.lost
 	p.at += n
 	p.n -= n
 	return part
+}
+
+// lost is for what is to be sent again.
+func (o *outgoing) lost(in chain) {
+	for p := in.first; p != nil; p = p.next {
+		p.lost++
+	}
+	o.again.join(in)
 }
 
 // acknowledged is for what has arrived.

@@ -1,0 +1,223 @@
+package flight
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// sending returns a lab whose first end has packets in flight, and has had acknowledgements.
+func sending(t testing.TB) *lab {
+	l := newLab(t, direction(10, 50, 0), direction(10, 50, 0), 1)
+	l.e[0].source.endless = 4
+	for b := range 4 {
+		l.e[0].source.add(b, 1)
+	}
+	l.run(2, nil)
+	if l.e[0].path.s.inFlight == 0 {
+		t.Fatal("nothing is in flight")
+	}
+	return l
+}
+
+// honest is an ACK of the newest packet alone.
+func (l *lab) honest() ack {
+	s := &l.e[0].path.s
+	a := ack{newest: uint32(s.next - 1), got: s.total, computed: s.computed, n: 1, arrived: uint32(int64((l.now - .05) * 1e6))}
+	a.runs[0].arrived = 1
+	return a
+}
+
+// say has the second end send an ACK, which arrives.
+func (l *lab) say(a *ack) {
+	l.e[0].path.Receive(l.e[1].number, a.append(nil), l.now, l.now)
+	l.e[1].number++
+}
+
+// ACKs that no receiver sends are counted and not believed, and the flow goes on.
+func TestForgedAcks(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		why   Reason
+		forge func(l *lab, a *ack)
+	}{
+		{"of a packet to come", NeverSent, func(_ *lab, a *ack) { a.newest++ }},
+		{"of a packet far ahead", NeverSent, func(_ *lab, a *ack) { a.newest += 1 << 30 }},
+		{"of more packets than there are", NeverSent, func(_ *lab, a *ack) { a.runs[0].arrived = 65535 }},
+		{"of a number that was not used", NeverSent, func(l *lab, a *ack) {
+			l.e[0].path.Next(l.now+1, l.e[0].path.s.next+5, nil, testRoom)
+			l.e[0].number += 6
+			a.newest += 3
+		}},
+		{"of a run that has one", NeverSent, func(l *lab, a *ack) {
+			l.e[0].path.Next(l.now+1, l.e[0].path.s.next+5, nil, testRoom)
+			l.e[0].number += 6
+			a.newest += 6
+			a.runs[0].arrived = 8
+		}},
+		{"of more bytes", TooManyBytes, func(_ *lab, a *ack) { a.got += 1 }},
+		{"of all bytes", TooManyBytes, func(_ *lab, a *ack) { a.got = math.MaxUint64 }},
+		{"after a delay longer than the round trip", WrongTime, func(_ *lab, a *ack) { a.delay = 65535 }},
+		{"with a time that runs backwards", WrongTime, func(_ *lab, a *ack) { a.arrived -= 3e6 }},
+		{"with a time that leaps", WrongTime, func(_ *lab, a *ack) { a.arrived += 1e9 }},
+		{"of computed packets", WrongComputed, func(_ *lab, a *ack) { a.computed += 2 }},
+	} {
+		l := sending(t)
+		e := l.e[0]
+		a := l.honest()
+		c.forge(l, &a)
+		before := e.path.s.control.Rate(e.path.s.inFlight)
+		l.say(&a)
+		if e.peer.Refused()[c.why] != 1 {
+			t.Errorf("%s: refused %v", c.name, e.peer.Refused())
+		}
+		l.finite()
+		if rate := e.path.s.control.Rate(e.path.s.inFlight); rate > 1.3*before {
+			t.Errorf("%s: the rate is %.0f, was %.0f", c.name, rate, before)
+		}
+		before = float64(l.e[1].sink.bytes)
+		l.run(l.now+4, nil)
+		if mbit := (float64(l.e[1].sink.bytes) - before) * 8 / 4 / 1e6; mbit < 7 {
+			t.Errorf("%s: %.1f of 10 Mbit/s afterwards", c.name, mbit)
+		}
+	}
+	for _, n := range []uint64{0, 1, 5} { // old news are none
+		l := sending(t)
+		a := l.honest()
+		a.newest = uint32(n)
+		l.say(&a)
+		if l.e[0].peer.Refused() != (Refused{}) {
+			t.Errorf("an ACK of packet %d is refused: %v", n, l.e[0].peer.Refused())
+		}
+	}
+}
+
+// A receiver that says of everything that it arrived, early and at once, is found out by numbers that are not used, RFC 9000 21.4.
+func TestLyingReceiver(t *testing.T) {
+	l := sending(t)
+	l.skip = 500
+	e := l.e[0]
+	sent := e.path.s.total
+	for end := l.now + 10; l.now < end; {
+		l.run(l.now+.005, nil)
+		a := l.honest()
+		a.arrived = uint32(int64((l.now - .1) * 1e6)) // no queue, ever
+		a.runs[0].arrived = uint16(min(e.path.s.next, 65535))
+		l.say(&a)
+		l.finite()
+	}
+	if mbit := float64(e.path.s.total-sent) * 8 / 10 / 1e6; mbit > 20 {
+		t.Errorf("%.0f Mbit/s into a line of 10", mbit)
+	}
+	if held, _ := e.peer.Held(); held > maxHeld || e.peer.Refused()[NeverSent] < 500 {
+		t.Errorf("holds %d bytes, refused %v", held, e.peer.Refused())
+	}
+}
+
+// A peer that never acknowledges: few packets, bounded memory, no spin.
+func TestNeverAcknowledges(t *testing.T) {
+	l := newLab(t, direction(100, 10, 0), direction(100, 10, 0), 1)
+	s := l.e[0].source
+	s.endless = Buckets
+	for b := range Buckets {
+		s.add(b, 1)
+	}
+	l.filter = func(from int, _ uint64, _ []byte) bool { return from == 0 }
+	l.run(60, nil)
+	e := l.e[0]
+	held, _ := e.peer.Held()
+	if held > maxHeld || e.number > 1000 || l.steps > 200_000 || len(e.path.s.records) > 2048 {
+		t.Errorf("holds %d bytes, sent %d packets in %d steps, %d records", held, e.number, l.steps, len(e.path.s.records))
+	}
+	if silent := e.path.Silent(l.now); silent < 59 {
+		t.Errorf("silent for %.1f s", silent)
+	}
+	if got := e.peer.Counters(); got.Restarts == 0 {
+		t.Error("no bucket began anew")
+	}
+}
+
+// Holes that are never filled: memory is bounded and given back, and the next generation is taken.
+func TestHolesNeverFilled(t *testing.T) {
+	sink := &testSink{t: t, cheap: true}
+	peer := NewPeer(newSource(t, 1), sink)
+	path := peer.NewPath(testOverhead)
+	rng := rand.New(rand.NewPCG(1, 1))
+	piece := func(bucket, generation byte, offset uint32, n int) []byte {
+		b := appendStreamHeader(nil, stream{bucket: bucket, generation: generation, offset: offset}, n)
+		return append(b, make([]byte, n)...)
+	}
+	now, number, most := 0.0, uint64(0), 0
+	for range 400_000 {
+		path.Receive(number, piece(byte(rng.IntN(Buckets)), 0, 1+rng.Uint32N(maxKept-1), 1+rng.IntN(60)), now, now)
+		number++
+		now += 20e-6
+		_, held := peer.Held()
+		most = max(most, held)
+	}
+	if why := peer.Refused(); most > maxKept || why[NoMemory] == 0 || why[Broken] > 0 {
+		t.Errorf("%d bytes held, refused %v", most, why)
+	}
+	if pending := path.r.told.newest; path.r.told.down(pending, true) > 1000 {
+		t.Error("packets that were refused are acknowledged")
+	}
+	path.Receive(number, piece(0, 0, maxKept+1<<20, 10), now, now)
+	if peer.Refused()[Ahead] != 1 || path.r.told.has(number) {
+		t.Errorf("far ahead: refused %v", peer.Refused())
+	}
+	now += brokenTime + 1
+	path.Receive(number+1, piece(0, 0, 0, 10), now, now)
+	if _, held := peer.Held(); held != 0 || peer.Refused()[Broken] != 1 || path.r.told.has(number+1) {
+		t.Errorf("%d bytes held after %v s, refused %v", held, brokenTime, peer.Refused())
+	}
+	path.Receive(number+2, append(piece(0, 1, 0, 9), piece(0, 0, 0, 5)...), now, now)
+	if sink.restarts != 1 || sink.bytes != 9 || !path.r.told.has(number+2) {
+		t.Errorf("%d restarts, %d bytes of the next generation", sink.restarts, sink.bytes)
+	}
+}
+
+// Packets that no sender makes.
+func TestMalformed(t *testing.T) {
+	good := appendStreamHeader(nil, stream{}, 1)
+	good = append(good, 'x')
+	many := []byte{}
+	for range maxPieces + 1 {
+		many = append(many, good...)
+	}
+	for name, b := range map[string][]byte{
+		"an unknown kind": {9}, "kind 0": {0}, "half a STREAM": good[:5], "an empty STREAM": good[:9], "a bucket too many": append([]byte{1, Buckets}, good[2:]...),
+		"a STREAM longer than the packet": append(appendStreamHeader(nil, stream{}, 9), 1), "half a DATAGRAM": {2, 0}, "a DATAGRAM longer than the packet": {2, 0, 9, 1},
+		"half an ACK": {3, 1, 2}, "an ACK without ranges": make([]byte, 0), "half a PARITY": {4}, "too many STREAMs": many,
+		"another frame behind STREAM": append(append([]byte{}, good...), 2, 0, 0), "too long": make([]byte, maxPayload+1),
+	} {
+		if name == "an ACK without ranges" {
+			b = (&ack{}).append(nil)
+		}
+		p := NewPeer(newSource(t, 1), &testSink{t: t})
+		path := p.NewPath(testOverhead)
+		path.Receive(0, b, 0, 0)
+		if p.Refused()[Malformed] != 1 || path.r.told.has(0) {
+			t.Errorf("%s: refused %v", name, p.Refused())
+		}
+	}
+	for r := range reasons {
+		if r.String() == "" {
+			t.Errorf("reason %d has no name", r)
+		}
+	}
+}
+
+// A packet that comes twice counts once.
+func TestRepeated(t *testing.T) {
+	sink := &testSink{t: t}
+	peer := NewPeer(newSource(t, 1), sink)
+	path := peer.NewPath(testOverhead)
+	b := appendDatagram(nil, make([]byte, 10))
+	path.Receive(5, b, 0, 0)
+	path.Receive(5, b, 0, 0)
+	path.Receive(5+windowLen, b, 0, 0)
+	path.Receive(4, b, 0, 0)
+	if n := sink.got[0]; n != 2 || peer.Refused()[Repeated] != 2 || path.r.got != 2*uint64(len(b)+testOverhead) {
+		t.Errorf("%d datagrams, %d bytes, refused %v", n, path.r.got, peer.Refused())
+	}
+}
