@@ -21,7 +21,7 @@ func TestEveryByteOnceInOrder(t *testing.T) {
 		}
 		back := d
 		back.Loss = share("lossBack", .3)
-		l := newLab(t, d, back, rapid.Uint64().Draw(r, "seed"))
+		l := newLab(r, d, back, rapid.Uint64().Draw(r, "seed"))
 		for _, e := range l.e {
 			for range rapid.IntRange(1, 20).Draw(r, "buckets") {
 				e.source.add(rapid.IntRange(0, Buckets-1).Draw(r, "bucket"), rapid.IntRange(1, 20).Draw(r, "frames"))
@@ -29,13 +29,10 @@ func TestEveryByteOnceInOrder(t *testing.T) {
 			e.room = rapid.IntRange(300, testRoom).Draw(r, "room")
 		}
 		l.run(120, l.settled)
-		l.finite()
+		l.consistent()
 		l.whole()
 		if l.e[0].sink.restarts+l.e[1].sink.restarts > 0 {
-			t.Errorf("%d and %d buckets began anew", l.e[0].sink.restarts, l.e[1].sink.restarts)
-		}
-		if t.Failed() {
-			r.Fatalf("after %.1f s: %+v, %+v", l.now, l.e[0].peer.Counters(), l.e[1].peer.Counters())
+			r.Errorf("%d and %d buckets began anew", l.e[0].sink.restarts, l.e[1].sink.restarts)
 		}
 	})
 }

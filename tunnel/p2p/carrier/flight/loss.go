@@ -40,12 +40,12 @@ type losses struct {
 }
 
 // acknowledged takes an ACK. What it says of packets that were not sent, of more bytes than were sent, or of impossible times is
-// counted, and not believed.
+// counted, and not believed. Who acknowledges what was not sent acknowledges what did not arrive, too: the path begins anew.
 func (p *Path) acknowledged(a *ack, now float64) {
 	s := &p.s
 	n := expand(s.next-1, a.newest)
 	if s.next == 0 || n >= s.next {
-		p.peer.refused[NeverSent]++
+		p.lied()
 		return
 	}
 	if n < s.base {
@@ -54,7 +54,7 @@ func (p *Path) acknowledged(a *ack, now float64) {
 	r := s.record(n)
 	fresh := r.state == flying && (!s.any || n > s.newest)
 	if r.state == never || !p.runs(a, n, now) {
-		p.peer.refused[NeverSent]++
+		p.lied()
 		return
 	}
 	if fresh && a.got > r.total {
@@ -81,19 +81,26 @@ func (p *Path) acknowledged(a *ack, now float64) {
 	s.acked, s.lost = 0, 0
 }
 
-// runs takes the packets that an ACK names, newest first, and reports false if it names one that was not sent.
-func (p *Path) runs(a *ack, newest uint64, now float64) bool {
+// lied is for an ACK of what was not sent.
+func (p *Path) lied() {
+	p.peer.refused[NeverSent]++
+	p.s.control = control.New()
+}
+
+// mark takes the packets that an ACK names, newest first. It returns how many were in flight, their bytes, and how many were taken
+// for lost; false if it names one that was not sent.
+func (p *Path) mark(a *ack, newest uint64) (acked int, size float64, late int, ok bool) {
 	s := &p.s
-	below, acked, late, size := newest+1, 0, 0, 0.0
+	below := newest + 1
 	for _, r := range a.runs[:a.n] {
 		if uint64(r.missing)+uint64(r.arrived) > below {
-			return false
+			return acked, size, late, false
 		}
 		below -= uint64(r.missing)
 		for n := below - 1; n+1 > max(below-uint64(r.arrived), s.base); n-- {
 			switch x := s.record(n); x.state {
 			case never:
-				return false
+				return acked, size, late, false
 			case flying:
 				acked++
 				size += float64(x.size)
@@ -106,19 +113,20 @@ func (p *Path) runs(a *ack, newest uint64, now float64) bool {
 		}
 		below -= uint64(r.arrived)
 	}
+	return acked, size, late, true
+}
+
+// runs takes the packets that an ACK names, and reports false if it names one that was not sent.
+func (p *Path) runs(a *ack, newest uint64, now float64) bool {
+	s := &p.s
+	acked, size, late, ok := p.mark(a, newest)
 	if acked > 0 {
 		s.progress, s.heard, s.backoff = now, now, 1
 	}
 	s.inFlight -= size
-	computed := int(int32(a.computed - s.computed))
-	switch {
-	case computed <= 0: // an ACK that came late
-		computed = 0
-	case computed > acked+late:
-		p.peer.refused[WrongComputed]++
-		s.computed, computed = a.computed, 0
-	default:
-		s.computed = a.computed
+	computed := 0 // of them
+	if n := int(int32(a.computed - s.computed)); n > 0 {
+		s.computed, computed = a.computed, min(n, acked+late)
 	}
 	if late > computed { // they had arrived
 		p.peer.count.Spurious += uint64(late - computed)
@@ -129,7 +137,7 @@ func (p *Path) runs(a *ack, newest uint64, now float64) bool {
 		s.lost += lost
 	}
 	s.acked += size
-	return true
+	return ok
 }
 
 // arrival is when the newest packet arrived by the peer's clock, whose 32 bits of microseconds wrap: next to when it would have

@@ -12,7 +12,7 @@ import (
 func TestPathSwitch(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		d := direction(10, rapid.IntRange(1, 100).Draw(r, "delay"), rapid.Float64Range(0, .1).Draw(r, "loss"))
-		l := newLab(t, d, d, rapid.Uint64().Draw(r, "seed"))
+		l := newLab(r, d, d, rapid.Uint64().Draw(r, "seed"))
 		for i, e := range l.e {
 			for b := range 8 {
 				e.source.add(b*(i+1), 40)
@@ -22,16 +22,14 @@ func TestPathSwitch(t *testing.T) {
 			l.run(l.now+rapid.Float64Range(0, .4).Draw(r, "after"), l.settled)
 			if rapid.Bool().Draw(r, "silent") { // it was dead for a while
 				l.filter = func(int, uint64, []byte) bool { return false }
-				l.run(l.now+rapid.Float64Range(0, 3).Draw(r, "dead"), nil)
+				l.run(l.now+rapid.Float64Range(0, 0.9).Draw(r, "dead"), nil) // together less than holdTime
 				l.filter = nil
 			}
+			l.consistent()
 			l.connect(d, d, rapid.Uint64().Draw(r, "seed"))
 		}
 		l.run(60, l.settled)
 		l.whole()
-		if t.Failed() {
-			r.Fatalf("%.1f s: %+v", l.now, l.e[0].peer.Counters())
-		}
 	})
 }
 
@@ -51,7 +49,9 @@ func TestRestart(t *testing.T) {
 		t.Fatalf("%d restarts came through a path that was dead", sink.restarts)
 	}
 	l.filter = nil
+	l.consistent()
 	l.run(2+2*holdTime+5, nil)
+	l.consistent()
 	if n := l.e[0].peer.Counters().Restarts; n < 4 || sink.restarts < 4 || sink.restarts > int(n) {
 		t.Errorf("%d buckets began anew, the other end says %d", n, sink.restarts)
 	}

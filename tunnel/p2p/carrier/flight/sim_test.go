@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"testing"
 	"time"
 
 	"edgemesh/test/lab/link"
@@ -15,6 +14,14 @@ const (
 	testOverhead = 70 // of sealing, UDP, IPv4 and Ethernet
 	testRoom     = 1500 - 56
 )
+
+// tb is what testing and rapid have in common.
+type tb interface {
+	Helper()
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
 
 // testFrame is length 4, bucket 1, number 4, then bytes that follow from both.
 type testFrame struct {
@@ -30,7 +37,7 @@ func (f *testFrame) Done() {
 
 // testSource has frames, and datagrams.
 type testSource struct {
-	t         testing.TB
+	t         tb
 	rng       *rand.Rand
 	left      [Buckets]int // frames to come
 	number    [Buckets]uint32
@@ -47,7 +54,7 @@ type testSource struct {
 	now       float64
 }
 
-func newSource(t testing.TB, seed uint64) *testSource {
+func newSource(t tb, seed uint64) *testSource {
 	return &testSource{t: t, rng: rand.New(rand.NewPCG(seed, 5)), size: func(r *rand.Rand) int { return 40 + r.IntN(3000) }}
 }
 
@@ -108,7 +115,7 @@ func (s *testSource) Datagram(_ float64, room int) []byte {
 
 // testSink checks that each bucket's frames come whole, once and in order. Only after a restart may some be missing.
 type testSink struct {
-	t         testing.TB
+	t         tb
 	partial   [Buckets][]byte
 	number    [Buckets]uint32
 	restarted [Buckets]bool
@@ -129,6 +136,9 @@ func (s *testSink) Restart(bucket int) {
 }
 
 func (s *testSink) Datagram(b []byte) {
+	if len(b) < 4 {
+		return
+	}
 	if s.got == nil {
 		s.got = map[uint32]int{}
 	}
@@ -183,7 +193,7 @@ type end struct {
 
 // lab is two peers and the path between them, on a clock of its own.
 type lab struct {
-	t   testing.TB
+	t   tb
 	now float64
 	e   [2]*end
 	// filter, if there is one, says whether a packet that left is lost, and may change it.
@@ -192,7 +202,7 @@ type lab struct {
 	skip   int // every so many packets a number is not used; 0: all are
 }
 
-func newLab(t testing.TB, there, back link.Direction, seed uint64) *lab {
+func newLab(t tb, there, back link.Direction, seed uint64) *lab {
 	l := &lab{t: t}
 	for i := range l.e {
 		e := &end{source: newSource(t, seed+uint64(i)), sink: &testSink{t: t}, room: testRoom}
@@ -305,11 +315,72 @@ func (l *lab) settled() bool {
 	return true
 }
 
-func (l *lab) finite() {
+// consistent checks what is counted, and that rate and window are some.
+func (l *lab) consistent() {
+	l.t.Helper()
 	for _, e := range l.e {
-		if rate, window := e.path.s.control.Rate(e.path.s.inFlight), e.path.s.control.Window(); !(rate > 0 && window > 0) || math.IsInf(rate+window, 0) ||
-			e.path.s.inFlight < 0 {
-			l.t.Fatalf("rate %v, window %v, in flight %v", rate, window, e.path.s.inFlight)
+		consistent(l.t, e.path)
+	}
+}
+
+func consistent(t tb, p *Path) {
+	t.Helper()
+	s, out, in := &p.s, &p.peer.out, &p.peer.in
+	if rate, window := s.control.Rate(s.inFlight), s.control.Window(); !(rate > 0 && window > 0) || math.IsInf(rate+window, 0) {
+		t.Fatalf("rate %v, window %v", rate, window)
+	}
+	inFlight, pieces := 0.0, map[*frame]int{}
+	count := func(c chain) {
+		for x := c.first; x != nil; x = x.next {
+			pieces[x.frame] += x.n
 		}
+	}
+	for n := s.base; n < s.next; n++ {
+		if r := s.record(n); r.state == flying {
+			inFlight += float64(r.size)
+			count(r.pieces)
+			if n < s.first {
+				t.Fatalf("packet %d is in flight, and below %d", n, s.first)
+			}
+		}
+	}
+	count(out.again)
+	count(out.unsent)
+	held := 0
+	for i := range out.buckets {
+		for f := out.buckets[i].first; f != nil; f = f.next {
+			held += len(f.data)
+			if f.left != pieces[f] || f.dead {
+				t.Fatalf("%d bytes of a frame are not acknowledged, %d on their way", f.left, pieces[f])
+			}
+			delete(pieces, f)
+		}
+	}
+	for f, n := range pieces {
+		if !f.dead || f.left != n {
+			t.Fatalf("pieces of a frame that no bucket has: %d bytes, %d left", n, f.left)
+		}
+	}
+	if s.inFlight != inFlight || out.held != held || held > maxHeld+70000 {
+		t.Fatalf("%v bytes in flight, counted %v; %d held, counted %d", s.inFlight, inFlight, out.held, held)
+	}
+	held, parcels := 0, map[*parcel]int{}
+	for i := range in.buckets {
+		b := &in.buckets[i]
+		for j, x := range b.later {
+			held += pieceCost
+			parcels[x.in]++
+			if int32(x.offset-b.next) <= 0 || j > 0 && int32(x.offset-b.later[j-1].offset) < 0 {
+				t.Fatalf("bucket %d: part %d at %d behind %d", i, j, x.offset, b.next)
+			}
+		}
+	}
+	for c, n := range parcels {
+		if held += len(c.buf); n != c.refs {
+			t.Fatalf("%d parts of a packet, counted %d", c.refs, n)
+		}
+	}
+	if in.held != held || held > maxKept {
+		t.Fatalf("%d bytes behind holes, counted %d", held, in.held)
 	}
 }
