@@ -101,6 +101,11 @@ var rules = []rule{
 		not:  []string{"edgemesh", "github.com", "os", "net", "time", "context", "log/slog"},
 		why:  "the controller is pure",
 	}, {
+		path: "edgemesh/tunnel/p2p/carrier/flight",
+		not:  []string{"edgemesh/agent", "edgemesh/internal", "edgemesh/relay", "github.com", "os", "net", "time", "context", "log/slog"},
+		self: []string{"edgemesh/tunnel", "edgemesh/tunnel/p2p/carrier/sealed", "edgemesh/tunnel/p2p/carrier/packet"},
+		why:  "the transport is pure",
+	}, {
 		path: "edgemesh/tunnel/p2p", below: true, not: unused, why: "package plainhost leaves out what is not used",
 	}, {
 		path: "edgemesh/relay", not: unused, why: "package plainhost leaves out what is not used",

@@ -12,10 +12,10 @@ const (
 // assembly is the receiving half of a peer's buckets.
 type assembly struct {
 	sink    Sink
-	parcels *parcels
 	buckets [Buckets]inBucket
 	held    int
 	checked float64
+	spare   *parcel
 }
 
 // inBucket is a stream of bytes, and what is behind holes.
@@ -41,22 +41,21 @@ type parcel struct {
 	next *parcel
 }
 
-type parcels struct{ spare *parcel }
-
 // arriving is a packet's STREAM frames, and their copy if one was needed.
 type arriving struct {
 	frames []byte
 	copied *parcel
 }
 
-func (p *parcels) copy(b []byte) *parcel {
-	c := p.spare
+func (a *assembly) copy(b []byte) *parcel {
+	c := a.spare
 	if c == nil {
 		c = &parcel{}
 	} else {
-		p.spare = c.next
+		a.spare = c.next
 	}
-	c.buf, c.next = append(c.buf[:0], b...), nil
+	*c = parcel{buf: append(c.buf[:0], b...), refs: 1}
+	a.held += len(b)
 	return c
 }
 
@@ -116,9 +115,7 @@ func (a *assembly) keep(b *inBucket, s stream, at int, from *arriving, now float
 		return NoMemory, false
 	}
 	if from.copied == nil {
-		from.copied = a.parcels.copy(from.frames)
-		from.copied.refs = 1
-		a.held += len(from.frames)
+		from.copied = a.copy(from.frames)
 	}
 	from.copied.refs++
 	a.held += pieceCost
@@ -147,8 +144,7 @@ func (a *assembly) release(p *part) {
 func (a *assembly) unref(c *parcel) {
 	if c.refs--; c.refs == 0 {
 		a.held -= len(c.buf)
-		c.next = a.parcels.spare
-		a.parcels.spare = c
+		c.next, a.spare = a.spare, c
 	}
 }
 

@@ -63,7 +63,6 @@ func (p *Path) acknowledged(a *ack, now float64) {
 	}
 	if !fresh {
 		p.findLost(now)
-		s.advance(now)
 		return
 	}
 	sent, waited, arrived := r.sent, r.waited, p.arrival(a, r.sent, now)
@@ -75,7 +74,6 @@ func (p *Path) acknowledged(a *ack, now float64) {
 	s.measure(max(rtt, 1e-5))
 	s.any, s.newest, s.newestSent = true, n, sent
 	p.findLost(now)
-	s.advance(now)
 	s.control.Acked(control.Ack{Now: now, Sent: sent, Arrived: arrived, Got: float64(a.got), Number: n, Next: s.next, RTT: s.rtt, Waited: waited,
 		Acked: max(s.acked, 0), Lost: s.lost, InFlight: s.inFlight})
 	s.acked, s.lost = 0, 0
@@ -87,20 +85,20 @@ func (p *Path) lied() {
 	p.s.control = control.New()
 }
 
-// mark takes the packets that an ACK names, newest first. It returns how many were in flight, their bytes, and how many were taken
-// for lost; false if it names one that was not sent.
-func (p *Path) mark(a *ack, newest uint64) (acked int, size float64, late int, ok bool) {
+// runs takes the packets that an ACK names, newest first, and reports false if it names one that was not sent.
+func (p *Path) runs(a *ack, newest uint64, now float64) (ok bool) {
 	s := &p.s
-	below := newest + 1
+	acked, late, size, below := 0, 0, 0.0, newest+1
+	ok = true
 	for _, r := range a.runs[:a.n] {
-		if uint64(r.missing)+uint64(r.arrived) > below {
-			return acked, size, late, false
+		if ok = ok && uint64(r.missing)+uint64(r.arrived) <= below; !ok {
+			break
 		}
 		below -= uint64(r.missing)
-		for n := below - 1; n+1 > max(below-uint64(r.arrived), s.base); n-- {
+		for n := below - 1; ok && n+1 > max(below-uint64(r.arrived), s.base); n-- {
 			switch x := s.record(n); x.state {
 			case never:
-				return acked, size, late, false
+				ok = false
 			case flying:
 				acked++
 				size += float64(x.size)
@@ -113,13 +111,6 @@ func (p *Path) mark(a *ack, newest uint64) (acked int, size float64, late int, o
 		}
 		below -= uint64(r.arrived)
 	}
-	return acked, size, late, true
-}
-
-// runs takes the packets that an ACK names, and reports false if it names one that was not sent.
-func (p *Path) runs(a *ack, newest uint64, now float64) bool {
-	s := &p.s
-	acked, size, late, ok := p.mark(a, newest)
 	if acked > 0 {
 		s.progress, s.heard, s.backoff = now, now, 1
 	}
@@ -174,11 +165,8 @@ func (l *losses) window() float64 { return max(l.reorder, l.srtt*reorderShare, l
 func (p *Path) findLost(now float64) {
 	s := &p.s
 	s.lossAt = 0
-	if !s.any {
-		return
-	}
 	late, found := s.window(), false
-	for n := s.first; n < s.newest; n++ {
+	for n := s.first; s.any && n < s.newest; n++ {
 		r := s.record(n)
 		if r.state != flying {
 			continue
@@ -191,10 +179,12 @@ func (p *Path) findLost(now float64) {
 		found = true
 	}
 	if found {
-		if s.calm++; s.calm > reorderKept {
-			s.reorder, s.calm = s.reorder/2, 0
-		}
+		s.calm++
 	}
+	if s.calm > reorderKept {
+		s.reorder, s.calm = s.reorder/2, 0
+	}
+	s.advance(now)
 }
 
 // lose has a packet's pieces sent again.

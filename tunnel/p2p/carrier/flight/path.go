@@ -34,12 +34,6 @@ func (p *Path) Silent(now float64) float64 {
 	return now - p.s.heard
 }
 
-// RTT is the last round trip, and the smoothed one.
-func (p *Path) RTT() (last, smoothed float64) { return p.s.rtt, p.s.srtt }
-
-// InFlight is how much was sent and not acknowledged, with all headers.
-func (p *Path) InFlight() float64 { return p.s.inFlight }
-
 // Control is the path's controller, to be read.
 func (p *Path) Control() *control.Control { return p.s.control }
 

@@ -37,7 +37,6 @@ type Peer struct {
 	in      assembly
 	refused Refused
 	count   Counters
-	parcels parcels
 }
 
 // Counters are of all paths.
@@ -50,9 +49,8 @@ type Counters struct {
 
 // NewPeer makes a peer.
 func NewPeer(source Source, sink Sink) *Peer {
-	p := &Peer{}
+	p := &Peer{in: assembly{sink: sink}}
 	p.out = outgoing{source: source, count: &p.count}
-	p.in = assembly{sink: sink, parcels: &p.parcels}
 	return p
 }
 

@@ -155,8 +155,8 @@ func TestHolesNeverFilled(t *testing.T) {
 		return append(b, make([]byte, n)...)
 	}
 	now, number, most := 0.0, uint64(0), 0
-	for range 400_000 {
-		path.Receive(number, piece(byte(rng.IntN(Buckets)), 0, 1+rng.Uint32N(maxKept-1), 1+rng.IntN(60)), now, now)
+	for range 120_000 {
+		path.Receive(number, piece(byte(rng.IntN(Buckets)), 0, 1+rng.Uint32N(maxKept-1), 1+rng.IntN(400)), now, now)
 		number++
 		now += 20e-6
 		_, held := peer.Held()

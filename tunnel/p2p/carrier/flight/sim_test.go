@@ -94,14 +94,21 @@ func (s *testSource) Stream(now float64) (Frame, int) {
 	return f, i
 }
 
+// pattern is what frames are filled with.
+var pattern = func() (b [16 << 10]byte) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}()
+
 func fillFrame(b []byte, bucket int, number uint32, n int) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(n))
 	b = append(b, byte(bucket))
 	b = binary.BigEndian.AppendUint32(b, number)
-	for len(b) < n {
-		b = append(b, byte(uint32(len(b))*7+number+uint32(bucket)))
-	}
-	return b
+	from := int(number*31+uint32(bucket)*7) % 4096
+	return append(b, pattern[from:from+n-len(b)]...)
 }
 
 func (s *testSource) Datagram(_ float64, room int) []byte {

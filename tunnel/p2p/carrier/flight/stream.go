@@ -231,11 +231,8 @@ func (o *outgoing) acknowledged(in chain) {
 func (o *outgoing) settle(p *piece) {
 	f := p.frame
 	f.left -= p.n
-	p.frame, p.next = nil, o.pieces
+	*p = piece{next: o.pieces}
 	o.pieces = p
-	if f.left > 0 {
-		return
-	}
 	if f.dead {
 		o.spare(f)
 		return
@@ -253,9 +250,12 @@ func (o *outgoing) settle(p *piece) {
 	}
 }
 
+// spare keeps a dead frame for another, unless pieces of it are on their way.
 func (o *outgoing) spare(f *frame) {
-	*f = frame{next: o.frames}
-	o.frames = f
+	if f.left == 0 {
+		*f = frame{next: o.frames}
+		o.frames = f
+	}
 }
 
 // expire has buckets begin anew that wait for too long.
@@ -278,21 +278,16 @@ func (o *outgoing) restart(bucket int, give func(*frame)) {
 	if b.first == nil {
 		return
 	}
-	if p := o.unsent.first; p != nil && int(p.frame.bucket) == bucket {
-		p.frame.left -= p.n
-		o.unsent = chain{}
-		p.frame, p.next = nil, o.pieces
-		o.pieces = p
-	}
 	for f := b.first; f != nil; {
 		next := f.next
 		give(f)
 		o.held -= len(f.data)
-		f.Frame, f.data, f.dead, f.next = nil, nil, true, nil
-		if f.left == 0 {
-			o.spare(f)
-		}
+		*f = frame{left: f.left, dead: true}
+		o.spare(f)
 		f = next
 	}
 	*b = outBucket{generation: b.generation + 1}
+	if p := o.unsent.first; p != nil && p.frame.dead {
+		o.settle(o.unsent.pop())
+	}
 }
