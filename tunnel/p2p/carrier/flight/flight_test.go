@@ -10,7 +10,7 @@ import (
 )
 
 // Whatever is lost, doubled, late: each bucket gets every byte once and in order, and nothing is held afterwards. Where half of the
-// packets are lost a bucket may begin anew; the sink then checks that no frame comes twice, or in parts.
+// packets are lost a bucket may begin again; the sink then checks that no frame comes twice, or in parts.
 func TestEveryByteOnceInOrder(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		share := func(name string, most float64) float64 { return rapid.Float64Range(0, most).Draw(r, name) }
@@ -29,12 +29,12 @@ func TestEveryByteOnceInOrder(t *testing.T) {
 			}
 			e.room = rapid.IntRange(300, testRoom).Draw(r, "room")
 		}
-		l.run(120, l.settled)
+		l.run(120, l.finished)
 		l.consistent()
 		if n := l.e[0].peer.Counters().Restarts + l.e[1].peer.Counters().Restarts; n == 0 {
 			l.whole()
 		} else if max(d.Loss, back.Loss) < .1 && d.QueueTime > 100*time.Millisecond {
-			r.Errorf("%d buckets began anew", n)
+			r.Errorf("%d buckets began again", n)
 		}
 	})
 }

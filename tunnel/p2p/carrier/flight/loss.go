@@ -40,7 +40,7 @@ type losses struct {
 }
 
 // acknowledged takes an ACK. What it says of packets that were not sent, of more bytes than were sent, or of impossible times is
-// counted, and not believed. Who acknowledges what was not sent acknowledges what did not arrive, too: the path begins anew.
+// counted, and not believed. Who acknowledges what was not sent acknowledges what did not arrive, too: the path begins again.
 func (p *Path) acknowledged(a *ack, now float64) {
 	s := &p.s
 	n := expand(s.next-1, a.newest)

@@ -19,7 +19,7 @@ func TestPathSwitch(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(1, 5).Draw(r, "switches") {
-			l.run(l.now+rapid.Float64Range(0, .4).Draw(r, "after"), l.settled)
+			l.run(l.now+rapid.Float64Range(0, .4).Draw(r, "after"), l.finished)
 			if rapid.Bool().Draw(r, "silent") { // it was dead for a while
 				l.filter = func(int, uint64, []byte) bool { return false }
 				l.run(l.now+rapid.Float64Range(0, 0.9).Draw(r, "dead"), nil) // together less than holdTime
@@ -28,12 +28,12 @@ func TestPathSwitch(t *testing.T) {
 			l.consistent()
 			l.connect(d, d, rapid.Uint64().Draw(r, "seed"))
 		}
-		l.run(60, l.settled)
+		l.run(60, l.finished)
 		l.whole()
 	})
 }
 
-// A path that is silent for longer than a bucket waits: buckets begin anew, at a frame's boundary.
+// A path that is silent for longer than a bucket waits: buckets begin again, at a frame's boundary.
 func TestRestart(t *testing.T) {
 	l := newLab(t, direction(10, 20, 0), direction(10, 20, 0), 1)
 	s := l.e[0].source
@@ -53,7 +53,7 @@ func TestRestart(t *testing.T) {
 	l.run(2+2*holdTime+5, nil)
 	l.consistent()
 	if n := l.e[0].peer.Counters().Restarts; n < 4 || sink.restarts < 4 || sink.restarts > int(n) {
-		t.Errorf("%d buckets began anew, the other end says %d", n, sink.restarts)
+		t.Errorf("%d buckets began again, the other end says %d", n, sink.restarts)
 	}
 	if sink.frames-before < 5000*3/10 || sink.skipped == 0 {
 		t.Errorf("%d frames came afterwards, %d were skipped", sink.frames-before, sink.skipped)
@@ -63,7 +63,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// One bucket whose pieces never arrive does not hold up the others, and begins anew.
+// One bucket whose pieces never arrive does not hold up the others, and begins again.
 func TestOneBucketWaits(t *testing.T) {
 	l := newLab(t, direction(10, 20, 0), direction(10, 20, 0), 1)
 	s := l.e[0].source
@@ -84,11 +84,11 @@ func TestOneBucketWaits(t *testing.T) {
 	}
 	l.run(15, nil)
 	if longest > 0.1 || sink.restarts != 1 || sink.number[0] == 0 || sink.restarted[0] {
-		t.Errorf("bucket 1 waited %.3f s; bucket 0 began anew %d times and is at frame %d", longest, sink.restarts, sink.number[0])
+		t.Errorf("bucket 1 waited %.3f s; bucket 0 began again %d times and is at frame %d", longest, sink.restarts, sink.number[0])
 	}
 }
 
-// Another carrier takes over: with what Leave hands over all frames arrive, and the buckets go on in a new generation.
+// Another carrier takes over: with what Leave hands over all frames arrive, and the buckets continue in a new generation.
 func TestLeave(t *testing.T) {
 	l := newLab(t, direction(10, 40, .05), direction(10, 40, .05), 4)
 	e, sink := l.e[0], l.e[1].sink
@@ -113,7 +113,7 @@ func TestLeave(t *testing.T) {
 	if held, _ := e.peer.Held(); held != 0 || handed == 0 {
 		t.Fatalf("%d frames are handed over, %d bytes still held", handed, held)
 	}
-	l.run(60, func() bool { return l.settled() && l.now > 3 })
+	l.run(60, func() bool { return l.finished() && l.now > 3 })
 	for b := range uint32(4) {
 		for n := range uint32(200) {
 			if !have[[2]uint32{b, n}] {
@@ -154,7 +154,7 @@ func TestWraps(t *testing.T) {
 		}
 		l.run(l.now+1, nil)
 		if got := l.e[1].sink.restarts; got != 8*(i+1) {
-			t.Fatalf("%d buckets began anew, wanted %d", got, 8*(i+1))
+			t.Fatalf("%d buckets began again, wanted %d", got, 8*(i+1))
 		}
 	}
 	for _, e := range l.e {
@@ -217,7 +217,7 @@ func TestSmallerPackets(t *testing.T) {
 	l.run(1, nil)
 	l.e[0].room = 1280 - 76
 	l.filter = func(_ int, _ uint64, b []byte) bool { return len(b) <= 1280-76 }
-	l.run(30, l.settled)
+	l.run(30, l.finished)
 	l.whole()
 }
 
@@ -240,7 +240,7 @@ func TestSpuriousRepairs(t *testing.T) {
 	}
 }
 
-// After a link that stopped, flows go on soon.
+// After a link that stopped, flows continue soon.
 func TestStall(t *testing.T) {
 	l := newLab(t, direction(20, 25, 0), direction(20, 25, 0), 2)
 	l.e[0].source.endless = 2
@@ -254,7 +254,7 @@ func TestStall(t *testing.T) {
 	l.run(9.5, func() bool { return l.e[1].sink.frames > before+50 })
 	t.Logf("50 frames %.2f s after a stop of 5 s, %d restarts", l.now-8, l.e[1].sink.restarts)
 	if l.e[1].sink.frames <= before+50 || l.e[1].sink.restarts > 0 {
-		t.Errorf("%d frames 1.5 s after a stop of 5 s, %d buckets began anew", l.e[1].sink.frames-before, l.e[1].sink.restarts)
+		t.Errorf("%d frames 1.5 s after a stop of 5 s, %d buckets began again", l.e[1].sink.frames-before, l.e[1].sink.restarts)
 	}
 }
 

@@ -55,7 +55,7 @@ func NewPeer(source Source, sink Sink) *Peer {
 }
 
 // Leave hands over, bucket by bucket and in order, all frames that the peer may not have whole: another carrier sends them. The
-// caller calls their Done. Some of them may have arrived. Each of their buckets begins anew.
+// caller calls their Done. Some of them may have arrived. Each of their buckets begins again.
 func (p *Peer) Leave(yield func(bucket int, f Frame)) {
 	for i := range p.out.buckets {
 		p.out.restart(i, func(f *frame) { yield(i, f.Frame) })

@@ -43,7 +43,7 @@ func (l *lab) say(a *ack) {
 	l.e[1].number++
 }
 
-// ACKs that no receiver sends are counted and not believed, and the flow goes on.
+// ACKs that no receiver sends are counted and not believed, and the flow continues.
 func TestForgedAcks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -98,7 +98,7 @@ func TestForgedAcks(t *testing.T) {
 	}
 }
 
-// A receiver that says of everything that it arrived, early and at once, is found out by numbers that are not used, RFC 9000 21.4.
+// A receiver that says of everything that it arrived, early, is found out by numbers that are not used, RFC 9000 21.4.
 func TestLyingReceiver(t *testing.T) {
 	l := sending(t)
 	l.skip = 500
@@ -140,7 +140,7 @@ func TestNeverAcknowledges(t *testing.T) {
 		t.Errorf("silent for %.1f s", silent)
 	}
 	if got := e.peer.Counters(); got.Restarts == 0 {
-		t.Error("no bucket began anew")
+		t.Error("no bucket began again")
 	}
 }
 

@@ -4,9 +4,9 @@ import "edgemesh/tunnel/p2p/carrier/control"
 
 const (
 	firstRecords = 256
-	maxRecords   = windowLen / 2 // packets, a power of two: what the peer's window can tell apart
+	maxRecords   = windowLen / 2 // packets, a power of two: what the peer's window can distinguish
 	firstRTT     = 0.1           // seconds, until one is known; RFC 9002 has 0.333, BBR's first guess is less
-	burst        = 0.003         // seconds of the rate that may leave at once: a timer's lateness
+	burst        = 0.003         // seconds of the rate that may leave together: a timer's lateness
 	packetBytes  = 1514
 	datagramDebt = 2 * packetBytes // that datagrams leave before the rate allows it
 	longestWait  = 1.0

@@ -233,7 +233,7 @@ func (l *lab) connect(there, back link.Direction, seed uint64) {
 
 func (l *lab) duration() time.Duration { return time.Duration(l.now * 1e9) }
 
-// run goes on until a time, or until stop says so.
+// run continues until a time, or until stop says so.
 func (l *lab) run(until float64, stop func() bool) {
 	for l.now < until && (stop == nil || !stop()) {
 		l.steps++
@@ -312,8 +312,8 @@ func (l *lab) whole() {
 	}
 }
 
-// settled says whether both have sent all, and know that it arrived.
-func (l *lab) settled() bool {
+// finished says whether both have sent all, and know that it arrived.
+func (l *lab) finished() bool {
 	for _, e := range l.e {
 		if sending, _ := e.peer.Held(); sending > 0 || e.source.total > 0 && e.source.endless == 0 {
 			return false

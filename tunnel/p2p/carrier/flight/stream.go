@@ -39,7 +39,7 @@ type frame struct {
 	offset     uint32
 	left       int     // bytes not acknowledged
 	sent       float64 // when the last of it was sent first
-	dead       bool    // its bucket began anew
+	dead       bool    // its bucket began again
 	next       *frame
 }
 
@@ -112,7 +112,7 @@ func (o *outgoing) waits(fresh bool) bool {
 // drop removes pieces of dead frames that are next.
 func (o *outgoing) drop() {
 	for o.again.first != nil && o.again.first.frame.dead {
-		o.settle(o.again.pop())
+		o.finish(o.again.pop())
 	}
 }
 
@@ -223,12 +223,12 @@ func (o *outgoing) lost(in chain) {
 // acknowledged is for what has arrived.
 func (o *outgoing) acknowledged(in chain) {
 	for in.first != nil {
-		o.settle(in.pop())
+		o.finish(in.pop())
 	}
 }
 
-// settle is the end of a piece: it has arrived, or its frame is dead.
-func (o *outgoing) settle(p *piece) {
+// finish is the end of a piece: it has arrived, or its frame is dead.
+func (o *outgoing) finish(p *piece) {
 	f := p.frame
 	f.left -= p.n
 	*p = piece{next: o.pieces}
@@ -258,7 +258,7 @@ func (o *outgoing) spare(f *frame) {
 	}
 }
 
-// expire has buckets begin anew that wait for too long.
+// expire has buckets begin again that wait for too long.
 func (o *outgoing) expire(now float64) {
 	if now-o.checked < holdCheck {
 		return
@@ -272,7 +272,7 @@ func (o *outgoing) expire(now float64) {
 	}
 }
 
-// restart has a bucket begin anew, and gives away the frames it has.
+// restart has a bucket begin again, and gives away the frames it has.
 func (o *outgoing) restart(bucket int, give func(*frame)) {
 	b := &o.buckets[bucket]
 	if b.first == nil {
@@ -288,6 +288,6 @@ func (o *outgoing) restart(bucket int, give func(*frame)) {
 	}
 	*b = outBucket{generation: b.generation + 1}
 	if p := o.unsent.first; p != nil && p.frame.dead {
-		o.settle(o.unsent.pop())
+		o.finish(o.unsent.pop())
 	}
 }
