@@ -34,6 +34,9 @@ func (p *Path) Silent(now float64) float64 {
 	return now - p.s.heard
 }
 
+// InFlight is how much was sent and not acknowledged, with all headers.
+func (p *Path) InFlight() float64 { return p.s.inFlight }
+
 // Control is the path's controller, to be read.
 func (p *Path) Control() *control.Control { return p.s.control }
 
