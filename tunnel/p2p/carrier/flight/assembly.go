@@ -15,7 +15,7 @@ type assembly struct {
 	buckets [Buckets]inBucket
 	held    int
 	checked float64
-	spare   *parcel
+	spare   spare[parcel]
 }
 
 // inBucket is a stream of bytes, and what is behind holes.
@@ -38,7 +38,6 @@ type part struct {
 type parcel struct {
 	buf  []byte
 	refs int
-	next *parcel
 }
 
 // arriving is a packet's STREAM frames, and their copy if one was needed.
@@ -48,12 +47,7 @@ type arriving struct {
 }
 
 func (a *assembly) copy(b []byte) *parcel {
-	c := a.spare
-	if c == nil {
-		c = &parcel{}
-	} else {
-		a.spare = c.next
-	}
+	c := a.spare.get()
 	*c = parcel{buf: append(c.buf[:0], b...), refs: 1}
 	a.held += len(b)
 	return c
@@ -144,7 +138,7 @@ func (a *assembly) release(p *part) {
 func (a *assembly) unref(c *parcel) {
 	if c.refs--; c.refs == 0 {
 		a.held -= len(c.buf)
-		c.next, a.spare = a.spare, c
+		a.spare.put(c)
 	}
 }
 

@@ -50,7 +50,7 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	due := p.r.due(now)
 	p.reserve(number)
 	open := s.inFlight < s.control.Window()
-	stream := open && out.waits(true)
+	stream := open && out.waits()
 	_, datagram := out.source.Waits()
 	pace := s.pace(rate)
 	if open && s.tokens > 0 && p.sumDue(now) {
@@ -125,5 +125,5 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 // waits says whether something waits to be sent, so that rate or window limit.
 func (p *Path) waits() bool {
 	_, datagram := p.peer.out.source.Waits()
-	return datagram || p.peer.out.waits(true)
+	return datagram || p.peer.out.waits()
 }

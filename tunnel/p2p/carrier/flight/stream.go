@@ -19,8 +19,8 @@ type outgoing struct {
 	turn    bool  // of what was not sent yet, before what is often lost
 	checked float64
 
-	frames *frame // spare
-	pieces *piece // spare
+	frames spare[frame]
+	pieces spare[piece]
 }
 
 // outBucket has frames from the first that is not acknowledged on: the receiver holds all behind a hole, and this bounds it.
@@ -85,28 +85,11 @@ func (c *chain) join(more chain) {
 	c.last = more.last
 }
 
-func (o *outgoing) newPiece(f *frame, at, n int) *piece {
-	p := o.pieces
-	if p == nil {
-		p = new(piece)
-	} else {
-		o.pieces = p.next
-	}
-	*p = piece{frame: f, at: at, n: n}
-	return p
-}
-
-// waits says whether there is something to send; without fresh, of what was sent before.
-func (o *outgoing) waits(fresh bool) bool {
+// waits says whether there is something to send.
+func (o *outgoing) waits() bool {
 	o.drop()
-	if o.again.first != nil || !fresh {
-		return o.again.first != nil
-	}
-	if o.unsent.first != nil {
-		return true
-	}
 	stream, _ := o.source.Waits()
-	return stream && o.held < maxHeld
+	return o.again.first != nil || o.unsent.first != nil || stream && o.held < maxHeld
 }
 
 // drop removes pieces of dead frames that are next.
@@ -140,13 +123,7 @@ func (o *outgoing) take(now float64) {
 	if taken == nil {
 		return
 	}
-	f := o.frames
-	if f == nil {
-		f = new(frame)
-	} else {
-		o.frames = f.next
-	}
-	b := &o.buckets[bucket]
+	f, p, b := o.frames.get(), o.pieces.get(), &o.buckets[bucket]
 	data := taken.Bytes()
 	*f = frame{Frame: taken, data: data, bucket: byte(bucket), generation: b.generation, offset: b.offset, left: len(data), sent: now}
 	b.offset += uint32(len(data))
@@ -157,7 +134,8 @@ func (o *outgoing) take(now float64) {
 	}
 	b.last = f
 	o.held += len(data)
-	o.unsent.push(o.newPiece(f, 0, len(data)))
+	*p = piece{frame: f, n: len(data)}
+	o.unsent.push(p)
 }
 
 // fill appends STREAM frames of at most room bytes, and returns what is in them. What was lost goes first.
@@ -205,8 +183,8 @@ func (o *outgoing) cut(from *chain, n int) *piece {
 	if p.n <= n {
 		return from.pop()
 	}
-	part := o.newPiece(p.frame, p.at, n)
-	part.lost = p.lost
+	part := o.pieces.get()
+	*part = piece{frame: p.frame, at: p.at, n: n, lost: p.lost}
 	p.at += n
 	p.n -= n
 	return part
@@ -231,10 +209,11 @@ func (o *outgoing) acknowledged(in chain) {
 func (o *outgoing) finish(p *piece) {
 	f := p.frame
 	f.left -= p.n
-	*p = piece{next: o.pieces}
-	o.pieces = p
+	o.pieces.put(p)
+	if f.dead && f.left == 0 {
+		o.frames.put(f)
+	}
 	if f.dead {
-		o.spare(f)
 		return
 	}
 	b := &o.buckets[f.bucket]
@@ -243,20 +222,26 @@ func (o *outgoing) finish(p *piece) {
 		b.first = f.next
 		o.held -= len(f.data)
 		f.Done()
-		o.spare(f)
+		o.frames.put(f)
 	}
 	if b.first == nil {
 		b.last = nil
 	}
 }
 
-// spare keeps a dead frame for another, unless pieces of it are on their way.
-func (o *outgoing) spare(f *frame) {
-	if f.left == 0 {
-		*f = frame{next: o.frames}
-		o.frames = f
+// spare is what is not used now.
+type spare[T any] []*T
+
+func (s *spare[T]) get() *T {
+	if n := len(*s); n > 0 {
+		x := (*s)[n-1]
+		*s = (*s)[:n-1]
+		return x
 	}
+	return new(T)
 }
+
+func (s *spare[T]) put(x *T) { *s = append(*s, x) }
 
 // expire has buckets begin again that wait for too long.
 func (o *outgoing) expire(now float64) {
@@ -283,7 +268,9 @@ func (o *outgoing) restart(bucket int, give func(*frame)) {
 		give(f)
 		o.held -= len(f.data)
 		*f = frame{left: f.left, dead: true}
-		o.spare(f)
+		if f.left == 0 {
+			o.frames.put(f)
+		}
 		f = next
 	}
 	*b = outBucket{generation: b.generation + 1}
