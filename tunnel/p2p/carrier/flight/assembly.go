@@ -65,7 +65,7 @@ func (a *assembly) take(s stream, at int, from *arriving, now float64) (why Reas
 	case newer < 0:
 		return 0, true // its sender gave up
 	}
-	ahead := int(int32(s.offset - b.next))
+	ahead := int64(int32(s.offset - b.next))
 	switch {
 	case b.broken:
 		return Broken, false
@@ -73,7 +73,7 @@ func (a *assembly) take(s stream, at int, from *arriving, now float64) (why Reas
 		return Ahead, false
 	case ahead > 0:
 		return a.keep(b, s, at, from, now)
-	case len(s.data) <= -ahead:
+	case int64(len(s.data)) <= -ahead:
 		return 0, true
 	}
 	a.deliver(b, int(s.bucket), s.data[-ahead:])

@@ -172,6 +172,13 @@ func TestHolesNeverFilled(t *testing.T) {
 	if peer.Refused()[Ahead] != 1 || path.r.told.has(number) {
 		t.Errorf("far ahead: refused %v", peer.Refused())
 	}
+	for _, offset := range []uint32{1 << 31, 1<<31 - 1, 1<<31 + 1} { // as far as a number reaches, in both directions
+		number++
+		path.Receive(number, piece(0, 0, offset, 10), now, now)
+	}
+	if sink.bytes != 0 {
+		t.Errorf("%d bytes are delivered in front of a hole", sink.bytes)
+	}
 	now += brokenTime + 1
 	path.Receive(number+1, piece(0, 0, 0, 10), now, now)
 	if _, held := peer.Held(); held != 0 || peer.Refused()[Broken] != 1 || path.r.told.has(number+1) {
