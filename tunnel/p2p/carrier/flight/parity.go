@@ -87,10 +87,13 @@ func (p *Path) sendSum(now float64, number uint64, dst []byte) []byte {
 }
 
 // kept is the STREAM frames of the last packets; nil until the peer sent a sum.
-type kept [keptPackets]struct {
-	number uint64 // and 1; 0: none
-	n      int
-	frames [maxProtected]byte
+type kept struct {
+	packets [keptPackets]struct {
+		number uint64 // and 1; 0: none
+		n      int
+		frames [maxProtected]byte
+	}
+	sum [maxProtected]byte // while one is computed
 }
 
 // keep keeps a packet's STREAM frames.
@@ -98,7 +101,7 @@ func (r *receiver) keep(number uint64, frames []byte) {
 	if r.kept == nil || len(frames) > maxProtected {
 		return
 	}
-	k := &r.kept[number%keptPackets]
+	k := &r.kept.packets[number%keptPackets]
 	k.number, k.n = number+1, copy(k.frames[:], frames)
 }
 
@@ -113,14 +116,14 @@ func (p *Path) compute(number uint64, s *sum, now float64) {
 	if newest >= number || number-newest > keptPackets || len(s.data) > maxProtected {
 		return
 	}
-	var frames [maxProtected]byte
-	copy(frames[:], s.data)
+	frames := &r.kept.sum
+	clear(frames[copy(frames[:], s.data):])
 	missing, lost := 0, uint64(0)
 	for i := range uint64(sumReach) {
 		if s.mask>>i&1 == 0 || i > newest {
 			continue
 		}
-		k := &r.kept[(newest-i)%keptPackets]
+		k := &r.kept.packets[(newest-i)%keptPackets]
 		if k.number != newest-i+1 {
 			missing++
 			lost = newest - i
