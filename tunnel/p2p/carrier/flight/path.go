@@ -53,6 +53,9 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	stream := open && out.waits()
 	_, datagram := out.source.Waits()
 	pace := s.pace(rate)
+	if s.parity.most > room-parityHeader { // packets are smaller from now on
+		s.parity.reset()
+	}
 	if open && s.tokens > 0 && p.sumDue(now) {
 		return p.sendSum(now, number, dst), 0
 	}
@@ -89,14 +92,12 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		}
 		b = appendDatagram(b, d)
 	}
+	elicits, again := len(b) > len(dst), out.again.first != nil
 	if acks && end-len(b) >= ackHeader+4*maxRanges {
 		a := p.r.ack(now)
 		b = a.append(b)
 	}
-	elicits, streams, again := len(b) > len(dst), len(b), out.again.first != nil
-	if acks && elicits && b[len(dst)] == kindAck {
-		elicits = false
-	}
+	streams := len(b)
 	var in chain
 	if stream {
 		left := end - len(b)

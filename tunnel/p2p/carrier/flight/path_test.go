@@ -210,11 +210,14 @@ func TestDatagrams(t *testing.T) {
 
 // A path that takes smaller packets from now on: what was lost is cut again.
 func TestSmallerPackets(t *testing.T) {
-	l := newLab(t, direction(10, 20, .02), direction(10, 20, .02), 2)
+	l := newLab(t, direction(10, 60, .05), direction(10, 60, .05), 2)
 	for b := range 8 {
 		l.e[0].source.add(b, 300)
 	}
-	l.run(1, nil)
+	l.run(1, func() bool { return l.now > .9 && l.e[0].path.s.parity.n > 2 })
+	if l.e[0].path.s.parity.n == 0 {
+		t.Error("no sum of larger packets is to be sent")
+	}
 	l.e[0].room = 1280 - 76
 	l.filter = func(_ int, _ uint64, b []byte) bool { return len(b) <= 1280-76 }
 	l.run(30, l.finished)
