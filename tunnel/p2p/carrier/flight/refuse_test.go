@@ -185,7 +185,8 @@ func TestHolesNeverFilled(t *testing.T) {
 		t.Errorf("%d bytes held after %v s, refused %v", held, brokenTime, peer.Refused())
 	}
 	path.Receive(number+2, append(piece(0, 1, 0, 9), piece(0, 0, 0, 5)...), now, now)
-	if sink.restarts != 1 || sink.bytes != 9 || !path.r.told.has(number+2) {
+	path.Receive(number+3, piece(0, 0, 9, 7), now, now) // late
+	if sink.restarts != 1 || sink.bytes != 9 || !path.r.told.has(number+2) || !path.r.told.has(number+3) {
 		t.Errorf("%d restarts, %d bytes of the next generation", sink.restarts, sink.bytes)
 	}
 }
