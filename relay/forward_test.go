@@ -266,11 +266,15 @@ func TestForwardUntilBanned(t *testing.T) {
 		})
 	}
 	got := [2]int{len(a.packets()), len(b.packets())}
-	for range 5 {
+	const sent = 5
+	want := map[forward.Reason]float64{forward.UnknownNumber: dropped(t, v, forward.UnknownNumber) + sent, forward.NoLeave: dropped(t, v, forward.NoLeave) + sent}
+	for range sent {
 		a.send(ab.Number, "later")
 		b.send(ba.Number, "later")
 	}
-	time.Sleep(50 * time.Millisecond)
+	for why, n := range want {
+		fair.Eventually(t, 5*time.Second, why.String(), func() error { return atLeast(dropped(t, v, why), n) })
+	}
 	if now := [2]int{len(a.packets()), len(b.packets())}; now != got {
 		t.Errorf("packets that both have got: %v, then %v", got, now)
 	}
