@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -33,7 +34,7 @@ import (
 //		set cut4 { type ipv4_addr . inet_service . ipv4_addr . inet_service; dynamic }   answers of UDP conversations that were cut; cut6
 //		chain forward { type filter hook forward priority filter
 //			ct state established,related accept
-//			udp: ip saddr . sport . ip daddr . dport @cut4 update @cut4 drop
+//			udp: ip saddr . sport . ip daddr . dport @cut4 goto dropped-out
 //			icmpv6 type 130-136, 143 accept          neighbours and groups, on the bridge
 //			ip saddr . ip daddr @self4 accept        a pod to itself through a Service
 //			ct state new tcp flags & (syn|ack) != syn jump midstream
@@ -47,9 +48,9 @@ import (
 //
 // A connection that conntrack has forgotten, or that we deleted there because it has lost its right, is taken up again by the first
 // packet of either side. The answers of an isolated pod must not do that: the whole connection would pass as theirs (chain midstream). Of
-// UDP nothing says who answers, so those of what we cut are noted, and dropped until they have ceased for cutStays.
+// UDP nothing says who answers, so those of what we cut are noted, and dropped for cutStays, unless rules let the conversation pass again.
 const (
-	policyVersion = 1
+	policyVersion = 2
 	chainMid      = "midstream"
 	trialTable    = closing.Table + "-trial" // it stands for an instant, see refused
 	flowStays     = time.Minute
@@ -69,6 +70,7 @@ type Policies struct {
 	generation uint32    // of the kernel's tables, after the last pass that changed nothing or all
 	standing   bool
 	uncut      bool // connections that have lost their right may be left
+	changed    bool // what was cut may have its right again
 	refusal    refusal
 	held       held
 }
@@ -195,6 +197,7 @@ func (p *Policies) enforce(place func() (policy.Placed, error), want *policy.Pla
 	} else {
 		p.held.drop()
 	}
+	p.changed = p.changed || changes > 0
 	p.uncut = p.uncut || have.opens(rules) || narrows(p.placed, *want)
 	p.placed, p.sets, p.standing = *want, map[string]elements{}, len(want.Namespaces) > 0
 	for name, s := range rules.sets {
@@ -254,15 +257,61 @@ func (have policyState) opens(want policyRules) bool {
 	return false
 }
 
-// Cut deletes connections that would not be let through now, if a change since the last time without an error may have left such ones.
+// Cut deletes connections that would not be let through now, if a change since the last time without an error may have left such ones,
+// and lets answers pass of conversations that have their right again.
 func (p *Policies) Cut() error {
 	p.mu.Lock()
-	uncut, placed := p.uncut, p.placed
-	p.uncut = false
+	uncut, changed, placed := p.uncut, p.changed, p.placed
+	p.uncut, p.changed = false, false
 	p.mu.Unlock()
-	if !uncut || len(placed.At) == 0 {
+	if len(placed.At) == 0 {
 		return nil
 	}
+	var err error
+	if changed {
+		err = release(placed)
+	}
+	if uncut {
+		err = errors.Join(err, p.cut(placed))
+	}
+	if err == nil {
+		return nil
+	}
+	p.mu.Lock()
+	p.uncut, p.changed = p.uncut || uncut, p.changed || changed
+	p.mu.Unlock()
+	return err
+}
+
+// release forgets the answers of UDP conversations that may continue.
+func release(placed policy.Placed) error {
+	for _, v6 := range bothVersions {
+		set, n := &nftables.Set{Table: policyTable, Name: "cut" + suffix(v6)}, int(addrSize(v6))
+		all, err := conn().GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("list nftables set %s: %w", set.Name, err)
+		}
+		for _, e := range all {
+			if len(e.Key) != 2*n+8 {
+				continue
+			}
+			server, _ := netip.AddrFromSlice(e.Key[:n])
+			client, _ := netip.AddrFromSlice(e.Key[n+4 : 2*n+4])
+			port := binaryutil.BigEndian.Uint16(e.Key[n : n+2])
+			if pass, _, _ := placed.Verdict(policy.Packet{Src: client, Dst: server, Protocol: unix.IPPROTO_UDP, Port: port}); !pass {
+				continue
+			}
+			c := conn()
+			if err = errors.Join(c.SetDeleteElements(set, []nftables.SetElement{{Key: e.Key}}), c.Flush()); err != nil && !errors.Is(err, unix.ENOENT) { // its time may have ended
+				return fmt.Errorf("nftables set %s: %w", set.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// cut deletes connections that rules do not let through.
+func (p *Policies) cut(placed policy.Placed) error {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	own := map[netip.Addr]bool{} // what the node itself sends and receives does not pass FORWARD
 	for _, a := range addrs {
@@ -283,13 +332,10 @@ func (p *Policies) Cut() error {
 	if deleted > 0 {
 		p.log.Info("connections that NetworkPolicy no longer allows are cut", "number", deleted)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("conntrack: %w", err)
 	}
-	p.mu.Lock()
-	p.uncut = true
-	p.mu.Unlock()
-	return fmt.Errorf("conntrack: %w", err)
+	return nil
 }
 
 // lost matches connections that rules do not let through.
@@ -305,7 +351,8 @@ type answers struct {
 }
 
 func (a answers) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
-	if r := c.Reverse; c.Forward.Protocol == unix.IPPROTO_UDP && a.lost.MatchConntrackFlow(c) {
+	// Where both ports are one, so look the packets of a conversation that the answering pod begins itself.
+	if r := c.Reverse; c.Forward.Protocol == unix.IPPROTO_UDP && r.SrcPort != r.DstPort && a.lost.MatchConntrackFlow(c) {
 		key := append(slices.Clone(r.SrcIP), byte(r.SrcPort>>8), byte(r.SrcPort), 0, 0)
 		*a.found = append(*a.found, nftables.SetElement{Key: append(append(key, r.DstIP...), byte(r.DstPort>>8), byte(r.DstPort), 0, 0)})
 	}

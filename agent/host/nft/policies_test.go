@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -236,7 +237,8 @@ ip route add fd00::%[1]d dev v%[1]d`, n))
 }
 
 // TestCutConversation: a UDP conversation that has lost its right ends, though the isolated pod, which answers, is the first to send then; what
-// that pod begins itself continues, and so does the conversation when it has its right again.
+// that pod begins itself continues, and so does the conversation when it has its right again, whoever sends first. Answers do not lengthen
+// the time that they are dropped, and are counted. With one port at both ends nothing is dropped but what rules drop.
 func TestCutConversation(t *testing.T) {
 	ns := nstest.Enter(t)
 	web, db := podIn(t, ns, 2), podIn(t, ns, 3)
@@ -261,18 +263,56 @@ func TestCutConversation(t *testing.T) {
 			}
 		}
 		enforce(with)
-		arrives("a question", db[0], web[0], 2, true)
-		arrives("its answer", web[0], db[0], 3, true)
+		arrives("a question", db[1], web[0], 2, true)
+		arrives("its answer", web[0], db[1], 3, true)
 		enforce(without)
-		arrives("an answer after the cut", web[0], db[0], 3, false)
-		arrives("a question after the cut", db[0], web[0], 2, false)
+		before, err := p.Counts(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			arrives("an answer after the cut", web[0], db[1], 3, false)
+		}
+		after, err := p.Counts(true)
+		own := netip.MustParseAddr(fmt.Sprint(of, 2))
+		if n := [2]uint64{after.Total[1] - before.Total[1], after.Pods[1][own] - before.Pods[1][own]}; err != nil || n != [2]uint64{2, 2} {
+			t.Errorf("%s: counted as dropped, in all and of the pod: %v, want 2, %v", of, n, err)
+		}
+		cuts := func() []nftables.SetElement {
+			t.Helper()
+			all, err := conn().GetSetElements(&nftables.Set{Table: policyTable, Name: "cut" + suffix(own.Is6())})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return all
+		}
+		if all := cuts(); len(all) != 1 || all[0].Expires > cutStays-500*time.Millisecond {
+			t.Errorf("%s: %+v, want one that ends %v after the cut, 0.6 s ago", of, all, cutStays)
+		}
+		arrives("a question after the cut", db[1], web[0], 2, false)
 		arrives("the isolated pod's own question", web[1], db[0], 3, true)
 		arrives("the answer to it", db[0], web[1], 2, true)
 		enforce(without) // which cuts nothing of that
 		arrives("another answer to it", db[0], web[1], 2, true)
 		enforce(with)
-		arrives("a question with its right again", db[0], web[0], 2, true)
-		arrives("the answer to that", web[0], db[0], 3, true)
+		arrives("a question with its right again", db[1], web[0], 2, true)
+		arrives("the answer to that", web[0], db[1], 3, true)
+		enforce(without)
+		arrives("an answer after the second cut", web[0], db[1], 3, false)
+		enforce(with)
+		if all := cuts(); len(all) != 0 {
+			t.Errorf("%s: with its right again %+v is left", of, all)
+		}
+		arrives("an answer with its right again", web[0], db[1], 3, true)
+		arrives("a question from the same port", db[1], web[0], 2, true)
+
+		arrives("a question with one port", db[0], web[0], 2, true)
+		enforce(without)
+		if all := cuts(); len(all) != 0 {
+			t.Errorf("%s: noted with one port at both ends: %+v", of, all)
+		}
+		arrives("the isolated pod's own question with one port", web[0], db[0], 3, true)
+		arrives("the answer with one port", db[0], web[0], 2, true)
 	}
 }
 

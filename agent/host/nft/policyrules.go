@@ -255,7 +255,7 @@ func frame() []chain {
 	base.add(ctState.and(bytesOf(host(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED))).isNot(host(0)), accept)
 	for _, v6 := range bothVersions {
 		answer := []field{ip(v6).saddr(), sport, ip(v6).daddr(), dport}
-		base.add(isVersion(v6), l4proto.is(byte(unix.IPPROTO_UDP)), inSet("cut"+suffix(v6), answer...), note("cut"+suffix(v6), cutStays, answer...), drop)
+		base.add(isVersion(v6), l4proto.is(byte(unix.IPPROTO_UDP)), inSet("cut"+suffix(v6), answer...), goTo(closing.Dropped[policy.Egress]))
 	}
 	icmp6 := rule(isVersion(true), l4proto.is(byte(unix.IPPROTO_ICMPV6)))
 	base.add(icmp6, icmpType.into(1), words{&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{130}, ToData: []byte{136}}}, accept)
