@@ -18,6 +18,8 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
                           script prints how
   --registry NAME         the images are NAME/edgemesh-agent and NAME/edgemesh-relay
   --no-wait               do not wait for the agents
+  --tokens-renewed        after an upgrade of the control plane from 1.29: agents were restarted, so do not ask for the hour in which
+                          kubelets renew their tokens
 With helm (always before Kubernetes 1.31), as its release "edgemesh", or the one that is there:
   --namespace NAME        instead of kube-system; made if it is not there
   --platform NAME         kubeedge, openyurt, k3s or kubernetes
@@ -31,7 +33,7 @@ Examples:
 USAGE
 }
 
-ns=kube-system helm=0 registry='' values=() cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1
+ns=kube-system helm=0 registry='' values=() cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1 renewed=0
 while [ $# -gt 0 ]; do
   case $1 in
     --pod-cidr|--relay|--relay-node|--announce|--registry|--namespace|--platform|--cni-conf|--cni-bin|--set) [ -n "${2:-}" ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
@@ -56,6 +58,7 @@ while [ $# -gt 0 ]; do
     --cni-bin) values+=(--set agent.hostPaths.cniBin="$2"); shift ;;
     --set) values+=(--set "$2"); shift ;;
     --no-wait) wait=0 ;;
+    --tokens-renewed) renewed=1 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "first-steps.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
@@ -152,6 +155,17 @@ if [[ $there$helm != 11 && " ${values[*]}" != *' controller.'* ]] && [ -n "$(kub
   refuse "no Node may run the controller: it runs on the control plane only, or where an administrator allows it; cordoned Nodes do not count." \
     "Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE $may="
 fi
+# From 1.29 the first policies come now. They refuse an agent whose token names no node, as tokens do that a kubelet had from an API server
+# before 1.30; it renews them within 48 minutes.
+webhook=$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-found -o name)
+if [ "${minor:-31}" -ge 30 ] && [ $renewed = 0 ] && [ -n "$webhook" ] &&
+  [ -z "$(kubectl get validatingadmissionpolicybindings edgemesh-crds --ignore-not-found -o name)" ]; then
+  began=$(kubectl get --raw /metrics 2>/dev/null | awk '$1 == "process_start_time_seconds" { printf "%d", $2 }' || true)
+  left=$((${began:-$(date +%s)} / 60 + 60 - $(date +%s) / 60))
+  [ $left -le 0 ] || refuse "this control plane was upgraded to 1.$minor${began:+ $((60 - left)) minutes ago}, and tokens from before name no node, which the policies of" \
+    "this version want: agents could not write their own objects. Kubelets renew tokens within the hour: run this again in $left minutes, or renew them now" \
+    "(kubectl -n $ns rollout restart daemonset/edgemesh-agent) and add --tokens-renewed. The webhook guards until then"
+fi
 # Existing relays stay, the given ones are added.
 mapfile -t relays < <({ tail -n +2 <<<"$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk 'NF && !seen[$0]++')
 
@@ -241,7 +255,7 @@ if [ $helm = 1 ]; then
   established
   chart
   # After an upgrade of the control plane from 1.29 the webhook stays beside the policies, which API servers enforce a second later.
-  if [ "${minor:-31}" -ge 30 ] && [ -n "$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-found -o name)" ]; then
+  if [ "${minor:-31}" -ge 30 ] && [ -n "$webhook" ]; then
     sleep 10
     chart
   fi

@@ -79,24 +79,29 @@ func labelEnforced(t *testing.T, c *cluster.Cluster, where string) {
 	}
 	saw, err := flow.Stop()
 	ok(t, err)
-	if len(saw.Silences) != labelChanges {
-		t.Fatalf("%d silences for %d changes: %v", len(saw.Silences), labelChanges, saw.Silences)
-	}
+	// A change's silence is the one that lasts when the label comes back; others are stalls, which say nothing about a policy. Where one ran
+	// into the change, the moment of refusal was not seen.
 	var closed, open []time.Duration
-	for i, s := range saw.Silences {
-		for what, m := range map[string]struct {
-			took      *[]time.Duration
-			from, end time.Time
-		}{
-			"refused":  {&closed, lost[i], s.At.Add(cluster.FlowInterval)}, // the last answer, and the message after it
-			"admitted": {&open, gained[i], s.At.Add(s.Length())},
-		} {
-			took := m.end.Sub(m.from)
-			*m.took = append(*m.took, took)
-			if took < 0 || clock.Between(m.from, m.end) > labelPromise {
-				t.Errorf("change %d: %s after %v, want at most %v", i+1, what, took, labelPromise)
+	for i := range labelChanges {
+		at := slices.IndexFunc(saw.Silences, func(s cluster.Silence) bool { return s.At.Before(gained[i]) && s.At.Add(s.Length()).After(gained[i]) })
+		if at < 0 {
+			t.Errorf("change %d: answered although its label was away for %v; silences: %v", i+1, labelHold, saw.Silences)
+			continue
+		}
+		measure := func(what string, took *[]time.Duration, from, end time.Time) {
+			*took = append(*took, end.Sub(from))
+			if clock.Between(from, end) > labelPromise {
+				t.Errorf("change %d: %s after %v, want at most %v", i+1, what, end.Sub(from), labelPromise)
 			}
 		}
+		s := saw.Silences[at]
+		if end := s.At.Add(cluster.FlowInterval); end.After(lost[i]) { // the last answer, and the message after it
+			measure("refused", &closed, lost[i], end)
+		}
+		measure("admitted", &open, gained[i], s.At.Add(s.Length()))
+	}
+	if len(closed) < labelChanges*3/4 {
+		t.Fatalf("only %d of %d refusals were seen between stalls: %v", len(closed), labelChanges, saw.Silences)
 	}
 	for what, took := range map[string][]time.Duration{"loses its label: an edge refuses it": closed, "gets it again: the edge admits it": open} {
 		slices.Sort(took)

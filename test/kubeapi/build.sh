@@ -15,6 +15,7 @@ cd "$(dirname "$0")/binaries"
 
 default=v1.35.4   # = go.mod's k8s.io/kubernetes
 version=${EDGEMESH_K8S_VERSION:-$default}
+[[ $version =~ ^v1\.[0-9]+\.[0-9]+$ ]] || { echo "EDGEMESH_K8S_VERSION (KUBERNETES of make): '$version' is not one version, like $default" >&2; exit 2; }
 cache=${EDGEMESH_K8S_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh/k8s-$version}
 programs=("$@")
 [ $# -gt 0 ] || programs=(etcd kube-apiserver kubectl)

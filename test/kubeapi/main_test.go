@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -80,6 +81,16 @@ func network(t *testing.T, c *kubeapi.Cluster, fields map[string]any) {
 			t.Log(err)
 		}
 		return err == nil
+	}))
+	if c.Old() {
+		return
+	}
+	// API servers learn of a policy's parameters by a watch of their own, and refuse all blocks until then ("no params found").
+	wrong := map[string]any{"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "PodBlock",
+		"metadata": map[string]any{"name": "10-244-0-0-17"}, "spec": map[string]any{"cidr": "10.244.0.0/17", "nodeName": "none"}}
+	fair.Eventually(t, patience, "the PodNetwork's block size is enforced", fair.True(func() bool {
+		err := c.Do(http.MethodPost, kubeapi.Group+"podblocks?dryRun=All", wrong, nil)
+		return err != nil && strings.Contains(err.Error(), "is not of the block size of PodNetwork cluster")
 	}))
 }
 
