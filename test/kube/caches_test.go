@@ -281,6 +281,9 @@ func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
+		if t.Failed() { // as it is before the uplink comes back
+			autopsy(t, c, shop[0].node, shop[1].node)
+		}
 		if err := errors.Join(c.WAN(ctx, "b", true), drop(ctx)); err != nil {
 			t.Error(err)
 		}
@@ -371,4 +374,22 @@ func repeatedly(t *testing.T, ask func(context.Context) (int, []string)) (end fu
 	end = sync.OnceValues(func() (int, []string) { close(stop); <-done; return sent, answered })
 	t.Cleanup(func() { end() })
 	return end
+}
+
+// autopsy writes what nodes are doing to autopsy.log beside their services' logs, which are kept.
+func autopsy(t *testing.T, c *cluster.Cluster, nodes ...string) {
+	t.Helper()
+	const look = `date; ps axo pid,ppid,etimes,stat,args; ctr -n k8s.io containers ls; ctr -n k8s.io tasks ls; ip -br addr; ip rule; ip route show table all
+ip neigh; nft list ruleset; ls -lR /run/edgemesh /var/lib/edgemesh /var/lib/cni /etc/cni/net.d /etc/kubernetes/cache/kubelet
+curl -sm5 --unix-socket /run/edgemesh/agent.sock http://agent/v1/status; curl -sm5 http://127.0.0.1:10267/v1/healthz
+curl -sm5 http://127.0.0.1:10261/api/v1/pods -H 'User-Agent: kubelet'`
+	for _, n := range nodes {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		out, err := c.On(ctx, n, "sh", "-xc", "{ "+look+"\n} 2>&1")
+		log := filepath.Join(c.Dir, "nodes", n, "log", "autopsy.log")
+		if err = errors.Join(err, os.WriteFile(log, []byte(out), 0o644)); err != nil {
+			t.Logf("%s: %v", log, err)
+		}
+	}
 }
