@@ -17,16 +17,22 @@ mkdir -p "$cache"
 exec 9>"$cache/.lock"
 flock 9
 
-mod=readonly
+mod=readonly tags=grpcnotrace
 stamp="$version $(cat test/kube/conformance/build.sh $binaries/go.sum | sha256sum)"
 if [ "$(cat "$cache/.built" 2>/dev/null)" != "$stamp" ]; then
   start=$SECONDS
   suite=k8s.io/kubernetes/test
   if [ "$version" != "$default" ]; then # in the module graph of that version's programs
     programs=$(test/kubeapi/build.sh kubectl)
-    binaries=$cache/modules mod=mod
+    binaries=$cache/modules mod=mod tags+=,providerless # as there
     mkdir -p "$binaries"
     cp "$programs"/modules/{go.mod,go.sum,doc.go} "$binaries"
+    (
+      cd "$binaries"
+      sample=k8s.io/sample-apiserver minor=${version#v1.} # its types alone are used; not every patch version of it is served
+      export GOWORK=off GOFLAGS=-mod=mod
+      go mod download "$sample@v0.$minor" || go mod edit -replace "$sample=$sample@v0.${minor%.*}.0"
+    ) >&2
   fi
   (
     cd "$binaries"
@@ -34,7 +40,7 @@ if [ "$(cat "$cache/.built" 2>/dev/null)" != "$stamp" ]; then
     go build -o "$cache/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
     go build -ldflags '-s -w' -o "$cache/agnhost" $suite/images/agnhost
     go build -ldflags '-s -w' -o "$cache/regression" $suite/images/regression-issue-74839
-    nice -n 10 go test -c -vet=off -tags grpcnotrace -ldflags '-s -w' -o "$cache/e2e.test" $suite/e2e
+    nice -n 10 go test -c -vet=off -tags $tags -ldflags '-s -w' -o "$cache/e2e.test" $suite/e2e
     source=$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)
     install -m 644 "$source"/test/images/agnhost/porter/localhost.{crt,key} "$source/test/conformance/testdata/conformance.yaml" "$cache/"
   ) >&2
