@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	pods "edgemesh/agent/podgroups"
+	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -75,6 +76,7 @@ func (p *policies) run(ctx context.Context) {
 	defer readers.Wait()
 	read := func(k api.Kind) { readers.Go(func() { follow(ctx, p.api, k, nil, in) }) }
 	read(pods.Policies(""))
+	read(pods.ClusterPolicies())
 	read(api.PolicyGroups())
 	next, say := time.NewTimer(time.Hour), time.NewTicker(sayEvery)
 	defer next.Stop()
@@ -87,9 +89,9 @@ func (p *policies) run(ctx context.Context) {
 			return
 		case n := <-in:
 			p.hear(ctx, n)
-			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
+			if !p.began && len(p.have[pods.Policies("").Name])+len(p.have[pods.ClusterPolicies().Name]) > 0 {
 				p.began = true
-				read(pods.Namespaces())
+				read(pods.Namespaces(""))
 				read(pods.Pods(""))
 				readers.Go(func() { p.members(ctx, states) })
 			}
@@ -140,9 +142,9 @@ func (p *policies) failed(what string, err error) {
 
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
-	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
+	kinds := []api.Kind{pods.Policies(""), pods.ClusterPolicies()} // without any, it does not matter whether the API has PolicyGroups
 	if p.began {
-		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
+		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(""), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })
 }
@@ -151,6 +153,11 @@ func (p *policies) ready() bool {
 func (p *policies) hear(ctx context.Context, n news) {
 	_, end := p.loop.Begin(ctx)
 	defer end()
+	if cluster := n.kind.Name == pods.ClusterPolicies().Name; cluster && apierrors.IsNotFound(n.err) {
+		n = news{kind: n.kind, all: true} // the cluster does not have the kind
+	} else if cluster && apierrors.IsForbidden(n.err) && p.have[n.kind.Name] == nil {
+		p.have[n.kind.Name] = map[string]bool{} // a chart of an older release: NetworkPolicies do not wait for it
+	}
 	switch {
 	case n.err != nil:
 		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
@@ -228,9 +235,9 @@ func (p *policies) forget(k api.Kind, key string) {
 	switch k.Name {
 	case pods.Pods("").Name:
 		p.peers.SetPod(key, nil)
-	case pods.Namespaces().Name:
+	case pods.Namespaces("").Name:
 		p.peers.SetNamespace(key, nil)
-	case pods.Policies("").Name:
+	case pods.Policies("").Name, pods.ClusterPolicies().Name:
 		p.peers.SetPolicy(key, nil)
 	case api.PolicyGroups().Name:
 		p.take(&api.PolicyGroup{Meta: api.Meta{Name: key}}, true)
@@ -249,6 +256,9 @@ func (p *policies) round(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, id := range changed {
 		var want []*api.PolicyGroup
+		if p.peers.Lost(id) {
+			continue // nodes deny what needs it, or have what it was
+		}
 		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
 			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
 		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
@@ -303,7 +313,7 @@ func (p *policies) bounded() {
 	over := p.peers.Over()
 	for _, key := range slices.Sorted(maps.Keys(over))[:min(len(over), 8)] {
 		if p.reported.Due("over " + key) {
-			p.log.Warn("NetworkPolicy "+key+": "+over[key], "remedy", "delete policies, or select the pods by fewer different selectors", "policies", len(over))
+			p.log.Warn("policy "+key+": "+over[key], "remedy", "delete policies, or select the pods by fewer different selectors", "policies", len(over))
 		}
 	}
 }
@@ -435,8 +445,13 @@ func (p *policies) namespaces() map[string]string {
 	}
 	out := map[string]string{}
 	all := p.peers.Namespaces()
+	for _, name := range []string{policy.ClusterKind, policy.EveryNamespace} { // first of all
+		if all[name] != [2]bool{} {
+			out[name] = directions(all[name])
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if len(out) == mostNamespaces {
+		if len(out) >= mostNamespaces {
 			p.failed("name all namespaces that have NetworkPolicies", fmt.Errorf("%d, at most %d: the policies of the last ones are not enforced", len(all), mostNamespaces))
 			break
 		}

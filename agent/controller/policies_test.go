@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pods "edgemesh/agent/podgroups"
+	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
@@ -36,6 +37,7 @@ type groupAPI struct {
 	version int
 	fail    string // writes to this path fail
 	lacks   bool   // it has no PolicyGroups
+	cluster error  // what lists of ClusterNetworkPolicies are answered with
 }
 
 var _ cluster = (*groupAPI)(nil)
@@ -45,6 +47,9 @@ func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out 
 	defer f.mu.Unlock()
 	if f.lacks && k.Name == "policygroups" {
 		return nil, "", apierrors.NewNotFound(schema.GroupResource{}, k.Name)
+	}
+	if f.cluster != nil && k.Name == "clusternetworkpolicies" {
+		return nil, "", f.cluster
 	}
 	for _, g := range f.groups {
 		if k.Name == "policygroups" {
@@ -291,7 +296,7 @@ func TestChunks(t *testing.T) {
 	step := func(n int) []string {
 		t.Helper()
 		f.objects["pods"] = list(n)
-		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(), pods.Pods(""), api.PolicyGroups()} {
+		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(""), pods.Pods(""), api.PolicyGroups()} {
 			all, _, _ := f.List(t.Context(), k, nil)
 			p.hear(t.Context(), news{kind: k, all: true, list: all})
 		}
@@ -381,6 +386,47 @@ func TestNoPolicyGroupsKind(t *testing.T) {
 	runningPolicies(t, f, nil)
 	if p := f.network.Status.Policies; p == nil || len(p) > 0 {
 		t.Errorf("the PodNetwork says %v", p)
+	}
+}
+
+func clusterJSON(t *testing.T, subject string) api.Object {
+	t.Helper()
+	o := pods.ClusterPolicies().New()
+	if err := json.Unmarshal([]byte(`{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":`+subject+`,
+		"egress":[{"action":"Deny","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}}]}]}}`), o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// A ClusterNetworkPolicy's peers become a PolicyGroup, and the PodNetwork says of which namespaces it selects pods, also of those to come.
+func TestClusterPolicies(t *testing.T) {
+	for subject, want := range map[string]map[string]string{
+		`{"namespaces":{}}`: {policy.ClusterKind: "Egress", policy.EveryNamespace: "Egress", "shop": "Egress"},
+		`{"pods":{"namespaceSelector":{"matchExpressions":[{"key":"none","operator":"DoesNotExist"}]},"podSelector":{}}}`: {policy.ClusterKind: "Egress", "shop": "Egress"},
+		`{"namespaces":{"matchLabels":{"none":"x"}}}`: {policy.ClusterKind: "Egress"},
+	} {
+		f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, subject)}, "namespaces": {shop(t)},
+			"pods": {podJSON(t, "web-1", "a", "10.244.1.5", ""), podJSON(t, "web-2", "b", "10.244.2.5", "")}})
+		runningPolicies(t, f, nil)
+		if got := f.network.Status.Policies; !maps.Equal(got, want) {
+			t.Errorf("%s: the PodNetwork says %v", subject, got)
+		}
+		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) {
+			t.Errorf("members %v", got)
+		}
+	}
+}
+
+// NetworkPolicies are compiled where the cluster has no ClusterNetworkPolicies, or the chart is of a release that did not read them.
+func TestNoClusterPolicies(t *testing.T) {
+	for _, why := range []error{apierrors.NewNotFound(schema.GroupResource{}, ""), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
+		f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+		f.cluster = why
+		runningPolicies(t, f, nil)
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) || len(f.members()) != 1 {
+			t.Errorf("%v: the PodNetwork says %v, members %v", why, got, f.members())
+		}
 	}
 }
 

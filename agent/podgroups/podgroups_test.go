@@ -252,3 +252,34 @@ func BenchmarkPeers(b *testing.B) {
 		runtime.KeepAlive(p)
 	}
 }
+
+// What a ClusterNetworkPolicy denies does not pass because a namespace is at its bounds, or all are.
+func TestBoundsOfClusterPolicies(t *testing.T) {
+	p := NewPeers(func(netip.Addr) string { return "a" })
+	p.bounds = bounds{groups: 6, members: 8, spaceGroups: 4, spaceMembers: 4}
+	p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
+	for i := range 5 {
+		p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
+	}
+	own := read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{}}]}]}}`)
+	p.SetPolicy("shop/p", own)
+	id := policy.Groups(p.policy("shop/p"))[0].ID()
+	if p.Known(id) {
+		t.Error("a namespace is over its bounds")
+	}
+	cluster := read(t, ClusterPolicies().New().(*Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},
+		"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`)
+	p.SetPolicy("c", cluster)
+	if len(p.Members(id)) != 5 || len(p.Over()) > 0 || p.Lost(id) {
+		t.Errorf("members %v, over %v", p.Members(id), p.Over())
+	}
+	p.SetPod("shop/more", anyPod(t, "shop", "more", "a", "10.244.1.9", "web", ""))
+	if len(p.Members(id)) != 6 {
+		t.Errorf("members %v", p.Members(id))
+	}
+	p.SetPolicy("c", nil)
+	p.SetPod("shop/again", anyPod(t, "shop", "again", "a", "10.244.1.10", "web", ""))
+	if p.Known(id) || len(p.Over()) != 1 {
+		t.Errorf("without the ClusterNetworkPolicy: %v", p.Over())
+	}
+}

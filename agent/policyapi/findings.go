@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"edgemesh/agent/findings"
+	"edgemesh/agent/policy"
 )
 
 // lasting is how long what the API answers at a start, or during an upgrade, is no finding.
@@ -22,6 +23,10 @@ func (l *Live) Findings() (out []findings.Finding) {
 		out = append(out, findings.Warningf(id, "fix what it names; `networkPolicy: off` in the PodNetwork silences this", "NetworkPolicies of the API are not in force, those that were stay: %v", s.Trouble))
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Invalid)) {
+		if policy.OfCluster(key) {
+			out = append(out, findings.Warningf(id, "correct "+key, "%s denies all where a rule of it cannot be read, and accepts nothing there: %v", key, s.Invalid[key]))
+			continue
+		}
 		out = append(out, findings.Warningf(id, "correct the NetworkPolicy "+key, "NetworkPolicy %s lets nothing pass to and from the pods that it selects: %v", key, s.Invalid[key]))
 	}
 	return out

@@ -39,6 +39,8 @@ const (
 	// groupPatience is how long a pod keeps its former rules where new ones need a PolicyGroup that was not read yet: its members are
 	// closed then.
 	groupPatience = 1500 * time.Millisecond
+	// denyPatience is the same for groups of ClusterNetworkPolicies: what may be denied is denied then.
+	denyPatience = 15 * time.Second
 	// unprovedPatience is after how long lists count that nothing proves, where no rule is in force.
 	unprovedPatience = 15 * time.Second
 )
@@ -73,9 +75,9 @@ type Live struct {
 	groups   groups
 	peers    *podgroups.Peers // without a controller
 	needs    map[string]bool
-	held     map[string][2]bool // namespaces that have policies until that is disproved, and how these isolate; with a controller
-	waits    time.Time          // since when rules wait for a PolicyGroup
-	unread   time.Time          // since when what is in force stays because something cannot be read
+	held     map[string][2]bool   // namespaces that have policies until that is disproved, and how these isolate; with a controller
+	waits    map[string]time.Time // since when rules wait for PolicyGroups, by group
+	unread   time.Time            // since when what is in force stays because something cannot be read
 	last     policy.Rules
 	lastFrom string
 }
@@ -96,7 +98,7 @@ type message struct {
 
 // New returns a Live that does nothing yet.
 func New(c Config) *Live {
-	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{}}
+	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{}, waits: map[string]time.Time{}}
 }
 
 // SetState takes the membership as it is now.
@@ -248,6 +250,9 @@ func (l *Live) complete() error {
 		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" {
 			continue
 		}
+		if f.kind.Name == podgroups.ClusterPolicies().Name && !f.listed && l.held[policy.ClusterKind] == [2]bool{} && (f.refused != nil || open && f.trouble != nil) {
+			continue // a chart of an older release, or a cache: NetworkPolicies do not wait for it, and a finding names it
+		}
 		if err := f.usable(open); err != nil {
 			return err
 		}
@@ -275,13 +280,24 @@ func (l *Live) hold(spaces map[string]bool) {
 		}
 		l.held[name] = d
 	}
+	cluster := l.follows[keyOf(podgroups.ClusterPolicies())] // what they select is in the rules
+	_, selected := l.held[policy.EveryNamespace]
+	for name := range spaces {
+		_, held := l.held[name]
+		selected = selected || held
+	}
+	decided := cluster != nil && cluster.proved || cluster == nil && l.now.PolicyProved && (len(spaces) == 0 || !selected)
 	for name := range l.held {
 		if l.now.PolicyNamespaces[name] != "" {
 			continue
 		}
 		gone := l.now.PolicyProved
-		if f := l.follows[keyOf(podgroups.Policies(name))]; spaces[name] {
-			gone = f != nil && f.proved && len(f.items) == 0
+		f := l.follows[keyOf(podgroups.Policies(name))]
+		switch {
+		case name == policy.ClusterKind, name == policy.EveryNamespace:
+			gone = decided && (cluster == nil || len(cluster.items) == 0)
+		case spaces[name]:
+			gone = f != nil && f.proved && len(f.items) == 0 && (decided || l.held[policy.ClusterKind] == [2]bool{})
 		}
 		if gone {
 			delete(l.held, name)
@@ -314,6 +330,14 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			kinds = append(kinds, podgroups.Policies(namespace))
 		}
 	}
+	f, marked := l.follows[keyOf(podgroups.ClusterPolicies())], l.held[policy.ClusterKind] != [2]bool{}
+	_, everywhere := l.held[policy.EveryNamespace]
+	if marked && len(spaces) > 0 && (everywhere || len(kinds) > 0) || f != nil && len(f.items) > 0 {
+		kinds = append(kinds, podgroups.ClusterPolicies())
+		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
+			kinds = append(kinds, podgroups.Namespaces(namespace))
+		}
+	}
 	if len(kinds) > 0 {
 		kinds = append(kinds, podgroups.Pods(l.c.Node))
 	}
@@ -322,19 +346,21 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	var all []policy.Policy
-	invalid := map[string]error{}
+	invalid, namespaces := map[string]error{}, map[string]map[string]string{}
 	for _, f := range l.follows {
-		for key, p := range each[*podgroups.Policy](f) {
+		for _, p := range each[*podgroups.Policy](f) {
 			parsed, err := p.Parse()
 			if all = append(all, parsed); err != nil {
-				invalid[key] = err
+				invalid[parsed.Key()] = err
 			}
+		}
+		for name, n := range each[*podgroups.Namespace](f) {
+			namespaces[name] = n.Labels
 		}
 	}
 	needs := map[string]bool{}
-	late := !l.waits.IsZero() && time.Since(l.waits) >= groupPatience
-	missing, readable := map[string]bool{}, l.readable()
-	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member {
+	missing, unknown, readable, patience := map[string]bool{}, map[string]bool{}, l.readable(), patienceOf(all)
+	rules := policy.Compile(all, namespaces, pods(own, l.c.Node), func(g policy.Group) []policy.Member {
 		id := g.ID()
 		needs[id] = true
 		members, complete := l.groups.members(id)
@@ -345,9 +371,10 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			return members
 		}
 		missing[id] = true
-		if was, known := l.last.Sets[id]; known && !late {
+		if was, known := l.last.Sets[id]; known && !l.late(id, patience(id)) {
 			return was
 		}
+		unknown[id] = true
 		return members
 	})
 	for name, d := range l.held {
@@ -362,22 +389,25 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			return l.unready(err)
 		}
 	}
-	if len(missing) == 0 {
-		l.waits = time.Time{}
-	} else if l.waits.IsZero() {
-		l.waits = time.Now()
-	}
+	maps.DeleteFunc(l.waits, func(id string, _ time.Time) bool { return !missing[id] })
 	status := Status{Invalid: invalid, Engine: engine(own)}
 	again := time.Duration(0)
-	switch {
-	case len(missing) == 0:
-	case late:
-		status.Trouble = errors.New("a PolicyGroup that a NetworkPolicy needs is not there: its peers are closed until it is; check that a controller runs, and whether its log " +
-			"names policies that are over its bounds")
-	default:
-		again = time.Until(l.waits.Add(groupPatience))
-		former(rules, l.last, missing)
+	for id := range missing {
+		if l.waits[id].IsZero() {
+			l.waits[id] = time.Now()
+		}
+		for _, d := range []time.Duration{groupPatience, patience(id)} {
+			if left := time.Until(l.waits[id].Add(d)); left > 0 && (again == 0 || left < again) {
+				again = left
+			}
+		}
+		if l.late(id, groupPatience) {
+			status.Trouble = errors.New("a PolicyGroup that a NetworkPolicy needs is not there: its peers are closed until it is; check that a controller runs, and whether its log " +
+				"names policies that are over its bounds")
+		}
 	}
+	l.former(rules, func(id string) bool { return missing[id] && !l.late(id, patience(id)) })
+	rules.Without(unknown)
 	l.bring(rules, "the controller", status)
 	return again
 }
@@ -395,12 +425,36 @@ func (l *Live) readable() func(id string) bool {
 	}
 }
 
-// former leaves pods the chains that they have, where their new ones need groups that are missing.
-func former(rules, last policy.Rules, missing map[string]bool) {
+// late reports whether rules have waited that long for a group.
+func (l *Live) late(id string, patience time.Duration) bool {
+	since, waits := l.waits[id]
+	return waits && time.Since(since) >= patience
+}
+
+// patienceOf returns how long rules wait for a group.
+func patienceOf(all []policy.Policy) func(id string) time.Duration {
+	decides := map[string]bool{}
+	for _, g := range policy.Groups(slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool { return !p.Cluster() })) {
+		decides[g.ID()] = true
+	}
+	return func(id string) time.Duration {
+		if decides[id] {
+			return denyPatience
+		}
+		return groupPatience
+	}
+}
+
+// former leaves pods the chains that they have, where their new ones need groups that are waited for.
+func (l *Live) former(rules policy.Rules, waits func(id string) bool) {
+	last := l.last
 	lacks := func(c policy.Chain) bool {
-		return slices.ContainsFunc(c.Accepts, func(a policy.Accept) bool {
-			return slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })
-		})
+		for _, id := range c.Groups() {
+			if waits(id) {
+				return true
+			}
+		}
+		return false
 	}
 	for pod, chains := range rules.Pods {
 		was, there := last.Pods[pod]
@@ -413,11 +467,9 @@ func former(rules, last policy.Rules, missing map[string]bool) {
 			}
 			c := last.Chains[was[d]]
 			rules.Chains[was[d]] = c
-			for _, a := range c.Accepts {
-				for _, id := range slices.Concat(a.Groups, a.Named) {
-					if _, has := rules.Sets[id]; !has {
-						rules.Sets[id] = last.Sets[id]
-					}
+			for _, id := range c.Groups() {
+				if _, has := rules.Sets[id]; !has {
+					rules.Sets[id] = last.Sets[id]
 				}
 			}
 		}
@@ -443,9 +495,9 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		l.steer(ctx, nil) // each begins with a list
 	}
 	all, errs := l.peers.Policies()
-	kinds := []api.Kind{podgroups.Policies("")}
+	kinds := []api.Kind{podgroups.Policies(""), podgroups.ClusterPolicies()}
 	if len(all) > 0 {
-		kinds = append(kinds, podgroups.Namespaces(), podgroups.Pods(""))
+		kinds = append(kinds, podgroups.Namespaces(""), podgroups.Pods(""))
 	} else if l.follows[keyOf(podgroups.Pods(""))] != nil {
 		l.peers = l.newPeers() // pods are followed no longer
 	}
@@ -454,7 +506,12 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	own := l.own(podgroups.Pods(""))
-	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
+	lost := map[string]bool{}
+	rules := policy.Compile(all, l.peers.Labels(), pods(own, l.c.Node), func(g policy.Group) []policy.Member {
+		lost[g.ID()] = l.peers.Lost(g.ID())
+		return l.peers.Members(g.ID())
+	})
+	rules.Without(lost)
 	invalid := map[string]error{}
 	for key, why := range l.peers.Over() {
 		invalid[key] = errors.New(why)

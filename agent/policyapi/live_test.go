@@ -14,6 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"edgemesh/agent/podgroups"
 	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
@@ -28,6 +31,7 @@ type world struct {
 	mu      sync.Mutex
 	objects map[string]api.Object // by kind and key
 	missing error
+	cluster error // likewise, of ClusterNetworkPolicies
 	proved  bool
 	reads   map[string]bool // what was followed, ever
 	on      map[string]func(kube.News)
@@ -46,9 +50,10 @@ func (w *world) selects(k api.Kind, o api.Object) bool {
 	case *podgroups.Pod:
 		return k.Name == "pods" && (k.Fields == "" || k.Fields == "spec.nodeName="+o.Node)
 	case *podgroups.Policy:
-		return k.Name == "networkpolicies" && (k.Namespace == "" || k.Namespace == o.Meta.Namespace)
+		return o.Cluster == nil && k.Name == "networkpolicies" && (k.Namespace == "" || k.Namespace == o.Meta.Namespace) ||
+			o.Cluster != nil && k.Name == podgroups.ClusterPolicies().Name
 	case *podgroups.Namespace:
-		return k.Name == "namespaces"
+		return k.Name == "namespaces" && (k.Fields == "" || k.Fields == "metadata.name="+o.Meta.Name)
 	case *api.PolicyGroup:
 		return k.Name == "policygroups" && strings.Contains(k.Selector, o.Spec.Group)
 	}
@@ -60,7 +65,10 @@ func (w *world) follow(ctx context.Context, k api.Kind, on func(kube.News)) {
 	key := keyOf(k)
 	w.reads[key], w.on[key], w.kinds[key] = true, on, k
 	n := kube.News{All: true, Proved: w.proved, Missing: w.missing}
-	n.All = w.missing == nil
+	if k.Name == podgroups.ClusterPolicies().Name && w.cluster != nil {
+		n.Missing = w.cluster
+	}
+	n.All = n.Missing == nil
 	for _, o := range w.objects {
 		if w.selects(k, o) {
 			n.List = append(n.List, o)
@@ -162,7 +170,7 @@ func TestAlone(t *testing.T) {
 		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Second)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, []string{keyOf(podgroups.Policies(""))}) || len(w.last().Namespaces) > 0 {
+		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, []string{keyOf(podgroups.Policies("")), keyOf(podgroups.ClusterPolicies())}) || len(w.last().Namespaces) > 0 {
 			t.Errorf("without policies it reads %v, in force: %v", got, w.last())
 		}
 		w.put(onlyWeb(t), false)
@@ -422,4 +430,131 @@ func TestEngine(t *testing.T) {
 			t.Errorf("%s: %q enforces, and is not ready", text, got)
 		}
 	}
+}
+
+// denyOps denies what pods of namespace ops send to all pods.
+func denyOps(t *testing.T) *podgroups.Policy {
+	return object(t, podgroups.ClusterPolicies().New().(*podgroups.Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,
+		"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"team":"ops"}}}]}]}}`)
+}
+
+func notFound() error { return apierrors.NewNotFound(schema.GroupResource{}, "clusternetworkpolicies") }
+
+// TestClusterAlone: without the kind, or the right to read it, NetworkPolicies hold; when the kind comes its policies do, and a
+// namespace's new label counts.
+func TestClusterAlone(t *testing.T) {
+	for _, why := range []error{notFound(), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
+		w := newWorld()
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		w.cluster = why
+		w.run(t, func(t *testing.T, l *Live) {
+			w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s","labels":{"team":"shop"}}}`), false)
+			w.put(pod(t, "db", "a", "", "db"), false)
+			w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
+			w.put(onlyWeb(t), false)
+			l.SetState(state(mesh.Policies{}))
+			time.Sleep(time.Second)
+			if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
+				t.Errorf("%v: %+v", why, w.last())
+			}
+			if (l.Status().Trouble != nil) == apierrors.IsNotFound(why) {
+				t.Errorf("%v: %v", why, l.Status().Trouble)
+			}
+			w.mu.Lock()
+			w.cluster = nil
+			on := w.on[keyOf(podgroups.ClusterPolicies())]
+			w.mu.Unlock()
+			on(kube.News{All: true, Proved: true})
+			w.put(denyOps(t), false)
+			if !w.passes("10.244.2.5", "10.244.1.5") || l.Status().Trouble != nil {
+				t.Errorf("%+v, %v", w.last(), l.Status().Trouble)
+			}
+			w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s","labels":{"team":"ops"}}}`), false)
+			if w.passes("10.244.2.5", "10.244.1.5") {
+				t.Errorf("denied, and passes: %+v", w.last())
+			}
+			on(kube.News{Missing: notFound()}) // the kind is gone, and its policies with it
+			synctest.Wait()
+			time.Sleep(time.Second)
+			if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
+				t.Errorf("after the kind: %+v", w.last())
+			}
+		})
+	}
+}
+
+// TestClusterWithController: a node reads ClusterNetworkPolicies, the labels of its pods' namespaces and the groups where the controller says
+// that there are some; what it was denies while a group is missing, and in the end all; only its own reading ends a policy.
+func TestClusterWithController(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	parsed, _ := denyOps(t).Parse()
+	id := policy.Groups([]policy.Policy{parsed})[0].ID()
+	some := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.ClusterKind: "Ingress", policy.EveryNamespace: "Ingress"}, PolicyProved: true}
+	none := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s","labels":{"team":"shop"}}}`), false)
+		w.put(pod(t, "db", "a", "", "db"), false)
+		l.SetState(state(none))
+		time.Sleep(time.Second)
+		if len(w.reads) > 0 {
+			t.Errorf("without policies it reads %v", w.reads)
+		}
+		w.put(denyOps(t), false)
+		l.SetState(state(some))
+		time.Sleep(100 * time.Millisecond)
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("open before the group is known")
+		}
+		group := &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: "g", ResourceVersion: "1"}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: []string{"10.244.2.5"}}}
+		w.put(group, false)
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("not as the policy says: %+v", w.last())
+		}
+		want := []string{keyOf(podgroups.ClusterPolicies()), keyOf(podgroups.Namespaces("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
+		slices.Sort(want)
+		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
+			t.Errorf("it reads %v, want %v", got, want)
+		}
+		split := *group // another chunk is on its way
+		split.Spec.Chunks, split.Meta.ResourceVersion = 2, "2"
+		w.put(&split, false)
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("while a group is read: %+v", w.last())
+		}
+		split.Spec.Chunks, split.Meta.ResourceVersion = 1, "3"
+		w.put(&split, false)
+		more := denyOps(t)
+		more.Cluster.Spec.Ingress[0].From[0].Namespaces.MatchLabels["team"] = "other"
+		w.put(more, false) // its group is not there
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("what was is not in force while a group is missing: %+v", w.last())
+		}
+		if time.Sleep(2 * denyPatience); w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble == nil {
+			t.Errorf("what is denied is not known, and passes: %+v", w.last())
+		}
+		w.put(denyOps(t), false)
+		l.SetState(state(none))
+		time.Sleep(time.Second)
+		if w.passes("10.244.2.5", "10.244.1.5") {
+			t.Error("opened by the word of the PodNetwork")
+		}
+		w.put(denyOps(t), true)
+		if !w.passes("10.244.2.5", "10.244.1.5") || len(w.last().Namespaces) > 0 {
+			t.Errorf("a deleted policy still holds: %+v", w.last())
+		}
+	})
+	// After a restart an empty cache, and a PodNetwork that lacks them, open nothing.
+	w = newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	was := map[string][2]bool{policy.ClusterKind: {true, false}, policy.EveryNamespace: {true, false}}
+	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: was}}}
+	w.proved = false
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(none))
+		time.Sleep(2 * unprovedPatience)
+		if len(w.given) > 1 {
+			t.Errorf("opened: %+v", w.last())
+		}
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"edgemesh/agent/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
@@ -30,6 +32,9 @@ func keyOf(k api.Kind) string { return k.Path("") + "?" + k.Selector + "&" + k.F
 func (f *followed) take(n kube.News) {
 	if f.changed == nil {
 		f.changed = map[string]bool{}
+	}
+	if f.kind.Name == podgroups.ClusterPolicies().Name && apierrors.IsNotFound(n.Missing) {
+		n = kube.News{All: true, Proved: true} // the cluster does not have the kind
 	}
 	switch {
 	case n.Missing != nil:
@@ -77,10 +82,10 @@ func (f *followed) feed(p *podgroups.Peers) {
 		case podgroups.Pods("").Name:
 			pod, _ := f.items[key].(*podgroups.Pod)
 			p.SetPod(key, pod)
-		case podgroups.Namespaces().Name:
+		case podgroups.Namespaces("").Name:
 			namespace, _ := f.items[key].(*podgroups.Namespace)
 			p.SetNamespace(key, namespace)
-		case podgroups.Policies("").Name:
+		case podgroups.Policies("").Name, podgroups.ClusterPolicies().Name:
 			written, _ := f.items[key].(*podgroups.Policy)
 			p.SetPolicy(key, written)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -39,7 +40,7 @@ var ErrRefused = errors.New("NetworkPolicy cannot be enforced for this pod")
 // had there. The error wraps ErrRefused.
 func Close(runtimeDir, namespace string, addrs []netip.Addr) error {
 	p, err := conf.LoadPolicies(runtimeDir)
-	directions := p.Namespaces[namespace]
+	directions := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Namespaces[namespace], p.Namespaces[conf.EveryNamespace]))))
 	if err == nil && len(directions) == 0 {
 		return nil
 	}

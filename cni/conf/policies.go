@@ -12,6 +12,9 @@ import (
 // PoliciesFile is beside SubnetFile. The agent writes it first.
 const PoliciesFile = "policies.json"
 
+// EveryNamespace stands in Policies for all namespaces.
+const EveryNamespace = "*"
+
 // Policies is its content: where new pods are closed until the agent has judged them.
 type Policies struct {
 	Namespaces map[string][]string `json:"namespaces"`        // the directions that are closed: Ingress, Egress

@@ -43,6 +43,8 @@ import (
 //		}
 //		chain midstream { ip saddr @apart-in4 drop; ip daddr @apart-out4 drop }
 //		chain in-CHAIN { ip saddr @GROUP-4 tcp dport @ports-HASH counter return; …; goto dropped-in }
+//		chain in-CHAIN { … goto dropped-in; … goto in-CHAIN-rest; goto in-CHAIN-rest }    with an Admin tier: the first that matches
+//		chain in-CHAIN-rest { … }                without NetworkPolicies the Baseline tier, and return
 //		chain dropped-in { update @drops-in4 { ip daddr counter }; update @flows4 { … }; counter drop }
 //	}
 //
@@ -400,7 +402,7 @@ func refused(p policy.Placed) string {
 				continue
 			}
 			tried[chainName(d, name)] = true
-			for _, a := range p.Chains[name].Accepts {
+			for _, a := range p.Chains[name].All() {
 				one := policyRules{sets: map[string]policySet{}, chains: map[string][]policyRule{}}
 				for _, w := range one.accept(p, d, a) {
 					one.chains["trial"] = append(one.chains["trial"], policyRule{words: w})

@@ -48,7 +48,7 @@ func world(t *testing.T, specs ...string) (policy.Rules, map[netip.Addr]string) 
 		all = append(all, p)
 	}
 	namespaces := map[string]map[string]string{"shop": {}, "ops": {"tier": "back"}}
-	return policy.Compile(all, pods[:2], func(g policy.Group) []policy.Member { return g.Members(namespaces, pods) }), at
+	return policy.Compile(all, namespaces, pods[:2], func(g policy.Group) []policy.Member { return g.Members(namespaces, pods) }), at
 }
 
 func enforcing(r policy.Rules, at map[netip.Addr]string) func() (policy.Placed, error) {
