@@ -33,7 +33,7 @@ const (
 	idleGroup = 10 * time.Minute
 	// longestAgain is after how long a group is tried again at the latest that cannot be written.
 	longestAgain = time.Minute
-	// mostNamespaces have policies at most: the PodNetwork names them.
+	// mostNamespaces is how many the PodNetwork names: where as many have policies it says that any may.
 	mostNamespaces = 10_000
 )
 
@@ -55,6 +55,8 @@ type policies struct {
 	owned bool                                   // the membership is known
 	idle  map[string]time.Time                   // groups that no policy needs, and since when
 	began bool                                   // pods are followed
+	blind bool                                   // ClusterNetworkPolicies cannot be read
+	still bool                                   // and there were some, which may need groups
 	later map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
@@ -153,12 +155,15 @@ func (p *policies) ready() bool {
 func (p *policies) hear(ctx context.Context, n news) {
 	_, end := p.loop.Begin(ctx)
 	defer end()
-	if cluster := n.kind.Name == pods.ClusterPolicies().Name; cluster && apierrors.IsNotFound(n.err) {
-		n = news{kind: n.kind, all: true} // the cluster does not have the kind
-	} else if cluster && apierrors.IsForbidden(n.err) && p.have[n.kind.Name] == nil {
-		p.have[n.kind.Name] = map[string]bool{} // a chart of an older release: NetworkPolicies do not wait for it
+	absent := false
+	if n.kind.Name == pods.ClusterPolicies().Name {
+		absent = apierrors.IsNotFound(n.err)
+		if p.blind = n.err != nil && (p.blind || absent || apierrors.IsForbidden(n.err)); p.blind && p.have[n.kind.Name] == nil {
+			p.have[n.kind.Name] = map[string]bool{} // a cluster without the kind, or a chart of an older release: NetworkPolicies do not wait for it
+		}
 	}
 	switch {
+	case absent && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
 	case n.err != nil:
 		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
 	case n.all:
@@ -257,9 +262,9 @@ func (p *policies) round(ctx context.Context) error {
 	for i, id := range changed {
 		var want []*api.PolicyGroup
 		if p.peers.Lost(id) {
-			continue // nodes deny what needs it, or have what it was
-		}
-		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
+			want = pods.Chunks(id, nil, 1)
+			want[0].Spec.Chunks = 2 // of which there is one: nodes deny what rules would decide by it
+		} else if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
 			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
 		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
 			continue
@@ -335,6 +340,7 @@ func (p *policies) consider(id string, now time.Time) {
 		delete(p.idle, id)
 	case !idle:
 		p.idle[id] = now
+	case p.still:
 	case now.Sub(since) >= idleGroup, p.peers.Pressed(id):
 		p.peers.Drop(id)
 		delete(p.idle, id)
@@ -444,18 +450,20 @@ func (p *policies) namespaces() map[string]string {
 		return nil
 	}
 	out := map[string]string{}
+	every := [2]bool{}
 	all := p.peers.Namespaces()
-	for _, name := range []string{policy.ClusterKind, policy.EveryNamespace} { // first of all
-		if all[name] != [2]bool{} {
-			out[name] = directions(all[name])
+	for name, d := range all {
+		out[name] = directions(d)
+		if name != policy.ClusterKind {
+			every = [2]bool{every[0] || d[0], every[1] || d[1]}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if len(out) >= mostNamespaces {
-			p.failed("name all namespaces that have NetworkPolicies", fmt.Errorf("%d, at most %d: the policies of the last ones are not enforced", len(all), mostNamespaces))
-			break
-		}
-		out[name] = directions(all[name])
+	if len(out) < mostNamespaces { // one more may be ClusterKind, see say
+		return out
+	}
+	out = map[string]string{policy.EveryNamespace: directions(every)}
+	if d, is := all[policy.ClusterKind]; is {
+		out[policy.ClusterKind] = directions(d)
 	}
 	return out
 }
@@ -471,6 +479,11 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 			return nil // nobody reads it yet
 		}
 		return fmt.Errorf("read the PodNetwork: %w", err)
+	}
+	was := n.Status.Policies[policy.ClusterKind]
+	if p.still = p.blind && was != ""; p.still && want[policy.ClusterKind] == "" {
+		want = maps.Clone(want)
+		want[policy.ClusterKind] = was
 	}
 	if n.Status.Policies != nil && maps.Equal(n.Status.Policies, want) {
 		return nil

@@ -399,17 +399,13 @@ func clusterJSON(t *testing.T, subject string) api.Object {
 	return o
 }
 
-// A ClusterNetworkPolicy's peers become a PolicyGroup, and the PodNetwork says of which namespaces it selects pods, also of those to come.
+// A ClusterNetworkPolicy's peers become a PolicyGroup, and the PodNetwork says that there is one, whatever it selects.
 func TestClusterPolicies(t *testing.T) {
-	for subject, want := range map[string]map[string]string{
-		`{"namespaces":{}}`: {policy.ClusterKind: "Egress", policy.EveryNamespace: "Egress", "shop": "Egress"},
-		`{"pods":{"namespaceSelector":{"matchExpressions":[{"key":"none","operator":"DoesNotExist"}]},"podSelector":{}}}`: {policy.ClusterKind: "Egress", "shop": "Egress"},
-		`{"namespaces":{"matchLabels":{"none":"x"}}}`: {policy.ClusterKind: "Egress"},
-	} {
+	for _, subject := range []string{`{"namespaces":{}}`, `{"namespaces":{"matchLabels":{"none":"x"}}}`} {
 		f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, subject)}, "namespaces": {shop(t)},
 			"pods": {podJSON(t, "web-1", "a", "10.244.1.5", ""), podJSON(t, "web-2", "b", "10.244.2.5", "")}})
 		runningPolicies(t, f, nil)
-		if got := f.network.Status.Policies; !maps.Equal(got, want) {
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress"}) {
 			t.Errorf("%s: the PodNetwork says %v", subject, got)
 		}
 		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) {
@@ -418,7 +414,8 @@ func TestClusterPolicies(t *testing.T) {
 	}
 }
 
-// NetworkPolicies are compiled where the cluster has no ClusterNetworkPolicies, or the chart is of a release that did not read them.
+// NetworkPolicies are compiled where ClusterNetworkPolicies cannot be read: the cluster does not have the kind, or the chart is of a release that
+// did not read it. What the PodNetwork says of these stays, and so do groups, until a list says that there are none.
 func TestNoClusterPolicies(t *testing.T) {
 	for _, why := range []error{apierrors.NewNotFound(schema.GroupResource{}, ""), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
 		f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
@@ -426,6 +423,80 @@ func TestNoClusterPolicies(t *testing.T) {
 		runningPolicies(t, f, nil)
 		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) || len(f.members()) != 1 {
 			t.Errorf("%v: the PodNetwork says %v, members %v", why, got, f.members())
+		}
+		f.network.Status.Policies = map[string]string{policy.ClusterKind: "Egress", "gone": "Ingress"}
+		f.groups["00000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunks: 1}}
+		runningPolicies(t, f, func(p *policies) {
+			p.idle["00000000000000aa"] = time.Now().Add(-idleGroup)
+			if err := p.round(t.Context()); err != nil || f.groups["00000000000000aa-0"] == nil {
+				t.Errorf("%v: a group of policies that cannot be read is deleted: %v", why, err)
+			}
+		})
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress", "shop": "Ingress"}) {
+			t.Errorf("%v, after a restart: the PodNetwork says %v", why, got)
+		}
+		f.cluster = nil
+		runningPolicies(t, f, nil)
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
+			t.Errorf("proved to be gone: the PodNetwork says %v", got)
+		}
+	}
+}
+
+// The kind's 404 ends no policy that was read.
+func TestClusterKindGone(t *testing.T) {
+	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	for _, k := range []api.Kind{pods.Policies(""), api.PolicyGroups()} {
+		p.hear(t.Context(), news{kind: k, all: true})
+	}
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true, list: []api.Object{clusterJSON(t, `{"namespaces":{}}`)}})
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), err: apierrors.NewNotFound(schema.GroupResource{}, "")})
+	if got := p.namespaces(); !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress"}) {
+		t.Errorf("%v", got)
+	}
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true})
+	if got := p.namespaces(); len(got) > 0 {
+		t.Errorf("proved to be gone: %v", got)
+	}
+}
+
+// More namespaces than the PodNetwork can name are any namespace.
+func TestManyNamespaces(t *testing.T) {
+	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	for _, k := range []api.Kind{pods.Policies(""), pods.ClusterPolicies()} {
+		p.hear(t.Context(), news{kind: k, all: true})
+	}
+	for i := range mostNamespaces {
+		if i == mostNamespaces-1 {
+			if got := p.namespaces(); len(got) != i || got[policy.EveryNamespace] != "" {
+				t.Errorf("%d names", len(got))
+			}
+		}
+		p.take(readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"n%d","name":"p"},"spec":{"podSelector":{},"policyTypes":["Egress"]}}`, i)), false)
+	}
+	if got := p.namespaces(); !maps.Equal(got, map[string]string{policy.EveryNamespace: "Egress"}) {
+		t.Errorf("%d names", len(got))
+	}
+}
+
+// A group of which not all members fit is marked as such: nodes deny what a rule would decide by it.
+func TestGroupOverItsBound(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
+		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	runningPolicies(t, f, func(p *policies) {
+		p.peers.Owner = func(netip.Addr) string { return "a" }
+		many := policy.Pod{Namespace: "shop", Name: "many", Labels: map[string]string{"app": "web"}}
+		for i := range pods.MaxMembers {
+			many.Addrs = append(many.Addrs, netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}))
+		}
+		p.peers.SetPod("shop/many", &pods.Pod{Node: "a", As: many})
+		if err := p.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for name, g := range f.groups {
+		if len(f.groups) != 1 || g.Spec.Chunks != 2 || len(g.Spec.Members) > 0 {
+			t.Errorf("%d groups; %s has %d chunks and %d members", len(f.groups), name, g.Spec.Chunks, len(g.Spec.Members))
 		}
 	}
 }

@@ -35,7 +35,15 @@ type Policy struct {
 	Meta    api.Meta
 	Written policy.NetworkPolicy
 	Cluster *policy.ClusterNetworkPolicy // then Written is empty
-	Err     error                        // it cannot be decoded: Written closes its namespace, Cluster does nothing
+	Err     error                        // it cannot be decoded: Written closes its namespace, Cluster is what could be, or what was before
+	kept    bool                         // the latter
+}
+
+// Keep leaves in force what an object was before, if it cannot be decoded any longer; before may be nil.
+func (p *Policy) Keep(before *Policy) {
+	if p.Err != nil && p.Cluster != nil && before != nil && before.Cluster != nil && before.Meta.UID == p.Meta.UID && (before.Err == nil || before.kept) {
+		p.Cluster, p.kept = before.Cluster, true
+	}
 }
 
 // Parse checks the policy.
@@ -187,9 +195,7 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	}
 	p.Meta = bare(wire.Meta)
 	if p.Cluster != nil {
-		if p.Err = json.Unmarshal(data, p.Cluster); p.Err != nil { // its schema refuses such an object
-			p.Cluster = &policy.ClusterNetworkPolicy{}
-		}
+		*p.Cluster, p.Err = policy.ReadCluster(data)
 		p.Cluster.Metadata = policy.Metadata{Name: p.Meta.Name}
 		return nil
 	}

@@ -27,14 +27,14 @@ type Peers struct {
 	pods       map[string]*peer           // by NAMESPACE/NAME
 	at         map[netip.Addr][]*peer     // pods that claim an address
 	policies   map[string]policy.Policy   // by Key
+	written    map[string]*Policy         // ClusterNetworkPolicies
 	errs       map[string]error           // of policies, by what they call themselves
 	groups     map[string]*group          // by ID
 	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
 	blocks     map[netip.Prefix]string    // as Owner knows them
 	bounds     bounds
-	used       map[string]*usage  // by space; "": of all
-	pressed    map[string]bool    // IDs of groups that were dropped to make room
-	isolated   map[string][2]bool // as Namespaces says, nil: to be found
+	used       map[string]*usage // by space; "": of all
+	pressed    map[string]bool   // IDs of groups that were dropped to make room
 }
 
 // peer is a pod, and what it adds to groups.
@@ -63,7 +63,7 @@ type group struct {
 // NewPeers returns Peers without anything.
 func NewPeers(owner func(netip.Addr) string) *Peers {
 	return &Peers{Owner: owner, Changed: map[string]bool{}, namespaces: map[string]*Namespace{}, pods: map[string]*peer{}, at: map[netip.Addr][]*peer{},
-		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{},
+		policies: map[string]policy.Policy{}, written: map[string]*Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{},
 		bounds: ofCluster, used: map[string]*usage{}, pressed: map[string]bool{}}
 }
 
@@ -75,12 +75,9 @@ func (p *Peers) Policies() (all []policy.Policy, errs map[string]error) {
 	return all, p.errs
 }
 
-// Namespaces are those with policies, and in which directions these isolate, as policy.Isolated says. The caller does not change it.
+// Namespaces are those with policies, and in which directions these isolate, as policy.Isolated says.
 func (p *Peers) Namespaces() map[string][2]bool {
-	if p.isolated == nil {
-		p.isolated = policy.Isolated(slices.Collect(maps.Values(p.policies)), p.Labels())
-	}
-	return p.isolated
+	return policy.Isolated(slices.Collect(maps.Values(p.policies)))
 }
 
 // Labels are those of the namespaces.
@@ -129,10 +126,14 @@ func (p *Peers) Members(id string) []policy.Member {
 // SetPolicy takes a policy as it is now, nil where it is gone.
 func (p *Peers) SetPolicy(key string, now *Policy) {
 	old, before := p.policies[key], policy.Groups(p.policy(key))
-	p.isolated = nil
+	was := p.written[key]
 	delete(p.policies, key)
+	delete(p.written, key)
 	delete(p.errs, old.Key())
 	if now != nil {
+		if now.Keep(was); now.Cluster != nil {
+			p.written[key] = now
+		}
 		parsed, err := now.Parse()
 		if p.policies[key] = parsed; err != nil {
 			p.errs[parsed.Key()] = err
@@ -190,7 +191,6 @@ func (p *Peers) SetNamespace(name string, now *Namespace) {
 	if now != nil && before != nil && maps.Equal(now.Labels, before.Labels) {
 		return
 	}
-	p.isolated = nil
 	for _, x := range p.pods {
 		if x.As.Namespace == name {
 			p.place(x)

@@ -177,15 +177,7 @@ func (w written) rules(local map[netip.Addr]string) policy.Rules {
 		}
 		pods[i].Addrs = addrs
 	}
-	out := policy.Compile(w.policies, w.namespaces, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
-	for _, name := range local { // a namespace that the file does not have may be any policy's
-		namespace, _, _ := strings.Cut(name, "/")
-		_, known := w.namespaces[namespace]
-		if all := out.Namespaces[policy.ClusterKind]; !known && all != [2]bool{} {
-			out.Namespaces[namespace] = all
-		}
-	}
-	return out
+	return policy.Compile(w.policies, w.namespaces, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
 }
 
 // SetFile has the policies of a file in force, "": none. The file has been read when it returns, and is reread until another is set.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +17,9 @@ func TestClusterFile(t *testing.T) {
 	const text = `
 kind: Namespace
 metadata: {name: shop}
+---
+kind: Namespace
+metadata: {name: free, labels: {trusted: "yes"}}
 ---
 kind: Pod
 metadata: {namespace: shop, name: web-0}
@@ -54,11 +57,14 @@ spec:
 			t.Errorf("%+v: passes %t, by %v; %+v", x, pass, by, o.InForce().Problem)
 		}
 	}
-	if got, want := closing(t, c).Namespaces["other"], []string{"Egress"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("the plugin closes %v of a namespace that the file does not have", got)
+	file := closing(t, c)
+	for namespace, want := range map[string][]string{"other": {"Egress"}, "shop": {"Egress"}, "free": {}} {
+		if got := file.Closed(namespace); !slices.Equal(got, want) {
+			t.Errorf("the plugin closes %v of namespace %s", got, namespace)
+		}
 	}
 	for _, wrong := range [][2]string{{"priority: 10", "prio: 10"}, {"name: no-metadata-service", "namespace: shop, name: x"}, {"tier: Admin", "tier: Other"}, {"networks: [169.254.169.254/32]", "nodes: {}"}} {
-		if write(strings.Replace(text, wrong[0], wrong[1], 1)); o.InForce().Problem == nil || !strings.Contains(o.InForce().Problem.Error(), "document 3: ") || len(f.placed.At) != 2 {
+		if write(strings.Replace(text, wrong[0], wrong[1], 1)); o.InForce().Problem == nil || !strings.Contains(o.InForce().Problem.Error(), "document 4: ") || len(f.placed.At) != 2 {
 			t.Errorf("%s: %v, in force %+v", wrong[1], o.InForce().Problem, f.placed.At)
 		}
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -69,8 +70,8 @@ type ClusterPort struct {
 }
 
 const (
-	// ClusterKind stands among namespaces for "there are ClusterNetworkPolicies", and EveryNamespace for all namespaces, also those to come.
-	// No namespace can have such a name.
+	// ClusterKind stands among namespaces for "there are ClusterNetworkPolicies", and EveryNamespace for each namespace of which not all is
+	// known, those to come included. No namespace can have such a name.
 	ClusterKind    = "clusternetworkpolicies.policy.networking.k8s.io"
 	EveryNamespace = "*"
 
@@ -96,11 +97,53 @@ const (
 	ActionPass   Action = "pass" // the tier has no more to say
 )
 
+// ReadCluster decodes what can be decoded of an object's JSON. The error names what cannot be, which is so then that ParseCluster denies: a
+// rule denies all, a subject is all pods, and without a tier and a priority no rule accepts.
+func ReadCluster(data []byte) (n ClusterNetworkPolicy, err error) {
+	if err = json.Unmarshal(data, &n); err == nil {
+		return n, nil
+	}
+	n.Spec = ClusterSpec{Priority: -1, Ingress: []ClusterRule{{}}, Egress: []ClusterRule{{}}}
+	var wire struct {
+		Spec struct{ Tier, Priority, Subject, Ingress, Egress json.RawMessage }
+	}
+	if json.Unmarshal(data, &wire) != nil {
+		return n, err
+	}
+	var subject ClusterPeer
+	_ = json.Unmarshal(wire.Spec.Tier, &n.Spec.Tier)
+	if priority := int32(0); json.Unmarshal(wire.Spec.Priority, &priority) == nil {
+		n.Spec.Priority = priority
+	}
+	if json.Unmarshal(wire.Spec.Subject, &subject) == nil {
+		n.Spec.Subject = subject
+	}
+	n.Spec.Ingress, n.Spec.Egress = readRules(wire.Spec.Ingress), readRules(wire.Spec.Egress)
+	return n, err
+}
+
+// readRules decodes rules one by one; one without content denies all.
+func readRules(data []byte) []ClusterRule {
+	var all []json.RawMessage
+	if len(data) > 0 && json.Unmarshal(data, &all) != nil {
+		return []ClusterRule{{}}
+	}
+	out := make([]ClusterRule, len(all))
+	for i, text := range all {
+		var r ClusterRule
+		if json.Unmarshal(text, &r) == nil {
+			out[i] = r
+		}
+	}
+	return out
+}
+
 // ParseCluster checks a ClusterNetworkPolicy. The error is as Parse's. What cannot be read never widens what passes: an Accept rule matches
-// nothing then, and any other denies all, as the API says. Where the subject cannot be read, what is readable of it selects the pods, and
-// no rule accepts or passes.
+// nothing then, and any other denies all, as the API says. Where the subject cannot be read, what is readable of it selects the pods. Where it,
+// the tier or the priority cannot be, no rule accepts or passes.
 func ParseCluster(n ClusterNetworkPolicy) (Policy, error) {
 	c := checker{of: clusterKey + n.Metadata.Name}
+	before := c.found
 	out := Policy{Name: n.Metadata.Name, priority: n.Spec.Priority, tier: tierAdmin}
 	switch n.Spec.Tier {
 	case "Admin":
@@ -112,7 +155,6 @@ func ParseCluster(n ClusterNetworkPolicy) (Policy, error) {
 	if p := n.Spec.Priority; p < 0 || p > 1000 {
 		c.addf("spec.priority", "%d is not between 0 and 1000", p)
 	}
-	before := c.found
 	out.subject = c.subject("spec.subject", n.Spec.Subject)
 	readable := c.found == before
 	for d, rules := range [][]ClusterRule{n.Spec.Ingress, n.Spec.Egress} {
@@ -279,38 +321,23 @@ func (c *checker) protocol(out *rule, field string, p ClusterProtocol) {
 	}
 }
 
-// Everywhere reports in which directions the policy judges pods of all namespaces, those to come included; nowhere if it is of one.
-func (p Policy) everywhere() (out [2]bool) {
-	if p.subject != nil && p.subject.namespaces.Empty() {
-		return p.isolates
+// Isolated are the namespaces with NetworkPolicies, and ClusterKind where there are ClusterNetworkPolicies, with the directions in which
+// they judge packets.
+func Isolated(all []Policy) map[string][2]bool {
+	out := map[string][2]bool{}
+	for _, p := range all {
+		name := p.Namespace
+		if p.Cluster() {
+			name = ClusterKind
+		}
+		if p.isolates != [2]bool{} {
+			out[name] = either(out[name], p.isolates)
+		}
 	}
 	return out
 }
 
-// Isolated are the namespaces of whose pods some policy judges packets, and in which directions, with ClusterKind and EveryNamespace.
-// namespaces are the labels of those that exist.
-func Isolated(all []Policy, namespaces map[string]map[string]string) map[string][2]bool {
-	out := map[string][2]bool{}
-	add := func(name string, d [2]bool) {
-		if in := out[name]; d != [2]bool{} {
-			out[name] = [2]bool{in[0] || d[0], in[1] || d[1]}
-		}
-	}
-	for _, p := range all {
-		if p.subject == nil {
-			add(p.Namespace, p.isolates)
-			continue
-		}
-		add(ClusterKind, p.isolates)
-		add(EveryNamespace, p.everywhere())
-		for name, l := range namespaces {
-			if p.subject.namespaces.Matches(labels.Set(l)) {
-				add(name, p.isolates)
-			}
-		}
-	}
-	return out
-}
+func either(a, b [2]bool) [2]bool { return [2]bool{a[0] || b[0], a[1] || b[1]} }
 
 // order puts policies as they are judged: by priority, then by name, on which names of chains must not depend otherwise.
 func order(a, b Policy) int {

@@ -91,6 +91,8 @@ func TestClusterInvalid(t *testing.T) {
 		"spec.subject: needs": {"{tier: Admin, priority: 1, subject: {}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}", false},
 		"spec.subject.pods.podSelector": {"{tier: Admin, priority: 1, subject: {pods: {namespaceSelector: {}, podSelector: {matchExpressions: [{key: a, operator: in}]}}}, " +
 			"ingress: [{action: Pass, from: [{namespaces: {}}]}, {action: Accept, from: [{namespaces: {}}]}]}", false},
+		"spec.tier: ":                           {"{tier: Other, priority: 1, " + all + ", ingress: [{action: Accept, from: [{namespaces: {}}]}, {action: Pass, from: [{namespaces: {}}]}]}", false},
+		"spec.priority: ":                       {"{tier: Admin, priority: -1, " + all + ", ingress: [{action: Accept, from: [{namespaces: {}}]}, {action: Pass, from: [{namespaces: {}}]}]}", false},
 		"spec.ingress[0].action":                {"{tier: Admin, priority: 1, " + all + ", ingress: [{action: Allow, from: [{namespaces: {}}]}]}", false},
 		"spec.ingress[0]: needs 1 to":           {"{tier: Admin, priority: 1, " + all + ", ingress: [{action: Deny}]}", false},
 		"spec.ingress[0].from[0]: needs one":    {"{tier: Admin, priority: 1, " + all + ", ingress: [{action: Pass, from: [{}]}]}", false},
@@ -121,8 +123,8 @@ func many(n int) string {
 	return strings.Join(out, ", ")
 }
 
-// TestClusterCloses: a new pod is closed where a ClusterNetworkPolicy may select it: in the namespaces that it selects, in all with the empty
-// selector, and where the labels of a namespace are not known; a rule that lacks a group denies all, unless it accepts.
+// TestClusterCloses: a new pod is closed in the directions of ClusterNetworkPolicies, unless its namespace's labels are known and none selects
+// it; a rule that lacks a group denies all, unless it accepts.
 func TestClusterCloses(t *testing.T) {
 	namespaces, pods := town()
 	of := func(spec string) Policy {
@@ -135,18 +137,16 @@ func TestClusterCloses(t *testing.T) {
 	rule := ", ingress: [{action: Deny, from: [{namespaces: {matchLabels: {no: 'one'}}}]}]}"
 	some := of("{tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {tier: front}}}" + rule)
 	namespaces["shop"]["tier"], namespaces["ops"]["tier"] = "front", "back"
-	got := Isolated([]Policy{some}, namespaces)
-	if !got["shop"][Ingress] || got["shop"][Egress] || got["ops"] != [2]bool{} || got[EveryNamespace] != [2]bool{} || !got[ClusterKind][Ingress] {
-		t.Errorf("%v", got)
-	}
-	rules := Compile([]Policy{of("{tier: Admin, priority: 1, " + all + rule)}, namespaces, nil, nil)
-	if place := rules.Place(map[netip.Addr]string{addr("10.9.9.9"): "new/pod"}); place.At[addr("10.9.9.9")].Chains != [2]string{Closed, ""} {
-		t.Errorf("a namespace to come: %v", place.At)
+	rules := Compile([]Policy{some, parsed(t, webClosed)}, namespaces, nil, nil)
+	for namespace, want := range map[string][2]string{"shop": {Closed, ""}, "ops": {}, "to-come": {Closed, ""}} {
+		if place := rules.Place(map[netip.Addr]string{addr("10.9.9.9"): namespace + "/pod"}); place.At[addr("10.9.9.9")].Chains != want {
+			t.Errorf("a new pod of namespace %s: %v; %+v", namespace, place.At, rules)
+		}
 	}
 	strange := pods[0]
 	strange.Namespace = "strange"
 	rules = Compile([]Policy{some}, namespaces, []Pod{strange}, nil)
-	if _, judged := rules.Pods["strange/"+strange.Name]; judged || !rules.Namespaces["strange"][Ingress] {
+	if place := rules.Place(map[netip.Addr]string{addr("10.9.9.9"): "strange/" + strange.Name}); place.At[addr("10.9.9.9")].Chains != [2]string{Closed, ""} {
 		t.Errorf("a pod of an unknown namespace: %+v", rules)
 	}
 	for action, want := range map[string]bool{"Deny": false, "Pass": false, "Accept": true} {
@@ -156,5 +156,46 @@ func TestClusterCloses(t *testing.T) {
 		if pass, by, _ := placed(rules, pods).Verdict(Packet{addr("10.1.3.2"), addr("10.1.1.2"), 6, 1}); pass != want {
 			t.Errorf("%s without its group passes: %t, %v", action, pass, by)
 		}
+	}
+}
+
+// TestClusterUndecodable: of an object with fields of other types what can be decoded selects, and denies; nothing of it accepts what a tier or
+// priority that cannot be decoded might not.
+func TestClusterUndecodable(t *testing.T) {
+	namespaces, pods := town()
+	const accept = `{"action":"Accept","from":[{"namespaces":{}}]}`
+	for text, want := range map[string][2]bool{ // passes to web, to db
+		`{"spec":{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},"ingress":[{"action":7}]}}`:                                  {false, true},
+		`{"spec":{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},"ingress":{}}}`:                                              {false, true},
+		`{"spec":{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}},"ingress":[` + accept + `,{"action":"Deny","from":"all"}]}}`: {true, true},
+		`{"spec":{"tier":"Admin","priority":"1","subject":{"namespaces":{}},"ingress":[` + accept + `,{"action":"Deny","from":[{"namespaces":{}}]}]}}`:                                             {},
+		`{"spec":{"tier":["Baseline"],"priority":1,"subject":{"namespaces":{}},"ingress":[` + accept + `,{"action":"Pass","from":[{"namespaces":{}}]}]}}`:                                          {},
+		`{"spec":{"tier":"Admin","priority":1,"subject":"all","ingress":[` + accept + `,{"action":"Deny","from":[{"namespaces":{}}]}]}}`:                                                           {},
+		`{"spec":[]}`: {},
+	} {
+		n, err := ReadCluster([]byte(text))
+		p, wrong := ParseCluster(n)
+		if err == nil || wrong == nil && !strings.Contains(text, `"from":"all"`) {
+			t.Errorf("%s: %v, %v", text, err, wrong)
+		}
+		rules := placed(Compile([]Policy{p}, namespaces, pods, func(g Group) []Member { return g.Members(namespaces, pods) }), pods)
+		for i, to := range []string{"10.1.1.2", "10.1.2.2"} {
+			if pass, _, _ := rules.Verdict(Packet{addr("10.1.3.2"), addr(to), 6, 1}); pass != want[i] {
+				t.Errorf("%s: to %s passes %t", text, to, pass)
+			}
+		}
+	}
+}
+
+// TestMappedNetwork: IPv4 addresses written inside IPv6 are those of packets.
+func TestMappedNetwork(t *testing.T) {
+	namespaces, pods := town()
+	p, err := ParseCluster(clusterWritten(t, "{tier: Admin, priority: 1, "+all+", egress: [{action: Deny, to: [{networks: ['::ffff:8.8.0.0/112']}]}]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := placed(Compile([]Policy{p}, namespaces, pods, nil), pods)
+	if pass, _, _ := rules.Verdict(Packet{addr("10.1.1.2"), addr("8.8.8.8"), 6, 1}); pass {
+		t.Error("denied, and passes")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -29,20 +30,30 @@ func (r rule) members(d Direction) []Group {
 	return out
 }
 
-// Compile says what all policies of the cluster mean for pods of this node. namespaces are the labels of those that exist, of the local
-// pods' at least: of others, ClusterNetworkPolicies close all pods. members returns who is in a group.
+// Compile says what all policies of the cluster mean for pods of this node. namespaces are the labels of those that exist and are known: of
+// others, ClusterNetworkPolicies close all pods. members returns who is in a group.
 func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod, members func(Group) []Member) Rules {
-	out := Rules{Pods: map[string][2]string{}, Namespaces: Isolated(all, namespaces), Chains: map[string]Chain{}, Sets: map[string][]Member{}}
+	out := Rules{Pods: map[string][2]string{}, Namespaces: Isolated(all), Chains: map[string]Chain{}, Sets: map[string][]Member{}}
+	cluster := out.Namespaces[ClusterKind]
+	if cluster != [2]bool{} {
+		out.Namespaces[EveryNamespace] = cluster
+		for name, l := range namespaces {
+			for _, p := range all {
+				if p.Cluster() && p.isolates != [2]bool{} && p.subject.namespaces.Matches(labels.Set(l)) {
+					out.Namespaces[name] = either(out.Namespaces[name], p.isolates)
+				}
+			}
+		}
+		out.SetExcept(slices.Sorted(maps.Keys(namespaces)))
+	}
 	all = slices.SortedFunc(slices.Values(all), order)
 	for _, pod := range local {
 		if !pod.counts() {
 			continue
 		}
 		namespace, known := namespaces[pod.Namespace]
-		if cluster := out.Namespaces[ClusterKind]; !known && cluster != [2]bool{} {
-			in := out.Namespaces[pod.Namespace]
-			out.Namespaces[pod.Namespace] = [2]bool{in[0] || cluster[0], in[1] || cluster[1]}
-			continue
+		if !known && cluster != [2]bool{} {
+			continue // closed
 		}
 		var chains [2]string
 		for _, d := range []Direction{Ingress, Egress} {
@@ -133,7 +144,7 @@ func (r Rules) add(c Chain) string {
 	return name
 }
 
-// Without has rules deny all that need one of the missing groups, unless they accept: what they would decide about is not known.
+// Without is what a group means of which not all is known: a rule that accepts counts the members that are known, any other denies all.
 func (r Rules) Without(missing map[string]bool) {
 	lacks := func(a Accept) bool {
 		return a.Action != ActionAccept && slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })

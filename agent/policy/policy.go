@@ -264,7 +264,7 @@ func (c *checker) peer(out *rule, namespace, field string, p Peer) {
 }
 
 func (c *checker) block(field string, b IPBlock) []netip.Prefix {
-	whole, err := netip.ParsePrefix(b.CIDR)
+	whole, err := parsePrefix(b.CIDR)
 	if err != nil {
 		c.addf(field+".cidr", "%q is not a prefix in CIDR notation, like 10.1.0.0/16", b.CIDR)
 		return nil
@@ -275,7 +275,7 @@ func (c *checker) block(field string, b IPBlock) []netip.Prefix {
 	}
 	out := []netip.Prefix{whole.Masked()}
 	for i, text := range b.Except {
-		but, err := netip.ParsePrefix(text)
+		but, err := parsePrefix(text)
 		if err != nil || but.Bits() <= whole.Bits() || !whole.Contains(but.Addr()) {
 			c.addf(fmt.Sprintf("%s.except[%d]", field, i), "%q is not a prefix inside %s", text, b.CIDR)
 			return nil

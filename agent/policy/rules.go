@@ -11,8 +11,9 @@ type Rules struct {
 	// Pods are those that were judged, by NAMESPACE/NAME: the chain of each Direction; "" is open.
 	Pods map[string][2]string `json:"pods"`
 	// Namespaces are those with policies, of the whole cluster, and the Directions in which one of them isolates. A pod that is not
-	// in Pods is closed there.
+	// in Pods is closed there, and, as EveryNamespace says, in each that is not in Except.
 	Namespaces map[string][2]bool  `json:"namespaces"`
+	Except     []string            `json:"except,omitempty"` // in order
 	Chains     map[string]Chain    `json:"chains"`
 	Sets       map[string][]Member `json:"sets"` // members of groups, by ID
 }
@@ -59,15 +60,28 @@ type Place struct {
 	Chains [2]string // by Direction; "" is open
 }
 
+// SetExcept says of which namespaces, in order, all is known: EveryNamespace does not concern them.
+func (r *Rules) SetExcept(known []string) {
+	r.Except = nil
+	for _, name := range known {
+		if every := r.Namespaces[EveryNamespace]; either(r.Namespaces[name], every) != r.Namespaces[name] {
+			r.Except = append(r.Except, name)
+		}
+	}
+}
+
 // Place finds the chains of pods, NAMESPACE/NAME by address.
 func (r Rules) Place(pods map[netip.Addr]string) Placed {
 	out := Placed{r, map[netip.Addr]Place{}}
 	for a, pod := range pods {
 		chains, judged := r.Pods[pod]
 		namespace, _, _ := strings.Cut(pod, "/")
-		in, every := r.Namespaces[namespace], r.Namespaces[EveryNamespace]
+		in := r.Namespaces[namespace]
+		if _, apart := slices.BinarySearch(r.Except, namespace); !apart {
+			in = either(in, r.Namespaces[EveryNamespace])
+		}
 		for d := range chains {
-			if (in[d] || every[d]) && !judged {
+			if in[d] && !judged {
 				chains[d] = Closed
 			}
 		}

@@ -31,7 +31,8 @@ type world struct {
 	mu      sync.Mutex
 	objects map[string]api.Object // by kind and key
 	missing error
-	cluster error // likewise, of ClusterNetworkPolicies
+	cluster error  // likewise, of ClusterNetworkPolicies
+	silent  string // the kind of which new readers hear nothing
 	proved  bool
 	reads   map[string]bool // what was followed, ever
 	on      map[string]func(kube.News)
@@ -74,8 +75,14 @@ func (w *world) follow(ctx context.Context, k api.Kind, on func(kube.News)) {
 			n.List = append(n.List, o)
 		}
 	}
+	silent := w.silent == k.Name
+	if silent {
+		delete(w.on, key)
+	}
 	w.mu.Unlock()
-	on(n)
+	if !silent {
+		on(n)
+	}
 	<-ctx.Done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,7 +150,7 @@ func onlyWeb(t *testing.T) *podgroups.Policy {
 func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Node: "a", Follow: w.follow, Local: func() (map[netip.Addr]string, error) { return maps.Clone(w.local), nil },
-			InForce: func() map[string][2]bool { return w.last().Namespaces },
+			InForce: w.last,
 			Set:     func(g policies.Given) { w.given = append(w.given, g) }, SetOff: func(off bool) { w.off = off }, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -404,8 +411,8 @@ func TestGroupsOfACache(t *testing.T) {
 		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: "g", ResourceVersion: version}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: []string{member}}}
 	}
 	g, needed := groups{}, map[string]bool{"aa": true}
-	g.take(kube.News{All: true, List: []api.Object{group("aa", "10", "10.244.1.5"), group("bb", "10", "10.244.1.5")}}, needed)
-	g.take(kube.News{All: true, List: []api.Object{group("aa", "9", "10.244.1.6")}}, needed)
+	g.take(kube.News{All: true, List: []api.Object{group("aa", "10", "10.244.1.5"), group("bb", "10", "10.244.1.5")}}, needed, "aa")
+	g.take(kube.News{All: true, List: []api.Object{group("aa", "9", "10.244.1.6")}}, needed, "aa")
 	if m, _ := g.members("aa"); len(g) != 1 || len(m) != 1 || m[0].String() != "10.244.1.5" {
 		t.Errorf("%v of %d groups", m, len(g))
 	}
@@ -473,14 +480,35 @@ func TestClusterAlone(t *testing.T) {
 			if w.passes("10.244.2.5", "10.244.1.5") {
 				t.Errorf("denied, and passes: %+v", w.last())
 			}
-			on(kube.News{Missing: notFound()}) // the kind is gone, and its policies with it
+			on(kube.News{Missing: notFound()}) // an outage looks the same as a kind that was removed
 			synctest.Wait()
 			time.Sleep(time.Second)
-			if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
-				t.Errorf("after the kind: %+v", w.last())
+			if w.passes("10.244.2.5", "10.244.1.5") || l.Status().Trouble == nil || !strings.Contains(l.Status().Trouble.Error(), "CustomResourceDefinition") {
+				t.Errorf("opened by a missing kind: %+v, %v", w.last(), l.Status().Trouble)
+			}
+			w.put(onlyWeb(t), true) // which is no trouble of others
+			on(kube.News{All: true, Proved: true})
+			time.Sleep(time.Second)
+			if !w.passes("10.244.2.5", "10.244.1.5") || len(w.last().Namespaces) > 0 {
+				t.Errorf("proved to be gone: %+v", w.last())
+			}
+			on(kube.News{Missing: notFound()})
+			if time.Sleep(time.Second); l.Status().Trouble != nil {
+				t.Errorf("a kind without policies is removed: %v", l.Status().Trouble)
 			}
 		})
 	}
+	// Nor does a missing kind open what was in force before a restart.
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.cluster = notFound()
+	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{policy.ClusterKind: {true, false}, policy.EveryNamespace: {true, false}}}}}
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{}))
+		if time.Sleep(time.Hour); w.passes("10.244.2.5", "10.244.1.5") || l.Status().Trouble == nil {
+			t.Errorf("%+v, %v", w.last(), l.Status().Trouble)
+		}
+	})
 }
 
 // TestClusterWithController: a node reads ClusterNetworkPolicies, the labels of its pods' namespaces and the groups where the controller says
@@ -490,7 +518,7 @@ func TestClusterWithController(t *testing.T) {
 	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	parsed, _ := denyOps(t).Parse()
 	id := policy.Groups([]policy.Policy{parsed})[0].ID()
-	some := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.ClusterKind: "Ingress", policy.EveryNamespace: "Ingress"}, PolicyProved: true}
+	some := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.ClusterKind: "Ingress"}, PolicyProved: true}
 	none := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}
 	w.run(t, func(t *testing.T, l *Live) {
 		w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s","labels":{"team":"shop"}}}`), false)
@@ -555,6 +583,254 @@ func TestClusterWithController(t *testing.T) {
 		time.Sleep(2 * unprovedPatience)
 		if len(w.given) > 1 {
 			t.Errorf("opened: %+v", w.last())
+		}
+	})
+}
+
+// chunk is a PolicyGroup of one of so many chunks.
+func chunk(id string, n, of int, members ...string) *api.PolicyGroup {
+	version++
+	return &api.PolicyGroup{Meta: api.Meta{Name: fmt.Sprint(id, "-", n), UID: fmt.Sprint("g", n), ResourceVersion: fmt.Sprint(version)},
+		Spec: api.PolicyGroupSpec{Group: id, Chunk: n, Chunks: of, Members: members}}
+}
+
+// deny denies what pods of a team's namespaces send to pods with app=db, or to all with none.
+func deny(t *testing.T, team string) (p *podgroups.Policy, id string) {
+	p = object(t, podgroups.ClusterPolicies().New().(*podgroups.Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,
+		"subject":{"namespaces":{"matchLabels":{"denied":"yes"}}},"ingress":[{"action":"Deny","from":[{"namespaces":{"matchLabels":{"team":%q}}}]}]}}`, team)
+	parsed, err := p.Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, policy.Groups([]policy.Policy{parsed})[0].ID()
+}
+
+var someCluster = mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.ClusterKind: "Ingress"}, PolicyProved: true}
+
+func space(t *testing.T, name, denied string) *podgroups.Namespace {
+	return object(t, new(podgroups.Namespace), `{"metadata":{"name":%q,"uid":%[1]q,"labels":{"denied":%q}}}`, name, denied)
+}
+
+// TestDenyUnderChurn: a new Deny rule waits for its group no longer than its patience, from when it was first needed, whatever is rewritten
+// meanwhile; a group that was known and is being rewritten has its former members and those that were added; one that stays incomplete denies all.
+func TestDenyUnderChurn(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		p, first := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		w.put(chunk(first, 0, 1, "10.244.2.5"), false)
+		l.SetState(state(someCluster))
+		time.Sleep(time.Second)
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Fatalf("not as the policy says: %+v", w.last())
+		}
+		w.put(chunk(first, 0, 2), false) // its members move to a chunk that is not there yet
+		w.put(chunk(first, 2, 4, "10.244.2.7"), false)
+		for from, want := range map[string]bool{"10.244.2.5": false, "10.244.2.6": true, "10.244.2.7": false} {
+			if w.passes(from, "10.244.1.5") != want {
+				t.Errorf("while its group is rewritten, from %s: %+v", from, w.last())
+			}
+		}
+		if time.Sleep(denyPatience); w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("its group stays incomplete: %+v", w.last())
+		}
+		w.put(chunk(first, 0, 1, "10.244.2.5"), false)
+		w.put(chunk(first, 2, 4), true)
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+			t.Fatalf("its group is whole again: %+v", w.last())
+		}
+		began := time.Now()
+		for i := 0; time.Since(began) < denyPatience+3*time.Second; i++ { // w.put takes a second
+			p, id := deny(t, fmt.Sprint("team-", i%2))
+			w.put(p, false)
+			w.put(chunk(id, i%3, 4), false)
+			if early := time.Since(began) < 5*time.Second; early && !w.passes("10.244.2.6", "10.244.1.5") {
+				t.Errorf("denied after %v", time.Since(began))
+			}
+		}
+		if w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("a new Deny is kept out by what is rewritten: %+v", w.last())
+		}
+	})
+}
+
+// TestGroupsAreReadOn: while other groups begin to be read, those that are known stay known.
+func TestGroupsAreReadOn(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		p, id := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		l.SetState(state(someCluster))
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		w.silent = api.PolicyGroups().Name // the next reader hears nothing
+		w.mu.Unlock()
+		more, _ := deny(t, "ops")
+		more.Cluster.Spec.Ingress = append(more.Cluster.Spec.Ingress, more.Cluster.Spec.Ingress[0])
+		more.Cluster.Spec.Ingress[1].From = []policy.ClusterPeer{{Pods: &policy.NamespacedPods{}}}
+		w.put(more, false)
+		w.put(chunk(id, 0, 1, "10.244.2.6"), false)
+		if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("%+v", w.last())
+		}
+	})
+}
+
+// TestUnreadNamespace: a namespace whose labels are not read keeps no other pod's rules waiting, and its own pods have their former rules for as
+// long as there is patience; a new pod is closed until they are read, and its namespace is not among those that are known.
+func TestUnreadNamespace(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")], w.local[netip.MustParseAddr("10.244.1.6")] = "shop/db", "other/x"
+	w.run(t, func(t *testing.T, l *Live) {
+		p, id := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		other := pod(t, "x", "a", "10.244.1.6", "x")
+		other.Meta.Namespace, other.As.Namespace = "other", "other"
+		w.put(other, false)
+		w.put(space(t, "other", "no"), false)
+		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		w.put(p, false)
+		l.SetState(state(someCluster))
+		time.Sleep(time.Second)
+		place := func(namespace string) [2]string {
+			a := netip.MustParseAddr("10.244.1.9")
+			return w.last().Place(map[netip.Addr]string{a: namespace + "/new"}).At[a].Chains
+		}
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.6") || place("other") != [2]string{} || place("to-come") != [2]string{policy.Closed, ""} {
+			t.Fatalf("not as the policy says: %+v", w.last())
+		}
+		w.mu.Lock()
+		w.silent = "namespaces"
+		w.local[netip.MustParseAddr("10.244.1.7")] = "third/y"
+		w.mu.Unlock()
+		l.PodsChanged()
+		more, team := deny(t, "else")
+		w.put(chunk(team, 0, 1, "10.244.2.6"), false)
+		w.put(more, false)
+		if w.passes("10.244.2.6", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.7") || place("third") != [2]string{policy.Closed, ""} {
+			t.Errorf("while a namespace is not read: %+v", w.last())
+		}
+		// The labels of one that was read cannot be forgotten, but it may be gone.
+		w.put(space(t, "other", "no"), true)
+		if !w.passes("10.244.2.6", "10.244.1.6") {
+			t.Errorf("at once: %+v", w.last())
+		}
+		if time.Sleep(denyPatience); w.passes("10.244.2.6", "10.244.1.6") || w.passes("10.244.2.6", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("without labels for long: %+v", w.last())
+		}
+	})
+}
+
+// TestClusterUnread: where the controller says that there are ClusterNetworkPolicies, and a node that has none in force cannot read them, pods are
+// closed in the end, until the controller says that they are gone.
+func TestClusterUnread(t *testing.T) {
+	for _, why := range []error{notFound(), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
+		w := newWorld()
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		w.cluster = why
+		w.run(t, func(t *testing.T, l *Live) {
+			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+			l.SetState(state(someCluster))
+			if time.Sleep(time.Second); !w.passes("10.244.2.5", "10.244.1.5") || l.Status().Trouble == nil {
+				t.Errorf("%v, at once: %+v", why, w.last())
+			}
+			if time.Sleep(denyPatience + time.Second); w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.1.5", "10.244.2.5") {
+				t.Errorf("%v: %+v", why, w.last())
+			}
+			l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}))
+			if time.Sleep(time.Second); !w.passes("10.244.2.5", "10.244.1.5") {
+				t.Errorf("%v, gone: %+v", why, w.last())
+			}
+		})
+	}
+}
+
+// TestClusterKindRemoved: with a controller policies end where the API does not have the kind, and the controller, which keeps their name until it
+// has read an empty list, does not name them: neither is enough alone.
+func TestClusterKindRemoved(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	none := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}
+	w.run(t, func(t *testing.T, l *Live) {
+		p, id := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		step := func(what string, s mesh.Policies, missing, want bool) {
+			t.Helper()
+			l.SetState(state(s))
+			time.Sleep(time.Second)
+			if missing {
+				w.mu.Lock()
+				on := w.on[keyOf(podgroups.ClusterPolicies())]
+				w.mu.Unlock()
+				on(kube.News{Missing: notFound()})
+			}
+			if time.Sleep(time.Hour); w.passes("10.244.2.5", "10.244.1.5") != want {
+				t.Errorf("%s: %+v", what, w.last())
+			}
+		}
+		step("in force", someCluster, false, false)
+		step("not named", none, false, false)
+		step("named, and no kind", someCluster, true, false)
+		step("neither", none, false, true)
+	})
+}
+
+// TestClusterUndecodable: a policy that cannot be decoded any longer stays what it was.
+func TestClusterUndecodable(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s","labels":{"team":"ops"}}}`), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
+		broken := func() *podgroups.Policy {
+			return object(t, podgroups.ClusterPolicies().New().(*podgroups.Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":"high","subject":{"namespaces":{}}}}`)
+		}
+		w.put(denyOps(t), false)
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Second)
+		for range 2 {
+			w.put(broken(), false)
+			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+				t.Errorf("%+v", w.last())
+			}
+		}
+		if why := l.Status().Invalid["ClusterNetworkPolicy/c"]; why == nil || !strings.Contains(why.Error(), "spec.priority") {
+			t.Errorf("%v", why)
+		}
+	})
+}
+
+// TestEngineBesideCluster: another engine does not know ClusterNetworkPolicies, and a finding says so.
+func TestEngineBesideCluster(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"r","uid":"r"},"spec":{"nodeName":"a","hostNetwork":true,"containers":[{"image":"cloudnativelabs/kube-router:v2"}]},
+			"status":{"conditions":[{"type":"Ready","status":"True"}]}}`), false)
+		w.put(onlyWeb(t), false)
+		l.SetState(state(mesh.Policies{}))
+		says := func() bool {
+			time.Sleep(time.Second)
+			return strings.Contains(fmt.Sprint(l.Findings()), "ClusterNetworkPolicies are not enforced on this node: kube-router")
+		}
+		if !w.off && says() {
+			t.Error("said without any")
+		}
+		w.put(denyOps(t), false)
+		if !w.off || !says() {
+			t.Errorf("off %t: %v", w.off, l.Findings())
 		}
 	})
 }

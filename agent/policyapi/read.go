@@ -24,6 +24,7 @@ type followed struct {
 	proved  bool // an API server has said so, once
 	trouble error
 	refused error // it could be read before
+	absent  bool  // the API has no such kind
 }
 
 // keyOf names what a follower reads.
@@ -33,10 +34,13 @@ func (f *followed) take(n kube.News) {
 	if f.changed == nil {
 		f.changed = map[string]bool{}
 	}
-	if f.kind.Name == podgroups.ClusterPolicies().Name && apierrors.IsNotFound(n.Missing) {
-		n = kube.News{All: true, Proved: true} // the cluster does not have the kind
-	}
+	f.absent = f.kind.Name == podgroups.ClusterPolicies().Name && apierrors.IsNotFound(n.Missing) || f.absent && n.Err != nil
 	switch {
+	case f.absent && len(f.items) == 0: // none were read: whether there are some says who knew some
+		f.trouble = fmt.Errorf("ClusterNetworkPolicies were in force, and the API does not have the kind: %s", anew)
+	case f.absent:
+		f.trouble = fmt.Errorf("the API no longer has the kind of ClusterNetworkPolicies that are in force: %s", anew)
+		f.refused = f.trouble
 	case n.Missing != nil:
 		f.trouble = fmt.Errorf("%s cannot be read: %w; upgrade the chart, its CustomResourceDefinitions included, or set networkPolicy: off", f.kind.Name, n.Missing)
 		f.refused = f.trouble
@@ -61,8 +65,15 @@ func (f *followed) take(n kube.News) {
 	}
 }
 
+// anew is how an operator says that ClusterNetworkPolicies are gone: an outage looks the same as a kind that was removed.
+const anew = "apply its CustomResourceDefinition again; a list without policies ends them, and it may be removed after that"
+
 func (f *followed) put(o api.Object) {
 	key := podgroups.Key(o)
+	if p, is := o.(*podgroups.Policy); is {
+		before, _ := f.items[key].(*podgroups.Policy)
+		p.Keep(before)
+	}
 	if old := f.items[key]; old != nil && old.Metadata().UID == o.Metadata().UID && old.Metadata().ResourceVersion == o.Metadata().ResourceVersion {
 		return
 	}

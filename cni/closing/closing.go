@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -40,7 +39,7 @@ var ErrRefused = errors.New("NetworkPolicy cannot be enforced for this pod")
 // had there. The error wraps ErrRefused.
 func Close(runtimeDir, namespace string, addrs []netip.Addr) error {
 	p, err := conf.LoadPolicies(runtimeDir)
-	directions := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Namespaces[namespace], p.Namespaces[conf.EveryNamespace]))))
+	directions := p.Closed(namespace)
 	if err == nil && len(directions) == 0 {
 		return nil
 	}
