@@ -400,3 +400,44 @@ func TestAgainstNaiveJudge(t *testing.T) {
 		}
 	})
 }
+
+// TestUnknownGroups: where not all members of some groups are known, nothing passes that does not pass when they are.
+func TestUnknownGroups(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := drawWorld(t)
+		var all []Policy
+		for _, p := range n.policies {
+			parsed, _ := Parse(p)
+			all = append(all, parsed)
+		}
+		for _, p := range n.cluster {
+			parsed, _ := ParseCluster(p)
+			all = append(all, parsed)
+		}
+		missing := map[string]bool{}
+		rules := Compile(all, n.namespaces, n.pods, func(g Group) (some []Member) {
+			members := g.Members(n.namespaces, n.pods)
+			if missing[g.ID()] = rapid.Bool().Draw(t, "missing"); !missing[g.ID()] {
+				return members
+			}
+			for _, m := range members {
+				if rapid.Bool().Draw(t, "known") {
+					some = append(some, m)
+				}
+			}
+			return some
+		})
+		rules.Without(missing)
+		at := placed(rules, n.pods)
+		for _, src := range ends4 {
+			for _, dst := range ends4 {
+				for port := range uint16(6) {
+					p := Packet{src, dst, 6, port}
+					if pass, by, _ := at.Verdict(p); pass && !n.passes(p) {
+						t.Fatalf("%+v passes by %v", p, by)
+					}
+				}
+			}
+		}
+	})
+}
