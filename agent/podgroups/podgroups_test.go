@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -281,5 +282,30 @@ func TestBoundsOfClusterPolicies(t *testing.T) {
 	p.SetPod("shop/again", anyPod(t, "shop", "again", "a", "10.244.1.10", "web", ""))
 	if p.Known(id) || len(p.Over()) != 1 {
 		t.Errorf("without the ClusterNetworkPolicy: %v", p.Over())
+	}
+}
+
+// TestUndecodable: a ClusterNetworkPolicy with a field of another type stays what it was while it is the same object, and else denies what can be read
+// of its subject; the error names the field.
+func TestUndecodable(t *testing.T) {
+	of := func(uid, priority string) *Policy {
+		p := ClusterPolicies().New().(*Policy)
+		if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata":{"name":"c","uid":%q},"spec":{"tier":"Admin","priority":%s,"subject":{"namespaces":{}},
+			"ingress":[{"action":"Accept","from":[{"namespaces":{"matchLabels":{"a":"b"}}}]}]}}`, uid, priority), p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := NewPeers(func(netip.Addr) string { return "" })
+	for _, step := range []struct {
+		now    *Policy
+		groups int
+	}{{of("1", "1"), 1}, {of("1", `"x"`), 1}, {of("1", `"x"`), 1}, {of("2", `"x"`), 0}, {nil, 0}, {of("2", "1"), 1}} {
+		p.SetPolicy("c", step.now)
+		all, errs := p.Policies()
+		wrong := errs["ClusterNetworkPolicy/c"]
+		if got := len(policy.Groups(all)); got != step.groups || (wrong != nil) != (step.now != nil && step.now.Err != nil) || wrong != nil && !strings.Contains(wrong.Error(), "spec.priority") {
+			t.Errorf("%d groups, want %d; %v", got, step.groups, wrong)
+		}
 	}
 }

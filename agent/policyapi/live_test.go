@@ -418,6 +418,36 @@ func TestGroupsOfACache(t *testing.T) {
 	}
 }
 
+// TestPartOfAGroup: a group is not known as a whole where its last chunk is gone, or a list lacks it, or a member cannot be read; the members that
+// were stay.
+func TestPartOfAGroup(t *testing.T) {
+	needed := map[string]bool{"aa": true}
+	for what, n := range map[string]kube.News{
+		"deleted":      {Event: client.Event{What: client.Deleted, Object: chunk("aa", 0, 1, "10.244.1.5")}},
+		"not listed":   {All: true, Proved: true},
+		"not readable": {Event: client.Event{What: client.Modified, Object: chunk("aa", 0, 1, "10.244.1.5", "10.244.1.x")}},
+	} {
+		g := groups{}
+		g.take(kube.News{All: true, Proved: true, List: []api.Object{chunk("aa", 0, 1, "10.244.1.5")}}, needed, "aa")
+		if m, whole := g.members("aa"); len(m) != 1 || !whole {
+			t.Fatalf("%v, whole %t", m, whole)
+		}
+		g.take(kube.News{All: true, Proved: true}, needed, "bb") // of other groups
+		g.take(kube.News{All: true}, needed, "aa")
+		if _, whole := g.members("aa"); !whole {
+			t.Error("a list that does not count made it a part")
+		}
+		version += 10
+		if e := n.Event.Object; e != nil {
+			e.Metadata().ResourceVersion = fmt.Sprint(version)
+		}
+		g.take(n, needed, "aa")
+		if m, whole := g.members("aa"); len(m) != 1 || whole {
+			t.Errorf("%s: %v, whole %t", what, m, whole)
+		}
+	}
+}
+
 // Another program that enforces is known by its own pod, ready in the host's network of this node.
 func TestEngine(t *testing.T) {
 	for text, want := range map[string]string{
@@ -782,6 +812,9 @@ func TestClusterKindRemoved(t *testing.T) {
 		step("in force", someCluster, false, false)
 		step("not named", none, false, false)
 		step("named, and no kind", someCluster, true, false)
+		unproved := none
+		unproved.PolicyProved = false
+		step("neither, by a cache", unproved, true, false)
 		step("neither", none, false, true)
 	})
 }
