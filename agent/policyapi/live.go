@@ -166,7 +166,11 @@ func (l *Live) take(m message) {
 	m.of.take(m.news)
 	switch {
 	case m.of.kind.Name == api.PolicyGroups().Name:
-		l.groups.take(m.news, l.needs, m.of.kind.Selector)
+		listed := ""
+		if slices.ContainsFunc(groupKinds(l.needs), func(k api.Kind) bool { return keyOf(k) == m.of.key }) { // not one that is about to end
+			listed = m.of.kind.Selector
+		}
+		l.groups.take(m.news, l.needs, listed)
 	case l.peers != nil:
 		m.of.feed(l.peers)
 	}
@@ -263,7 +267,8 @@ func (l *Live) complete() error {
 		if f.kind.Name == podgroups.ClusterPolicies().Name && !f.listed && l.held[policy.ClusterKind] == [2]bool{} && (f.absent || f.refused != nil || open && f.trouble != nil) {
 			continue // a cluster without the kind, a chart of an older release, or a cache: NetworkPolicies do not wait for it, and a finding names it
 		}
-		if err := f.usable(open); err != nil {
+		sure := open && (f.kind.Name != podgroups.ClusterPolicies().Name || len(f.items) > 0 || l.held[policy.ClusterKind] == [2]bool{}) // or the PodNetwork knows better
+		if err := f.usable(sure); err != nil {
 			return err
 		}
 	}
@@ -527,7 +532,7 @@ func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread 
 		was, there := l.last.Pods[pod]
 		for d, name := range chains {
 			lacks, patience := lacking(rules.Chains[name], missing)
-			if lacks && l.waiting(fmt.Sprint("pod ", pod, d, patience)) < patience && there {
+			if lacks && l.waiting(fmt.Sprint("pod ", pod, d, patience)) < patience && there && l.lastFrom != "" { // a start does not prolong it
 				chains[d] = was[d]
 				keep(was[d])
 			}

@@ -445,6 +445,12 @@ func TestPartOfAGroup(t *testing.T) {
 		if m, whole := g.members("aa"); len(m) != 1 || whole {
 			t.Errorf("%s: %v, whole %t", what, m, whole)
 		}
+		again := chunk("aa", 3, 1, "10.244.1.6")
+		again.Meta.ResourceVersion = fmt.Sprint(version + 1)
+		g.take(kube.News{Event: client.Event{What: client.Added, Object: again}}, needed, "aa")
+		if m, whole := g.members("aa"); what != "not readable" && (len(m) != 1 || !whole || m[0].String() != "10.244.1.6") {
+			t.Errorf("%s, and made anew: %v, whole %t", what, m, whole)
+		}
 	}
 }
 
@@ -781,6 +787,21 @@ func TestClusterUnread(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestClusterEmptyCache: an empty list that nothing proves does not count against the PodNetwork, though no rule is in force.
+func TestClusterEmptyCache(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.proved = false
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(space(t, "shop", "yes"), false)
+		l.SetState(state(someCluster))
+		if time.Sleep(time.Hour); w.passes("10.244.2.5", "10.244.1.5") || l.Status().Trouble == nil {
+			t.Errorf("%+v, %v", w.last(), l.Status().Trouble)
+		}
+	})
 }
 
 // TestClusterKindRemoved: with a controller policies end where the API does not have the kind, and the controller, which keeps their name until it
