@@ -307,5 +307,8 @@ func TestUndecodable(t *testing.T) {
 		if got := len(policy.Groups(all)); got != step.groups || (wrong != nil) != (step.now != nil && step.now.Err != nil) || wrong != nil && !strings.Contains(wrong.Error(), "spec.priority") {
 			t.Errorf("%d groups, want %d; %v", got, step.groups, wrong)
 		}
+		if judges := p.Namespaces()[policy.ClusterKind] == [2]bool{true, false}; judges != (step.now != nil) {
+			t.Errorf("judges: %t; %v", judges, wrong)
+		}
 	}
 }

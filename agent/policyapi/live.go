@@ -385,9 +385,6 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		}
 	}
 	unread := l.unreadOf(spaces, cluster, labels, &status)
-	for namespace := range unread {
-		delete(labels, namespace)
-	}
 	needs, missing, unknown, readable, patience := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable(), patienceOf(all)
 	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
 	rules := policy.Compile(all, labels, judged, func(g policy.Group) []policy.Member {

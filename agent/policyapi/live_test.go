@@ -888,3 +888,35 @@ func TestEngineBesideCluster(t *testing.T) {
 		}
 	})
 }
+
+// TestKeptVersion: what is followed keeps a policy as it was where it cannot be decoded any longer.
+func TestKeptVersion(t *testing.T) {
+	f := &followed{items: map[string]api.Object{}, changed: map[string]bool{}}
+	f.put(denyOps(t))
+	f.put(object(t, podgroups.ClusterPolicies().New().(*podgroups.Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"priority":"x"}}`))
+	if p, err := f.items["c"].(*podgroups.Policy).Parse(); err == nil || len(policy.Groups([]policy.Policy{p})) != 1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestManyNamespaces: where the PodNetwork says that any namespace may have policies, a node reads those of its pods' namespaces, and new pods of
+// others are closed.
+func TestManyNamespaces(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")], w.local[netip.MustParseAddr("10.244.1.6")] = "shop/db", "free/x"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.EveryNamespace: "Ingress"}, PolicyProved: true}))
+		time.Sleep(time.Second)
+		for namespace, want := range map[string][2]string{"shop": {policy.Closed, ""}, "free": {}, "third": {policy.Closed, ""}} {
+			a := netip.MustParseAddr("10.244.1.9")
+			if got := w.last().Place(map[netip.Addr]string{a: namespace + "/new"}).At[a].Chains; got != want {
+				t.Errorf("a new pod of namespace %s: %v; %+v", namespace, got, w.last())
+			}
+		}
+		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.6") {
+			t.Errorf("not as the policy says: %+v", w.last())
+		}
+	})
+}
