@@ -64,7 +64,7 @@ func (g groups) put(x *api.PolicyGroup) {
 	if old := g[x.Spec.Group][x.Spec.Chunk]; old != nil && old.Meta.UID == x.Meta.UID && versionOf(old) > versionOf(x) {
 		return // a cache that lags behind
 	}
-	maps.DeleteFunc(g[x.Spec.Group], func(_ int, c *api.PolicyGroup) bool { return c.Spec.Chunks > api.MaxChunks }) // it is made anew
+	maps.DeleteFunc(g[x.Spec.Group], func(_ int, c *api.PolicyGroup) bool { return c.Spec.Chunks > api.MaxChunks }) // it is made again
 	g[x.Spec.Group][x.Spec.Chunk] = x
 }
 

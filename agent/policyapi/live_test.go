@@ -449,7 +449,7 @@ func TestPartOfAGroup(t *testing.T) {
 		again.Meta.ResourceVersion = fmt.Sprint(version + 1)
 		g.take(kube.News{Event: client.Event{What: client.Added, Object: again}}, needed, "aa")
 		if m, whole := g.members("aa"); what != "not readable" && (len(m) != 1 || !whole || m[0].String() != "10.244.1.6") {
-			t.Errorf("%s, and made anew: %v, whole %t", what, m, whole)
+			t.Errorf("%s, and made again: %v, whole %t", what, m, whole)
 		}
 	}
 }
@@ -757,7 +757,7 @@ func TestUnreadNamespace(t *testing.T) {
 		// The labels of one that was read cannot be forgotten, but it may be gone.
 		w.put(space(t, "other", "no"), true)
 		if !w.passes("10.244.2.6", "10.244.1.6") {
-			t.Errorf("at once: %+v", w.last())
+			t.Errorf("immediately: %+v", w.last())
 		}
 		if time.Sleep(denyPatience); w.passes("10.244.2.6", "10.244.1.6") || w.passes("10.244.2.6", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.5") {
 			t.Errorf("without labels for long: %+v", w.last())
@@ -776,7 +776,7 @@ func TestClusterUnread(t *testing.T) {
 			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
 			l.SetState(state(someCluster))
 			if time.Sleep(time.Second); !w.passes("10.244.2.5", "10.244.1.5") || l.Status().Trouble == nil {
-				t.Errorf("%v, at once: %+v", why, w.last())
+				t.Errorf("%v, immediately: %+v", why, w.last())
 			}
 			if time.Sleep(denyPatience + time.Second); w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.1.5", "10.244.2.5") {
 				t.Errorf("%v: %+v", why, w.last())
@@ -917,6 +917,24 @@ func TestManyNamespaces(t *testing.T) {
 		}
 		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.6") {
 			t.Errorf("not as the policy says: %+v", w.last())
+		}
+	})
+}
+
+// TestStartWithoutGroup: after a start no former rules are left to a pod while the group of a Deny rule is not known: agents that start again and
+// again would keep the rule out.
+func TestStartWithoutGroup(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.given = []policies.Given{{Rules: policy.Rules{Pods: map[string][2]string{"shop/db": {}}, Namespaces: map[string][2]bool{"far": {true, false}}}}}
+	w.run(t, func(t *testing.T, l *Live) {
+		p, _ := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		l.SetState(state(someCluster))
+		if time.Sleep(time.Second); w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("%+v", w.last())
 		}
 	})
 }

@@ -37,9 +37,9 @@ func (f *followed) take(n kube.News) {
 	f.absent = f.kind.Name == podgroups.ClusterPolicies().Name && apierrors.IsNotFound(n.Missing) || f.absent && n.Err != nil
 	switch {
 	case f.absent && len(f.items) == 0: // none were read: whether there are some says who knew some
-		f.trouble = fmt.Errorf("ClusterNetworkPolicies were in force, and the API does not have the kind: %s", anew)
+		f.trouble = fmt.Errorf("ClusterNetworkPolicies are in force, or the PodNetwork names some, and the API does not have the kind: %s", remedy)
 	case f.absent:
-		f.trouble = fmt.Errorf("the API no longer has the kind of ClusterNetworkPolicies that are in force: %s", anew)
+		f.trouble = fmt.Errorf("the API no longer has the kind of ClusterNetworkPolicies that are in force: %s", remedy)
 		f.refused = f.trouble
 	case n.Missing != nil:
 		f.trouble = fmt.Errorf("%s cannot be read: %w; upgrade the chart, its CustomResourceDefinitions included, or set networkPolicy: off", f.kind.Name, n.Missing)
@@ -65,8 +65,8 @@ func (f *followed) take(n kube.News) {
 	}
 }
 
-// anew is how an operator says that ClusterNetworkPolicies are gone: an outage looks the same as a kind that was removed.
-const anew = "apply its CustomResourceDefinition again; a list without policies ends them, and it may be removed after that"
+// remedy is how an operator says that ClusterNetworkPolicies are gone: an outage looks the same as a kind that was removed.
+const remedy = "apply its CustomResourceDefinition again; a list without policies ends them, and it may be removed after that"
 
 func (f *followed) put(o api.Object) {
 	key := podgroups.Key(o)
