@@ -82,7 +82,7 @@ type Live struct {
 	unread   time.Time                  // since when what is in force stays because something cannot be read
 	last     policy.Rules
 	lastFrom string
-	guessed  bool // last has ClusterKind by the word of the PodNetwork alone
+	guessed  bool // last has ClusterKind though nothing was compiled
 }
 
 // Status is what there is to say of it.
@@ -578,6 +578,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		l.steer(ctx, nil) // each begins with a list
 	}
 	all, errs := l.peers.Policies()
+	l.hold(map[string][2]bool{policy.ClusterKind: policy.Isolated(all)[policy.ClusterKind]})
 	kinds := []api.Kind{podgroups.Policies(""), podgroups.ClusterPolicies()}
 	if len(all) > 0 {
 		kinds = append(kinds, podgroups.Namespaces(""), podgroups.Pods(""))
@@ -630,7 +631,7 @@ func (l *Live) unready(err error) time.Duration {
 		}
 		l.closing(&rules)
 		l.last, l.guessed = rules, true
-		l.c.Set(policies.Given{From: "the PodNetwork", Rules: rules})
+		l.c.Set(policies.Given{From: "ClusterNetworkPolicies that cannot be compiled yet", Rules: rules})
 	}
 	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience)} {
 		if left := time.Until(at); left > 0 {

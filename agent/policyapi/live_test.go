@@ -789,6 +789,26 @@ func TestClusterUnread(t *testing.T) {
 	}
 }
 
+// TestAloneUnread: where pods cannot be read, a ClusterNetworkPolicy closes those that were never judged in the end, until it is gone.
+func TestAloneUnread(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.silent = "pods"
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{}))
+		w.put(denyOps(t), false)
+		if time.Sleep(time.Second); !w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("immediately: %+v", w.last())
+		}
+		if time.Sleep(denyPatience); w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("%+v", w.last())
+		}
+		if w.put(denyOps(t), true); !w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("gone: %+v", w.last())
+		}
+	})
+}
+
 // TestClusterEmptyCache: an empty list that nothing proves does not count against the PodNetwork, though no rule is in force.
 func TestClusterEmptyCache(t *testing.T) {
 	w := newWorld()
