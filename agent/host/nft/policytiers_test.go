@@ -95,7 +95,7 @@ func TestTiersInTheKernel(t *testing.T) {
 		}
 	}
 	dir, a := t.TempDir(), netip.MustParseAddr("10.1.9.9")
-	if err := os.WriteFile(filepath.Join(dir, conf.PoliciesFile), []byte(`{"namespaces": {"*": ["Ingress"], "shop": ["Ingress", "Egress"]}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, conf.PoliciesFile), []byte(`{"namespaces": {"*": ["Ingress"], "shop": ["Ingress", "Egress"]}, "except": ["free"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for namespace, want := range map[string]bool{"new": false, "shop": true} {
@@ -104,6 +104,9 @@ func TestTiersInTheKernel(t *testing.T) {
 			t.Errorf("a new pod of namespace %s: %v\n%s", namespace, err, list)
 		}
 		closing.Forget(dir, []netip.Addr{a})
+	}
+	if err := closing.Close(dir, "free", []netip.Addr{a}); err != nil || strings.Contains(listed(t), "10.1.9.9") {
+		t.Errorf("a new pod of a namespace that is known and not selected: %v", err)
 	}
 	if err := p.Enforce(enforcing(policy.Rules{}, nil)); err != nil || p.Standing() {
 		t.Errorf("without policies: %v", err)
