@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -957,4 +958,114 @@ func TestStartWithoutGroup(t *testing.T) {
 			t.Errorf("%+v", w.last())
 		}
 	})
+}
+
+// TestNothingPassesInTheEnd: whatever comes in which order, of policies, labels, parts of groups and readers that hear nothing, what the policies
+// deny does not pass once patience is over; and all passes that they let pass, where all is known.
+func TestNothingPassesInTheEnd(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		w := newWorld()
+		truth := map[string]map[string]string{"shop": {}, "other": {}}
+		var did []string
+		w.run(t, func(t *testing.T, l *Live) {
+			spaceOf := func(name string) *podgroups.Namespace {
+				l := map[string]string{"denied": []string{"yes", "no"}[r.IntN(2)]}
+				truth[name] = l
+				return object(t, new(podgroups.Namespace), `{"metadata":{"name":%q,"uid":%[1]q,"labels":{"denied":%q}}}`, name, l["denied"])
+			}
+			for i, name := range []string{"shop", "other"} {
+				p := pod(t, "x", "a", fmt.Sprint("10.244.1.", i), "x")
+				p.Meta.Namespace, p.As.Namespace = name, name
+				w.local[netip.MustParseAddr(fmt.Sprint("10.244.1.", i))] = name + "/x"
+				w.put(p, false)
+				w.put(spaceOf(name), false)
+			}
+			teams := map[string]string{} // by group
+			whole, heard := map[string]bool{}, true
+			cluster := map[string]*podgroups.Policy{}
+			l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}))
+			for range 5 + r.IntN(25) {
+				switch what := r.IntN(8); what {
+				case 0, 1:
+					name, tier := fmt.Sprint("c", r.IntN(2)), []string{"Admin", "Baseline"}[r.IntN(2)]
+					var rules []string
+					for range 1 + r.IntN(3) {
+						rules = append(rules, fmt.Sprintf(`{"action":%q,"from":[{"namespaces":{"matchLabels":{"team":"t%d"}}}]}`, []string{"Deny", "Pass", "Accept"}[r.IntN(3)], r.IntN(3)))
+					}
+					p := object(t, podgroups.ClusterPolicies().New().(*podgroups.Policy), `{"metadata":{"name":%q,"uid":%[1]q},"spec":{"tier":%q,"priority":%d,
+						"subject":{"namespaces":{"matchLabels":{"denied":"yes"}}},"ingress":[%s]}}`, name, tier, r.IntN(3), strings.Join(rules, ","))
+					l.SetState(state(someCluster))
+					cluster[name] = p
+					for team := range 3 {
+						_, id := deny(t, fmt.Sprint("t", team))
+						teams[id] = fmt.Sprint("10.244.2.", team)
+					}
+					w.put(p, false)
+					did = append(did, "policy "+name+" "+tier+strings.Join(rules, ","))
+				case 2, 3, 4:
+					for id, member := range teams {
+						if r.IntN(2) == 0 {
+							continue
+						}
+						for n := 1; n < 3; n++ {
+							w.put(chunk(id, n, 9), r.IntN(2) == 0)
+						}
+						if whole[id] = what < 4; whole[id] {
+							for n := 1; n < 3; n++ {
+								w.put(chunk(id, n, 9), true)
+							}
+							w.put(chunk(id, 0, 1, member), false)
+							did = append(did, "whole "+member)
+						} else {
+							w.put(chunk(id, 0, 9), false)
+							did = append(did, "part "+member)
+						}
+					}
+				case 5:
+					name := []string{"shop", "other"}[r.IntN(2)]
+					w.put(spaceOf(name), false)
+					did = append(did, fmt.Sprint("labels of ", name, truth[name]))
+				case 6:
+					w.mu.Lock()
+					w.silent = []string{"", "", "policygroups", "namespaces"}[r.IntN(4)]
+					did, heard = append(did, "silent "+w.silent), heard && w.silent == ""
+					w.mu.Unlock()
+				case 7:
+					time.Sleep(time.Duration(r.IntN(20)) * time.Second)
+					did = append(did, "time")
+				}
+			}
+			time.Sleep(denyPatience + time.Second)
+			var all []policy.Policy
+			for _, p := range cluster {
+				parsed, err := p.Parse()
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, parsed)
+			}
+			var own []policy.Pod
+			for _, name := range w.local {
+				namespace, _, _ := strings.Cut(name, "/")
+				own = append(own, policy.Pod{Namespace: namespace, Name: "x", Labels: map[string]string{"app": "x"}})
+			}
+			want := policy.Compile(all, truth, own, func(g policy.Group) []policy.Member {
+				return []policy.Member{{Addr: netip.MustParseAddr(teams[g.ID()])}}
+			}).Place(w.local)
+			for from := range 4 {
+				for to := range w.local {
+					p := policy.Packet{Src: netip.MustParseAddr(fmt.Sprint("10.244.2.", from)), Dst: to, Protocol: 6, Port: 80}
+					pass, by, _ := want.Verdict(p)
+					known := heard && !slices.ContainsFunc(slices.Collect(maps.Keys(teams)), func(id string) bool { return !whole[id] })
+					if got := w.passes(p.Src.String(), to.String()); got && !pass || got != pass && known {
+						t.Errorf("seed %d: %v passes not as it should, by %v, after %s; in force %+v", seed, p, by, strings.Join(did, "; "), w.last())
+					}
+				}
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
 }
