@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	pods "edgemesh/agent/podgroups"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
@@ -28,6 +29,8 @@ const (
 
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 4 * time.Second
+	// absentWait is how soon a kind that the cluster does not have is tried again.
+	absentWait = 20 * time.Second
 )
 
 // cluster is what the parts of a controller need of the API.
@@ -76,6 +79,10 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 			// The storage of a kind that was made a moment ago is "(re)initializing" (429): an error once that lasts, after 3 s.
 			if !apierrors.IsTooManyRequests(err) || wait == maxBackoff {
 				send(news{err: err})
+			}
+			if k.Name == pods.ClusterPolicies().Name && apierrors.IsNotFound(err) {
+				wake.Sleep(ctx, absentWait)
+				continue
 			}
 			wake.Sleep(ctx, wait)
 			wait = min(2*wait, maxBackoff)

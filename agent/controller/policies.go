@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	pods "edgemesh/agent/podgroups"
+	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -32,7 +33,7 @@ const (
 	idleGroup = 10 * time.Minute
 	// longestAgain is after how long a group is tried again at the latest that cannot be written.
 	longestAgain = time.Minute
-	// mostNamespaces have policies at most: the PodNetwork names them.
+	// mostNamespaces is how many the PodNetwork names: where as many have policies it says that any may.
 	mostNamespaces = 10_000
 )
 
@@ -54,6 +55,8 @@ type policies struct {
 	owned bool                                   // the membership is known
 	idle  map[string]time.Time                   // groups that no policy needs, and since when
 	began bool                                   // pods are followed
+	blind bool                                   // ClusterNetworkPolicies cannot be read
+	still bool                                   // and there were some, which may need groups
 	later map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
@@ -75,6 +78,7 @@ func (p *policies) run(ctx context.Context) {
 	defer readers.Wait()
 	read := func(k api.Kind) { readers.Go(func() { follow(ctx, p.api, k, nil, in) }) }
 	read(pods.Policies(""))
+	read(pods.ClusterPolicies())
 	read(api.PolicyGroups())
 	next, say := time.NewTimer(time.Hour), time.NewTicker(sayEvery)
 	defer next.Stop()
@@ -87,9 +91,9 @@ func (p *policies) run(ctx context.Context) {
 			return
 		case n := <-in:
 			p.hear(ctx, n)
-			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
+			if !p.began && len(p.have[pods.Policies("").Name])+len(p.have[pods.ClusterPolicies().Name]) > 0 {
 				p.began = true
-				read(pods.Namespaces())
+				read(pods.Namespaces(""))
 				read(pods.Pods(""))
 				readers.Go(func() { p.members(ctx, states) })
 			}
@@ -140,9 +144,9 @@ func (p *policies) failed(what string, err error) {
 
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
-	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
+	kinds := []api.Kind{pods.Policies(""), pods.ClusterPolicies()} // without any, it does not matter whether the API has PolicyGroups
 	if p.began {
-		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
+		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(""), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })
 }
@@ -151,7 +155,15 @@ func (p *policies) ready() bool {
 func (p *policies) hear(ctx context.Context, n news) {
 	_, end := p.loop.Begin(ctx)
 	defer end()
+	absent := false
+	if n.kind.Name == pods.ClusterPolicies().Name {
+		absent = apierrors.IsNotFound(n.err)
+		if p.blind = n.err != nil && (p.blind || absent || apierrors.IsForbidden(n.err)); p.blind && p.have[n.kind.Name] == nil {
+			p.have[n.kind.Name] = map[string]bool{} // a cluster without the kind, or a chart of an older release: NetworkPolicies do not wait for it
+		}
+	}
 	switch {
+	case absent && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
 	case n.err != nil:
 		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
 	case n.all:
@@ -228,9 +240,9 @@ func (p *policies) forget(k api.Kind, key string) {
 	switch k.Name {
 	case pods.Pods("").Name:
 		p.peers.SetPod(key, nil)
-	case pods.Namespaces().Name:
+	case pods.Namespaces("").Name:
 		p.peers.SetNamespace(key, nil)
-	case pods.Policies("").Name:
+	case pods.Policies("").Name, pods.ClusterPolicies().Name:
 		p.peers.SetPolicy(key, nil)
 	case api.PolicyGroups().Name:
 		p.take(&api.PolicyGroup{Meta: api.Meta{Name: key}}, true)
@@ -249,7 +261,10 @@ func (p *policies) round(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, id := range changed {
 		var want []*api.PolicyGroup
-		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
+		if p.peers.Lost(id) {
+			want = pods.Chunks(id, nil, 1)
+			want[0].Spec.Chunks = 2 // of which there is one: nodes deny what rules would decide by it
+		} else if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
 			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
 		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
 			continue
@@ -303,7 +318,7 @@ func (p *policies) bounded() {
 	over := p.peers.Over()
 	for _, key := range slices.Sorted(maps.Keys(over))[:min(len(over), 8)] {
 		if p.reported.Due("over " + key) {
-			p.log.Warn("NetworkPolicy "+key+": "+over[key], "remedy", "delete policies, or select the pods by fewer different selectors", "policies", len(over))
+			p.log.Warn("policy "+key+": "+over[key], "remedy", "delete policies, or select the pods by fewer different selectors", "policies", len(over))
 		}
 	}
 }
@@ -325,6 +340,7 @@ func (p *policies) consider(id string, now time.Time) {
 		delete(p.idle, id)
 	case !idle:
 		p.idle[id] = now
+	case p.still:
 	case now.Sub(since) >= idleGroup, p.peers.Pressed(id):
 		p.peers.Drop(id)
 		delete(p.idle, id)
@@ -434,13 +450,20 @@ func (p *policies) namespaces() map[string]string {
 		return nil
 	}
 	out := map[string]string{}
+	every := [2]bool{}
 	all := p.peers.Namespaces()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if len(out) == mostNamespaces {
-			p.failed("name all namespaces that have NetworkPolicies", fmt.Errorf("%d, at most %d: the policies of the last ones are not enforced", len(all), mostNamespaces))
-			break
+	for name, d := range all {
+		out[name] = directions(d)
+		if name != policy.ClusterKind {
+			every = [2]bool{every[0] || d[0], every[1] || d[1]}
 		}
-		out[name] = directions(all[name])
+	}
+	if len(out) < mostNamespaces { // one more may be ClusterKind, see say
+		return out
+	}
+	out = map[string]string{policy.EveryNamespace: directions(every)}
+	if d, is := all[policy.ClusterKind]; is {
+		out[policy.ClusterKind] = directions(d)
 	}
 	return out
 }
@@ -456,6 +479,11 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 			return nil // nobody reads it yet
 		}
 		return fmt.Errorf("read the PodNetwork: %w", err)
+	}
+	was := n.Status.Policies[policy.ClusterKind]
+	if p.still = p.blind && was != ""; p.still && want[policy.ClusterKind] == "" {
+		want = maps.Clone(want)
+		want[policy.ClusterKind] = was
 	}
 	if n.Status.Policies != nil && maps.Equal(n.Status.Policies, want) {
 		return nil

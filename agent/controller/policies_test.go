@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pods "edgemesh/agent/podgroups"
+	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
@@ -36,6 +37,7 @@ type groupAPI struct {
 	version int
 	fail    string // writes to this path fail
 	lacks   bool   // it has no PolicyGroups
+	cluster error  // what lists of ClusterNetworkPolicies are answered with
 }
 
 var _ cluster = (*groupAPI)(nil)
@@ -45,6 +47,9 @@ func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out 
 	defer f.mu.Unlock()
 	if f.lacks && k.Name == "policygroups" {
 		return nil, "", apierrors.NewNotFound(schema.GroupResource{}, k.Name)
+	}
+	if f.cluster != nil && k.Name == "clusternetworkpolicies" {
+		return nil, "", f.cluster
 	}
 	for _, g := range f.groups {
 		if k.Name == "policygroups" {
@@ -291,7 +296,7 @@ func TestChunks(t *testing.T) {
 	step := func(n int) []string {
 		t.Helper()
 		f.objects["pods"] = list(n)
-		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(), pods.Pods(""), api.PolicyGroups()} {
+		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(""), pods.Pods(""), api.PolicyGroups()} {
 			all, _, _ := f.List(t.Context(), k, nil)
 			p.hear(t.Context(), news{kind: k, all: true, list: all})
 		}
@@ -381,6 +386,118 @@ func TestNoPolicyGroupsKind(t *testing.T) {
 	runningPolicies(t, f, nil)
 	if p := f.network.Status.Policies; p == nil || len(p) > 0 {
 		t.Errorf("the PodNetwork says %v", p)
+	}
+}
+
+func clusterJSON(t *testing.T, subject string) api.Object {
+	t.Helper()
+	o := pods.ClusterPolicies().New()
+	if err := json.Unmarshal([]byte(`{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":`+subject+`,
+		"egress":[{"action":"Deny","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}}]}]}}`), o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// A ClusterNetworkPolicy's peers become a PolicyGroup, and the PodNetwork says that there is one, whatever it selects.
+func TestClusterPolicies(t *testing.T) {
+	for _, subject := range []string{`{"namespaces":{}}`, `{"namespaces":{"matchLabels":{"none":"x"}}}`} {
+		f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, subject)}, "namespaces": {shop(t)},
+			"pods": {podJSON(t, "web-1", "a", "10.244.1.5", ""), podJSON(t, "web-2", "b", "10.244.2.5", "")}})
+		runningPolicies(t, f, nil)
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress"}) {
+			t.Errorf("%s: the PodNetwork says %v", subject, got)
+		}
+		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) {
+			t.Errorf("members %v", got)
+		}
+	}
+}
+
+// NetworkPolicies are compiled where ClusterNetworkPolicies cannot be read: the cluster does not have the kind, or the chart is of a release that
+// did not read it. What the PodNetwork says of these stays, and so do groups, until a list says that there are none.
+func TestNoClusterPolicies(t *testing.T) {
+	for _, why := range []error{apierrors.NewNotFound(schema.GroupResource{}, ""), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
+		f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+		f.cluster = why
+		runningPolicies(t, f, nil)
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) || len(f.members()) != 1 {
+			t.Errorf("%v: the PodNetwork says %v, members %v", why, got, f.members())
+		}
+		f.network.Status.Policies = map[string]string{policy.ClusterKind: "Egress", "gone": "Ingress"}
+		f.groups["00000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunks: 1}}
+		runningPolicies(t, f, func(p *policies) {
+			p.idle["00000000000000aa"] = time.Now().Add(-idleGroup)
+			if err := p.round(t.Context()); err != nil || f.groups["00000000000000aa-0"] == nil {
+				t.Errorf("%v: a group of policies that cannot be read is deleted: %v", why, err)
+			}
+		})
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress", "shop": "Ingress"}) {
+			t.Errorf("%v, after a restart: the PodNetwork says %v", why, got)
+		}
+		f.cluster = nil
+		runningPolicies(t, f, nil)
+		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
+			t.Errorf("proved to be gone: the PodNetwork says %v", got)
+		}
+	}
+}
+
+// The kind's 404 ends no policy that was read.
+func TestClusterKindGone(t *testing.T) {
+	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	for _, k := range []api.Kind{pods.Policies(""), api.PolicyGroups()} {
+		p.hear(t.Context(), news{kind: k, all: true})
+	}
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true, list: []api.Object{clusterJSON(t, `{"namespaces":{}}`)}})
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), err: apierrors.NewNotFound(schema.GroupResource{}, "")})
+	if got := p.namespaces(); !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress"}) {
+		t.Errorf("%v", got)
+	}
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true})
+	if got := p.namespaces(); len(got) > 0 {
+		t.Errorf("proved to be gone: %v", got)
+	}
+}
+
+// More namespaces than the PodNetwork can name are any namespace.
+func TestManyNamespaces(t *testing.T) {
+	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	for _, k := range []api.Kind{pods.Policies(""), pods.ClusterPolicies()} {
+		p.hear(t.Context(), news{kind: k, all: true})
+	}
+	for i := range mostNamespaces {
+		if i == mostNamespaces-1 {
+			if got := p.namespaces(); len(got) != i || got[policy.EveryNamespace] != "" {
+				t.Errorf("%d names", len(got))
+			}
+		}
+		p.take(readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"n%d","name":"p"},"spec":{"podSelector":{},"policyTypes":["Egress"]}}`, i)), false)
+	}
+	if got := p.namespaces(); !maps.Equal(got, map[string]string{policy.EveryNamespace: "Egress"}) {
+		t.Errorf("%d names", len(got))
+	}
+}
+
+// A group of which not all members fit is marked as such: nodes deny what a rule would decide by it.
+func TestGroupOverItsBound(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
+		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	runningPolicies(t, f, func(p *policies) {
+		p.peers.Owner = func(netip.Addr) string { return "a" }
+		many := policy.Pod{Namespace: "shop", Name: "many", Labels: map[string]string{"app": "web"}}
+		for i := range pods.MaxMembers {
+			many.Addrs = append(many.Addrs, netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}))
+		}
+		p.peers.SetPod("shop/many", &pods.Pod{Node: "a", As: many})
+		if err := p.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for name, g := range f.groups {
+		if len(f.groups) != 1 || g.Spec.Chunks != 2 || len(g.Spec.Members) > 0 {
+			t.Errorf("%d groups; %s has %d chunks and %d members", len(f.groups), name, g.Spec.Chunks, len(g.Spec.Members))
+		}
 	}
 }
 

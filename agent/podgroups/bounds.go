@@ -11,6 +11,9 @@ import (
 // bounds are how many groups, and members of all groups together, there may be: of all namespaces, and of the policies of one.
 type bounds struct{ groups, members, spaceGroups, spaceMembers int }
 
+// clusterSpace has the groups of ClusterNetworkPolicies. No namespace has that name.
+const clusterSpace = "ClusterNetworkPolicy"
+
 // ofCluster is some 40 MB of PolicyGroups, of which one namespace has an eighth: enough for 25 groups of 10,000 pods.
 var ofCluster = bounds{groups: 16_384, members: 2_000_000, spaceGroups: 1024, spaceMembers: 250_000} //nolint:gochecknoglobals // a constant
 
@@ -38,9 +41,14 @@ func (p *Peers) count(g *group, groups, members int) {
 func (p *Peers) full(g *group, more int) {
 	own, all := p.usage(g.space), p.usage("")
 	mine := func() bool {
+		if g.cluster > 0 {
+			return len(g.members) > MaxMembers
+		}
 		return own.groups+more > p.bounds.spaceGroups || own.members > p.bounds.spaceMembers || len(g.members) > MaxMembers
 	}
-	total := func() bool { return all.groups+more > p.bounds.groups || all.members > p.bounds.members }
+	total := func() bool {
+		return g.cluster == 0 && (all.groups+more > p.bounds.groups || all.members > p.bounds.members)
+	}
 	if !mine() && !total() {
 		return
 	}
@@ -137,7 +145,7 @@ func (p *Peers) Over() map[string]string {
 	}
 	for key := range p.policies {
 		for _, g := range policy.Groups(p.policy(key)) {
-			if x := closed[g.ID()]; x != nil && out[key] == "" {
+			if x, key := closed[g.ID()], p.policies[key].Key(); x != nil && out[key] == "" {
 				u, b := p.usage(x.space), p.bounds
 				of, groups, members := "the policies of namespace "+x.space, b.spaceGroups, b.spaceMembers
 				if x.ofAll {

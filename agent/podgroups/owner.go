@@ -1,11 +1,9 @@
 package podgroups
 
 import (
-	"iter"
 	"maps"
 	"net/netip"
 
-	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/mesh"
 )
 
@@ -30,14 +28,4 @@ func (p *Peers) SetBlocks(s mesh.State) {
 		return ""
 	}
 	p.Reconsider()
-}
-
-// Isolated are the namespaces of policies, and in which directions these isolate.
-func Isolated(all iter.Seq[policy.Policy]) map[string][2]bool {
-	out := map[string][2]bool{}
-	for p := range all {
-		d, more := out[p.Namespace], p.Isolates()
-		out[p.Namespace] = [2]bool{d[0] || more[0], d[1] || more[1]}
-	}
-	return out
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -250,5 +251,64 @@ func BenchmarkPeers(b *testing.B) {
 		b.ReportMetric(float64(len(p.Groups())), "groups")
 		b.ReportMetric(float64(heap()-before)/1e6, "MB")
 		runtime.KeepAlive(p)
+	}
+}
+
+// What a ClusterNetworkPolicy denies does not pass because a namespace is at its bounds, or all are.
+func TestBoundsOfClusterPolicies(t *testing.T) {
+	p := NewPeers(func(netip.Addr) string { return "a" })
+	p.bounds = bounds{groups: 6, members: 8, spaceGroups: 4, spaceMembers: 4}
+	p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
+	for i := range 5 {
+		p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
+	}
+	own := read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{}}]}]}}`)
+	p.SetPolicy("shop/p", own)
+	id := policy.Groups(p.policy("shop/p"))[0].ID()
+	if p.Known(id) {
+		t.Error("a namespace is over its bounds")
+	}
+	cluster := read(t, ClusterPolicies().New().(*Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},
+		"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`)
+	p.SetPolicy("c", cluster)
+	if len(p.Members(id)) != 5 || len(p.Over()) > 0 || p.Lost(id) {
+		t.Errorf("members %v, over %v", p.Members(id), p.Over())
+	}
+	p.SetPod("shop/more", anyPod(t, "shop", "more", "a", "10.244.1.9", "web", ""))
+	if len(p.Members(id)) != 6 {
+		t.Errorf("members %v", p.Members(id))
+	}
+	p.SetPolicy("c", nil)
+	p.SetPod("shop/again", anyPod(t, "shop", "again", "a", "10.244.1.10", "web", ""))
+	if p.Known(id) || len(p.Over()) != 1 {
+		t.Errorf("without the ClusterNetworkPolicy: %v", p.Over())
+	}
+}
+
+// TestUndecodable: a ClusterNetworkPolicy with a field of another type stays what it was while it is the same object, and else denies what can be read
+// of its subject; the error names the field.
+func TestUndecodable(t *testing.T) {
+	of := func(uid, priority string) *Policy {
+		p := ClusterPolicies().New().(*Policy)
+		if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata":{"name":"c","uid":%q},"spec":{"tier":"Admin","priority":%s,"subject":{"namespaces":{}},
+			"ingress":[{"action":"Accept","from":[{"namespaces":{"matchLabels":{"a":"b"}}}]}]}}`, uid, priority), p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := NewPeers(func(netip.Addr) string { return "" })
+	for _, step := range []struct {
+		now    *Policy
+		groups int
+	}{{of("1", "1"), 1}, {of("1", `"x"`), 1}, {of("1", `"x"`), 1}, {of("2", `"x"`), 0}, {nil, 0}, {of("2", "1"), 1}} {
+		p.SetPolicy("c", step.now)
+		all, errs := p.Policies()
+		wrong := errs["ClusterNetworkPolicy/c"]
+		if got := len(policy.Groups(all)); got != step.groups || (wrong != nil) != (step.now != nil && step.now.Err != nil) || wrong != nil && !strings.Contains(wrong.Error(), "spec.priority") {
+			t.Errorf("%d groups, want %d; %v", got, step.groups, wrong)
+		}
+		if judges := p.Namespaces()[policy.ClusterKind] == [2]bool{true, false}; judges != (step.now != nil) {
+			t.Errorf("judges: %t; %v", judges, wrong)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -50,7 +51,7 @@ type written struct {
 	pods       []policy.Pod
 }
 
-// parseFile reads documents of kind NetworkPolicy, Namespace and Pod. Every key of a policy's spec must be known; of the others only
+// parseFile reads documents of kind NetworkPolicy, ClusterNetworkPolicy, Namespace and Pod. Every key of a policy's spec must be known; of the others only
 // labels, names of ports and addresses count. The error names each document that is wrong.
 func parseFile(path string) (out written, err error) {
 	f, err := strict.Open(path, maxFile)
@@ -93,7 +94,12 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 	seen[head.Kind+" "+name] = number
 	switch head.Kind {
 	case "Namespace":
-		w.namespaces[m.Name] = m.Labels
+		l := maps.Clone(m.Labels)
+		if l == nil {
+			l = map[string]string{}
+		}
+		l["kubernetes.io/metadata.name"] = m.Name // as API servers do
+		w.namespaces[m.Name] = l
 	case "Pod":
 		var o object
 		if err := yaml.Unmarshal(text, &o); err != nil {
@@ -101,26 +107,46 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 		}
 		w.pods = append(w.pods, o.pod())
 	case "NetworkPolicy":
-		var n struct {
-			APIVersion string      `json:"apiVersion"`
-			Kind       string      `json:"kind"`
-			Metadata   any         `json:"metadata"`
-			Spec       policy.Spec `json:"spec"`
-			Status     any         `json:"status"`
-		}
-		if err := yaml.UnmarshalStrict(text, &n); err != nil {
+		var spec policy.Spec
+		err := strictly(text, &spec)
+		if err != nil {
 			return fmt.Errorf("%s %s: %w", head.Kind, name, err)
 		}
-		p, err := policy.Parse(policy.NetworkPolicy{Metadata: m, Spec: n.Spec})
+		p, err := policy.Parse(policy.NetworkPolicy{Metadata: m, Spec: spec})
 		w.policies = append(w.policies, p)
 		return err
+	case "ClusterNetworkPolicy":
+		var spec policy.ClusterSpec
+		err := strictly(text, &spec)
+		if err == nil && m.Namespace != "" {
+			err = errors.New("metadata.namespace: it is of the whole cluster")
+		}
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", head.Kind, name, err)
+		}
+		p, err := policy.ParseCluster(policy.ClusterNetworkPolicy{Metadata: m, Spec: spec})
+		w.policies = append(w.policies, p)
+		if err != nil || m.Name != "" {
+			return err
+		}
 	default:
-		return fmt.Errorf("kind: %q is not one of NetworkPolicy, Namespace and Pod", head.Kind)
+		return fmt.Errorf("kind: %q is not one of NetworkPolicy, ClusterNetworkPolicy, Namespace and Pod", head.Kind)
 	}
 	if m.Name == "" || head.Kind == "Pod" && m.Namespace == "" {
 		return fmt.Errorf("%s: metadata: it needs a name, and a Pod a namespace", head.Kind)
 	}
 	return nil
+}
+
+// strictly reads the spec of a document, every key of which must be known.
+func strictly(text []byte, spec any) error {
+	return yaml.UnmarshalStrict(text, &struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   any    `json:"metadata"`
+		Spec       any    `json:"spec"`
+		Status     any    `json:"status"`
+	}{Spec: spec})
 }
 
 // pod is what policies need of a Pod.
@@ -151,7 +177,7 @@ func (w written) rules(local map[netip.Addr]string) policy.Rules {
 		}
 		pods[i].Addrs = addrs
 	}
-	return policy.Compile(w.policies, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
+	return policy.Compile(w.policies, w.namespaces, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
 }
 
 // SetFile has the policies of a file in force, "": none. The file has been read when it returns, and is reread until another is set.

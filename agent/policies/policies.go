@@ -109,8 +109,8 @@ func New(c Config) *Owner {
 	}
 	if o.known = err == nil; o.known {
 		o.given.Rules = saved
-	} else if stays := isolating(c.RuntimeDir); len(stays) > 0 || !errors.Is(err, fs.ErrNotExist) {
-		o.given.Rules.Namespaces, o.unsaved = stays, true
+	} else if stays := isolating(c.RuntimeDir); len(stays.Namespaces) > 0 || !errors.Is(err, fs.ErrNotExist) {
+		o.given.Rules, o.unsaved = stays, true
 		o.problem = fmt.Errorf("the saved rules cannot be read; what the kernel has stays until the source has been read: %w", err)
 		c.Log.Error("NetworkPolicy stays as the kernel has it until the source has been read", "file", path, "err", err)
 	}
@@ -119,11 +119,11 @@ func New(c Config) *Owner {
 }
 
 // isolating are the namespaces in which the plugin closes new pods, as an agent before left them.
-func isolating(runtimeDir string) map[string][2]bool {
+func isolating(runtimeDir string) policy.Rules {
 	file, _ := conf.LoadPolicies(runtimeDir) // what is not readable there keeps the plugin from making pods
-	out := map[string][2]bool{}
+	out := policy.Rules{Namespaces: map[string][2]bool{}, Except: file.Except}
 	for name, directions := range file.Namespaces {
-		out[name] = [2]bool{slices.Contains(directions, words[policy.Ingress]), slices.Contains(directions, words[policy.Egress])}
+		out.Namespaces[name] = [2]bool{slices.Contains(directions, words[policy.Ingress]), slices.Contains(directions, words[policy.Egress])}
 	}
 	return out
 }
@@ -198,7 +198,7 @@ func (o *Owner) Apply() error {
 	if !known {
 		return nil
 	}
-	file := conf.Policies{Namespaces: map[string][]string{}}
+	file := conf.Policies{Namespaces: map[string][]string{}, Except: rules.Except}
 	for name, isolates := range rules.Namespaces {
 		for d, word := range words {
 			if isolates[d] {
@@ -305,11 +305,11 @@ func (o *Owner) InForce() InForce {
 	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure, o.saving}
 }
 
-// Namespaces are those of the rules that are in force, or saved and about to be, whether or not policies are off.
-func (o *Owner) Namespaces() map[string][2]bool {
+// Given are the rules that are in force, or saved and about to be, whether or not policies are off.
+func (o *Owner) Given() policy.Rules {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.given.Rules.Namespaces
+	return o.given.Rules
 }
 
 // OnPods has f called whenever Local may have changed, from one goroutine at a time. It must be called before Run.

@@ -161,7 +161,7 @@ func TestUnknown(t *testing.T) {
 			if got := closing(t, c).Namespaces; !f.stands || !reflect.DeepEqual(got, map[string][]string{"shop": {"Egress"}}) || o.InForce().Problem == nil {
 				t.Errorf("rules stand: %v; the plugin closes %v; problem: %v", f.stands, got, o.InForce().Problem)
 			}
-			if got := o.Namespaces(); !reflect.DeepEqual(got, map[string][2]bool{"shop": {false, true}}) {
+			if got := o.Given().Namespaces; !reflect.DeepEqual(got, map[string][2]bool{"shop": {false, true}}) {
 				t.Errorf("namespaces with policies: %v", got)
 			}
 			if b, _ := os.ReadFile(filepath.Join(state, File)); string(b) != saved {

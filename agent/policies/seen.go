@@ -49,7 +49,7 @@ func (o *Owner) Status(pod string) control.Policies {
 				continue
 			}
 			if *of == nil {
-				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].Policies, Hits: counts.HitsOf(policy.Direction(d), name)}
+				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].By(), Hits: counts.HitsOf(policy.Direction(d), name)}
 			}
 			(*of).Dropped += counts.Pods[d][a]
 		}
@@ -147,7 +147,7 @@ func (o *Owner) logDrops(ctx context.Context) {
 				continue
 			}
 			if events.first(x) {
-				o.c.Warn("MeshPolicyDropped", fmt.Sprintf("%s of pod %s is dropped by NetworkPolicy %s, which isolates it: the first packets were from %s to %s, %s port %d; "+
+				o.c.Warn("MeshPolicyDropped", fmt.Sprintf("%s of pod %s is dropped by NetworkPolicy %s, which isolates it or denies that: the first packets were from %s to %s, %s port %d; "+
 					"let a policy accept that, or do nothing if it is meant", x.Direction, x.Pod, wording.List(x.Policies), x.From, x.To, x.Protocol, x.Port))
 			}
 			if logged[key] = true; len(logged) > mostDrops {
@@ -234,15 +234,19 @@ func (o *Owner) Explain(from, to netip.Addr) findings.Finding {
 		protocol = 58
 	}
 	if pass, by, d := f.Verdict(policy.Packet{Src: from, Dst: to, Protocol: protocol}); from.IsValid() && !pass {
+		why := "is isolated by %s, and none of them accepts that"
+		if len(by) == 1 && policy.OfCluster(by[0]) {
+			why = "is denied by %s"
+		}
 		return findings.Brokenf("policy", "let a NetworkPolicy accept it, or do nothing if that is meant; `edgemesh-agent policy "+place.Pod+"` there says more",
-			"NetworkPolicy drops what %s sends to %s, which is %s: its %s is isolated by %s, and none of them accepts that", from, to, place.Pod, directions[d], wording.List(by))
+			"NetworkPolicy drops what %s sends to %s, which is %s: its %s "+why, from, to, place.Pod, directions[d], wording.List(by))
 	}
 	var parts []string
 	for d, name := range place.Chains {
 		if name == policy.Closed {
 			parts = append(parts, directions[d]+" is closed, since no source has named the pod yet")
 		} else if name != "" {
-			parts = append(parts, directions[d]+" is isolated by "+wording.List(f.Chains[name].Policies))
+			parts = append(parts, directions[d]+" is isolated by "+wording.List(f.Chains[name].By()))
 		}
 	}
 	return findings.Okayf("policy", "%s is %s: %s; its own node always reaches it%s", to, place.Pod, wording.List(parts), lately(o.Status(place.Pod).Flows))

@@ -4,8 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -30,21 +30,34 @@ func (r rule) members(d Direction) []Group {
 	return out
 }
 
-// Compile says what all policies of the cluster mean for pods of this node. members returns who is in a group.
-func Compile(all []Policy, local []Pod, members func(Group) []Member) Rules {
-	out := Rules{Pods: map[string][2]string{}, Namespaces: map[string][2]bool{}, Chains: map[string]Chain{}, Sets: map[string][]Member{}}
-	all = slices.SortedFunc(slices.Values(all), func(a, b Policy) int { return strings.Compare(a.key(), b.key()) }) // names of chains do not depend on it
-	for _, p := range all {
-		in := out.Namespaces[p.Namespace]
-		out.Namespaces[p.Namespace] = [2]bool{in[0] || p.isolates[0], in[1] || p.isolates[1]}
+// Compile says what all policies of the cluster mean for pods of this node. namespaces are the labels of those that exist and are known: of
+// others, ClusterNetworkPolicies close all pods. members returns who is in a group.
+func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod, members func(Group) []Member) Rules {
+	out := Rules{Pods: map[string][2]string{}, Namespaces: Isolated(all), Chains: map[string]Chain{}, Sets: map[string][]Member{}}
+	cluster := out.Namespaces[ClusterKind]
+	if cluster != [2]bool{} {
+		out.Namespaces[EveryNamespace] = cluster
+		for name, l := range namespaces {
+			for _, p := range all {
+				if p.Cluster() && p.isolates != [2]bool{} && p.subject.namespaces.Matches(labels.Set(l)) {
+					out.Namespaces[name] = either(out.Namespaces[name], p.isolates)
+				}
+			}
+		}
+		out.SetExcept(slices.Sorted(maps.Keys(namespaces)))
 	}
+	all = slices.SortedFunc(slices.Values(all), order)
 	for _, pod := range local {
 		if !pod.counts() {
 			continue
 		}
+		namespace, known := namespaces[pod.Namespace]
+		if !known && cluster != [2]bool{} {
+			continue // closed
+		}
 		var chains [2]string
 		for _, d := range []Direction{Ingress, Egress} {
-			if c := chainOf(all, pod, d); len(c.Policies) > 0 {
+			if c := chainOf(all, namespace, pod, d); c.applies() {
 				chains[d] = out.add(c)
 			}
 		}
@@ -52,10 +65,8 @@ func Compile(all []Policy, local []Pod, members func(Group) []Member) Rules {
 	}
 	used := map[string]bool{}
 	for _, c := range out.Chains {
-		for _, a := range c.Accepts {
-			for _, id := range slices.Concat(a.Groups, a.Named) {
-				used[id] = true
-			}
+		for _, id := range c.Groups() {
+			used[id] = true
 		}
 	}
 	for _, g := range Groups(all) {
@@ -66,19 +77,38 @@ func Compile(all []Policy, local []Pod, members func(Group) []Member) Rules {
 	return out
 }
 
-// chainOf is what policies allow a pod in one direction; none of them isolates it where there are no Policies.
-func chainOf(all []Policy, pod Pod, d Direction) (out Chain) {
+// chainOf is what policies, in their order, say of a pod in one direction. namespace are the labels of its namespace.
+func chainOf(all []Policy, namespace map[string]string, pod Pod, d Direction) (out Chain) {
+	var baseline []string
 	for _, p := range all {
-		if !p.isolates[d] || p.Namespace != pod.Namespace || !p.pods.Matches(labels.Set(pod.Labels)) {
+		if !p.isolates[d] {
 			continue
 		}
-		out.Policies = append(out.Policies, p.key())
+		into, by := &out.Accepts, &out.Policies
+		switch {
+		case p.subject == nil:
+			if p.Namespace != pod.Namespace || !p.pods.Matches(labels.Set(pod.Labels)) {
+				continue
+			}
+		case !p.subject.has(namespace, pod):
+			continue
+		case p.tier == tierAdmin:
+			into, by = &out.Admin, &out.Cluster
+		default:
+			into, by = &out.Baseline, &baseline
+		}
+		*by = append(*by, p.Key())
 		for _, r := range p.rules[d] {
 			if a, matches := r.accept(pod, d); matches {
-				a.Policy = p.key()
-				out.Accepts = append(out.Accepts, a)
+				a.Policy, a.Action = p.Key(), r.action
+				*into = append(*into, a)
 			}
 		}
+	}
+	if len(out.Policies) > 0 {
+		out.Baseline = nil // NetworkPolicies have the last word
+	} else {
+		out.Cluster = append(out.Cluster, baseline...)
 	}
 	return out
 }
@@ -92,7 +122,7 @@ func (r rule) accept(pod Pod, d Direction) (a Accept, matches bool) {
 	switch {
 	case d == Ingress:
 		for _, c := range pod.Ports {
-			if slices.Contains(r.named, c.NamedPort) {
+			if slices.ContainsFunc(r.named, func(n NamedPort) bool { return n.means(c.NamedPort) }) {
 				a.Ports = append(a.Ports, Ports{c.Protocol, c.Number, c.Number})
 			}
 		}
@@ -112,4 +142,29 @@ func (r Rules) add(c Chain) string {
 	name := hex.EncodeToString(sum[:8])
 	r.Chains[name] = c
 	return name
+}
+
+// Without is what a group means of which not all is known: a rule that accepts counts the members that are known, any other denies all.
+func (r Rules) Without(missing map[string]bool) {
+	lacks := func(a Accept) bool {
+		return a.Action != ActionAccept && slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })
+	}
+	for pod, chains := range r.Pods {
+		for d, name := range chains {
+			c := r.Chains[name]
+			if !slices.ContainsFunc(c.All(), lacks) {
+				continue
+			}
+			for _, rules := range []*[]Accept{&c.Admin, &c.Baseline} {
+				*rules = slices.Clone(*rules)
+				for i, a := range *rules {
+					if lacks(a) {
+						(*rules)[i] = Accept{Policy: a.Policy, Action: ActionDeny, Any: true}
+					}
+				}
+			}
+			chains[d] = r.add(c)
+		}
+		r.Pods[pod] = chains
+	}
 }

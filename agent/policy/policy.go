@@ -1,7 +1,8 @@
-// Package policy decides, purely, what NetworkPolicies (networking.k8s.io/v1) mean for the pods of one node: which packets pass.
+// Package policy decides, purely, what policies mean for the pods of one node: which packets pass.
 // DESIGN.md has the whole: who compiles, what a node reads, what stands in the kernel.
 //
 //	policy.go   the objects as written, and as checked: Parse
+//	cluster.go  ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2): ParseCluster
 //	group.go    pods as peers: who is in a group, at which addresses and named ports
 //	compile.go  policies, groups and local pods become Rules
 //	rules.go    Rules, and what they say of a packet
@@ -15,6 +16,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,21 +96,39 @@ const (
 	Egress
 )
 
-// Policy is a NetworkPolicy that was checked.
+// Policy is a NetworkPolicy or ClusterNetworkPolicy that was checked.
 type Policy struct {
-	Namespace, Name string
-	pods            labels.Selector
-	isolates        [2]bool // by Direction
+	Namespace, Name string // no Namespace: a ClusterNetworkPolicy
+	tier            tier
+	priority        int32           // within the tier
+	subject         *Group          // of a ClusterNetworkPolicy
+	pods            labels.Selector // of a NetworkPolicy
+	isolates        [2]bool         // by Direction: it closes what it selects, or as a ClusterNetworkPolicy has rules
 	rules           [2][]rule
 }
 
-func (p Policy) key() string { return p.Namespace + "/" + p.Name }
+// Key names the policy: NAMESPACE/NAME, or ClusterNetworkPolicy/NAME.
+func (p Policy) Key() string {
+	if p.subject != nil {
+		return clusterKey + p.Name
+	}
+	return p.Namespace + "/" + p.Name
+}
 
-// Isolates are the directions in which the policy closes what it selects.
+const clusterKey = "ClusterNetworkPolicy/"
+
+// OfCluster reports whether a Key is a ClusterNetworkPolicy's.
+func OfCluster(key string) bool { return strings.HasPrefix(key, clusterKey) }
+
+// Cluster reports whether it is a ClusterNetworkPolicy.
+func (p Policy) Cluster() bool { return p.subject != nil }
+
+// Isolates are the directions in which the policy closes what it selects, or decides about it.
 func (p Policy) Isolates() [2]bool { return p.isolates }
 
-// rule allows what matches one of its peers and one of its ports.
+// rule does its action with what matches one of its peers and one of its ports.
 type rule struct {
+	action Action
 	any    bool           // every peer
 	groups []Group        // peers that are pods
 	blocks []netip.Prefix // peers that are addresses; no two overlap
@@ -169,18 +189,19 @@ func Parse(n NetworkPolicy) (Policy, error) {
 }
 
 // ErrInvalid means that a policy is not valid, or exceeds our bounds.
-var ErrInvalid = errors.New("invalid NetworkPolicy")
+var ErrInvalid = errors.New("invalid policy")
 
 // checker collects what is wrong with one policy.
 type checker struct {
-	of   string
-	errs []error
+	of    string
+	errs  []error
+	found int // how many there are
 }
 
 const maxErrors = 8
 
 func (c *checker) addf(field, text string, args ...any) {
-	if len(c.errs) < maxErrors {
+	if c.found++; c.found <= maxErrors {
 		c.errs = append(c.errs, fmt.Errorf("%w %s: %s: %s", ErrInvalid, c.of, field, fmt.Sprintf(text, args...)))
 	}
 }
@@ -243,7 +264,7 @@ func (c *checker) peer(out *rule, namespace, field string, p Peer) {
 }
 
 func (c *checker) block(field string, b IPBlock) []netip.Prefix {
-	whole, err := netip.ParsePrefix(b.CIDR)
+	whole, err := parsePrefix(b.CIDR)
 	if err != nil {
 		c.addf(field+".cidr", "%q is not a prefix in CIDR notation, like 10.1.0.0/16", b.CIDR)
 		return nil
@@ -254,7 +275,7 @@ func (c *checker) block(field string, b IPBlock) []netip.Prefix {
 	}
 	out := []netip.Prefix{whole.Masked()}
 	for i, text := range b.Except {
-		but, err := netip.ParsePrefix(text)
+		but, err := parsePrefix(text)
 		if err != nil || but.Bits() <= whole.Bits() || !whole.Contains(but.Addr()) {
 			c.addf(fmt.Sprintf("%s.except[%d]", field, i), "%q is not a prefix inside %s", text, b.CIDR)
 			return nil

@@ -5,6 +5,15 @@ import (
 	"slices"
 )
 
+// parsePrefix reads a prefix; one of IPv4 addresses inside IPv6 is the IPv4 one that packets have.
+func parsePrefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err == nil && p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p, err
+}
+
 // without removes but from prefixes, which splits the one that contains it.
 func without(all []netip.Prefix, but netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix

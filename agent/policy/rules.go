@@ -11,16 +11,38 @@ type Rules struct {
 	// Pods are those that were judged, by NAMESPACE/NAME: the chain of each Direction; "" is open.
 	Pods map[string][2]string `json:"pods"`
 	// Namespaces are those with policies, of the whole cluster, and the Directions in which one of them isolates. A pod that is not
-	// in Pods is closed there.
+	// in Pods is closed there, and, as EveryNamespace says, in each that is not in Except.
 	Namespaces map[string][2]bool  `json:"namespaces"`
+	Except     []string            `json:"except,omitempty"` // in order
 	Chains     map[string]Chain    `json:"chains"`
 	Sets       map[string][]Member `json:"sets"` // members of groups, by ID
 }
 
-// Chain is what a pod may do in one direction; what matches no Accept is dropped.
+// Chain is what a pod may do in one direction: the first rule of Admin that matches decides, unless it passes. Then, where NetworkPolicies
+// isolate, Accepts say what goes through, and else the first of Baseline that matches; what none matches goes through there.
 type Chain struct {
-	Policies []string `json:"policies"` // that isolate: NAMESPACE/NAME
+	Policies []string `json:"policies"`          // that isolate: NAMESPACE/NAME
+	Cluster  []string `json:"cluster,omitempty"` // that decide: ClusterNetworkPolicy/NAME
+	Admin    []Accept `json:"admin,omitempty"`
 	Accepts  []Accept `json:"accepts,omitempty"`
+	Baseline []Accept `json:"baseline,omitempty"`
+}
+
+// applies reports whether any policy does.
+func (c Chain) applies() bool { return len(c.Policies)+len(c.Cluster) > 0 }
+
+// By are all policies of the chain, in the order in which they decide.
+func (c Chain) By() []string { return slices.Concat(c.Cluster, c.Policies) }
+
+// All are all rules of the chain.
+func (c Chain) All() []Accept { return slices.Concat(c.Admin, c.Accepts, c.Baseline) }
+
+// Groups are the IDs of the groups that the chain needs.
+func (c Chain) Groups() (out []string) {
+	for _, a := range c.All() {
+		out = append(append(out, a.Groups...), a.Named...)
+	}
+	return out
 }
 
 // Closed is the chain of a pod that was not judged yet. It accepts nothing, and no policy is named.
@@ -38,14 +60,28 @@ type Place struct {
 	Chains [2]string // by Direction; "" is open
 }
 
+// SetExcept says of which namespaces, in order, all is known: EveryNamespace does not concern them.
+func (r *Rules) SetExcept(known []string) {
+	r.Except = nil
+	for _, name := range known {
+		if every := r.Namespaces[EveryNamespace]; either(r.Namespaces[name], every) != r.Namespaces[name] {
+			r.Except = append(r.Except, name)
+		}
+	}
+}
+
 // Place finds the chains of pods, NAMESPACE/NAME by address.
 func (r Rules) Place(pods map[netip.Addr]string) Placed {
 	out := Placed{r, map[netip.Addr]Place{}}
 	for a, pod := range pods {
 		chains, judged := r.Pods[pod]
 		namespace, _, _ := strings.Cut(pod, "/")
-		for d, isolates := range r.Namespaces[namespace] {
-			if isolates && !judged {
+		in := r.Namespaces[namespace]
+		if _, apart := slices.BinarySearch(r.Except, namespace); !apart {
+			in = either(in, r.Namespaces[EveryNamespace])
+		}
+		for d := range chains {
+			if in[d] && !judged {
 				chains[d] = Closed
 			}
 		}
@@ -56,9 +92,10 @@ func (r Rules) Place(pods map[netip.Addr]string) Placed {
 	return out
 }
 
-// Accept is what one rule of a policy lets pass: from or to one of its peers, at one of its ports.
+// Accept is what one rule of a policy lets pass, or decides otherwise about: from or to one of its peers, at one of its ports.
 type Accept struct {
-	Policy string         `json:"policy"` // NAMESPACE/NAME
+	Policy string         `json:"policy"` // as Key names it
+	Action Action         `json:"action,omitempty"`
 	Any    bool           `json:"any,omitempty"`
 	Groups []string       `json:"groups,omitempty"` // IDs
 	Blocks []netip.Prefix `json:"blocks,omitempty"` // no two overlap
@@ -81,8 +118,8 @@ type Packet struct {
 	Port     uint16 // destination
 }
 
-// Verdict says whether a packet passes on this node, and which policies accepted it, or else which ones isolate the pod in the
-// direction in which it was dropped. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
+// Verdict says whether a packet passes on this node, and which policies accepted it, or else which one denied it, or which ones isolate
+// the pod, in the direction in which it was dropped. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
 func (r Placed) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 	if p.Src == p.Dst {
 		return true, nil, 0
@@ -96,15 +133,42 @@ func (r Placed) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 		if name == "" {
 			continue
 		}
-		chain := r.Chains[name]
-		at := slices.IndexFunc(chain.Accepts, func(a Accept) bool { return r.matches(a, peer, p) })
-		if at < 0 {
-			return false, chain.Policies, d
+		pass, who := r.judge(name, peer, p)
+		if !pass {
+			return false, who, d
 		}
-		by = append(by, chain.Accepts[at].Policy)
+		by = append(by, who...)
 	}
 	slices.Sort(by)
 	return true, by, 0
+}
+
+// judge is the verdict of one chain, and who decided.
+func (r Rules) judge(name string, peer netip.Addr, p Packet) (pass bool, by []string) {
+	c, judged := r.Chains[name]
+	if !judged {
+		return false, nil // Closed
+	}
+	first := func(rules []Accept) (Action, []string) {
+		at := slices.IndexFunc(rules, func(a Accept) bool { return r.matches(a, peer, p) })
+		if at < 0 {
+			return ActionPass, nil
+		}
+		return rules[at].Action, []string{rules[at].Policy}
+	}
+	if what, who := first(c.Admin); what != ActionPass {
+		return what == ActionAccept, who
+	}
+	if len(c.Policies) > 0 {
+		if what, who := first(c.Accepts); what == ActionAccept {
+			return true, who
+		}
+		return false, c.Policies
+	}
+	if what, who := first(c.Baseline); what != ActionPass {
+		return what == ActionAccept, who
+	}
+	return true, nil
 }
 
 func (r Rules) matches(a Accept, peer netip.Addr, p Packet) bool {

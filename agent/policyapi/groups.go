@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"edgemesh/agent/podgroups"
 	"edgemesh/agent/policy"
@@ -13,10 +14,10 @@ import (
 )
 
 // groups are the PolicyGroups that were read, by group and chunk. The last chunk of a group stays, whatever is deleted: its members
-// count while a policy needs it.
+// count while a policy needs it, as some of those that there may be.
 type groups map[string]map[int]*api.PolicyGroup
 
-func (g groups) take(n kube.News, needed map[string]bool) {
+func (g groups) take(n kube.News, needed map[string]bool, selector string) {
 	listed := map[string]map[int]bool{}
 	for _, o := range n.List {
 		if x, ok := o.(*api.PolicyGroup); ok && needed[x.Spec.Group] {
@@ -30,6 +31,11 @@ func (g groups) take(n kube.News, needed map[string]bool) {
 	for id, chunks := range listed {
 		maps.DeleteFunc(g[id], func(i int, _ *api.PolicyGroup) bool { return n.Proved && !chunks[i] })
 	}
+	for id := range needed {
+		if n.All && n.Proved && listed[id] == nil && strings.Contains(selector, id) {
+			g.part(id)
+		}
+	}
 	x, ok := n.Event.Object.(*api.PolicyGroup)
 	switch {
 	case !ok, !needed[x.Spec.Group]: // a cache that ignores selectors
@@ -37,6 +43,17 @@ func (g groups) take(n kube.News, needed map[string]bool) {
 		g.put(x)
 	case len(g[x.Spec.Group]) > 1:
 		delete(g[x.Spec.Group], x.Spec.Chunk)
+	default:
+		g.part(x.Spec.Group)
+	}
+}
+
+// part notes that what is known of a group is not all of it.
+func (g groups) part(id string) {
+	for i, x := range g[id] {
+		c := *x
+		c.Spec.Chunks = api.MaxChunks + 1
+		g[id][i] = &c
 	}
 }
 
@@ -47,6 +64,7 @@ func (g groups) put(x *api.PolicyGroup) {
 	if old := g[x.Spec.Group][x.Spec.Chunk]; old != nil && old.Meta.UID == x.Meta.UID && versionOf(old) > versionOf(x) {
 		return // a cache that lags behind
 	}
+	maps.DeleteFunc(g[x.Spec.Group], func(_ int, c *api.PolicyGroup) bool { return c.Spec.Chunks > api.MaxChunks }) // it is made again
 	g[x.Spec.Group][x.Spec.Chunk] = x
 }
 
@@ -63,8 +81,8 @@ func (g groups) keep(needed map[string]bool) {
 // members are a group's; complete reports whether all of its chunks are known.
 func (g groups) members(id string) (out []policy.Member, complete bool) {
 	chunks := slices.Collect(maps.Values(g[id]))
-	out, _ = podgroups.Members(chunks) // what cannot be read does not count
-	return out, len(chunks) > 0 && !slices.ContainsFunc(chunks, func(c *api.PolicyGroup) bool { return c.Spec.Chunks > len(chunks) })
+	out, err := podgroups.Members(chunks)
+	return out, err == nil && len(chunks) > 0 && !slices.ContainsFunc(chunks, func(c *api.PolicyGroup) bool { return c.Spec.Chunks > len(chunks) })
 }
 
 // few is up to how many groups one watch reads. More are read by the first digit of their names, so that another one has a sixteenth

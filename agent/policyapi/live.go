@@ -36,9 +36,11 @@ import (
 const (
 	// together is how long changes wait for each other.
 	together = 20 * time.Millisecond
-	// groupPatience is how long a pod keeps its former rules where new ones need a PolicyGroup that was not read yet: its members are
-	// closed then.
+	// groupPatience is how long a pod keeps its former rules where new ones need a PolicyGroup of which not all is known: from when it was
+	// first needed, or all of it was known last.
 	groupPatience = 1500 * time.Millisecond
+	// denyPatience is the same for groups of ClusterNetworkPolicies, and for what is to be read of a namespace.
+	denyPatience = 15 * time.Second
 	// unprovedPatience is after how long lists count that nothing proves, where no rule is in force.
 	unprovedPatience = 15 * time.Second
 )
@@ -48,7 +50,7 @@ type Config struct {
 	Node    string
 	Follow  func(ctx context.Context, k api.Kind, on func(kube.News)) // until ctx ends
 	Local   func() (map[netip.Addr]string, error)                     // this node's pods, NAMESPACE/NAME by address
-	InForce func() map[string][2]bool                                 // the namespaces of the rules that are, and how they isolate
+	InForce func() policy.Rules
 	Set     func(policies.Given)
 	SetOff  func(bool)
 	Log     *slog.Logger
@@ -73,17 +75,21 @@ type Live struct {
 	groups   groups
 	peers    *podgroups.Peers // without a controller
 	needs    map[string]bool
-	held     map[string][2]bool // namespaces that have policies until that is disproved, and how these isolate; with a controller
-	waits    time.Time          // since when rules wait for a PolicyGroup
-	unread   time.Time          // since when what is in force stays because something cannot be read
+	held     map[string][2]bool         // namespaces that have policies until that is disproved, and how these isolate; with a controller
+	whole    map[string][]policy.Member // of groups, when all of them were known last; with a controller
+	waits    map[string]time.Time       // since when something is waited for, see waiting
+	asked    map[string]bool            // what is, in this compilation
+	unread   time.Time                  // since when what is in force stays because something cannot be read
 	last     policy.Rules
 	lastFrom string
+	guessed  bool // last has ClusterKind though nothing was compiled
 }
 
 // Status is what there is to say of it.
 type Status struct {
 	Engine  string           // another program that enforces NetworkPolicies here
 	Invalid map[string]error // policies that close what they select, by NAMESPACE/NAME
+	Cluster bool             // there are ClusterNetworkPolicies
 	Trouble error            // why policies of the API are not in force
 	Since   time.Time        // of Trouble
 }
@@ -96,7 +102,8 @@ type message struct {
 
 // New returns a Live that does nothing yet.
 func New(c Config) *Live {
-	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{}}
+	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{},
+		held: map[string][2]bool{}, whole: map[string][]policy.Member{}, waits: map[string]time.Time{}}
 }
 
 // SetState takes the membership as it is now.
@@ -114,10 +121,8 @@ func (l *Live) Status() Status {
 
 // Run compiles until ctx ends.
 func (l *Live) Run(ctx context.Context) {
-	l.began, l.held = time.Now(), maps.Clone(l.c.InForce())
-	if l.held == nil {
-		l.held = map[string][2]bool{}
-	}
+	l.began, l.last = time.Now(), l.c.InForce()
+	l.hold(l.last.Namespaces)
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.readers.Wait()
 	defer cancel()
@@ -161,7 +166,11 @@ func (l *Live) take(m message) {
 	m.of.take(m.news)
 	switch {
 	case m.of.kind.Name == api.PolicyGroups().Name:
-		l.groups.take(m.news, l.needs)
+		listed := ""
+		if slices.ContainsFunc(groupKinds(l.needs), func(k api.Kind) bool { return keyOf(k) == m.of.key }) { // not one that is about to end
+			listed = m.of.kind.Selector
+		}
+		l.groups.take(m.news, l.needs, listed)
 	case l.peers != nil:
 		m.of.feed(l.peers)
 	}
@@ -212,11 +221,16 @@ func (l *Live) steer(ctx context.Context, kinds []api.Kind) {
 	for _, k := range kinds {
 		want[keyOf(k)] = k
 	}
+	late := slices.ContainsFunc(kinds, func(k api.Kind) bool { // what read the groups before continues until others do
+		f := l.follows[keyOf(k)]
+		return k.Name == api.PolicyGroups().Name && (f == nil || f.usable(l.open()) != nil)
+	})
 	for key, f := range l.follows {
-		if _, wanted := want[key]; !wanted {
-			f.stop()
-			delete(l.follows, key)
+		if _, wanted := want[key]; wanted || late && f.kind.Name == api.PolicyGroups().Name && f.usable(l.open()) == nil {
+			continue
 		}
+		f.stop()
+		delete(l.follows, key)
 	}
 	for key, k := range want {
 		if l.follows[key] != nil {
@@ -238,17 +252,23 @@ func (l *Live) steer(ctx context.Context, kinds []api.Kind) {
 
 // open reports whether lists count that nothing proves.
 func (l *Live) open() bool {
-	return len(l.c.InForce()) == 0 && time.Since(l.began) >= unprovedPatience
+	return len(l.c.InForce().Namespaces) == 0 && time.Since(l.began) >= unprovedPatience
 }
 
-// complete says why what is followed does not count yet, nil if it does. PolicyGroups count one by one once rules were compiled.
+// complete says why what is followed does not count yet, nil if it does. PolicyGroups and namespaces count one by one once rules were
+// compiled.
 func (l *Live) complete() error {
 	open := l.open()
 	for _, f := range l.follows {
-		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" {
+		one := f.kind.Namespace != "" || f.kind.Name == podgroups.Namespaces("").Name && f.kind.Fields != ""
+		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" || one && (l.lastFrom != "" || time.Since(l.began) >= unprovedPatience) {
 			continue
 		}
-		if err := f.usable(open); err != nil {
+		if f.kind.Name == podgroups.ClusterPolicies().Name && !f.listed && l.held[policy.ClusterKind] == [2]bool{} && (f.absent || f.refused != nil || open && f.trouble != nil) {
+			continue // a cluster without the kind, a chart of an older release, or a cache: NetworkPolicies do not wait for it, and a finding names it
+		}
+		sure := open && (f.kind.Name != podgroups.ClusterPolicies().Name || len(f.items) > 0 || l.held[policy.ClusterKind] == [2]bool{}) // or the PodNetwork knows better
+		if err := f.usable(sure); err != nil {
 			return err
 		}
 	}
@@ -265,22 +285,39 @@ func (l *Live) refused() error {
 	return nil
 }
 
-// hold notes which namespaces have policies: what the PodNetwork lacks has none only where that is proved, and for pods of this node by
-// the NetworkPolicies themselves. spaces are the namespaces of this node's pods.
-func (l *Live) hold(spaces map[string]bool) {
+// hold notes which namespaces have policies.
+func (l *Live) hold(more map[string][2]bool) {
+	for name, d := range more {
+		if d != [2]bool{} {
+			l.held[name] = d
+		}
+	}
+}
+
+// follow notes which namespaces have policies: what the PodNetwork lacks has none only where that is proved, and for pods of this node by
+// the policies themselves. spaces are the namespaces of this node's pods.
+func (l *Live) follow(spaces map[string]bool) {
 	for name, text := range l.now.PolicyNamespaces {
 		d := [2]bool{strings.Contains(text, "Ingress"), strings.Contains(text, "Egress")}
 		if was := l.held[name]; !l.now.PolicyProved {
-			d = [2]bool{d[0] || was[0], d[1] || was[1]}
+			d = either(d, was)
 		}
-		l.held[name] = d
+		l.hold(map[string][2]bool{name: d})
 	}
+	cluster := l.follows[keyOf(podgroups.ClusterPolicies())]
 	for name := range l.held {
 		if l.now.PolicyNamespaces[name] != "" {
 			continue
 		}
 		gone := l.now.PolicyProved
-		if f := l.follows[keyOf(podgroups.Policies(name))]; spaces[name] {
+		switch f := l.follows[keyOf(podgroups.Policies(name))]; {
+		case name == policy.ClusterKind && gone && cluster != nil && cluster.absent: // the controller has read an empty list before
+			clear(cluster.items)
+		case name == policy.ClusterKind && cluster != nil && cluster.proved:
+			gone = len(cluster.items) == 0
+		case name == policy.ClusterKind:
+			gone = gone && (len(spaces) == 0 || l.guessed || l.last.Namespaces[name] == [2]bool{})
+		case spaces[name]:
 			gone = f != nil && f.proved && len(f.items) == 0
 		}
 		if gone {
@@ -288,6 +325,8 @@ func (l *Live) hold(spaces map[string]bool) {
 		}
 	}
 }
+
+func either(a, b [2]bool) [2]bool { return [2]bool{a[0] || b[0], a[1] || b[1]} }
 
 // withController reads what the controller has compiled.
 func (l *Live) withController(ctx context.Context) time.Duration {
@@ -306,12 +345,21 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	for _, p := range own {
 		spaces[p.Meta.Namespace] = true
 	}
-	l.hold(spaces)
+	l.follow(spaces)
 	var kinds []api.Kind
+	_, every := l.held[policy.EveryNamespace] // too many to be named
 	for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
 		f := l.follows[keyOf(podgroups.Policies(namespace))]
-		if _, held := l.held[namespace]; held || f != nil && len(f.items) > 0 { // the second: it ends by its own word
+		if _, held := l.held[namespace]; held || every || f != nil && len(f.items) > 0 { // the last: it ends by its own word
 			kinds = append(kinds, podgroups.Policies(namespace))
+		}
+	}
+	f := l.follows[keyOf(podgroups.ClusterPolicies())]
+	cluster := l.held[policy.ClusterKind] != [2]bool{} || f != nil && len(f.items) > 0
+	if cluster && len(spaces) > 0 {
+		kinds = append(kinds, podgroups.ClusterPolicies())
+		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
+			kinds = append(kinds, podgroups.Namespaces(namespace))
 		}
 	}
 	if len(kinds) > 0 {
@@ -321,108 +369,195 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	if err := l.complete(); err != nil {
 		return l.unready(err)
 	}
+	l.asked = map[string]bool{}
+	status := Status{Invalid: map[string]error{}, Engine: engine(own)}
 	var all []policy.Policy
-	invalid := map[string]error{}
+	labels := map[string]map[string]string{}
 	for _, f := range l.follows {
-		for key, p := range each[*podgroups.Policy](f) {
+		for _, p := range each[*podgroups.Policy](f) {
 			parsed, err := p.Parse()
 			if all = append(all, parsed); err != nil {
-				invalid[key] = err
+				status.Invalid[parsed.Key()] = err
 			}
 		}
+		for name, n := range each[*podgroups.Namespace](f) {
+			labels[name] = n.Labels
+		}
 	}
-	needs := map[string]bool{}
-	late := !l.waits.IsZero() && time.Since(l.waits) >= groupPatience
-	missing, readable := map[string]bool{}, l.readable()
-	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member {
+	unread := l.unreadOf(spaces, cluster, labels, &status)
+	needs, missing, unknown, readable, patience := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable(), patienceOf(all)
+	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
+	rules := policy.Compile(all, labels, judged, func(g policy.Group) []policy.Member {
 		id := g.ID()
 		needs[id] = true
 		members, complete := l.groups.members(id)
-		if was, known := l.last.Sets[id]; known && !readable(id) {
-			return was
-		}
 		if complete && readable(id) {
+			l.whole[id] = members
 			return members
 		}
-		missing[id] = true
-		if was, known := l.last.Sets[id]; known && !late {
-			return was
+		since := l.waiting("group " + id)
+		if since >= groupPatience {
+			status.Trouble = errors.New("a PolicyGroup that a policy needs is not there as a whole: its other peers are closed until it is, and what rules deny or pass is denied; " +
+				"check that a controller runs, and whether its log names policies that are over its bounds")
 		}
+		whole, known := l.whole[id]
+		if missing[id] = !known; known && since < patience(id) {
+			return policy.Sorted(slices.Concat(whole, members))
+		}
+		unknown[id] = true
 		return members
 	})
-	for name, d := range l.held {
-		in := rules.Namespaces[name]
-		rules.Namespaces[name] = [2]bool{in[0] || d[0], in[1] || d[1]}
+	l.closing(&rules)
+	if every {
+		var known []string
+		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
+			if _, labelled := labels[namespace]; !unread[namespace] && (labelled || !cluster) {
+				known = append(known, namespace)
+			}
+		}
+		rules.SetExcept(known)
 	}
 	if !maps.Equal(needs, l.needs) {
 		l.groups.keep(needs)
+		maps.DeleteFunc(l.whole, func(id string, _ []policy.Member) bool { return !needs[id] })
 		l.needs = needs
 		l.steer(ctx, append(kinds, groupKinds(needs)...))
 		if err := l.complete(); err != nil {
 			return l.unready(err)
 		}
 	}
-	if len(missing) == 0 {
-		l.waits = time.Time{}
-	} else if l.waits.IsZero() {
-		l.waits = time.Now()
-	}
-	status := Status{Invalid: invalid, Engine: engine(own)}
-	again := time.Duration(0)
-	switch {
-	case len(missing) == 0:
-	case late:
-		status.Trouble = errors.New("a PolicyGroup that a NetworkPolicy needs is not there: its peers are closed until it is; check that a controller runs, and whether its log " +
-			"names policies that are over its bounds")
-	default:
-		again = time.Until(l.waits.Add(groupPatience))
-		former(rules, l.last, missing)
-	}
+	l.former(rules, own, unread, cluster, missing)
+	rules.Without(unknown)
 	l.bring(rules, "the controller", status)
+	maps.DeleteFunc(l.waits, func(key string, _ time.Time) bool { return !l.asked[key] })
+	again := time.Duration(0)
+	for _, since := range l.waits {
+		for _, d := range []time.Duration{groupPatience, denyPatience} {
+			if left := time.Until(since.Add(d)); left > 0 && (again == 0 || left < again) {
+				again = left
+			}
+		}
+	}
 	return again
+}
+
+// closing adds to rules where policies may be that are not in them.
+func (l *Live) closing(rules *policy.Rules) {
+	for name, d := range l.held {
+		rules.Namespaces[name] = either(rules.Namespaces[name], d)
+	}
+	if d := l.held[policy.ClusterKind]; d != [2]bool{} {
+		rules.Namespaces[policy.EveryNamespace] = either(rules.Namespaces[policy.EveryNamespace], d)
+	}
+}
+
+// unreadOf are the namespaces whose policies or labels are not known yet: nothing is compiled for their pods, and no other pod waits.
+func (l *Live) unreadOf(spaces map[string]bool, cluster bool, labels map[string]map[string]string, s *Status) map[string]bool {
+	out, open := map[string]bool{}, l.open()
+	for namespace := range spaces {
+		var err error
+		for _, k := range []api.Kind{podgroups.Policies(namespace), podgroups.Namespaces(namespace)} {
+			if f := l.follows[keyOf(k)]; f != nil {
+				err = errors.Join(err, f.usable(open))
+			}
+		}
+		if _, known := labels[namespace]; err == nil && cluster && !known {
+			err = errors.New("the API has no such namespace")
+		}
+		if err == nil {
+			continue
+		}
+		if out[namespace] = true; l.waiting("namespace "+namespace) >= groupPatience {
+			s.Trouble = fmt.Errorf("what namespace %s has of policies and labels is not known: %w", namespace, err)
+		}
+	}
+	return out
 }
 
 // readable reports of groups whether what was read of them counts.
 func (l *Live) readable() func(id string) bool {
 	open := l.open()
 	return func(id string) bool {
-		for _, k := range groupKinds(l.needs) {
-			if f := l.follows[keyOf(k)]; f != nil && strings.Contains(k.Selector, id) {
-				return f.usable(open) == nil
+		for _, f := range l.follows {
+			if f.kind.Name == api.PolicyGroups().Name && strings.Contains(f.kind.Selector, id) && f.usable(open) == nil {
+				return true
 			}
 		}
 		return false
 	}
 }
 
-// former leaves pods the chains that they have, where their new ones need groups that are missing.
-func former(rules, last policy.Rules, missing map[string]bool) {
-	lacks := func(c policy.Chain) bool {
-		return slices.ContainsFunc(c.Accepts, func(a policy.Accept) bool {
-			return slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })
-		})
+// waiting is for how long key has been waited for: each compilation has asked since then.
+func (l *Live) waiting(key string) time.Duration {
+	if _, waits := l.waits[key]; !waits {
+		l.waits[key] = time.Now()
+	}
+	l.asked[key] = true
+	return time.Since(l.waits[key])
+}
+
+// patienceOf returns how long rules wait for a group.
+func patienceOf(all []policy.Policy) func(id string) time.Duration {
+	decides := map[string]bool{}
+	for _, g := range policy.Groups(slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool { return !p.Cluster() })) {
+		decides[g.ID()] = true
+	}
+	return func(id string) time.Duration {
+		if decides[id] {
+			return denyPatience
+		}
+		return groupPatience
+	}
+}
+
+// former leaves pods the chains that they have where their new ones need a group that is missing, all of which was never known, or where their
+// namespace is unread: for as long as there is patience, from when that began, whatever changes meanwhile.
+func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread map[string]bool, cluster bool, missing map[string]bool) {
+	keep := func(was string) {
+		if was == "" {
+			return
+		}
+		c := l.last.Chains[was]
+		rules.Chains[was] = c
+		for _, id := range c.Groups() {
+			if _, has := rules.Sets[id]; !has {
+				rules.Sets[id] = l.last.Sets[id]
+			}
+		}
 	}
 	for pod, chains := range rules.Pods {
-		was, there := last.Pods[pod]
+		was, there := l.last.Pods[pod]
 		for d, name := range chains {
-			if !there || !lacks(rules.Chains[name]) {
-				continue
-			}
-			if chains[d] = was[d]; was[d] == "" {
-				continue
-			}
-			c := last.Chains[was[d]]
-			rules.Chains[was[d]] = c
-			for _, a := range c.Accepts {
-				for _, id := range slices.Concat(a.Groups, a.Named) {
-					if _, has := rules.Sets[id]; !has {
-						rules.Sets[id] = last.Sets[id]
-					}
-				}
+			lacks, patience := lacking(rules.Chains[name], missing)
+			if lacks && l.waiting(fmt.Sprint("pod ", pod, d, patience)) < patience && there && l.lastFrom != "" { // a start does not prolong it
+				chains[d] = was[d]
+				keep(was[d])
 			}
 		}
 		rules.Pods[pod] = chains
 	}
+	for _, p := range pods(own, l.c.Node) {
+		pod := p.Namespace + "/" + p.Name
+		was, there := l.last.Pods[pod]
+		if there && unread[p.Namespace] && (!cluster || l.waiting("namespace "+p.Namespace) < denyPatience) {
+			rules.Pods[pod] = was
+			keep(was[0])
+			keep(was[1])
+		}
+	}
+}
+
+// lacking reports whether a chain needs one of the groups, and how long a pod keeps another one for that.
+func lacking(c policy.Chain, missing map[string]bool) (lacks bool, patience time.Duration) {
+	patience = groupPatience
+	for _, a := range c.All() {
+		if slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] }) {
+			if lacks = true; policy.OfCluster(a.Policy) {
+				patience = denyPatience
+			}
+		}
+	}
+	return lacks, patience
 }
 
 // own are the pods of this node that are followed as k.
@@ -443,9 +578,10 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		l.steer(ctx, nil) // each begins with a list
 	}
 	all, errs := l.peers.Policies()
-	kinds := []api.Kind{podgroups.Policies("")}
+	l.hold(map[string][2]bool{policy.ClusterKind: policy.Isolated(all)[policy.ClusterKind]})
+	kinds := []api.Kind{podgroups.Policies(""), podgroups.ClusterPolicies()}
 	if len(all) > 0 {
-		kinds = append(kinds, podgroups.Namespaces(), podgroups.Pods(""))
+		kinds = append(kinds, podgroups.Namespaces(""), podgroups.Pods(""))
 	} else if l.follows[keyOf(podgroups.Pods(""))] != nil {
 		l.peers = l.newPeers() // pods are followed no longer
 	}
@@ -454,13 +590,19 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	own := l.own(podgroups.Pods(""))
-	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
+	lost := map[string]bool{}
+	rules := policy.Compile(all, l.peers.Labels(), pods(own, l.c.Node), func(g policy.Group) []policy.Member {
+		lost[g.ID()] = l.peers.Lost(g.ID())
+		return l.peers.Members(g.ID())
+	})
+	rules.Without(lost)
 	invalid := map[string]error{}
 	for key, why := range l.peers.Over() {
 		invalid[key] = errors.New(why)
 	}
 	maps.Copy(invalid, errs)
 	l.bring(rules, "the API", Status{Invalid: invalid, Engine: engine(own)})
+	l.held = maps.Clone(rules.Namespaces)
 	for _, id := range l.peers.Groups() {
 		l.peers.Drop(id) // unless it is needed
 	}
@@ -482,8 +624,19 @@ func (l *Live) unready(err error) time.Duration {
 	if !errors.Is(err, errWaits) && !errors.Is(err, errUnproved) || time.Since(l.unread) >= lasting {
 		l.say(Status{Trouble: err, Engine: l.Status().Engine})
 	}
-	if first := time.Until(l.began.Add(unprovedPatience)); first > 0 {
-		return first
+	if d := l.held[policy.ClusterKind]; time.Since(l.unread) >= denyPatience && either(d, l.last.Namespaces[policy.ClusterKind]) != l.last.Namespaces[policy.ClusterKind] {
+		rules := l.last // of pods that were never judged: what there is cannot be read, and may deny
+		if rules.Namespaces = maps.Clone(rules.Namespaces); rules.Namespaces == nil {
+			rules.Namespaces = map[string][2]bool{}
+		}
+		l.closing(&rules)
+		l.last, l.guessed = rules, true
+		l.c.Set(policies.Given{From: "ClusterNetworkPolicies that cannot be compiled yet", Rules: rules})
+	}
+	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience)} {
+		if left := time.Until(at); left > 0 {
+			return left
+		}
 	}
 	return lasting
 }
@@ -494,6 +647,7 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 	if s.Trouble == nil {
 		s.Trouble = l.refused()
 	}
+	s.Cluster = rules.Namespaces[policy.ClusterKind] != [2]bool{}
 	l.say(s)
 	l.c.SetOff(s.Engine != "")
 	if len(rules.Namespaces) == 0 {
@@ -502,7 +656,7 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 	if from == l.lastFrom && reflect.DeepEqual(rules, l.last) {
 		return
 	}
-	l.last, l.lastFrom = rules, from
+	l.last, l.lastFrom, l.guessed = rules, from, false
 	l.c.Set(policies.Given{From: from, Rules: rules})
 }
 

@@ -39,7 +39,7 @@ var ErrRefused = errors.New("NetworkPolicy cannot be enforced for this pod")
 // had there. The error wraps ErrRefused.
 func Close(runtimeDir, namespace string, addrs []netip.Addr) error {
 	p, err := conf.LoadPolicies(runtimeDir)
-	directions := p.Namespaces[namespace]
+	directions := p.Closed(namespace)
 	if err == nil && len(directions) == 0 {
 		return nil
 	}

@@ -40,7 +40,7 @@ func enforces(t *testing.T, a *agent, addr, pod string) *enforcer {
 	e := &enforcer{local: map[netip.Addr]string{netip.MustParseAddr(addr): pod}}
 	e.live = policyapi.New(policyapi.Config{
 		Node: a.cfg.NodeName, Local: func() (map[netip.Addr]string, error) { return e.local, nil },
-		InForce: func() map[string][2]bool { return e.now().Namespaces },
+		InForce: e.now,
 		Set: func(g policies.Given) {
 			e.mu.Lock()
 			defer e.mu.Unlock()

@@ -43,6 +43,8 @@ import (
 //		}
 //		chain midstream { ip saddr @apart-in4 drop; ip daddr @apart-out4 drop }
 //		chain in-CHAIN { ip saddr @GROUP-4 tcp dport @ports-HASH counter return; …; goto dropped-in }
+//		chain in-CHAIN { … goto dropped-in; … goto in-CHAIN-rest; goto in-CHAIN-rest }    with an Admin tier: the first that matches
+//		chain in-CHAIN-rest { … }                without NetworkPolicies the Baseline tier, and return
 //		chain dropped-in { update @drops-in4 { ip daddr counter }; update @flows4 { … }; counter drop }
 //	}
 //
@@ -219,7 +221,8 @@ func bigBuffers(s *mdnetlink.Conn) error {
 	return errors.Join(s.SetWriteBuffer(64<<20), s.SetReadBuffer(64<<20))
 }
 
-// narrows reports whether now lets less through than before, or other pods have addresses. A chain's name stands for its rules.
+// narrows reports whether now lets less through than before, or other pods have addresses. A chain's name stands for its rules. More
+// members of a group let less through where a rule denies them, or passes them to what does.
 func narrows(before, now policy.Placed) bool {
 	for a, place := range now.At {
 		was := before.At[a]
@@ -229,10 +232,21 @@ func narrows(before, now policy.Placed) bool {
 			}
 		}
 	}
+	decides := map[string]bool{}
+	for _, c := range now.Chains {
+		for _, a := range slices.Concat(c.Admin, c.Baseline) {
+			for _, id := range slices.Concat(a.Groups, a.Named) {
+				decides[id] = true
+			}
+		}
+	}
 	for id, was := range before.Sets {
 		is, used := now.Sets[id]
 		if !used || slices.Equal(was, is) {
 			continue // where it is no longer used, chains differ
+		}
+		if decides[id] {
+			return true
 		}
 		left := make(map[policy.Member]bool, len(is))
 		for _, m := range is {
@@ -400,7 +414,7 @@ func refused(p policy.Placed) string {
 				continue
 			}
 			tried[chainName(d, name)] = true
-			for _, a := range p.Chains[name].Accepts {
+			for _, a := range p.Chains[name].All() {
 				one := policyRules{sets: map[string]policySet{}, chains: map[string][]policyRule{}}
 				for _, w := range one.accept(p, d, a) {
 					one.chains["trial"] = append(one.chains["trial"], policyRule{words: w})
