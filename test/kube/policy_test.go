@@ -85,7 +85,7 @@ func labelEnforced(t *testing.T, c *cluster.Cluster, where string) {
 	for i := range labelChanges {
 		at := slices.IndexFunc(saw.Silences, func(s cluster.Silence) bool { return s.At.Before(gained[i]) && s.At.Add(s.Length()).After(gained[i]) })
 		if at < 0 {
-			t.Errorf("change %d: answered although its label was away for %v; silences: %v", i+1, labelHold, saw.Silences)
+			t.Errorf("change %d: answered without its label for %v; silences: %v", i+1, labelHold, saw.Silences)
 			continue
 		}
 		measure := func(what string, took *[]time.Duration, from, end time.Time) {
