@@ -10,6 +10,7 @@ cache=$(realpath "${1:?cache}")
 out=$(realpath "${2:?directory}")
 cd "$(dirname "$0")"
 export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOWORK=off
+go mod download sigs.k8s.io/network-policy-api
 read -r version dir < <(go list -m -f '{{.Version}} {{.Dir}}' sigs.k8s.io/network-policy-api)
 suite=$cache/clusterpolicies-$version.test
 if [ ! -x "$suite" ]; then
