@@ -90,7 +90,7 @@ type Status struct {
 	Engine  string           // another program that enforces NetworkPolicies here
 	Invalid map[string]error // policies that close what they select, by NAMESPACE/NAME
 	Cluster bool             // there are ClusterNetworkPolicies
-	Trouble error            // why policies of the API are not in force
+	Trouble error            // why policies of the API are not in force, or not all
 	Since   time.Time        // of Trouble
 }
 
@@ -103,7 +103,7 @@ type message struct {
 // New returns a Live that does nothing yet.
 func New(c Config) *Live {
 	return &Live{c: c, state: make(chan mesh.State, 1), pods: wake.NewOne(), in: make(chan message), follows: map[string]*followed{}, groups: groups{},
-		held: map[string][2]bool{}, whole: map[string][]policy.Member{}, waits: map[string]time.Time{}}
+		held: map[string][2]bool{}, whole: map[string][]policy.Member{}, waits: map[string]time.Time{}, asked: map[string]bool{}}
 }
 
 // SetState takes the membership as it is now.
@@ -206,7 +206,7 @@ func (l *Live) say(s Status) {
 	if s.Trouble != nil {
 		if s.Since = l.status.Since; l.status.Trouble == nil {
 			s.Since = time.Now()
-			l.c.Log.Info("NetworkPolicies of the API are not in force; those that were in force stay", "err", s.Trouble)
+			l.c.Log.Info("not every policy of the API is in force; those that were stay", "err", s.Trouble)
 		}
 	}
 	if s.Engine != l.status.Engine {
@@ -256,23 +256,29 @@ func (l *Live) open() bool {
 }
 
 // complete says why what is followed does not count yet, nil if it does. PolicyGroups and namespaces count one by one once rules were
-// compiled.
+// compiled; groups also where they were waited for at a start, and there are ClusterNetworkPolicies: those that need none must hold.
 func (l *Live) complete() error {
 	open := l.open()
+	var groups error
 	for _, f := range l.follows {
 		one := f.kind.Namespace != "" || f.kind.Name == podgroups.Namespaces("").Name && f.kind.Fields != ""
 		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" || one && (l.lastFrom != "" || time.Since(l.began) >= unprovedPatience) {
 			continue
 		}
-		if f.kind.Name == podgroups.ClusterPolicies().Name && !f.listed && l.held[policy.ClusterKind] == [2]bool{} && (f.absent || f.refused != nil || open && f.trouble != nil) {
+		if f.kind.Name == podgroups.ClusterPolicies().Name && !f.listed && l.held[policy.ClusterKind] == [2]bool{} && (f.absent || f.refused != nil || f.trouble != nil && time.Since(l.began) >= unprovedPatience) {
 			continue // a cluster without the kind, a chart of an older release, or a cache: NetworkPolicies do not wait for it, and a finding names it
 		}
 		sure := open && (f.kind.Name != podgroups.ClusterPolicies().Name || len(f.items) > 0 || l.held[policy.ClusterKind] == [2]bool{}) // or the PodNetwork knows better
-		if err := f.usable(sure); err != nil {
+		if err := f.usable(sure); err != nil && f.kind.Name == api.PolicyGroups().Name {
+			groups = err
+		} else if err != nil {
 			return err
 		}
 	}
-	return nil
+	if groups != nil && l.held[policy.ClusterKind] != [2]bool{} && l.waiting(start) >= denyPatience {
+		return nil
+	}
+	return groups
 }
 
 // refused says what cannot be read any longer that was.
@@ -456,10 +462,11 @@ func (l *Live) unreadOf(spaces map[string]bool, cluster bool, labels map[string]
 	out, open := map[string]bool{}, l.open()
 	for namespace := range spaces {
 		var err error
-		for _, k := range []api.Kind{podgroups.Policies(namespace), podgroups.Namespaces(namespace)} {
-			if f := l.follows[keyOf(k)]; f != nil {
-				err = errors.Join(err, f.usable(open))
-			}
+		if f := l.follows[keyOf(podgroups.Policies(namespace))]; f != nil {
+			err = f.usable(open)
+		}
+		if f := l.follows[keyOf(podgroups.Namespaces(namespace))]; f != nil {
+			err = errors.Join(err, f.current(open))
 		}
 		if _, known := labels[namespace]; err == nil && cluster && !known {
 			err = errors.New("the API has no such namespace")
@@ -479,13 +486,16 @@ func (l *Live) readable() func(id string) bool {
 	open := l.open()
 	return func(id string) bool {
 		for _, f := range l.follows {
-			if f.kind.Name == api.PolicyGroups().Name && strings.Contains(f.kind.Selector, id) && f.usable(open) == nil {
+			if f.kind.Name == api.PolicyGroups().Name && strings.Contains(f.kind.Selector, id) && f.current(open) == nil {
 				return true
 			}
 		}
 		return false
 	}
 }
+
+// start is what waiting calls the PolicyGroups of a start.
+const start = "start"
 
 // waiting is for how long key has been waited for: each compilation has asked since then.
 func (l *Live) waiting(key string) time.Duration {
@@ -630,10 +640,11 @@ func (l *Live) unready(err error) time.Duration {
 			rules.Namespaces = map[string][2]bool{}
 		}
 		l.closing(&rules)
+		rules.Except = nil
 		l.last, l.guessed = rules, true
 		l.c.Set(policies.Given{From: "ClusterNetworkPolicies that cannot be compiled yet", Rules: rules})
 	}
-	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience)} {
+	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience), l.waits[start].Add(denyPatience)} {
 		if left := time.Until(at); left > 0 {
 			return left
 		}

@@ -3,6 +3,7 @@ package policyapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -938,6 +939,140 @@ func TestManyNamespaces(t *testing.T) {
 		}
 		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.5", "10.244.1.6") {
 			t.Errorf("not as the policy says: %+v", w.last())
+		}
+	})
+}
+
+// tell gives news to what reads a kind.
+func (w *world) tell(kind string, n kube.News) {
+	w.mu.Lock()
+	var tell []func(kube.News)
+	for k, on := range w.on {
+		if w.kinds[k].Name == kind {
+			tell = append(tell, on)
+		}
+	}
+	w.mu.Unlock()
+	for _, on := range tell {
+		on(n)
+	}
+	synctest.Wait()
+	time.Sleep(time.Second)
+}
+
+// TestRefusedLater: what was read before and is refused now is not current: in the end what may be denied is, until it is read again.
+func TestRefusedLater(t *testing.T) {
+	for _, kind := range []string{"namespaces", api.PolicyGroups().Name} {
+		w := newWorld()
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		w.run(t, func(t *testing.T, l *Live) {
+			p, id := deny(t, "ops")
+			shop, group := space(t, "shop", "yes"), chunk(id, 0, 1, "10.244.2.5")
+			w.put(shop, false)
+			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+			w.put(p, false)
+			w.put(group, false)
+			l.SetState(state(someCluster))
+			time.Sleep(time.Second)
+			w.tell(kind, kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
+			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+				t.Fatalf("%s, immediately: %+v", kind, w.last())
+			}
+			if time.Sleep(denyPatience); w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble == nil {
+				t.Errorf("%s may have changed, and all passes: %+v, %v", kind, w.last(), l.Status().Trouble)
+			}
+			again := map[string]api.Object{"namespaces": shop, api.PolicyGroups().Name: group}[kind]
+			w.tell(kind, kube.News{All: true, Proved: true, List: []api.Object{again}})
+			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble != nil {
+				t.Errorf("%s, read again: %+v, %v", kind, w.last(), l.Status().Trouble)
+			}
+		})
+	}
+}
+
+// TestStartWithoutGroups: PolicyGroups that nobody can read after a start hold up no rule for ever.
+func TestStartWithoutGroups(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.given = []policies.Given{{Rules: policy.Rules{Pods: map[string][2]string{"shop/db": {}}, Namespaces: map[string][2]bool{policy.ClusterKind: {true, false}}}}}
+	w.silent = api.PolicyGroups().Name
+	w.run(t, func(t *testing.T, l *Live) {
+		p, _ := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		time.Sleep(time.Hour) // the API comes back
+		l.SetState(state(someCluster))
+		if time.Sleep(time.Second); !w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("immediately: %+v", w.last())
+		}
+		if time.Sleep(denyPatience + time.Second); w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("%+v", w.last())
+		}
+	})
+}
+
+// TestFirstClusterPolicyUnread: namespaces of which all was known are not known any longer where the first ClusterNetworkPolicy cannot be read.
+func TestFirstClusterPolicyUnread(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.6")] = "free/x"
+	w.run(t, func(t *testing.T, l *Live) {
+		free := pod(t, "x", "a", "10.244.1.6", "x")
+		free.Meta.Namespace, free.As.Namespace = "free", "free"
+		w.put(free, false)
+		many := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.EveryNamespace: "Ingress,Egress"}, PolicyProved: true}
+		l.SetState(state(many))
+		time.Sleep(time.Second)
+		closed := func() bool {
+			a := netip.MustParseAddr("10.244.1.9")
+			return w.last().Place(map[netip.Addr]string{a: "free/new"}).At[a].Chains[0] == policy.Closed
+		}
+		if closed() {
+			t.Fatalf("%+v", w.last())
+		}
+		w.mu.Lock()
+		w.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+		w.mu.Unlock()
+		many.PolicyNamespaces = map[string]string{policy.EveryNamespace: "Ingress,Egress", policy.ClusterKind: "Ingress"}
+		l.SetState(state(many))
+		if time.Sleep(denyPatience + 2*time.Second); !closed() {
+			t.Errorf("a new pod is open: %+v", w.last())
+		}
+	})
+}
+
+// TestClusterKindTroubled: without a controller NetworkPolicies do not wait for ever for a kind that nobody knew, whatever the API answers;
+// and what a right that is given later says of it ends the finding.
+func TestClusterKindTroubled(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.silent = podgroups.ClusterPolicies().Name
+	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, false}}}}}
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s"}}`), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
+		w.put(onlyWeb(t), false)
+		l.SetState(state(mesh.Policies{}))
+		time.Sleep(time.Second)
+		for _, f := range l.follows {
+			if f.kind.Name == podgroups.ClusterPolicies().Name {
+				l.in <- message{f, kube.News{Err: errors.New("bad gateway")}}
+			}
+		}
+		if time.Sleep(unprovedPatience + time.Second); !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
+			t.Errorf("%+v, %v", w.last(), l.Status())
+		}
+		for _, n := range []kube.News{{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, {Missing: notFound()}} {
+			for _, f := range l.follows {
+				if f.kind.Name == podgroups.ClusterPolicies().Name {
+					l.in <- message{f, n}
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		if err := l.Status().Trouble; err != nil {
+			t.Errorf("the API does not have the kind, and there is trouble: %v", err)
 		}
 	})
 }

@@ -37,7 +37,7 @@ func (f *followed) take(n kube.News) {
 	f.absent = f.kind.Name == podgroups.ClusterPolicies().Name && apierrors.IsNotFound(n.Missing) || f.absent && n.Err != nil
 	switch {
 	case f.absent && len(f.items) == 0: // none were read: whether there are some says who knew some
-		f.trouble = fmt.Errorf("ClusterNetworkPolicies are in force, or the PodNetwork names some, and the API does not have the kind: %s", remedy)
+		f.trouble, f.refused = fmt.Errorf("ClusterNetworkPolicies are in force, or the PodNetwork names some, and the API does not have the kind: %s", remedy), nil
 	case f.absent:
 		f.trouble = fmt.Errorf("the API no longer has the kind of ClusterNetworkPolicies that are in force: %s", remedy)
 		f.refused = f.trouble
@@ -121,6 +121,14 @@ func (f *followed) usable(unproved bool) error {
 		return fmt.Errorf("%s were read, and %w: an edge's cache may answer without the cloud", f.kind.Name, errUnproved)
 	}
 	return errWaits
+}
+
+// current says why what was read is not surely what is: beyond usable, whoever may not read on learns of no change.
+func (f *followed) current(unproved bool) error {
+	if f.refused != nil {
+		return f.refused
+	}
+	return f.usable(unproved)
 }
 
 // each are the objects of one type.

@@ -52,7 +52,7 @@ import (
 // packet of either side. The answers of an isolated pod must not do that: the whole connection would pass as theirs (chain midstream). Of
 // UDP nothing says who answers, so those of what we cut are noted, and dropped for cutStays, unless rules let the conversation pass again.
 const (
-	policyVersion = 2
+	policyVersion = 3
 	chainMid      = "midstream"
 	trialTable    = closing.Table + "-trial" // it stands for an instant, see refused
 	flowStays     = time.Minute

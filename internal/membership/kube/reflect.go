@@ -28,8 +28,10 @@ const (
 	// cacheWatch is the same through an edge-local cache, whose watches lose
 	// deletions and do not end when the uplink does; see pulse.
 	cacheWatch = 10 * time.Minute
-	// absentWait is how soon an absent kind of another plugin is tried again.
-	absentWait = 2 * time.Minute
+	// absentWait is how soon an absent kind of another plugin is tried again; at first, in case it is an API server's start, absentSoon.
+	absentWait  = 2 * time.Minute
+	absentSoon  = 5 * time.Second
+	absentTries = 6
 	// pollNodes is how often Nodes are listed through an edge-local cache, up to pollAll of them: each is some kB.
 	pollNodes = 6 * time.Second
 	pollAll   = 50
@@ -56,6 +58,7 @@ type reflector struct {
 	replays bool   // the server is a cache: it repeats objects at every watch
 	broken  error  // why the last watch ended too early; nil when it did not
 	refused bool   // the last list was answered with 403
+	absent  int    // how often in a row a foreign kind was not there
 }
 
 // run follows until ctx ends.
@@ -209,13 +212,17 @@ func (r *reflector) list(ctx context.Context) error {
 	if r.kind.Foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 		r.send(ctx, listed{kind: r.kind, missing: err})
 		r.send(ctx, trouble{kind: r.kind})
-		r.pause(ctx, absentWait)
+		wait := absentWait
+		if r.absent++; r.absent <= absentTries {
+			wait = absentSoon
+		}
+		r.pause(ctx, wait)
 		return ctx.Err()
 	}
 	if err != nil {
 		return errors.Join(err, reason)
 	}
-	r.count = len(items)
+	r.count, r.absent = len(items), 0
 	l := listed{kind: r.kind, items: items, rv: version(rv)}
 	if reason == nil {
 		var after proof
