@@ -414,6 +414,9 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		return members
 	})
 	l.closing(&rules)
+	if len(kinds) == 0 {
+		l.away(rules)
+	}
 	if every {
 		var known []string
 		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
@@ -523,36 +526,53 @@ func patienceOf(all []policy.Policy) func(id string) time.Duration {
 // former leaves pods the chains that they have where their new ones need a group that is missing, all of which was never known, or where their
 // namespace is unread: for as long as there is patience, from when that began, whatever changes meanwhile.
 func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread map[string]bool, cluster bool, missing map[string]bool) {
-	keep := func(was string) {
-		if was == "" {
-			return
-		}
-		c := l.last.Chains[was]
-		rules.Chains[was] = c
-		for _, id := range c.Groups() {
-			if _, has := rules.Sets[id]; !has {
-				rules.Sets[id] = l.last.Sets[id]
-			}
-		}
-	}
 	for pod, chains := range rules.Pods {
 		was, there := l.last.Pods[pod]
 		for d, name := range chains {
 			lacks, patience := lacking(rules.Chains[name], missing)
 			if lacks && l.waiting(fmt.Sprint("pod ", pod, d, patience)) < patience && there && l.lastFrom != "" { // a start does not prolong it
 				chains[d] = was[d]
-				keep(was[d])
+				l.keep(rules, was[d])
 			}
 		}
 		rules.Pods[pod] = chains
 	}
 	for _, p := range pods(own, l.c.Node) {
 		pod := p.Namespace + "/" + p.Name
-		was, there := l.last.Pods[pod]
+		_, there := l.last.Pods[pod]
 		if there && unread[p.Namespace] && (!cluster || l.waiting("namespace "+p.Namespace) < denyPatience) {
-			rules.Pods[pod] = was
-			keep(was[0])
-			keep(was[1])
+			l.keepPod(rules, pod)
+		}
+	}
+}
+
+// away leaves pods their chains that are not on this node, as after its start: those that come back without the API have nothing else.
+func (l *Live) away(rules policy.Rules) {
+	for pod := range l.last.Pods {
+		namespace, _, _ := strings.Cut(pod, "/")
+		if either(rules.Namespaces[namespace], rules.Namespaces[policy.EveryNamespace]) != [2]bool{} {
+			l.keepPod(rules, pod)
+		}
+	}
+}
+
+// keepPod and keep copy from the rules that are in force.
+func (l *Live) keepPod(rules policy.Rules, pod string) {
+	rules.Pods[pod] = l.last.Pods[pod]
+	for _, chain := range l.last.Pods[pod] {
+		l.keep(rules, chain)
+	}
+}
+
+func (l *Live) keep(rules policy.Rules, chain string) {
+	if chain == "" {
+		return
+	}
+	c := l.last.Chains[chain]
+	rules.Chains[chain] = c
+	for _, id := range c.Groups() {
+		if _, has := rules.Sets[id]; !has {
+			rules.Sets[id] = l.last.Sets[id]
 		}
 	}
 }

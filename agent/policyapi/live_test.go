@@ -1077,6 +1077,41 @@ func TestClusterKindTroubled(t *testing.T) {
 	})
 }
 
+// TestPodsComeBackWithoutTheAPI: after a power cut a cache knows the PodNetwork before a pod is back, and nothing of pods: those that come back have
+// what they had. What no namespace has any longer does not stay.
+func TestPodsComeBackWithoutTheAPI(t *testing.T) {
+	for _, names := range []map[string]string{{"shop": "Ingress"}, {policy.ClusterKind: "Ingress"}} {
+		w := newWorld()
+		own := []policy.Pod{{Namespace: "shop", Name: "db"}}
+		parsed, _ := onlyWeb(t).Parse()
+		all := []policy.Policy{parsed}
+		if names[policy.ClusterKind] != "" {
+			parsed, _ = denyOps(t).Parse()
+			all = []policy.Policy{parsed}
+		}
+		was := policy.Compile(all, map[string]map[string]string{"shop": {}}, own, func(policy.Group) []policy.Member { return []policy.Member{{Addr: netip.MustParseAddr("10.244.2.5")}} })
+		w.given, w.silent, w.proved = []policies.Given{{Rules: was}}, "pods", false
+		w.run(t, func(t *testing.T, l *Live) {
+			l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: names}))
+			time.Sleep(time.Minute)
+			w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+			l.PodsChanged()
+			time.Sleep(time.Hour)
+			for from, want := range map[string]bool{"10.244.2.5": names["shop"] != "", "10.244.2.6": names["shop"] == ""} {
+				if w.passes(from, "10.244.1.5") != want {
+					t.Errorf("%v, from %s: %+v", names, from, w.last())
+				}
+			}
+			delete(w.local, netip.MustParseAddr("10.244.1.5"))
+			l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}))
+			w.put(pod(t, "db", "a", "", "db"), true)
+			if time.Sleep(time.Second); len(w.last().Pods) > 0 && names["shop"] != "" {
+				t.Errorf("no namespace has policies: %+v", w.last())
+			}
+		})
+	}
+}
+
 // TestStartWithoutGroup: after a start no former rules are left to a pod while the group of a Deny rule is not known: agents that start again and
 // again would keep the rule out.
 func TestStartWithoutGroup(t *testing.T) {
