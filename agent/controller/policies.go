@@ -31,8 +31,10 @@ const (
 	soon = 50 * time.Millisecond
 	// idleGroup is how long a group stays that no policy needs: policies are replaced, and an agent may not have heard yet.
 	idleGroup = 10 * time.Minute
-	// longestAgain is after how long a group is tried again at the latest that cannot be written.
+	// longestAgain is after how long a group is tried again at the latest that cannot be written; decidesAgain of ClusterNetworkPolicies', which
+	// agents take for whole until then.
 	longestAgain = time.Minute
+	decidesAgain = 5 * time.Second
 	// mostNamespaces is how many the PodNetwork names: where as many have policies it says that any may.
 	mostNamespaces = 10_000
 )
@@ -163,7 +165,10 @@ func (p *policies) hear(ctx context.Context, n news) {
 		}
 	}
 	switch {
-	case absent && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
+	case (absent || apierrors.IsForbidden(n.err) && n.kind.Name == pods.ClusterPolicies().Name) && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
+		if !absent && p.reported.Due("read "+n.kind.Name) {
+			p.log.Warn("ClusterNetworkPolicies are not read: pods that start are in no group of theirs", "err", n.err, "remedy", "upgrade the chart, which has the right to read them")
+		}
 	case n.err != nil:
 		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
 	case n.all:
@@ -299,7 +304,11 @@ func (p *policies) round(ctx context.Context) error {
 
 // postpone has what could not be written tried again, later each time.
 func (p *policies) postpone(id string) {
-	wait := min(max(sweepAgain, 2*p.later[id].wait), longestAgain)
+	longest := longestAgain
+	if p.peers.Decides(id) {
+		longest = decidesAgain
+	}
+	wait := min(max(sweepAgain, 2*p.later[id].wait), longest)
 	p.later[id] = later{time.Now().Add(wait), wait}
 }
 

@@ -131,6 +131,9 @@ func (p *Peers) readmit() {
 // Pressed reports whether the group was dropped to make room for others.
 func (p *Peers) Pressed(id string) bool { return p.pressed[id] }
 
+// Decides reports whether a ClusterNetworkPolicy needs the group.
+func (p *Peers) Decides(id string) bool { return p.groups[id] != nil && p.groups[id].cluster > 0 }
+
 // Over are policies, some of whose peers have no members because there are too many groups or members, and why.
 func (p *Peers) Over() map[string]string {
 	out := map[string]string{}

@@ -990,7 +990,7 @@ func TestRefusedLater(t *testing.T) {
 	}
 }
 
-// TestStartWithoutGroups: PolicyGroups that nobody can read after a start hold up no rule for ever.
+// TestStartWithoutGroups: PolicyGroups that nobody can read after a start hold up no rule forever.
 func TestStartWithoutGroups(t *testing.T) {
 	w := newWorld()
 	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
@@ -1041,7 +1041,7 @@ func TestFirstClusterPolicyUnread(t *testing.T) {
 	})
 }
 
-// TestClusterKindTroubled: without a controller NetworkPolicies do not wait for ever for a kind that nobody knew, whatever the API answers;
+// TestClusterKindTroubled: without a controller NetworkPolicies do not wait forever for a kind that nobody knew, whatever the API answers;
 // and what a right that is given later says of it ends the finding.
 func TestClusterKindTroubled(t *testing.T) {
 	w := newWorld()
