@@ -94,7 +94,7 @@ func TestConformance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	start := time.Now()
-	suite := c.AdminCommand(ctx, filepath.Join(bin, "ginkgo"), "--procs=4", "--timeout=55m", "--no-color", "-v", "--silence-skips", "--grace-period=15s", "--flake-attempts=2",
+	suite := c.AdminCommand(ctx, filepath.Join(bin, "ginkgo"), "--procs=4", "--timeout=55m", "--no-color", "-v", "--grace-period=15s", "--flake-attempts=2",
 		"--focus="+focus, "--skip="+skip, "--json-report=report.json", "--output-dir="+dir, filepath.Join(bin, "e2e.test"), "--",
 		"--kubeconfig="+c.Kubeconfig, "--provider=skeleton", "--kubectl-path="+c.Program("kubectl"), "--node-os-distro=custom",
 		"--master-os-distro=custom", "--report-dir="+dir, "--disable-log-dump", "--allowed-not-ready-nodes=0", "--num-nodes=4")
