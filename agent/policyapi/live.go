@@ -83,6 +83,7 @@ type Live struct {
 	last     policy.Rules
 	lastFrom string
 	guessed  bool // last has ClusterKind though nothing was compiled
+	judged   bool // this node's pods were read since the start
 }
 
 // Status is what there is to say of it.
@@ -414,7 +415,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		return members
 	})
 	l.closing(&rules)
-	if len(kinds) == 0 {
+	if l.judged = l.judged || len(kinds) > 0; !l.judged {
 		l.away(rules)
 	}
 	if every {
@@ -546,7 +547,7 @@ func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread 
 	}
 }
 
-// away leaves pods their chains that are not on this node, as after its start: those that come back without the API have nothing else.
+// away leaves pods their chains that are not on this node after a start: those that come back without the API have nothing else.
 func (l *Live) away(rules policy.Rules) {
 	for pod := range l.last.Pods {
 		namespace, _, _ := strings.Cut(pod, "/")

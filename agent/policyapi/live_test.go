@@ -943,6 +943,32 @@ func TestManyNamespaces(t *testing.T) {
 	})
 }
 
+// TestNameComesBack: a pod that was deleted leaves nothing to the next one of its name.
+func TestNameComesBack(t *testing.T) {
+	w := newWorld()
+	a := netip.MustParseAddr("10.244.1.5")
+	w.local[a] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{"matchLabels":{"app":"db"}},"policyTypes":["Ingress"]}}`), false)
+		db := pod(t, "db", "a", "10.244.1.5", "other")
+		w.put(db, false)
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}))
+		if time.Sleep(time.Second); !w.passes("10.244.2.5", "10.244.1.5") {
+			t.Fatalf("%+v", w.last())
+		}
+		delete(w.local, a)
+		l.PodsChanged()
+		w.put(db, true)
+		w.mu.Lock()
+		w.silent, w.local[a] = "pods", "shop/db"
+		w.mu.Unlock()
+		l.PodsChanged()
+		if time.Sleep(time.Second); w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("a pod that nothing is known of has its predecessor's rules: %+v", w.last())
+		}
+	})
+}
+
 // tell gives news to what reads a kind.
 func (w *world) tell(kind string, n kube.News) {
 	w.mu.Lock()
