@@ -29,7 +29,7 @@ const (
 
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 4 * time.Second
-	// absentWait is how soon a kind is tried again that the cluster does not have, or forbids.
+	// absentWait is how soon a kind is tried again that the cluster does not have, or forbids, not only while the API server starts.
 	absentWait = 20 * time.Second
 )
 
@@ -80,7 +80,7 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 			if !apierrors.IsTooManyRequests(err) || wait == maxBackoff {
 				send(news{err: err})
 			}
-			if k.Name == pods.ClusterPolicies().Name && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
+			if wait == maxBackoff && k.Name == pods.ClusterPolicies().Name && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 				wake.Sleep(ctx, absentWait)
 				continue
 			}

@@ -32,7 +32,7 @@ const (
 	// idleGroup is how long a group stays that no policy needs: policies are replaced, and an agent may not have heard yet.
 	idleGroup = 10 * time.Minute
 	// longestAgain is after how long a group is tried again at the latest that cannot be written; decidesAgain of ClusterNetworkPolicies', which
-	// agents take for whole until then.
+	// agents take for whole until then, and of the PodNetwork, without which they read no first one.
 	longestAgain = time.Minute
 	decidesAgain = 5 * time.Second
 	// mostNamespaces is how many the PodNetwork names: where as many have policies it says that any may.
@@ -105,7 +105,9 @@ func (p *policies) run(ctx context.Context) {
 		case <-say.C:
 			speak = true
 		case <-next.C:
-			waiting = false
+			if waiting = false; !p.ready() { // a first policy has pods read: without them its groups would be empty
+				continue
+			}
 			err := p.round(ctx)
 			if err != nil && ctx.Err() == nil {
 				p.failed("write PolicyGroups; those that there are stay, and nodes close peers of new policies whose groups are missing", err)
@@ -120,7 +122,7 @@ func (p *policies) run(ctx context.Context) {
 					p.failed("say in the PodNetwork's status which namespaces have NetworkPolicies", err)
 				}
 			}
-			if ctx.Err() == nil && (err != nil || len(p.later) > 0) {
+			if ctx.Err() == nil && len(p.later)+len(p.peers.Changed) > 0 {
 				next.Reset(sweepAgain) // news comes first
 			}
 			continue
@@ -163,11 +165,12 @@ func (p *policies) hear(ctx context.Context, n news) {
 		if p.blind = n.err != nil && (p.blind || absent || apierrors.IsForbidden(n.err)); p.blind && p.have[n.kind.Name] == nil {
 			p.have[n.kind.Name] = map[string]bool{} // a cluster without the kind, or a chart of an older release: NetworkPolicies do not wait for it
 		}
+		p.still = p.still && p.blind
 	}
 	switch {
 	case (absent || apierrors.IsForbidden(n.err) && n.kind.Name == pods.ClusterPolicies().Name) && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
-		if !absent && p.reported.Due("read "+n.kind.Name) {
-			p.log.Warn("ClusterNetworkPolicies are not read: pods that start are in no group of theirs", "err", n.err, "remedy", "upgrade the chart, which has the right to read them")
+		if !absent && !p.still && p.reported.Due("read "+n.kind.Name) {
+			p.log.Warn("ClusterNetworkPolicies are not read: new ones are not enforced", "err", n.err, "remedy", "upgrade the chart, which has the right to read them")
 		}
 	case n.err != nil:
 		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
@@ -260,15 +263,17 @@ func (p *policies) round(ctx context.Context) error {
 	defer end()
 	now := time.Now()
 	p.tidy(now)
-	changed := slices.DeleteFunc(slices.Sorted(maps.Keys(p.peers.Changed)), func(id string) bool { return now.Before(p.later[id].at) })
+	changed := slices.DeleteFunc(slices.Sorted(maps.Keys(p.peers.Changed)), func(id string) bool {
+		l := p.later[id] // possibly of before a ClusterNetworkPolicy needed it
+		return now.Before(l.at) && (l.wait <= decidesAgain || !p.decides(id))
+	})
 	errs := make([]error, len(changed))
 	slots := make(chan struct{}, workers)
 	var all sync.WaitGroup
 	for i, id := range changed {
 		var want []*api.PolicyGroup
-		if p.peers.Lost(id) {
-			want = pods.Chunks(id, nil, 1)
-			want[0].Spec.Chunks = 2 // of which there is one: nodes deny what rules would decide by it
+		if p.peers.Lost(id) || p.unknown(id) {
+			want = part(id)
 		} else if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
 			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
 		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
@@ -305,11 +310,26 @@ func (p *policies) round(ctx context.Context) error {
 // postpone has what could not be written tried again, later each time.
 func (p *policies) postpone(id string) {
 	longest := longestAgain
-	if p.peers.Decides(id) {
+	if id == "" || p.decides(id) {
 		longest = decidesAgain
 	}
 	wait := min(max(sweepAgain, 2*p.later[id].wait), longest)
 	p.later[id] = later{time.Now().Add(wait), wait}
+}
+
+// part is a group that is not whole, one empty chunk of two: nodes deny what rules would decide by it.
+func part(id string) []*api.PolicyGroup {
+	out := pods.Chunks(id, nil, 1)
+	out[0].Spec.Chunks = 2
+	return out
+}
+
+// decides reports whether a ClusterNetworkPolicy needs the group, or may need it.
+func (p *policies) decides(id string) bool { return p.peers.Decides(id) || p.unknown(id) }
+
+// unknown reports whether a ClusterNetworkPolicy that cannot be read may need the group, which nothing keeps up to date.
+func (p *policies) unknown(id string) bool {
+	return p.still && len(p.made[id]) > 0 && !p.peers.Known(id) && !p.peers.Needed(id)
 }
 
 // several are the first errors of some, and how many more there are.
@@ -358,11 +378,17 @@ func (p *policies) consider(id string, now time.Time) {
 }
 
 // agree makes the PolicyGroups of one group what they should be: what gains members first, and what is not wanted last, so that whoever
-// reads all of them misses none.
+// reads all of them misses none. What shall not be whole is so from the first write on: there, what is not wanted goes first.
 func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[string]*api.PolicyGroup) error {
 	named := map[string]bool{}
 	for _, w := range want {
 		named[w.Meta.Name] = true
+	}
+	remove := func() error { return p.remove(ctx, named, made) }
+	if len(want) > 0 && want[0].Spec.Chunks > len(want) {
+		if err := remove(); err != nil {
+			return err
+		}
 	}
 	slices.SortStableFunc(want, func(a, b *api.PolicyGroup) int { return gains(b, made) - gains(a, made) })
 	for _, w := range want {
@@ -391,6 +417,11 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 		}
 		made[w.Meta.Name] = &got
 	}
+	return remove()
+}
+
+// remove deletes those of a group's PolicyGroups that are not named.
+func (p *policies) remove(ctx context.Context, named map[string]bool, made map[string]*api.PolicyGroup) error {
 	for name, old := range made {
 		if named[name] {
 			continue
@@ -404,11 +435,15 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 	return nil
 }
 
-// gains is 2 if w is not in the API, where members of others move to it, and 1 if it has members there that it lacks.
+// gains is 3 if w has no members in the API, as where its group is not whole there, which it stays until all else is written; 2 if w is not in
+// the API, where members of others move to it, and 1 if it has members that it lacks there.
 func gains(w *api.PolicyGroup, made map[string]*api.PolicyGroup) int {
 	old := made[w.Meta.Name]
 	if old == nil {
 		return 2
+	}
+	if len(old.Spec.Members) == 0 {
+		return 3
 	}
 	have := make(map[string]bool, len(old.Spec.Members))
 	for _, m := range old.Spec.Members {
@@ -493,6 +528,7 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 	if p.still = p.blind && was != ""; p.still && want[policy.ClusterKind] == "" {
 		want = maps.Clone(want)
 		want[policy.ClusterKind] = was
+		p.doubt()
 	}
 	if n.Status.Policies != nil && maps.Equal(n.Status.Policies, want) {
 		return nil
@@ -512,6 +548,21 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 	}
 	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", len(p.made))
 	return nil
+}
+
+// doubt has those PolicyGroups marked as not whole that ClusterNetworkPolicies may need that cannot be read: nodes then deny what rules would
+// deny by them, also of pods that start or get other labels.
+func (p *policies) doubt() {
+	for id := range p.made {
+		if p.unknown(id) {
+			p.peers.Changed[id] = true
+		}
+	}
+	if p.reported.Due("ClusterNetworkPolicies in doubt") {
+		p.log.Error("ClusterNetworkPolicies cannot be read, but there were some: nodes keep them, and where these deny or pass by pods or namespaces, all is denied",
+			"remedy", "give the controller the right to list and watch clusternetworkpolicies of policy.networking.k8s.io, as the chart does; "+
+				"if the CustomResourceDefinition was deleted, apply it again, and delete it after the policies")
+	}
 }
 
 // membership hands out the members until ctx ends.

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -35,16 +36,23 @@ type groupAPI struct {
 	objects map[string][]api.Object // of other kinds, as they are listed
 	writes  []string
 	version int
-	fail    string // writes to this path fail
-	lacks   bool   // it has no PolicyGroups
-	cluster error  // what lists of ClusterNetworkPolicies are answered with
+	fail    string                   // writes to this path fail
+	lacks   bool                     // it has no PolicyGroups
+	cluster error                    // what lists of ClusterNetworkPolicies are answered with
+	asked   int                      // how many there were
+	down    error                    // what writes are answered with
+	slow    map[string]time.Duration // how long lists take, by kind
 }
 
 var _ cluster = (*groupAPI)(nil)
 
 func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out []api.Object, rv string, err error) {
+	time.Sleep(f.slow[k.Name])
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if k.Name == "clusternetworkpolicies" {
+		f.asked++
+	}
 	if f.lacks && k.Name == "policygroups" {
 		return nil, "", apierrors.NewNotFound(schema.GroupResource{}, k.Name)
 	}
@@ -85,6 +93,9 @@ func (f *groupAPI) Create(_ context.Context, path string, in, out any) error {
 		f.writes = append(f.writes, "event "+in.(map[string]any)["reason"].(string))
 		return nil
 	}
+	if f.down != nil {
+		return f.down
+	}
 	if f.fail != "" && f.fail == g.Meta.Name {
 		return apierrors.NewConflict(schema.GroupResource{}, g.Meta.Name, nil)
 	}
@@ -101,7 +112,7 @@ func (f *groupAPI) Patch(_ context.Context, path, _ string, _ url.Values, in, ou
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	body, err := json.Marshal(in)
-	if err != nil {
+	if err = errors.Join(err, f.down); err != nil {
 		return err
 	}
 	if n, ok := out.(*api.PodNetwork); ok {
@@ -196,13 +207,18 @@ func twoNodes(ctx context.Context, out chan<- mesh.State) {
 // running is a controller's part with an API, whose changes news sends.
 func runningPolicies(t *testing.T, f *groupAPI, do func(p *policies)) {
 	t.Helper()
+	runningWhile(t, f, slog.DiscardHandler, func() { time.Sleep(2 * time.Second) }, do)
+}
+
+func runningWhile(t *testing.T, f *groupAPI, log slog.Handler, meanwhile func(), do func(p *policies)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		dog := watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)})
-		p := newPolicies(f, twoNodes, dog.Loop("NetworkPolicies"), slog.New(slog.DiscardHandler), newMetrics(nil))
+		p := newPolicies(f, twoNodes, dog.Loop("NetworkPolicies"), slog.New(log), newMetrics(nil))
 		ended := make(chan struct{})
 		go func() { defer close(ended); p.run(ctx) }()
-		time.Sleep(2 * time.Second)
+		meanwhile()
 		synctest.Wait()
 		cancel()
 		<-ended
@@ -415,7 +431,7 @@ func TestClusterPolicies(t *testing.T) {
 }
 
 // NetworkPolicies are compiled where ClusterNetworkPolicies cannot be read: the cluster does not have the kind, or the chart is of a release that
-// did not read it. What the PodNetwork says of these stays, and so do groups, until a list says that there are none.
+// did not read it. What the PodNetwork says of these stays, and groups are marked as not whole, until a list says that there are none.
 func TestNoClusterPolicies(t *testing.T) {
 	for _, why := range []error{apierrors.NewNotFound(schema.GroupResource{}, ""), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
 		f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
@@ -425,13 +441,23 @@ func TestNoClusterPolicies(t *testing.T) {
 			t.Errorf("%v: the PodNetwork says %v, members %v", why, got, f.members())
 		}
 		f.network.Status.Policies = map[string]string{policy.ClusterKind: "Egress", "gone": "Ingress"}
-		f.groups["00000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunks: 1}}
-		runningPolicies(t, f, func(p *policies) {
+		f.groups["00000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunks: 2, Members: []string{"10.244.1.7"}}}
+		f.groups["00000000000000aa-1"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-1", UID: "y"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunk: 1, Chunks: 2, Members: []string{"10.244.1.8"}}}
+		f.writes = nil
+		var said strings.Builder
+		runningWhile(t, f, slog.NewTextHandler(&said, nil), func() { time.Sleep(10 * time.Minute) }, func(p *policies) {
 			p.idle["00000000000000aa"] = time.Now().Add(-idleGroup)
 			if err := p.round(t.Context()); err != nil || f.groups["00000000000000aa-0"] == nil {
 				t.Errorf("%v: a group of policies that cannot be read is deleted: %v", why, err)
 			}
 		})
+		// The first write ends the group's being whole, and nothing is written twice.
+		if g := f.groups["00000000000000aa-0"]; !slices.Equal(f.writes, []string{"delete 1", "patch 0"}) || g.Spec.Chunks != 2 || len(g.Spec.Members) > 0 || len(f.groups) != 2 {
+			t.Errorf("%v: %v; chunks %d, members %v", why, f.writes, g.Spec.Chunks, g.Spec.Members)
+		}
+		if n := strings.Count(said.String(), "level=ERROR"); n < 1 || n > 11 || !strings.Contains(said.String(), "apply it again") {
+			t.Errorf("%v: said %s", why, said.String())
+		}
 		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress", "shop": "Ingress"}) {
 			t.Errorf("%v, after a restart: the PodNetwork says %v", why, got)
 		}
@@ -439,6 +465,83 @@ func TestNoClusterPolicies(t *testing.T) {
 		runningPolicies(t, f, nil)
 		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
 			t.Errorf("proved to be gone: the PodNetwork says %v", got)
+		}
+	}
+}
+
+// A kind that may not be read, and never was, is no failure, is named seldom, and is tried again seldom.
+func TestForbiddenClusterPolicies(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}})
+	f.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	var said strings.Builder
+	runningWhile(t, f, slog.NewTextHandler(&said, nil), func() { time.Sleep(10 * time.Minute) }, func(p *policies) {
+		if n := testutil.ToFloat64(p.metrics.failures); n > 0 {
+			t.Errorf("%v failures", n)
+		}
+	})
+	if n := strings.Count(said.String(), "are not read"); n < 1 || n > 11 || f.asked > 40 || strings.Contains(said.String(), "stay as they were compiled") {
+		t.Errorf("asked %d times, said %s", f.asked, said.String())
+	}
+}
+
+// What a ClusterNetworkPolicy needs is written within seconds once the API takes writes again, however long it did not.
+func TestClusterPoliciesAfterAnOutage(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
+		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	f.down = errors.New("down")
+	runningWhile(t, f, slog.DiscardHandler, func() {
+		time.Sleep(130 * time.Second)
+		f.mu.Lock()
+		f.down = nil
+		f.mu.Unlock()
+		time.Sleep(decidesAgain + sweepAgain)
+	}, func(p *policies) {
+		if len(f.members()) != 1 || f.network.Status.Policies[policy.ClusterKind] == "" {
+			t.Errorf("members %v, the PodNetwork says %v", f.members(), f.network.Status.Policies)
+		}
+		id := p.peers.Groups()[0]
+		p.peers.Changed[id], p.later[id] = true, later{time.Now().Add(longestAgain), longestAgain} // a NetworkPolicy needed it before
+		if err := p.round(t.Context()); err != nil || len(p.later) > 0 {
+			t.Errorf("waits: %v, %v", p.later, err)
+		}
+	})
+}
+
+// Groups are not written before the pods are known, whatever else happens: they would be empty, and whole.
+func TestFirstPolicyWaitsForPods(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
+		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	f.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	f.slow = map[string]time.Duration{"policygroups": minBackoff - soon/2, "pods": time.Second} // a round is due just after the policy is read
+	runningWhile(t, f, slog.DiscardHandler, func() {
+		time.Sleep(minBackoff / 2)
+		f.mu.Lock()
+		f.cluster = nil
+		f.mu.Unlock()
+		time.Sleep(2 * time.Second)
+	}, nil)
+	if len(f.members()) != 1 || !slices.Equal(f.writes, []string{"create 0"}) {
+		t.Errorf("members %v after %v", f.members(), f.writes)
+	}
+}
+
+// A group that is not whole is so until all of it is written.
+func TestWholeAgain(t *testing.T) {
+	f := newGroupAPI(nil)
+	p := newPolicies(f, nil, nil, slog.New(slog.DiscardHandler), newMetrics(nil))
+	var members []policy.Member
+	for i := range api.MaxChunk {
+		members = append(members, policy.Member{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})})
+	}
+	made := map[string]*api.PolicyGroup{}
+	for _, step := range []struct {
+		want   []*api.PolicyGroup
+		writes []string
+	}{{part("00000000000000aa"), []string{"create 0"}}, {pods.Chunks("00000000000000aa", members, 1), []string{"patch 0", "create 1"}},
+		{part("00000000000000aa"), []string{"delete 1", "patch 0"}}} {
+		f.writes = nil
+		if err := p.agree(t.Context(), step.want, made); err != nil || !slices.Equal(f.writes, step.writes) {
+			t.Errorf("%v: %v", f.writes, err)
 		}
 	}
 }

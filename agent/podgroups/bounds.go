@@ -30,10 +30,30 @@ func (p *Peers) usage(space string) *usage {
 	return p.used[space]
 }
 
+// count adds to what g uses: nothing while a ClusterNetworkPolicy needs it.
 func (p *Peers) count(g *group, groups, members int) {
+	if g.cluster > 0 {
+		return
+	}
 	for _, u := range []*usage{p.usage(g.space), p.usage("")} {
 		u.groups += groups
 		u.members += members
+	}
+}
+
+// claim has one more ClusterNetworkPolicy need g, which from the first on leaves its room to others; release one less.
+func (p *Peers) claim(g *group) {
+	if p.within[g.Namespace][g] && g.cluster == 0 {
+		p.count(g, -1, -len(g.members))
+		p.usage(g.space).freed, p.usage("").freed = true, true
+	}
+	g.cluster++
+}
+
+func (p *Peers) release(g *group) {
+	if g.cluster--; p.within[g.Namespace][g] && g.cluster == 0 {
+		p.count(g, 1, len(g.members))
+		p.full(g, 0)
 	}
 }
 

@@ -54,7 +54,7 @@ type group struct {
 	id      string
 	members map[policy.Member]int
 	users   int    // policies
-	cluster int    // of these, ClusterNetworkPolicies: no bounds but its own close it, as what they deny would pass
+	cluster int    // of these, ClusterNetworkPolicies: no bounds but its own close it, as what they deny would pass, and it counts in no others
 	space   string // the namespace of the policy that needed it first
 	closed  bool   // has no members: over its bounds, or dropped
 	ofAll   bool   // it is the bounds of all namespaces that it is over
@@ -144,11 +144,11 @@ func (p *Peers) SetPolicy(key string, now *Policy) {
 	}
 	for _, g := range before {
 		have := p.groups[g.ID()]
-		if old.Cluster() {
-			have.cluster--
-		}
 		if have.users--; have.users == 0 {
 			p.usage(have.space).freed, p.usage("").freed = true, true
+		}
+		if old.Cluster() {
+			p.release(have)
 		}
 	}
 	p.readmit()
@@ -173,7 +173,7 @@ func (p *Peers) use(g policy.Group, by policy.Policy) {
 		p.groups[id] = have
 	}
 	if have.users++; by.Cluster() {
-		have.cluster++
+		p.claim(have)
 	}
 	if !known || have.closed && by.Cluster() {
 		p.admit(have)

@@ -285,6 +285,50 @@ func TestBoundsOfClusterPolicies(t *testing.T) {
 	}
 }
 
+// TestClusterPoliciesTakeNoRoom: what ClusterNetworkPolicies need counts in no bounds, whoever needed it first, and counts again once they are gone.
+func TestClusterPoliciesTakeNoRoom(t *testing.T) {
+	cluster := read(t, ClusterPolicies().New().(*Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},
+		"ingress":[{"action":"Deny","from":[{"pods":{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"shop"}},"podSelector":{"matchLabels":{"app":"web"}}}}]}]}}`)
+	shared := read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{
+		"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"shop"}},"podSelector":{"matchLabels":{"app":"web"}}}]}]}}`)
+	for _, bound := range []bounds{{groups: 1, members: 5, spaceGroups: 9, spaceMembers: 99}, {groups: 9, members: 99, spaceGroups: 1, spaceMembers: 5}} {
+		for _, first := range []string{"c", "shop/p"} {
+			p := NewPeers(onNode("a"))
+			p.bounds = bound
+			p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop","labels":{"kubernetes.io/metadata.name":"shop"}}}`))
+			for i := range 5 {
+				p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
+			}
+			policies := map[string]*Policy{"c": cluster, "shop/p": shared}
+			p.SetPolicy(first, policies[first])
+			delete(policies, first)
+			for key, x := range policies {
+				p.SetPolicy(key, x)
+			}
+			if len(p.Groups()) != 1 {
+				t.Fatalf("groups %v", p.Groups())
+			}
+			p.SetPod("shop/more", anyPod(t, "shop", "more", "a", "10.244.1.9", "web", ""))
+			p.SetPolicy("shop/q", from(t, "shop", "q", "none"))
+			if len(p.Over()) > 0 || len(p.Groups()) != 2 || *p.usage("") != (usage{groups: 1}) {
+				t.Errorf("%v, %s first: over %v, used %+v", bound, first, p.Over(), *p.usage(""))
+			}
+			p.SetPolicy("c", nil)
+			if len(p.Over()) == 0 && first != "c" {
+				t.Errorf("%v, %s first: gone, and used %+v", bound, first, *p.usage(""))
+			}
+			p.SetPolicy("shop/p", nil)
+			p.SetPolicy("shop/q", nil)
+			for _, id := range p.Groups() {
+				p.Drop(id)
+			}
+			if len(p.used) > 0 {
+				t.Errorf("%v, %s first: used %v in the end", bound, first, p.used)
+			}
+		}
+	}
+}
+
 // TestUndecodable: a ClusterNetworkPolicy with a field of another type stays what it was while it is the same object, and else denies what can be read
 // of its subject; the error names the field.
 func TestUndecodable(t *testing.T) {
