@@ -317,13 +317,15 @@ func (o *Owner) OnPods(f func()) { o.changed = append(o.changed, f) }
 
 const (
 	// podsPoll is how often records are read where the kernel does not report changes, podsLook where it does; podsSoon and podsLate are
-	// the pauses before further looks at new pods. cutRest is the least time between two looks at connections, cutMost the longest pause
-	// after errors; saveRest the least time between two writes of the copy, of which saveBurst more go out immediately, and saveAgain the pause
-	// after one that failed.
+	// the pauses before further looks at new pods. A look at connections is followed by a pause of cutShare times what it took, but at least
+	// cutSoon and at most cutRest, and after errors up to cutMost. saveRest is the least time between two writes of the copy, of which saveBurst
+	// more go out immediately, and saveAgain the pause after one that failed.
 	podsPoll  = 1500 * time.Millisecond
 	podsLook  = 30 * time.Second
 	podsSoon  = 200 * time.Millisecond
 	podsLate  = 2 * time.Second
+	cutShare  = 20 // 5 % of a CPU, as long as a look takes less than 50 ms
+	cutSoon   = 50 * time.Millisecond
 	cutRest   = time.Second
 	cutMost   = 30 * time.Second
 	saveRest  = 2 * time.Second
@@ -396,19 +398,24 @@ func (o *Owner) Run(ctx context.Context) {
 
 // cutLost cuts connections that have lost their right, until ctx ends. What a kill interrupts the next start does.
 func (o *Owner) cutLost(ctx context.Context) {
-	for pause := cutRest; ; {
+	failing := cutRest
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-o.cut:
 		}
-		if err := o.c.Kernel.Cut(); err == nil {
-			pause = cutRest
+		start := time.Now()
+		err := o.c.Kernel.Cut()
+		pause := min(max(cutShare*time.Since(start), cutSoon), cutRest)
+		if err == nil {
+			failing = cutRest
 		} else {
-			if pause == cutRest {
+			if failing == cutRest {
 				o.c.Log.Warn("connections that NetworkPolicy no longer allows may continue; trying again", "err", err)
 			}
-			pause = min(2*pause, cutMost)
+			failing = min(2*failing, cutMost)
+			pause = failing
 			o.cut.Wake()
 		}
 		if !wake.Sleep(ctx, pause) {

@@ -22,15 +22,16 @@ import (
 
 // fake is a kernel that refuses what err says.
 type fake struct {
-	err     error
-	missing string
-	placed  policy.Placed
-	stands  bool
-	cuts    int
-	cutting error
-	gone    bool
-	counts  nft.PolicyCounts
-	counted int
+	err      error
+	missing  string
+	placed   policy.Placed
+	stands   bool
+	cuts     int
+	cutting  error
+	cutTakes time.Duration
+	gone     bool
+	counts   nft.PolicyCounts
+	counted  int
 }
 
 func (f *fake) Enforce(place func() (policy.Placed, error)) error {
@@ -40,7 +41,7 @@ func (f *fake) Enforce(place func() (policy.Placed, error)) error {
 	}
 	return err
 }
-func (f *fake) Cut() error      { f.cuts++; return f.cutting }
+func (f *fake) Cut() error      { f.cuts++; time.Sleep(f.cutTakes); return f.cutting }
 func (f *fake) Standing() bool  { return f.stands }
 func (f *fake) Missing() string { return f.missing }
 func (f *fake) Partly() string  { return "" }
@@ -231,7 +232,8 @@ func TestSavedImmediately(t *testing.T) {
 	})
 }
 
-// TestCut: connections are looked at no more than once a second, however often rules change, and again after an error.
+// TestCut: looks at connections that cost something pause for a second, however often rules change; one that costs nothing delays the next
+// by little; and it is looked again after an error.
 func TestCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
@@ -239,8 +241,17 @@ func TestCut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { o.cutLost(ctx); close(done) }()
+		o.Set(Given{Rules: shop})
+		for want := range 2 {
+			if synctest.Wait(); f.cuts != want+1 {
+				t.Errorf("%d looks, not %d", f.cuts, want+1)
+			}
+			time.Sleep(2 * cutSoon)
+			_ = o.Apply()
+		}
+		synctest.Wait()
+		f.cuts, f.cutTakes = 0, 60*time.Millisecond
 		for range 100 {
-			o.Set(Given{Rules: shop})
 			if err := o.Apply(); err != nil {
 				t.Fatal(err)
 			}
