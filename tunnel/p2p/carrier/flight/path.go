@@ -4,9 +4,10 @@ import "edgemesh/tunnel/p2p/carrier/control"
 
 // Path is one path to a peer: a number space, keys and a controller of its own.
 type Path struct {
-	peer *Peer
-	s    sender
-	r    receiver
+	peer  *Peer
+	rests bool // only ACKs leave
+	s     sender
+	r     receiver
 }
 
 // NewPath makes a path. Overhead is what a packet has beside its payload, with all headers.
@@ -24,6 +25,15 @@ func (p *Path) Close() {
 		}
 	}
 	p.s.base, p.s.first, p.s.inFlight = p.s.next, p.s.next, 0
+}
+
+// Rest has nothing but ACKs leave, or ends that: of all paths to a peer one carries. What is in flight is repaired on that one.
+func (p *Path) Rest(rests bool) { p.rests = rests }
+
+// Afresh forgets what is known of the line, as packets take another one from now on (RFC 9000, 9.4).
+func (p *Path) Afresh() {
+	p.s.control = control.New()
+	p.s.any, p.s.srtt, p.s.rtt, p.s.rttvar, p.s.backoff = false, firstRTT, firstRTT, firstRTT/2, 1
 }
 
 // Silent is for how many seconds nothing was acknowledged though something is in flight.
@@ -50,13 +60,14 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	due := p.r.due(now)
 	p.reserve(number)
 	open := s.inFlight < s.control.Window()
-	stream := open && out.waits()
+	stream := open && !p.rests && out.waits()
 	_, datagram := out.source.Waits()
+	datagram = datagram && !p.rests
 	pace := s.pace(rate)
 	if s.parity.most > room-parityHeader { // packets are smaller from now on
 		s.parity.reset()
 	}
-	if open && s.tokens > 0 && p.sumDue(now) {
+	if open && !p.rests && s.tokens > 0 && p.sumDue(now) {
 		return p.sendSum(now, number, dst), 0
 	}
 	if stream && s.tokens > 0 || datagram && s.tokens > -datagramDebt {

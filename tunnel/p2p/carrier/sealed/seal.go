@@ -25,6 +25,9 @@ func Is(b []byte) bool { return len(b) >= Overhead && b[0]&0xc0 == 0 }
 // Index returns the receiver's index of a packet that Is.
 func Index(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
 
+// Counter returns the counter of a packet that Is.
+func Counter(b []byte) uint64 { return binary.BigEndian.Uint64(b[4:]) }
+
 // Sealer seals one direction's packets. It is for one goroutine at a time.
 type Sealer struct {
 	suite   uint16
@@ -46,6 +49,9 @@ func NewSealer(suite uint16, secret []byte, index uint32) (*Sealer, error) {
 	}
 	return &Sealer{suite: suite, index: index, key: k}, nil
 }
+
+// Counter is what the next packet will have.
+func (s *Sealer) Counter() uint64 { return s.counter }
 
 // Seal appends the packet for payload to dst, which must not overlap it.
 func (s *Sealer) Seal(dst, payload []byte) ([]byte, error) {
@@ -88,10 +94,19 @@ func NewOpener(suite uint16, secret []byte) (*Opener, error) {
 // Open returns the payload of b, in place of the ciphertext. Errors: ErrForged,
 // ErrReplayed.
 func (o *Opener) Open(b []byte) ([]byte, error) {
+	payload, err := o.OpenAny(b)
+	if err == nil && !o.window.ValidateCounter(Counter(b), maxCounter) {
+		return nil, ErrReplayed
+	}
+	return payload, err
+}
+
+// OpenAny is Open for a caller that tells replays itself. Error: ErrForged.
+func (o *Opener) OpenAny(b []byte) ([]byte, error) {
 	if !Is(b) {
 		return nil, ErrForged
 	}
-	counter := binary.BigEndian.Uint64(b[4:])
+	counter := Counter(b)
 	k := o.keyOf(counter >> eraBits)
 	if k == nil {
 		return nil, ErrForged
@@ -101,9 +116,6 @@ func (o *Opener) Open(b []byte) ([]byte, error) {
 	payload, err := k.aead.Open(sealed[:0], o.nonce[:], sealed, b[:headerLen])
 	if err != nil {
 		return nil, ErrForged
-	}
-	if !o.window.ValidateCounter(counter, maxCounter) {
-		return nil, ErrReplayed
 	}
 	if k == o.next { // proved to be the sender's
 		o.before, o.now, o.next = o.now, o.next, nil
