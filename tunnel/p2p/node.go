@@ -101,6 +101,8 @@ type Config struct {
 	// PortGuessing enables port guessing where nothing else can give a direct path
 	// (package portguess). It takes both sides.
 	PortGuessing bool
+	// Sealed has sealed packets with repair carry what goes to peers that do so, too, where there is a QUIC connection (SetLanes).
+	Sealed bool
 	// Metered reports whether each byte on the uplink is paid for: then direct paths are made for bulk alone, and no ports guessed;
 	// nil: it is not.
 	Metered func() bool
@@ -152,6 +154,7 @@ type Node struct {
 	puncher *punch.Puncher
 	peers   *peers.Table
 	mark    uint32
+	sealed  bool
 	copies  *copies
 	early   map[protocol.ID]*early
 	want    *members.View // guarded by copies.using, as is what is in force of it
@@ -179,7 +182,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Metered == nil {
 		cfg.Metered = func() bool { return false }
 	}
-	n := &Node{tasks: newTasks(), mark: cfg.SocketMark, upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log),
+	n := &Node{tasks: newTasks(), mark: cfg.SocketMark, sealed: cfg.Sealed, upkeep: cfg.Upkeep, log: cfg.Log, public: cfg.Announced, join: join.NewProver(cfg.JoinSecrets, cfg.Log),
 		timeline: timeline.New(), early: map[protocol.ID]*early{identity.StreamProtocol: newEarly(), identity.DatagramProtocol: newEarly()}}
 	if cfg.Names == nil {
 		cfg.Names = resolve.New(resolve.Config{})
@@ -314,7 +317,7 @@ func (n *Node) makeUpper(self peer.ID, cfg Config) {
 		Open: n.packets.Open, Share: n.packets.Share, Guess: func() bool { return cfg.PortGuessing && !cfg.Metered() }, Ctx: ctx, Spawn: spawn, Now: cfg.now, Log: n.log})
 	n.peers = peers.New(peers.Config{
 		Self: self, Members: n.gater, Punch: n.puncher, Relays: n.relays, Carried: n.relays.Carried, Book: n.book,
-		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.owns, Packets: n.packets, TCP: n.dialer.Sockets(),
+		Paths: paths.Config{Ctx: ctx, Spawn: spawn, Owns: n.owns, Packets: n.packets, Sealed: cfg.Sealed, TCP: n.dialer.Sockets(),
 			Channel: func(ctx context.Context, relay, to peer.ID) (*packet.Channel, error) {
 				return n.relays.Channel(ctx, relay, to, !cfg.Metered())
 			},
@@ -373,6 +376,13 @@ func (n *Node) start(names *resolve.Names) error {
 	for _, proto := range []protocol.ID{identity.PacketProtocol, identity.ForwardedProtocol} { // a peer must not take a node that starts for an older one
 		n.onPath(proto, func(c *paths.Conn, s network.Stream) {
 			if !c.AnswerDatagrams(s) {
+				n.tasks.spawn(func() { _ = s.Reset() })
+			}
+		})
+	}
+	if n.sealed {
+		n.onPath(identity.FlightProtocol, func(c *paths.Conn, s network.Stream) {
+			if !c.AnswerFlight(s) {
 				n.tasks.spawn(func() { _ = s.Reset() })
 			}
 		})
@@ -595,3 +605,9 @@ func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream
 // SetDatagramHandler sets what makes the sink for each path of a member that begins to
 // send datagrams. Without it no datagrams are agreed on.
 func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) { n.packets.Handle(f) }
+
+// SetLanes sets what makes the lanes that sealed paths with repair to a member carry. Before the call there are no such paths.
+func (n *Node) SetLanes(f func(peer.ID) packet.Lanes) { n.packets.Carry(f) }
+
+// CarriesSealed reports whether sealed packets with repair carry the lanes to a peer now, and their round trip.
+func (n *Node) CarriesSealed(p peer.ID) (rtt time.Duration, ok bool) { return n.packets.Carrying(p) }

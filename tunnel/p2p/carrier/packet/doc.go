@@ -15,6 +15,11 @@
 //	refused.go    what was refused
 //	socket.go     a UDP socket that QUIC and sealed packets share; batched reads
 //	meter.go      how long packets wait in each direction
+//	lanes.go      sealed packets with repair: what they carry
+//	flight.go     they beside one connection, and the agreement on a path
+//	flights.go    what all such paths to a peer share, and which one carries
+//	flightpath.go a path: packets out and in
+//	address.go    where its other end is
 //	wire.go       kinds of packets, and what the owner hands in for a path
 //	errors.go     what callers can distinguish
 //

@@ -19,6 +19,9 @@ var (
 	// errOffers is the refusal of a peer that offers too many sessions.
 	errOffers = errors.New("too many sessions offered")
 
+	// errOffering is the end of an offer while there is another one to the same peer.
+	errOffering = errors.New("another path to the peer is being agreed on")
+
 	// errMute means that not even tiny packets pass any longer.
 	errMute = errors.New("no packet passes")
 

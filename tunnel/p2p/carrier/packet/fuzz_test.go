@@ -100,19 +100,19 @@ func (l *lab) step(op byte, n int) {
 		b := seal(binary.BigEndian.AppendUint32(nil, uint32(n)))
 		l.seen = append(l.seen, bytes.Clone(b))
 		x.want++
-		l.d.take(b)
+		l.d.take(b, nil)
 	case 2: // one of the package's own, or an empty one
-		l.d.take(seal([]byte{kindProbe + byte(n%4), 0, 0, 0, byte(n), byte(n >> 8), 0, 0, 0}[:n%10]))
+		l.d.take(seal([]byte{kindProbe + byte(n%4), 0, 0, 0, byte(n), byte(n >> 8), 0, 0, 0}[:n%10]), nil)
 	case 3: // changed on its way, in any byte but the index
 		b := seal([]byte("changed"))
 		b[4+n%(len(b)-4)] ^= 1 + byte(n)%255
-		l.d.take(b)
+		l.d.take(b, nil)
 	case 4: // again
 		if len(l.seen) > 0 {
-			l.d.take(bytes.Clone(l.seen[n%len(l.seen)]))
+			l.d.take(bytes.Clone(l.seen[n%len(l.seen)]), nil)
 		}
 	case 5: // longer than agreed on
-		l.d.take(seal(make([]byte, maxPacket-sealed.Overhead+1+n)))
+		l.d.take(seal(make([]byte, maxPacket-sealed.Overhead+1+n)), nil)
 	case 6:
 		l.d.flush()
 	case 7:

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -113,6 +114,9 @@ func (s *intake) add(r *receiver) bool {
 	return true
 }
 
+// taken reports whether a receiver has an index.
+func (s *intake) taken(index uint32) bool { return (*s.receivers.Load())[index] != nil }
+
 // remove lets no more packets to r in, and closes its sink.
 func (s *intake) remove(r *receiver) {
 	s.mu.Lock()
@@ -143,7 +147,7 @@ type dispatcher struct {
 	table *map[uint32]*receiver
 }
 
-func (d *dispatcher) take(b []byte) {
+func (d *dispatcher) take(b []byte, from *net.UDPAddr) {
 	index, table := sealed.Index(b), d.in.receivers.Load()
 	if d.last == nil || index != d.index || table != d.table {
 		d.last, d.index, d.table = (*table)[index], index, table
@@ -152,7 +156,7 @@ func (d *dispatcher) take(b []byte) {
 	switch {
 	case r == nil:
 		d.in.counts[RefusedUnknown].Add(1)
-	case r.take(b):
+	case r.take(b, from):
 		d.touched = append(d.touched, r)
 	}
 }

@@ -113,7 +113,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	forged := sealedPacket(10)
 	forged[len(forged)-1]++
 	for _, b := range [][]byte{p, again, unknown, forged, sealedPacket(maxPacket - sealed.Overhead), sealedPacket(maxPacket - sealed.Overhead + 1)} {
-		d.take(b)
+		d.take(b, nil)
 	}
 	got := ""
 	for _, r := range Reasons() {

@@ -73,7 +73,7 @@ func TestAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.take(b)
+		d.take(b, nil)
 		d.flush()
 	}
 	answer := binary.BigEndian.AppendUint32([]byte{kindAnswer, 0, 0, 0, 1}, 77)

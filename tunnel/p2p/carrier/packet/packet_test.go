@@ -96,9 +96,9 @@ func TestForgedPackets(t *testing.T) {
 	d, sealer, sink, path, r := receiving(t, 0x01020304)
 	for n := range 100 {
 		p := make([]byte, sealed.Overhead+n)
-		d.take(p)
+		d.take(p, nil)
 		binary.BigEndian.PutUint32(p, 0x01020304)
-		d.take(p)
+		d.take(p, nil)
 	}
 	d.flush()
 	if len(sink.got) != 0 || sink.flushes != 0 || path.heard.Load() != 0 {
@@ -113,10 +113,10 @@ func TestForgedPackets(t *testing.T) {
 	}
 	one := seal("one")
 	length := int64(len(one))
-	d.take(bytes.Clone(one))
-	d.take(one) // again
-	d.take(seal("two"))
-	d.take(seal("")) // nothing in it
+	d.take(bytes.Clone(one), nil)
+	d.take(one, nil) // again
+	d.take(seal("two"), nil)
+	d.take(seal(""), nil) // nothing in it
 	d.flush()
 	d.flush()
 	if got := fmt.Sprintf("%s", sink.got); got != "[one two]" || sink.flushes != 1 || path.received.Load() != 2*length {
@@ -124,7 +124,7 @@ func TestForgedPackets(t *testing.T) {
 	}
 	late := seal("late")
 	d.in.remove(r)
-	d.take(late)
+	d.take(late, nil)
 	d.flush()
 	if len(sink.got) != 2 || !sink.closed {
 		t.Errorf("after the end the sink has %d datagrams, closed: %v", len(sink.got), sink.closed)
@@ -138,7 +138,7 @@ func TestOwnPackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.take(b)
+	d.take(b, nil)
 	d.flush()
 	if id := <-r.arrived; id != 77 || len(sink.got) != 0 || path.heard.Load() != 1 {
 		t.Errorf("a probe: id %d, %d datagrams, heard %d times", id, len(sink.got), path.heard.Load())
@@ -156,7 +156,7 @@ func BenchmarkTake(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		d.take(p)
+		d.take(p, nil)
 		d.flush()
 	}
 }
@@ -168,8 +168,8 @@ type counter struct {
 	ends      int
 }
 
-func (c *counter) take(b []byte) { c.got = append(c.got, bytes.Clone(b)) }
-func (c *counter) flush()        { c.ends++ }
+func (c *counter) take(b []byte, _ *net.UDPAddr) { c.got = append(c.got, bytes.Clone(b)) }
+func (c *counter) flush()                        { c.ends++ }
 
 func (c *counter) forward(b []byte, each int, _ *net.UDPAddr) {
 	for ; len(b) > 0; b = b[min(each, len(b)):] {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type receiver struct {
 	index   uint32
 	arrived chan uint32 // probes to confirm
 	over    wake.One    // the session is to end
+	flight  *flightPath // whose packets these are; nil: they are datagrams for the sink
 
 	// mu guards the rest. The sink is called with it held, so the locks of the sink come after it.
 	mu      sync.Mutex
@@ -83,15 +85,24 @@ func (r *receiver) end() { r.over.Wake() }
 
 // take opens a packet. It reports whether it is the first one since the last flush. What does not open is
 // counted and ignored: anybody can have sent it.
-func (r *receiver) take(b []byte) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (r *receiver) take(b []byte, from *net.UDPAddr) bool {
+	r.lock()
+	defer r.unlock()
 	if r.closed {
 		return false
 	}
 	if len(b) > maxPacket {
 		r.out.refuse(RefusedOversize, r.out.path)
 		return false
+	}
+	if r.flight != nil {
+		if !r.flight.open(b, from) {
+			return false
+		}
+		r.bytes += len(b)
+		first := !r.touched
+		r.touched = true
+		return first
 	}
 	payload, err := r.opener.Open(b)
 	switch {
@@ -138,13 +149,19 @@ func (r *receiver) own(kind byte, id uint32, payload []byte) {
 
 // flush flushes the sink, and counts for the path what arrived.
 func (r *receiver) flush() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.unlock()
 	r.touched = false
 	if r.closed {
 		return
 	}
-	r.sink.Flush()
+	if x := r.flight; x != nil {
+		x.of.lanes.Flush()
+		x.woken.Wake() // there may be something to acknowledge,
+		x.of.wake()    // and to repair on the path that carries
+	} else {
+		r.sink.Flush()
+	}
 	if r.bytes > 0 {
 		r.out.path.Received(r.bytes)
 		r.bytes = 0
@@ -155,10 +172,29 @@ func (r *receiver) flush() {
 
 // close closes the sink; nothing is taken afterwards.
 func (r *receiver) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.unlock()
 	r.closed = true
-	r.sink.Close()
+	if r.sink != nil {
+		r.sink.Close()
+	}
+}
+
+// lock locks mu, or that of the peer whose packets these are.
+func (r *receiver) lock() {
+	if r.flight != nil {
+		r.flight.of.mu.Lock()
+		return
+	}
+	r.mu.Lock()
+}
+
+func (r *receiver) unlock() {
+	if r.flight != nil {
+		r.flight.of.mu.Unlock()
+		return
+	}
+	r.mu.Unlock()
 }
 
 // query is one of the peer: when it was sent by its clock, and when it arrived by this one.

@@ -17,6 +17,7 @@ type Service struct {
 	*node
 	sockets
 	sessions
+	flights
 	in intake
 }
 
@@ -30,7 +31,8 @@ func New(cfg Config) *Service {
 	}
 	n := &node{cfg: cfg, began: time.Now(), refusals: refusals{log: cfg.Log}}
 	n.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
-	s := &Service{node: n, sessions: sessions{to: map[peer.ID][]*sending{}}, in: intake{node: n, inbound: map[peer.ID]*inbound{}}}
+	s := &Service{node: n, sessions: sessions{to: map[peer.ID][]*sending{}},
+		flights: flights{to: map[peer.ID]*flightPeer{}, offering: map[peer.ID]bool{}}, in: intake{node: n, inbound: map[peer.ID]*inbound{}}}
 	s.sockets = sockets{in: &s.in, all: map[*socket]struct{}{}}
 	s.in.receivers.Store(&map[uint32]*receiver{})
 	return s

@@ -202,7 +202,7 @@ func (ss *Session) offer(ctx context.Context, r route, o *outbound) (st network.
 	if err != nil {
 		return st, 0, err
 	}
-	suite, secret, err := ss.secret(offer[1:], index, ss.cfg.Self, ss.conn.RemotePeer())
+	suite, secret, err := ss.secret(exportLabel, offer[1:], index, ss.cfg.Self, ss.conn.RemotePeer())
 	if err != nil {
 		return st, 0, err
 	}
@@ -261,7 +261,7 @@ func (ss *Session) receive(st network.Stream) error {
 	defer release()
 	for added := false; !added; added = ss.in.add(r) {
 		r.index = mrand.Uint32N(sealed.MaxIndex + 1)
-		suite, secret, err := ss.secret(offer[1:], r.index, from, ss.cfg.Self)
+		suite, secret, err := ss.secret(exportLabel, offer[1:], r.index, from, ss.cfg.Self)
 		if err != nil {
 			return err
 		}
@@ -292,7 +292,7 @@ func (ss *Session) end(st network.Stream) func() {
 }
 
 // secret is the traffic secret of one direction, and the cipher suite it is for.
-func (ss *Session) secret(nonce []byte, index uint32, from, to peer.ID) (suite uint16, secret []byte, err error) {
+func (ss *Session) secret(label string, nonce []byte, index uint32, from, to peer.ID) (suite uint16, secret []byte, err error) {
 	var state tls.ConnectionState
 	if ss.quic != nil {
 		state = ss.quic.ConnectionState().TLS
@@ -302,7 +302,7 @@ func (ss *Session) secret(nonce []byte, index uint32, from, to peer.ID) (suite u
 	ctx := binary.BigEndian.AppendUint32(append([]byte(nil), nonce...), index)
 	ctx = append(append(ctx, byte(len(from))), from...)
 	ctx = append(append(ctx, byte(len(to))), to...)
-	secret, err = state.ExportKeyingMaterial(exportLabel, ctx, sealed.SecretLen)
+	secret, err = state.ExportKeyingMaterial(label, ctx, sealed.SecretLen)
 	if err != nil {
 		return 0, nil, fmt.Errorf("export keys: %w", err)
 	}

@@ -30,7 +30,7 @@ const (
 // taker gets the packets of a socket that are neither QUIC's nor STUN's, in the goroutine that reads the socket. The bytes are
 // valid during the call only.
 type taker interface {
-	take(b []byte)
+	take(b []byte, from *net.UDPAddr)
 	// forward takes packets of each bytes, the last one perhaps shorter, with the same channel's header.
 	forward(b []byte, each int, from *net.UDPAddr)
 	// flush says that no more came with those just taken.
@@ -188,7 +188,7 @@ func (s *socket) packet(m *ipv4.Message) bool {
 	s.rest.b = s.rest.b[n:]
 	if sealed.Is(b) && !stun.Is(b) {
 		s.wire.Sealed.Received(n + upkeep.HeaderOf(s.rest.from))
-		s.taker.take(b)
+		s.taker.take(b, s.rest.from)
 		return false
 	}
 	if n > len(m.Buffers[0]) { // longer than any packet of QUIC

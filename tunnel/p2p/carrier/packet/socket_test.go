@@ -171,6 +171,6 @@ func TestWire(t *testing.T) {
 // quiet takes nothing.
 type quiet struct{}
 
-func (quiet) take([]byte)                       {}
+func (quiet) take([]byte, *net.UDPAddr)         {}
 func (quiet) forward([]byte, int, *net.UDPAddr) {}
 func (quiet) flush()                            {}

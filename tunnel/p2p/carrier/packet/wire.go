@@ -14,6 +14,9 @@ const (
 	kindArrived = 0x81
 	kindQuery   = 0x82
 	kindAnswer  = 0x83
+	// Of sealed packets with repair only, which have no others but package flight's.
+	kindChallenge = 0x84
+	kindResponse  = 0x85
 
 	// maxPacket is the longest sealed packet that is taken, bytes.
 	maxPacket = 9000

@@ -18,6 +18,7 @@ type Conn struct {
 	streams
 	Probes    Probes
 	datagrams *packet.Session
+	flight    *packet.Flight
 }
 
 // New makes c a path of the owner. Run has to be called.
@@ -34,6 +35,9 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	x.udp = err == nil
 	if x.Relay == "" {
 		x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{&x.line})
+		if cfg.Sealed {
+			x.flight = cfg.Packets.Flight(x.datagrams)
+		}
 	} else if cfg.Channel != nil {
 		x.datagrams = cfg.Packets.Relayed(x.ctx, c, forwarded{datagrams{&x.line}}, x.Probes.RTT,
 			func(ctx context.Context) (*packet.Channel, error) { return cfg.Channel(ctx, x.Relay, owner.ID()) })
@@ -46,7 +50,9 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 
 // Run probes the connection and offers datagrams on it. It does not wait; false: the
 // node is closed.
-func (c *Conn) Run() bool { return c.cfg.Spawn(c.Probes.run) && c.cfg.Spawn(c.datagrams.Run) }
+func (c *Conn) Run() bool {
+	return c.cfg.Spawn(c.Probes.run) && c.cfg.Spawn(c.datagrams.Run) && c.cfg.Spawn(c.flight.Run)
+}
 
 // Link describes c for the machine, without the order of its relay.
 func (c *Conn) Link() ladder.Link {
@@ -108,6 +114,15 @@ func (c *Conn) AnswerDatagrams(s network.Stream) bool {
 		return false
 	}
 	c.datagrams.Answer(s)
+	return true
+}
+
+// AnswerFlight is AnswerDatagrams for sealed packets with repair.
+func (c *Conn) AnswerFlight(s network.Stream) bool {
+	if c.flight == nil {
+		return false
+	}
+	c.flight.Answer(s)
 	return true
 }
 

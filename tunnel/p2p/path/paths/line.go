@@ -30,6 +30,8 @@ type Config struct {
 	Owns func(endpoint.Endpoint) bool
 	// Packets makes the datagrams beside a QUIC connection.
 	Packets *packet.Service
+	// Sealed has sealed packets with repair carry the lanes beside QUIC connections.
+	Sealed bool
 	// Channel opens a channel to a peer at a relay; nil: what goes through a relay takes circuits alone.
 	Channel func(ctx context.Context, relay, to peer.ID) (*packet.Channel, error)
 	// TCP has the kernel's figures of TCP connections, and Conns returns the connections to

@@ -11,6 +11,8 @@ const (
 	// PacketProtocol agrees on sealed packets beside a QUIC connection, which then
 	// carry the datagram lane.
 	PacketProtocol protocol.ID = "/edgemesh/packet/1"
+	// FlightProtocol agrees on sealed packets with repair there, which then carry both lanes.
+	FlightProtocol protocol.ID = "/edgemesh/flight/2"
 	// ForwardedProtocol agrees on sealed packets beside a circuit, which its relay forwards.
 	ForwardedProtocol protocol.ID = "/edgemesh/forwarded/1"
 	// ChannelProtocol requests a channel for them from a relay.
@@ -56,7 +58,7 @@ func OfLane(p protocol.ID) bool { return p == StreamProtocol || p == DatagramPro
 // number behind the last slash counts what two versions cannot say to each other.
 func Protocols() []protocol.ID {
 	return []protocol.ID{
-		StreamProtocol, DatagramProtocol, PacketProtocol, ForwardedProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
+		StreamProtocol, DatagramProtocol, PacketProtocol, FlightProtocol, ForwardedProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
 		LANProtocol, ObserveProtocol, ExplainProtocol, ContactProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

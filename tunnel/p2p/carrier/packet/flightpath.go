@@ -1,0 +1,247 @@
+package packet
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"edgemesh/internal/upkeep"
+	"edgemesh/tunnel/p2p/carrier/sealed"
+)
+
+const maxReplies = 4 // that wait
+
+// flightTrain is what the pacer has taken for one system call. It belongs to the goroutine that sends.
+type flightTrain struct {
+	buf, payload []byte
+	oob          []byte       // control messages of a train
+	cut          int          // the packet length that oob is for
+	single       bool         // the interface takes no trains
+	longer       int          // bytes of a packet behind the train that is longer than its
+	quicAt       *net.UDPAddr // where QUIC sends
+}
+
+// send sends all that may leave now, and returns for how long to wait at most. The error says that the path is of no use any longer.
+func (x *flightPath) send() (wait time.Duration, err error) {
+	if x.buf == nil {
+		x.buf = make([]byte, 0, trainBytes+2*maxPacket)
+	}
+	for {
+		if err := x.validate(); err != nil {
+			return 0, err
+		}
+		to, each, count, wait, err := x.take()
+		if err != nil {
+			return 0, err
+		}
+		if count == 0 {
+			return wait, nil
+		}
+		if err := x.write(to, each, count); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// take seals a train of what the path gives away. What is longer than those before it begins another, at once.
+func (x *flightPath) take() (to *net.UDPAddr, each, count int, wait time.Duration, err error) {
+	x.buf = x.buf[:0]
+	room := max(x.beside.size(), basePacket-sealed.Overhead)
+	p := x.of
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if p.active.Load() == x && x.path.Silent(now) > silentTime {
+		return nil, 0, 0, 0, errMute
+	}
+	for count < trainPackets && len(x.buf)+room+sealed.Overhead <= trainBytes {
+		before := len(x.buf)
+		var seconds float64
+		if x.payload, seconds = x.path.Next(now, x.sealer.Counter(), x.payload[:0], room); len(x.payload) == 0 {
+			wait = time.Duration(seconds * 1e9)
+			break
+		}
+		if x.buf, err = x.sealer.Seal(x.buf, x.payload); err != nil {
+			return nil, 0, 0, 0, err
+		}
+		n := len(x.buf) - before
+		if each == 0 {
+			each = n
+		}
+		if n > each {
+			x.longer = n
+			break
+		}
+		count++
+		if n < each {
+			break
+		}
+	}
+	if due := x.at.due(); !due.IsZero() {
+		wait = min(wait, max(time.Until(due), time.Millisecond))
+	}
+	return x.to, each, count, wait, nil
+}
+
+// write sends the train, and what was longer than its packets behind it.
+func (x *flightPath) write(to *net.UDPAddr, each, count int) error {
+	train := x.buf[:len(x.buf)-x.longer]
+	last := x.buf[len(train):]
+	x.longer = 0
+	x.link.path.Sent(len(x.buf))
+	if count > 1 && !x.single {
+		if each != x.cut {
+			x.oob, x.cut = segmentControl(append(x.oob[:0:cap(x.oob)], x.base...), each), each
+		}
+		err := x.one(train, x.oob, to, count)
+		if err == nil || !isNoTrain(err) && !isTooLarge(err) {
+			train = nil
+		} else {
+			x.single = isNoTrain(err)
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for ; len(train) > 0; train = train[min(each, len(train)):] {
+		if err := x.judge(x.one(train[:min(each, len(train))], x.base, to, 1)); err != nil {
+			return err
+		}
+	}
+	if len(last) > 0 {
+		return x.judge(x.one(last, x.base, to, 1))
+	}
+	return nil
+}
+
+func (x *flightPath) one(b, oob []byte, to *net.UDPAddr, count int) error {
+	n, _, err := x.route.sock.WriteMsgUDP(b, oob, to)
+	x.route.sock.wire.Sealed.Sent(n + count*upkeep.HeaderOf(to))
+	return err
+}
+
+// judge has what is too large for the interface lost, as on any link, and the size searched again.
+func (x *flightPath) judge(err error) error {
+	if err == nil || !isTooLarge(err) {
+		return err
+	}
+	if o := x.beside.now.Load(); o != nil {
+		o.tooLarge.Wake()
+	}
+	return nil
+}
+
+// validate sends challenges, and answers those of the other end.
+func (x *flightPath) validate() error {
+	p := x.of
+	p.mu.Lock()
+	x.follow()
+	replies := x.reply
+	x.reply = nil
+	to, data, ask, failed := x.at.ask(challengeLen+sealed.Overhead+headers, time.Now())
+	works := x.at.works
+	var out []sealedTo
+	seal := func(to netip.AddrPort, kind byte, data uint64) error {
+		b, err := x.sealer.Seal(nil, binary.BigEndian.AppendUint64([]byte{kind}, data))
+		out = append(out, sealedTo{b, to})
+		return err
+	}
+	var err error
+	for _, r := range replies {
+		if err == nil {
+			err = seal(r.to, kindResponse, r.data)
+		}
+	}
+	if ask && err == nil {
+		err = seal(to, kindChallenge, data)
+	}
+	known, addr := x.at.now, x.to
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if failed && !works {
+		return errMute
+	}
+	for _, o := range out {
+		at := addr
+		if o.to != known {
+			at = net.UDPAddrFromAddrPort(o.to)
+		}
+		if err := x.one(o.b, x.base, at, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type sealedTo struct {
+	b  []byte
+	to netip.AddrPort
+}
+
+// follow takes over an address that QUIC has validated since. The caller holds the peer's mu.
+func (x *flightPath) follow() {
+	to, ok := x.quic.RemoteAddr().(*net.UDPAddr)
+	if !ok || to == x.quicAt {
+		return
+	}
+	first := x.quicAt == nil
+	x.quicAt = to
+	if at := unmapped(to); !first && at != x.at.now {
+		x.moved(at, to, at.Addr() != x.at.now.Addr())
+		x.at.now = at
+	}
+}
+
+// moved has packets go to another address. The caller holds the peer's mu.
+func (x *flightPath) moved(at netip.AddrPort, to *net.UDPAddr, line bool) {
+	x.cfg.Log.Debug("sealed packets go to another address", "peer", x.link.path.Peer(), "addr", at, "line", line)
+	x.to = to
+	if line {
+		x.path.Afresh()
+	}
+	x.woken.Wake()
+}
+
+// open takes a packet; first: nothing was taken since the last flush.
+func (x *flightPath) open(b []byte, from *net.UDPAddr) (taken bool) {
+	payload, err := x.opener.OpenAny(b)
+	if err != nil {
+		x.refuse(RefusedForged, x.link.path)
+		return false
+	}
+	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(from)
+	newest := number >= x.newest
+	x.newest = max(x.newest, number+1)
+	if x.at.heard(at, len(b)+headers, newest, rand.Uint64(), now) {
+		x.woken.Wake()
+	}
+	switch {
+	case len(payload) == 0:
+	case payload[0] < ownKinds:
+		x.path.Receive(number, payload, clock, clock)
+	case len(payload) >= challengeLen:
+		data := binary.BigEndian.Uint64(payload[1:])
+		switch payload[0] {
+		case kindChallenge:
+			if len(x.reply) < maxReplies {
+				x.reply = append(x.reply, reply{at, data})
+				x.woken.Wake()
+			}
+		case kindResponse:
+			before := x.at.works
+			works, moved, line := x.at.answered(data)
+			if moved {
+				x.moved(x.at.now, net.UDPAddrFromAddrPort(x.at.now), line)
+			}
+			if works && !before {
+				x.of.works(x)
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,235 @@
+package packet
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"edgemesh/tunnel/p2p/carrier/flight"
+)
+
+// flights are the peers that sealed packets with repair are agreed on with.
+type flights struct {
+	lanes atomic.Pointer[func(peer.ID) Lanes] // nil: none yet
+
+	mu       sync.Mutex // a leaf
+	to       map[peer.ID]*flightPeer
+	offering map[peer.ID]bool // one at a time: each says what the one before has agreed on
+}
+
+// flightPeer is what all sealed paths to a peer share. Both ends begin it together, or the one's offsets are not the other's: who
+// answers an offer gives it its id, and an offer names the one that the end has.
+type flightPeer struct {
+	id     uint64
+	began  time.Time
+	active atomic.Pointer[flightPath] // which carries; nil: none
+
+	// mu guards the rest, and what its paths send and receive. The lanes are called with it held, so their locks come after it.
+	mu    sync.Mutex
+	peer  *flight.Peer
+	lanes Lanes
+	paths []*flightPath // the oldest first
+	over  bool          // its lanes are closed
+}
+
+func newFlightPeer(id uint64, lanes Lanes) *flightPeer {
+	p := &flightPeer{id: id, began: time.Now(), lanes: lanes}
+	p.peer = flight.NewPeer(pulled{p}, lanes)
+	return p
+}
+
+func (p *flightPeer) now() float64 { return time.Since(p.began).Seconds() }
+
+// wake has the path that carries look for what waits.
+func (p *flightPeer) wake() {
+	if x := p.active.Load(); x != nil {
+		x.woken.Wake()
+	}
+}
+
+// pulled is a flightPeer as a flight.Source.
+type pulled struct{ p *flightPeer }
+
+func (s pulled) Waits() (stream, datagram bool) {
+	if s.p.active.Load() == nil {
+		return false, false
+	}
+	return s.p.lanes.Waits()
+}
+func (s pulled) Stream(float64) (flight.Frame, int) { return s.p.lanes.Take(s.p.line()) }
+func (s pulled) Datagram(_ float64, room int) (b []byte) {
+	return s.p.lanes.TakeDatagram(s.p.line(), room)
+}
+
+// line is what is known of the path that carries.
+func (p *flightPeer) line() Line {
+	x := p.active.Load()
+	if x == nil {
+		return Line{}
+	}
+	c := x.path.Control()
+	return Line{RTT: c.SRTT(), Rate: c.Rate(x.path.InFlight())}
+}
+
+// begin notes that this node offers something to a peer, and what the two have agreed on before; false: it does already.
+func (f *flights) begin(to peer.ID) (known *flightPeer, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.offering[to] {
+		return nil, false
+	}
+	f.offering[to] = true
+	return f.to[to], true
+}
+
+func (f *flights) end(to peer.ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.offering, to)
+}
+
+// agreed returns the flightPeer with an id; known is it, or the node has none yet. One before it ends.
+func (f *flights) agreed(to peer.ID, id uint64, known *flightPeer) *flightPeer {
+	if known == nil || known.id != id || known.isOver() {
+		known = newFlightPeer(id, (*f.lanes.Load())(to))
+	}
+	f.mu.Lock()
+	before := f.to[to]
+	f.to[to] = known
+	f.mu.Unlock()
+	if before != nil && before != known {
+		before.endAll()
+	}
+	return known
+}
+
+// answer returns the flightPeer for an offer that names one.
+func (f *flights) answer(from peer.ID, id uint64) *flightPeer {
+	f.mu.Lock()
+	known := f.to[from]
+	f.mu.Unlock()
+	if known == nil || known.id != id || known.isOver() {
+		id = rand.Uint64() | 1
+	}
+	return f.agreed(from, id, known)
+}
+
+// Carrying reports whether the lanes to a peer are carried now, and the round trip of the path that does.
+func (f *flights) Carrying(to peer.ID) (rtt time.Duration, ok bool) {
+	f.mu.Lock()
+	p := f.to[to]
+	f.mu.Unlock()
+	if p == nil {
+		return 0, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Duration(p.line().RTT * 1e9), p.active.Load() != nil
+}
+
+// forget forgets a flightPeer that is over.
+func (f *flights) forget(to peer.ID, p *flightPeer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.to[to] == p {
+		delete(f.to, to)
+	}
+}
+
+func (p *flightPeer) isOver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over
+}
+
+// endAll has its paths end.
+func (p *flightPeer) endAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, x := range p.paths {
+		x.r.end()
+	}
+	p.closeIfUnused()
+}
+
+// join adds a path that nothing is sent on yet; false: the flightPeer is over.
+func (p *flightPeer) join(x *flightPath, overhead int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return false
+	}
+	x.path = p.peer.NewPath(overhead)
+	x.path.Rest(true)
+	p.paths = append(p.paths, x)
+	return true
+}
+
+// works has a path carry that the other end was heard on. Those before it on the same connection end a little later. The caller
+// holds mu.
+func (p *flightPeer) works(x *flightPath) {
+	up := p.active.Load()
+	for _, o := range p.paths {
+		if o != x && o.Flight == x.Flight {
+			time.AfterFunc(drainTime, o.r.end)
+		}
+	}
+	p.carry(x)
+	if up == nil {
+		p.lanes.Up(p.wake)
+	}
+}
+
+// carry has x carry, and no other path. The caller holds mu.
+func (p *flightPeer) carry(x *flightPath) {
+	for _, o := range p.paths {
+		o.path.Rest(o != x)
+	}
+	p.active.Store(x)
+	x.woken.Wake()
+}
+
+// leave ends a path. What it had in flight goes by the newest of the others that works; if none does, back to the lanes. It reports
+// whether the flightPeer is over.
+func (p *flightPeer) leave(x *flightPath) (over bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paths = slices.DeleteFunc(p.paths, func(o *flightPath) bool { return o == x })
+	if x.path != nil {
+		x.path.Close()
+	}
+	if p.active.Load() == x {
+		p.active.Store(nil)
+		for _, o := range slices.Backward(p.paths) {
+			if o.at.works {
+				p.carry(o)
+				break
+			}
+		}
+		if p.active.Load() == nil {
+			p.down()
+		}
+	}
+	p.wake()
+	p.closeIfUnused()
+	return p.over
+}
+
+// down gives back what the peer may not have. The caller holds mu.
+func (p *flightPeer) down() {
+	var left []flight.Frame
+	p.peer.Leave(func(_ int, f flight.Frame) { left = append(left, f) })
+	p.lanes.Down(left)
+}
+
+// closeIfUnused ends it with its last path. The caller holds mu.
+func (p *flightPeer) closeIfUnused() {
+	if len(p.paths) == 0 && !p.over {
+		p.over = true
+		p.lanes.Close()
+	}
+}
