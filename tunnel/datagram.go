@@ -24,6 +24,12 @@ const (
 // errTooLong means that a packet does not fit two datagrams.
 var errTooLong = errors.New("packet does not fit two datagrams")
 
+// datagramCarrier is a Carrier's part that takes datagrams.
+type datagramCarrier interface {
+	DatagramSize() int
+	PutDatagram(b []byte) error
+}
+
 // writeDatagrams is write for a carrier that takes datagrams.
 func (b *batch) writeDatagrams(c Carrier) (done int, err error) {
 	refused := func(err error) {
@@ -50,7 +56,7 @@ func (b *batch) writeDatagrams(c Carrier) (done int, err error) {
 
 // datagrams sends one packet, or the packets a super-segment stands for. It reports whether any part was sent; if none
 // was, p is unchanged. An error concerns the part that was not sent.
-func (b *batch) datagrams(c Carrier, p *packet) (sent bool, err error) {
+func (b *batch) datagrams(c datagramCarrier, p *packet) (sent bool, err error) {
 	size := c.DatagramSize()
 	if size == 0 {
 		return false, nil
@@ -64,7 +70,7 @@ func (b *batch) datagrams(c Carrier, p *packet) (sent bool, err error) {
 }
 
 // put sends the packet that begins at start of pkt. The bytes before it are used for kind and id, and restored.
-func (b *batch) put(c Carrier, pkt []byte, start int, partial bool, size int) error {
+func (b *batch) put(c datagramCarrier, pkt []byte, start int, partial bool, size int) error {
 	var kind byte
 	if partial {
 		kind = kindPartial
@@ -101,7 +107,7 @@ func (b *batch) put(c Carrier, pkt []byte, start int, partial bool, size int) er
 }
 
 // cut sends a UDP super-segment packet by packet.
-func (b *batch) cut(c Carrier, p *packet, v virtio.Header, size int) (sent bool, err error) {
+func (b *batch) cut(c datagramCarrier, p *packet, v virtio.Header, size int) (sent bool, err error) {
 	h := inet.Header{Version: p.ip()[0] >> 4, Proto: inet.ProtoUDP, L4: int(v.CsumStart)}
 	var s virtio.Splitter
 	if v.GSOType != virtio.GSOUDP || !s.Split(p.buf[frameHdrLen:p.n], v, &h, false) {

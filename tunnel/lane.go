@@ -24,8 +24,11 @@ type lane struct {
 	writer   writerState
 	steps    uint64 // of the writers
 	closed   bool
-	idle     bool // end the carrier once the queue is empty
-	wanted   bool // open one though nothing is queued
+	idle     bool   // end the carrier once the queue is empty
+	wanted   bool   // open one though nothing is queued
+	pulled   func() // an underlay takes the packets, and is to be woken by this; nil: carriers do (pulled.go)
+	sending  bool   // the writer is inside Write
+	adapted  int64  // when the queue learnt of the path that takes them
 
 	out batch
 }
@@ -96,7 +99,7 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 		l.p.t.pools.put(p)
 		return
 	}
-	if l.writer == writerOff {
+	if l.writer == writerOff && l.pulled == nil {
 		if !l.p.t.dials.begin(pod) {
 			l.mu.Unlock()
 			l.p.counters.drop(DropDials)
@@ -106,14 +109,18 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 		l.dialer = pod
 	}
 	l.idle = false
-	if l.id == StreamLane && l.q.packets > 0 {
+	if l.id == StreamLane && l.q.packets > 0 && l.pulled == nil {
 		l.p.passer.Waits(p.n, l.out.drain.Rate(), p.at)
 	}
 	l.q.push(p)
 	for l.full() {
 		full.push(l.q.dropFattest())
 	}
-	l.wake()
+	if l.pulled != nil {
+		l.pulled()
+	} else {
+		l.wake()
+	}
 	l.mu.Unlock()
 	l.p.drop(&full, DropQueueFull)
 }
@@ -123,7 +130,7 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 func (l *lane) expect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.writer != writerOff {
+	if l.closed || l.writer != writerOff || l.pulled != nil {
 		return
 	}
 	l.p.used(l.p.t.now()) // or nothing would end it
@@ -198,6 +205,8 @@ func (l *lane) close() {
 	if l.writer != writerOff {
 		l.obey(l.carriers.Close())
 		l.wake()
+	} else {
+		l.free() // what nobody has taken yet
 	}
 	l.closed = true
 }

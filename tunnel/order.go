@@ -69,6 +69,20 @@ func (o *order) wait(ctx context.Context, c epoch.Carrier, hold time.Duration) {
 	}
 }
 
+// live reports whether there are carriers that are not over.
+func (o *order) live() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.carriers.Live()
+}
+
+// waitAll returns once no carrier is live, or after a time.
+func (o *order) waitAll(ctx context.Context, hold time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, hold)
+	defer cancel()
+	_ = o.changed.Until(ctx, func() bool { return !o.live() })
+}
+
 func (o *order) hold(c epoch.Carrier) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

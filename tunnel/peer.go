@@ -21,6 +21,8 @@ type peer struct {
 	passer  *acks.Passer[passed]
 	streams streams
 	halves  halves
+	pulled  atomic.Bool // an underlay takes what the lanes have (pulled.go),
+	clear   atomic.Bool // by a path that loses nothing
 }
 
 // use is when a peer was last of use.
@@ -56,6 +58,9 @@ func (p *peer) close() {
 
 // clean reports whether the carrier of the stream lane is known to lose nothing.
 func (p *peer) clean() bool {
+	if p.pulled.Load() {
+		return p.clear.Load()
+	}
 	l := p.lanes[StreamLane]
 	l.mu.Lock()
 	cur := l.cur

@@ -152,22 +152,10 @@ func readHello(f *frameReader, ln Lane) (hello, error) {
 // to it.
 func (in *incoming) deliver(b []byte) Reason {
 	p := in.p
-	if len(b) < minPacketBody {
-		return DropMalformed
-	}
-	ip := b[virtio.HeaderLen:]
 	var h inet.Header
-	if err := h.Parse(ip, p.t.seed); err != nil {
-		return reasonOf(err)
-	}
-	if !virtio.Get(b).Valid(&h, ip) {
-		return DropBadOffload
-	}
-	if r := p.t.table.Load().admitReceive(p, &h); r != 0 {
+	if r := p.check(b, &h); r != 0 {
 		return r
 	}
-	p.counters.rxPackets.Add(1)
-	p.counters.rxBytes.Add(uint64(len(ip)))
 	if in.join.join(b, &h) {
 		return 0
 	}
@@ -175,6 +163,26 @@ func (in *incoming) deliver(b []byte) Reason {
 	if !p.thins(&h, b) && !in.join.hold(in.frames.rest(len(b)), len(b), &h) {
 		p.write(b)
 	}
+	return 0
+}
+
+// check checks a packet, b with its virtio header, and counts it.
+func (p *peer) check(b []byte, h *inet.Header) Reason {
+	if len(b) < minPacketBody {
+		return DropMalformed
+	}
+	ip := b[virtio.HeaderLen:]
+	if err := h.Parse(ip, p.t.seed); err != nil {
+		return reasonOf(err)
+	}
+	if !virtio.Get(b).Valid(h, ip) {
+		return DropBadOffload
+	}
+	if r := p.t.table.Load().admitReceive(p, h); r != 0 {
+		return r
+	}
+	p.counters.rxPackets.Add(1)
+	p.counters.rxBytes.Add(uint64(len(ip)))
 	return 0
 }
 

@@ -96,7 +96,12 @@ func (t *Tunnel) send(p *packet) *packet {
 // direction's acknowledgements.
 func (p *peer) forward(h *inet.Header, q *packet) {
 	egress := acks.Past
-	if h.Proto == inet.ProtoTCP {
+	switch {
+	case h.Proto == inet.ProtoTCP && p.pulled.Load():
+		if h.L4Len == 0 || q.data > 0 || q.ip()[h.L4+13] != inet.ACK { // an acknowledgement alone is said again
+			egress = acks.Along
+		}
+	case h.Proto == inet.ProtoTCP:
 		egress = p.passer.Egress(h, q.ip(), q.at, p.acks.RTT(), passed{p, q, h.Src})
 	}
 	switch egress {

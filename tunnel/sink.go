@@ -26,11 +26,8 @@ func (t *Tunnel) Datagrams(id PeerID) *DatagramSink {
 
 // Datagram takes one datagram, which it may change but does not keep. Flush writes it to the device at the latest.
 func (d *DatagramSink) Datagram(b []byte) {
-	if d.p == nil {
-		if d.p = d.t.peer(d.id); d.p == nil {
-			d.t.lost.drop(DropSourceNotPeer)
-			return
-		}
+	if d.peer() == nil {
+		return
 	}
 	d.got = true
 	if len(b) < kindLen || b[0]&^(kindPartial|kindFirst|kindSecond) != 0 {
@@ -51,6 +48,16 @@ func (d *DatagramSink) Datagram(b []byte) {
 	default:
 		d.p.malformed(DropBadFrame)
 	}
+}
+
+// peer is that of the sink, nil if it has no route.
+func (d *DatagramSink) peer() *peer {
+	if d.p == nil {
+		if d.p = d.t.peer(d.id); d.p == nil {
+			d.t.lost.drop(DropSourceNotPeer)
+		}
+	}
+	return d.p
 }
 
 // half keeps one half of a packet, or delivers the packet if the other half is here.

@@ -113,6 +113,18 @@ func (t *Tunnel) inUse(id PeerID) *peer {
 	return t.peers[id]
 }
 
+// spawn runs f in a goroutine that Close waits for; false: the tunnel is closed.
+func (t *Tunnel) spawn(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.wg.Add(1)
+	go func() { defer t.wg.Done(); f() }()
+	return true
+}
+
 // Run moves packets from the device until ctx ends or Close is called, then closes the tunnel as Close does. The error is
 // nil in both cases, otherwise that of the device. Run is called once.
 func (t *Tunnel) Run(ctx context.Context) error {

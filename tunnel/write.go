@@ -60,6 +60,11 @@ func (l *lane) fill(now int64, late *chain) {
 		l.out.packets = append(l.out.packets, p)
 		size += p.n
 	}
+	l.count()
+}
+
+// count counts what the queue marked, and the segments that it removed; l.mu is held.
+func (l *lane) count() {
 	l.p.counters.marked.Add(l.q.marked)
 	l.p.counters.dropSegments(l.q.trimmed)
 	l.q.marked, l.q.trimmed = 0, 0
@@ -74,6 +79,7 @@ func (l *lane) send(t turn) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.sending = false
 	l.out.drain.Left(bytes, time.Duration(now-t.now), time.Unix(0, now))
 	l.obey(l.carriers.Sent(epoch.Time(now), t.on.epoch, err != nil))
 	if err != nil {
@@ -118,8 +124,12 @@ func (l *lane) adapt(cur *link, now int64) {
 		return
 	}
 	cur.rttRead = now
+	l.adaptTo(cur.c.RTT())
+}
+
+// adaptTo is adapt for a round trip.
+func (l *lane) adaptTo(rtt time.Duration) {
 	target := l.p.t.lim.DelayTarget
-	rtt := cur.c.RTT()
 	if rtt > 0 {
 		target = min(max(rtt*3/5, leastTarget), target)
 	}

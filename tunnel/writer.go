@@ -63,15 +63,16 @@ func (l *lane) step() turn {
 		t.do = epoch.Rest
 		return t
 	}
-	if l.cur == nil && l.next == nil {
+	if l.cur == nil && l.next == nil && l.pulled == nil {
 		l.expire(t.now-int64(l.p.t.lim.WaitTime), &expired)
 	}
 	for {
-		o := l.carriers.Next(epoch.Time(t.now), epoch.Situation{Packets: !l.empty(), Wanted: l.wanted, Quiet: l.p.quiet(t.now), Idle: l.idle})
+		o := l.carriers.Next(epoch.Time(t.now), epoch.Situation{Packets: !l.empty() && l.pulled == nil, Wanted: l.wanted && l.pulled == nil,
+			Quiet: l.p.quiet(t.now), Idle: l.idle || l.pulled != nil})
 		t.do = o.Do
 		switch o.Do {
 		case epoch.Send:
-			t.on = l.cur
+			t.on, l.sending = l.cur, true
 			l.adapt(l.cur, t.now)
 			l.fill(t.now, &late)
 		case epoch.Switch:
@@ -88,7 +89,9 @@ func (l *lane) step() turn {
 		case epoch.Rest:
 			l.writer = writerOff
 			l.dialed(l.p.t.dials)
-			l.q.free()
+			if l.pulled == nil {
+				l.q.free()
+			}
 		default:
 			l.obey(o)
 			continue

@@ -39,6 +39,9 @@ func (r *Receiver) MustWait(c Carrier) (wait, counts bool) {
 	return wait, wait && !r.held[c.After]
 }
 
+// Live reports whether a carrier has more to say.
+func (r *Receiver) Live() bool { return len(r.live) > 0 }
+
 // End notes that a carrier has nothing more to say: MARK, end or error.
 func (r *Receiver) End(c Carrier) {
 	if r.nonce != c.Nonce || !r.live[c.Epoch] {

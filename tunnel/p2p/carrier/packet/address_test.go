@@ -58,7 +58,7 @@ func TestAddress(t *testing.T) {
 	if sent != 150 || !failed || a.now != home {
 		t.Errorf("%d bytes to who does not answer, given up: %v, at %v", sent, failed, a.now)
 	}
-	// It was forged, and the true end goes on where it was: nothing is asked any longer.
+	// It was forged, and the true end is where it was: nothing is asked any longer.
 	a = working()
 	a.heard(other, 60, true, 9, begin)
 	a.heard(home, 60, true, 10, begin)

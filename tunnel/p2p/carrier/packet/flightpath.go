@@ -45,7 +45,7 @@ func (x *flightPath) send() (wait time.Duration, err error) {
 	}
 }
 
-// take seals a train of what the path gives away. What is longer than those before it begins another, at once.
+// take seals a train of what the path gives away. What is longer than those before it begins another.
 func (x *flightPath) take() (to *net.UDPAddr, each, count int, wait time.Duration, err error) {
 	x.buf = x.buf[:0]
 	room := max(x.beside.size(), basePacket-sealed.Overhead)

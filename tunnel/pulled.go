@@ -1,0 +1,391 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"edgemesh/tunnel/epoch"
+	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/virtio"
+)
+
+// Line is what a path is like that takes packets when they may leave.
+type Line struct {
+	RTT   time.Duration // 0: unknown
+	Rate  float64       // bytes per second
+	Room  int           // the longest datagram, bytes
+	Clean bool          // it loses nothing
+}
+
+// Frame is one that was taken.
+type Frame interface {
+	Bytes() []byte
+	// Done gives it back.
+	Done()
+}
+
+// Bytes and Done make a packet a Frame.
+func (p *packet) Bytes() []byte { return p.frame() }
+
+// Done frees the packet.
+func (p *packet) Done() { p.home.put(p) }
+
+// Pulled are the lanes to one peer for an underlay that takes packets when they may leave, so that nothing stands behind their queues,
+// in place of carriers that are written to. It carries frames in as many orders as the queue has buckets, and repairs them; datagrams
+// it does not. While it is up the lanes have no carrier. The calls come one after the other.
+type Pulled struct {
+	t  *Tunnel
+	id PeerID
+	p  *peer // nil: there is no route yet
+
+	wake   func() // nil: down
+	cut    batch
+	pieces pieceList // of the packet that is being sent as datagrams
+	frames chain     // that do not fit two datagrams
+
+	mu     sync.Mutex // guards what was received; no other of the tunnel is held then, but leaves
+	sink   *DatagramSink
+	in     [numBuckets]inBucket
+	held   [][]byte // frames that wait for the end of carriers
+	size   int      // of them
+	waits  bool     // frames are held
+	passes bool     // what carriers still live is not waited for
+	asked  bool     // whether some do, since the last Flush
+	closed bool
+}
+
+// inBucket is a bucket's rest that is no whole frame.
+type inBucket struct {
+	b      []byte
+	broken bool // out of step, until it begins again
+}
+
+// pieceTime is for how long a piece of a super-segment keeps the line, seconds, as drain has it.
+const pieceTime = 0.005
+
+// maxHeldFrames bounds what waits for the end of carriers, bytes: 100 Mbit/s for HoldTime.
+const maxHeldFrames = 4 << 20
+
+// Pull returns the lanes to a peer, which may have no route yet. Close frees it.
+func (t *Tunnel) Pull(id PeerID) *Pulled {
+	return &Pulled{t: t, id: id, sink: t.Datagrams(id)}
+}
+
+// Up has the lanes wait to be taken from: wake is called when something begins to wait, with a lock held.
+func (x *Pulled) Up(wake func()) {
+	x.wake = wake
+	x.attach()
+}
+
+// attach gives the lanes to x, as soon as the peer has a route, and again if it left and came back.
+func (x *Pulled) attach() bool {
+	if x.wake == nil || x.p != nil && x.p.ctx.Err() == nil {
+		return x.p != nil
+	}
+	if x.p = x.t.peer(x.id); x.p == nil {
+		return false
+	}
+	x.cut = batch{p: x.p, lane: DatagramLane}
+	x.p.pulled.Store(true)
+	for _, l := range x.p.lanes {
+		l.pull(x.wake)
+	}
+	return true
+}
+
+// Waits says of both kinds whether there are any.
+func (x *Pulled) Waits() (stream, datagram bool) {
+	if !x.attach() {
+		return false, false
+	}
+	return x.frames.head != nil || x.p.lanes[StreamLane].waits(), x.pieces.waits() || x.p.lanes[DatagramLane].waits()
+}
+
+// Take takes the next frame, nil if there is none, and its bucket.
+func (x *Pulled) Take(line Line) (Frame, int) {
+	if !x.attach() {
+		return nil, 0
+	}
+	var p *packet
+	if x.frames.head != nil {
+		p = x.frames.pop()
+	} else if p = x.p.lanes[StreamLane].take(line); p == nil {
+		return nil, 0
+	}
+	x.p.clear.Store(line.Clean)
+	x.p.counters.txPackets.Add(1)
+	x.p.counters.txBytes.Add(uint64(len(p.ip())))
+	p.home = x.t.pools
+	return p, int(p.flow % numBuckets)
+}
+
+// TakeDatagram takes the next datagram of at most room bytes, nil if there is none. It is valid until the next call.
+func (x *Pulled) TakeDatagram(line Line, room int) []byte {
+	if !x.attach() {
+		return nil
+	}
+	for !x.pieces.waits() {
+		p := x.p.lanes[DatagramLane].take(line)
+		if p == nil {
+			return nil
+		}
+		x.pieces.begin(line.Room)
+		sent, err := x.cut.datagrams(&x.pieces, p)
+		if err != nil && sent {
+			x.p.counters.drop(DropSend)
+		}
+		if !sent {
+			x.frames.push(p)
+			continue
+		}
+		x.p.counters.txPackets.Add(1)
+		x.p.counters.txBytes.Add(uint64(len(p.ip())))
+		x.t.pools.put(p)
+	}
+	return x.pieces.next(line.Room, room, func() { x.p.counters.drop(DropSend) })
+}
+
+// Down gives the lanes back to carriers, and frames that were taken and that the peer may not have.
+func (x *Pulled) Down(left []Frame) {
+	x.wake = nil
+	var back []*packet
+	for _, f := range left {
+		if p, ok := f.(*packet); ok {
+			p.at = x.t.now()
+			back = append(back, p)
+		}
+	}
+	for p := x.frames.head; p != nil; p = x.frames.head {
+		back = append(back, x.frames.pop())
+	}
+	x.pieces.begin(0)
+	if x.p == nil {
+		for _, p := range back {
+			x.t.lost.drop(DropPeerGone)
+			x.t.pools.put(p)
+		}
+		return
+	}
+	x.p.pulled.Store(false)
+	x.p.lanes[StreamLane].unpull(back)
+	x.p.lanes[DatagramLane].unpull(nil)
+	x.p = nil
+}
+
+// Stream takes a bucket's next bytes.
+func (x *Pulled) Stream(bucket int, b []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	in := &x.in[bucket]
+	p := x.sink.peer()
+	if in.broken || p == nil {
+		return
+	}
+	in.b = append(in.b, b...)
+	rest := in.b
+	for len(rest) >= frameHdrLen {
+		t, n := frameHdr(rest)
+		if t != framePacket || n > virtio.MaxFrame || n < minPacketBody {
+			p.malformed(DropBadFrame)
+			in.broken, rest = true, nil
+			break
+		}
+		if len(rest) < frameHdrLen+n {
+			break
+		}
+		x.frame(p, rest[frameHdrLen:frameHdrLen+n])
+		rest = rest[frameHdrLen+n:]
+	}
+	in.b = append(in.b[:0], rest...)
+	if len(rest) == 0 && cap(in.b) > largeLen {
+		in.b = nil
+	}
+}
+
+// Restart says that the next bytes of a bucket begin a frame.
+func (x *Pulled) Restart(bucket int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.in[bucket] = inBucket{}
+}
+
+// Datagram takes one.
+func (x *Pulled) Datagram(b []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sink.Datagram(b)
+}
+
+// Flush says that no more came with those before.
+func (x *Pulled) Flush() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sink.Flush()
+	x.asked = false
+}
+
+// Close is the last call.
+func (x *Pulled) Close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.closed, x.held = true, nil
+	x.sink.Close()
+}
+
+// frame delivers a frame's body, unless carriers before have more to say. x.mu is held.
+func (x *Pulled) frame(p *peer, b []byte) {
+	x.sink.got = true
+	if !x.waits && !x.asked {
+		x.asked = true
+		if live := p.order[StreamLane].live(); !live {
+			x.passes = false
+		} else if !x.passes && x.t.spawn(func() { x.hold(p) }) {
+			x.waits = true
+		}
+	}
+	if !x.waits {
+		p.deliver(b)
+		return
+	}
+	x.held = append(x.held, append([]byte(nil), b...))
+	if x.size += len(b); x.size > maxHeldFrames {
+		x.release(p)
+	}
+}
+
+// hold has frames wait until all carriers are over that live now, or for HoldTime: one may be on a dead path.
+func (x *Pulled) hold(p *peer) {
+	p.order[StreamLane].waitAll(p.ctx, p.t.lim.HoldTime)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.waits && !x.closed {
+		x.release(p)
+	}
+}
+
+// release delivers what waits. x.mu is held.
+func (x *Pulled) release(p *peer) {
+	for _, b := range x.held {
+		p.deliver(b)
+	}
+	x.held, x.size, x.waits, x.passes = nil, 0, false, p.order[StreamLane].live()
+}
+
+// deliver checks a frame's body, and gives it to the device.
+func (p *peer) deliver(b []byte) {
+	var h inet.Header
+	r := p.check(b, &h)
+	switch {
+	case r != 0:
+		p.refuse(r)
+	case !p.thins(&h, b):
+		p.write(b)
+	}
+}
+
+// pull has an underlay take the lane's packets. A carrier in use ends in order, and one that is stuck soon.
+func (l *lane) pull(wake func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.pulled = wake
+	if l.writer != writerOff {
+		if l.sending {
+			l.obey(epoch.Order{Do: epoch.Hurry})
+		}
+		l.wake()
+	}
+	if !l.empty() {
+		wake()
+	}
+}
+
+// unpull has carriers take them again, those first that were taken and have not arrived.
+func (l *lane) unpull(left []*packet) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pulled = nil
+	if l.closed || l.sending { // its writer is stuck in what it began before
+		for _, p := range left {
+			l.p.counters.drop(DropSend)
+			l.p.t.pools.put(p)
+		}
+		left = nil
+	}
+	if len(left) > 0 {
+		l.out.packets = append(left, l.out.packets...)
+	}
+	l.q.piece = 0
+	if !l.closed && !l.empty() {
+		l.wake()
+	}
+}
+
+// waits reports whether there is something to take.
+func (l *lane) waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.q.packets > 0 || len(l.out.packets) > 0 && !l.sending
+}
+
+// take takes the next packet, nil if there is none.
+func (l *lane) take(line Line) *packet {
+	var late chain
+	defer func() { l.p.drop(&late, DropDelay) }()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.out.packets) > 0 && !l.sending {
+		p := l.out.packets[0]
+		l.out.packets = l.out.packets[1:]
+		return p
+	}
+	now := l.p.t.now()
+	if now-l.adapted > rttEvery {
+		l.adapted = now
+		l.adaptTo(line.RTT)
+	}
+	if l.q.piece = max(int(line.Rate*pieceTime), minPiece); l.q.piece >= batchLen {
+		l.q.piece = 0
+	}
+	p := l.q.pop(now, &late)
+	l.count()
+	return p
+}
+
+// pieceList is a carrier that datagrams are put to, to be taken one by one.
+type pieceList struct {
+	all  []byte // what buf is a part of
+	buf  []byte // length 2, datagram
+	size int
+}
+
+func (l *pieceList) begin(size int)    { l.buf, l.size = l.all[:0], size }
+func (l *pieceList) waits() bool       { return len(l.buf) > 0 }
+func (l *pieceList) DatagramSize() int { return l.size }
+
+// PutDatagram keeps a copy.
+func (l *pieceList) PutDatagram(b []byte) error {
+	l.buf = append(binary.BigEndian.AppendUint16(l.buf, uint16(len(b))), b...)
+	l.all = l.buf
+	return nil
+}
+
+// next takes the first, of at most room bytes. What is longer than a packet has room for is given up: the path has become narrower.
+func (l *pieceList) next(most, room int, drop func()) []byte {
+	for l.waits() {
+		end := 2 + int(binary.BigEndian.Uint16(l.buf))
+		b := l.buf[2:end]
+		if len(b) <= most && len(b) > room {
+			return nil
+		}
+		l.buf = l.buf[end:]
+		if len(b) <= most {
+			return b
+		}
+		drop()
+	}
+	return nil
+}
