@@ -340,7 +340,8 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		}
 	}()
 	if err := d.openPorts(nodeConfig{
-		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, machine: d.machine, log: d.log,
+		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, machine: d.machine,
+		sealed: d.cfg.Carrier.UsesSealed(state.Carrier), log: d.log,
 	}); err != nil {
 		return err
 	}

@@ -78,6 +78,7 @@ type Config struct {
 	Relay          Relay          `json:"-"`                // whether this node is a relay for others
 	Discovery      Discovery      `json:"discovery"`
 	Punch          Punch          `json:"-"`
+	Carrier        Carrier        `json:"carrier"`   // what carries the lanes of the tunnel
 	Uplink         Uplink         `json:"-"`         // whether its bytes are paid for
 	Forward        mesh.Forward   `json:"-"`         // what this node forwards into the pod network from outside
 	Log            logs.Config    `json:"log"`       // format and first level
@@ -241,6 +242,7 @@ func (d document) check(bad *mesh.Invalid) Config {
 	}
 	c.Relay = d.Relay.check(bad, c.Listen)
 	c.Punch = d.Punch.check(bad)
+	mesh.Carrier{Sealed: c.Carrier.Sealed}.Check(bad)
 	c.Uplink = d.Uplink.check(bad)
 	c.Forward = d.Forward.check(bad)
 	c.Log = Log(bad, d.Log)
@@ -319,6 +321,8 @@ func Help() string {
   discovery       what to query in this network: {mdns: true, portMapping: true}
   punch           {guess: auto}: ports of random NATs are guessed where nothing else helps; never, for
                   links that are metered or run on batteries (birthday: accepted for one release)
+  carrier         {sealed: auto}: sealed packets with repair carry what goes to peers that have it on, too, where a
+                  QUIC connection leads to them; off: TCP lanes only (default as the membership has it, which is off)
   uplink          {metered: auto}: whether each byte is paid for: true, false, or auto: a modem's interface with a
                   default route, or one that NetworkManager calls metered (in a pod: by a profile in /run). The
                   Node's annotation network.edgemesh.io/metered goes before it (read every half an hour). Then no ports are guessed, and direct paths are

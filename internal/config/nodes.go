@@ -25,6 +25,7 @@ type nodeDocument struct {
 	TUNQueues int             `json:"tunQueues"`
 	Discovery Discovery       `json:"discovery"`
 	Punch     punchDocument   `json:"punch"`
+	Carrier   Carrier         `json:"carrier"`
 	Uplink    uplinkDocument  `json:"uplink"`
 	Forward   forwardDocument `json:"forward"`
 	Proxy     string          `json:"proxy"`

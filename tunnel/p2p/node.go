@@ -608,6 +608,3 @@ func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) { n.packets.Handl
 
 // SetLanes sets what makes the lanes that sealed paths with repair to a member carry. Before the call there are no such paths.
 func (n *Node) SetLanes(f func(peer.ID) packet.Lanes) { n.packets.Carry(f) }
-
-// CarriesSealed reports whether sealed packets with repair carry the lanes to a peer now, and their round trip.
-func (n *Node) CarriesSealed(p peer.ID) (rtt time.Duration, ok bool) { return n.packets.Carrying(p) }

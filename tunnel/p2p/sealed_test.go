@@ -244,8 +244,8 @@ func TestSealedPacketsCarryLanes(t *testing.T) {
 	if a.ups != 1 || a.downs != 0 || last[0]() != a || len(b.taken) == 0 || string(b.taken[0]) != "ping" {
 		t.Errorf("up %d times, down %d times, %d datagrams", a.ups, a.downs, len(b.taken))
 	}
-	if _, ok := nodes[0].CarriesSealed(nodes[1].ID()); !ok {
-		t.Error("the node does not know that they carry")
+	if st, _ := nodes[0].PeerStatus(nodes[1].ID()); st.Path.Transport != "sealed" {
+		t.Errorf("the node says %+v", st.Path)
 	}
 }
 

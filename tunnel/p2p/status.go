@@ -109,7 +109,13 @@ func (n *Node) CheckRelays(ctx context.Context) []relays.Status { return n.relay
 
 // PeerStatus returns the state of one peer; ok is false for a peer that is not
 // connected and never was.
-func (n *Node) PeerStatus(p peer.ID) (st peers.Status, ok bool) { return n.peers.StatusOf(p) }
+func (n *Node) PeerStatus(p peer.ID) (st peers.Status, ok bool) {
+	st, ok = n.peers.StatusOf(p)
+	if ok && n.packets.Carrying(p) {
+		st.Path.Transport = "sealed"
+	}
+	return st, ok
+}
 
 // Ping measures a round trip to peer over the best path, connecting first where
 // there is none. The errors are those of OpenStream.

@@ -44,7 +44,12 @@ type document struct {
 	Controllers []string `json:"controllers"`
 	Policy      string   `json:"networkPolicy"`
 	Policies    string   `json:"policies"`
+	Carrier     carrier  `json:"carrier"`
 	Nodes       []node   `json:"nodes"`
+}
+
+type carrier struct {
+	Sealed string `json:"sealed"`
 }
 
 type trust struct {
@@ -134,6 +139,7 @@ func (d document) state(bad *mesh.Invalid) mesh.State {
 		Controllers: controllers(bad, d.Controllers),
 	}
 	s.Policies = mesh.Policies{NetworkPolicy: mesh.NetworkPolicy(d.Policy), PolicyFile: d.Policies}
+	s.Carrier.Sealed = mesh.Sealed(d.Carrier.Sealed)
 	s.Relays = relays(bad, d.Relays, s.PodCIDRs)
 	for i, n := range d.Nodes {
 		field := fmt.Sprintf("nodes[%d]", i)

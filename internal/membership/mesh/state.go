@@ -50,6 +50,31 @@ type State struct {
 	Nodes      []Node `json:"nodes,omitempty"`
 	Access
 	Policies
+	Carrier Carrier `json:"carrier,omitzero"`
+}
+
+// Carrier says what carries the lanes of the tunnel, from an agent's next start on.
+type Carrier struct {
+	Sealed Sealed `json:"sealed,omitempty"` // "" is off
+}
+
+// Sealed says whether sealed packets with repair do.
+type Sealed string
+
+const (
+	// SealedAuto has them carry where both ends have it, and a QUIC connection.
+	SealedAuto Sealed = "auto"
+	// SealedOff leaves the lanes to TCP.
+	SealedOff Sealed = "off"
+)
+
+// Check adds what is wrong with it to bad.
+func (c Carrier) Check(bad *Invalid) {
+	switch c.Sealed {
+	case "", SealedAuto, SealedOff:
+	default:
+		bad.Addf("carrier.sealed", "%q is neither %q nor %q", c.Sealed, SealedAuto, SealedOff)
+	}
 }
 
 // Policies says who enforces NetworkPolicies, and who compiles them.

@@ -34,6 +34,7 @@ func (s State) Validate() error {
 	default:
 		bad.Addf("networkPolicy", "%q is neither %q nor %q", s.NetworkPolicy, PolicyAuto, PolicyOff)
 	}
+	s.Carrier.Check(&bad)
 	s.checkAccess(&bad)
 	if err := CheckAdmitLabel(s.AdmitLabel); err != nil {
 		bad.Addf("admitLabel", "%v", err)

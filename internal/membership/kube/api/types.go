@@ -164,6 +164,7 @@ type PodNetworkSpec struct {
 	LAN           LANTrust `json:"lan,omitzero"`
 	// NetworkPolicy is auto or off: whether agents enforce NetworkPolicies.
 	NetworkPolicy string   `json:"networkPolicy,omitempty"`
+	Carrier       Carrier  `json:"carrier,omitzero"`
 	HostAccess    string   `json:"hostAccess,omitempty"`
 	HostPorts     []string `json:"hostPorts,omitempty"`
 	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
@@ -181,6 +182,11 @@ type PodNetworkSpec struct {
 	Signed []string `json:"signed,omitempty"`
 	// MemberRelays accepts nodes that say they are relays, in addition to Relays.
 	MemberRelays bool `json:"memberRelays,omitempty"`
+}
+
+// Carrier says what carries the lanes of the tunnel: Sealed is auto or off.
+type Carrier struct {
+	Sealed string `json:"sealed,omitempty"`
 }
 
 // LANTrust says in which networks VXLAN may cross routers.

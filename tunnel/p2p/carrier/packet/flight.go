@@ -210,6 +210,7 @@ type flightPath struct {
 	opener *sealed.Opener
 	at     address
 	to     *net.UDPAddr // at.now
+	room   int          // of a packet's payload, bytes
 	newest uint64       // counter + 1 of the newest packet
 	reply  []reply      // to challenges
 	flightTrain

@@ -48,18 +48,18 @@ func (x *flightPath) send() (wait time.Duration, err error) {
 // take seals a train of what the path gives away. What is longer than those before it begins another.
 func (x *flightPath) take() (to *net.UDPAddr, each, count int, wait time.Duration, err error) {
 	x.buf = x.buf[:0]
-	room := max(x.beside.size(), basePacket-sealed.Overhead)
 	p := x.of
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	x.room = max(x.beside.size(), basePacket-sealed.Overhead)
 	now := p.now()
 	if p.active.Load() == x && x.path.Silent(now) > silentTime {
 		return nil, 0, 0, 0, errMute
 	}
-	for count < trainPackets && len(x.buf)+room+sealed.Overhead <= trainBytes {
+	for count < trainPackets && len(x.buf)+x.room+sealed.Overhead <= trainBytes {
 		before := len(x.buf)
 		var seconds float64
-		if x.payload, seconds = x.path.Next(now, x.sealer.Counter(), x.payload[:0], room); len(x.payload) == 0 {
+		if x.payload, seconds = x.path.Next(now, x.sealer.Counter(), x.payload[:0], x.room); len(x.payload) == 0 {
 			wait = time.Duration(seconds * 1e9)
 			break
 		}

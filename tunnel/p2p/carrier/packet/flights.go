@@ -72,7 +72,7 @@ func (p *flightPeer) line() Line {
 		return Line{}
 	}
 	c := x.path.Control()
-	return Line{RTT: c.SRTT(), Rate: c.Rate(x.path.InFlight())}
+	return Line{RTT: c.SRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss()}
 }
 
 // begin notes that this node offers something to a peer, and what the two have agreed on before; false: it does already.
@@ -118,17 +118,12 @@ func (f *flights) answer(from peer.ID, id uint64) *flightPeer {
 	return f.agreed(from, id, known)
 }
 
-// Carrying reports whether the lanes to a peer are carried now, and the round trip of the path that does.
-func (f *flights) Carrying(to peer.ID) (rtt time.Duration, ok bool) {
+// Carrying reports whether the lanes to a peer are carried now.
+func (f *flights) Carrying(to peer.ID) bool {
 	f.mu.Lock()
 	p := f.to[to]
 	f.mu.Unlock()
-	if p == nil {
-		return 0, false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Duration(p.line().RTT * 1e9), p.active.Load() != nil
+	return p != nil && p.active.Load() != nil
 }
 
 // forget forgets a flightPeer that is over.

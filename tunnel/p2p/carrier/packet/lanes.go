@@ -22,8 +22,13 @@ type Lanes interface {
 	Close()
 }
 
+// datagramHeader is what package flight puts before a datagram, bytes.
+const datagramHeader = 3
+
 // Line is what a path is known to be like.
 type Line struct {
 	RTT  float64 // seconds; 0: unknown
 	Rate float64 // bytes per second
+	Room int     // the longest datagram, bytes
+	Loss float64 // share of the packets
 }
