@@ -32,6 +32,7 @@ type AgentConfig struct {
 	Relay          map[string]any  `json:"relay,omitempty"`
 	Discovery      map[string]bool `json:"discovery,omitempty"`
 	Forward        map[string]any  `json:"forward,omitempty"`
+	Carrier        map[string]any  `json:"carrier,omitempty"`
 	Proxy          string          `json:"proxy,omitempty"`
 	ProxyUser      string          `json:"proxyCredentials,omitempty"`
 }

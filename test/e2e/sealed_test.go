@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+	"edgemesh/test/lab/link"
+)
+
+// TestSealedPackets holds that sealed packets with repair carry flows of TCP and datagrams on a line that loses 1 % once both ends have
+// them on, while an address changes under them, and that TCP carries where one end has them off.
+func TestSealedPackets(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	from, to, off := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", lab.EIM), at(t, l, "edge-3", lab.EIM)
+	for _, n := range []*lab.Node{from, to} {
+		n.Config.Carrier = map[string]any{"sealed": "auto"}
+	}
+	_, err := l.InsertLink(t.Context(), from.Site.Router, link.Both(link.Direction{Rate: 30e6, Delay: 20 * time.Millisecond, QueueTime: 100 * time.Millisecond, Loss: .01}), 1)
+	ok(t, err)
+	startAll(t, l)
+	here, there, older := pod(t, from, "here"), pod(t, to, "there"), pod(t, off, "older")
+	for _, p := range []*lab.Pod{there, older} {
+		curlPods(t, here, p, 10*time.Second)
+	}
+	isSealed := func() {
+		t.Helper()
+		for _, pair := range [][2]*lab.Node{{from, to}, {to, from}} {
+			_, err := pair[0].WaitTransport(within(t, 30*time.Second), pair[1], "sealed")
+			ok(t, err)
+		}
+	}
+	isSealed()
+	pings := lasting(t, here.NS, "udp", there.IP4())
+	const bytes = 16_000_000 // 13 s
+	sent := make([]lab.Bulk, 2)
+	done := make(chan error, len(sent))
+	for i := range sent {
+		ctx := within(t, 150*time.Second)
+		go func() { done <- bulk(ctx, [2]*lab.Pod{here, there}, i, &sent[i], bytes) }()
+	}
+	time.Sleep(5 * time.Second)
+	ok(t, from.Site.SetWAN(netip.AddrFrom4([4]byte{5, 5, 1, 100})))
+	for range sent {
+		ok(t, <-done)
+	}
+	for i, s := range sent {
+		slices.SortFunc(s.Silences, func(a, b lab.Silence) int { return int(b.Ms - a.Ms) })
+		if !s.Match || s.Bytes != bytes {
+			t.Errorf("flow %d: %+v", i, s)
+		}
+		if len(s.Silences) > 0 {
+			t.Logf("flow %d: silent for %.0f ms", i, s.Silences[0].Ms)
+		}
+	}
+	g, err := pings()
+	if err != nil || g.Received == 0 || g.GapMs > 10_000 {
+		t.Errorf("datagrams: %+v: %v", g, err)
+	}
+	t.Logf("datagrams: %d of %d lost, longest gap %.0f ms, p50 %.0f, p99 %.0f", g.Lost, g.Sent, g.GapMs, g.P50Ms, g.P99Ms)
+	isSealed()
+	st, err := from.Status(within(t, 5*time.Second))
+	ok(t, err)
+	if p := st.Peer(off.Name); p.Transport == "sealed" || p.Path == "idle" {
+		t.Errorf("the peer that has them off: %s over %s", p.Path, p.Transport)
+	}
+}
+
+// bulk has one of two pods send to the other.
+func bulk(ctx context.Context, pods [2]*lab.Pod, from int, sent *lab.Bulk, bytes int) error {
+	return pods[from].Tool(ctx, sent, "bulk", "--bytes", fmt.Sprint(bytes), "--mbps", "10", pods[1-from].IP4().String())
+}
