@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
 )
 
@@ -258,6 +260,11 @@ func TestSealedPacketsWithAnOlderPeer(t *testing.T) {
 		fair.Eventually(t, 20*time.Second, "datagrams", hasDatagrams(s, 1))
 		if p, err := call(nodes[0], nodes[1].ID()); err != nil || p.Kind != paths.KindDirect {
 			t.Errorf("%v: %v %v", on, p, err)
+		}
+		for i, n := range nodes {
+			if slices.Contains(n.h.Mux().Protocols(), identity.FlightProtocol) != on[i] {
+				t.Errorf("%v: what node %d says it serves", on, i)
+			}
 		}
 		if last[0]() != nil || last[1]() != nil {
 			t.Errorf("%v: sealed packets with repair are agreed on", on)
