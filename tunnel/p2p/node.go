@@ -212,7 +212,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		Owns:     func(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) },
 		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
 	})
-	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew,
+	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew, Sealed: cfg.Sealed,
 		Spawn: spawn, Wire: cfg.Upkeep.Wire(), Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
 		Proxy: cfg.Proxy, Names: cfg.Names, Timeline: n.timeline, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,

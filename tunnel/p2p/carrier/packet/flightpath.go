@@ -208,13 +208,13 @@ func (x *flightPath) moved(at netip.AddrPort, to *net.UDPAddr, line bool) {
 }
 
 // open takes a packet; first: nothing was taken since the last flush.
-func (x *flightPath) open(b []byte, from *net.UDPAddr) (taken bool) {
+func (x *flightPath) open(b []byte, in *received) (taken bool) {
 	payload, err := x.opener.OpenAny(b)
 	if err != nil {
 		x.refuse(RefusedForged, x.link.path)
 		return false
 	}
-	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(from)
+	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(in.from)
 	newest := number >= x.newest
 	x.newest = max(x.newest, number+1)
 	if x.at.heard(at, len(b)+headers, newest, rand.Uint64(), now) {
@@ -223,7 +223,7 @@ func (x *flightPath) open(b []byte, from *net.UDPAddr) (taken bool) {
 	switch {
 	case len(payload) == 0:
 	case payload[0] < ownKinds:
-		x.path.Receive(number, payload, clock, clock)
+		x.path.Receive(number, payload, clock-in.age.Seconds(), clock)
 	case len(payload) >= challengeLen:
 		data := binary.BigEndian.Uint64(payload[1:])
 		switch payload[0] {

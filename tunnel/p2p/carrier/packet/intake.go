@@ -2,7 +2,6 @@ package packet
 
 import (
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -147,7 +146,7 @@ type dispatcher struct {
 	table *map[uint32]*receiver
 }
 
-func (d *dispatcher) take(b []byte, from *net.UDPAddr) {
+func (d *dispatcher) take(b []byte, from *received) {
 	index, table := sealed.Index(b), d.in.receivers.Load()
 	if d.last == nil || index != d.index || table != d.table {
 		d.last, d.index, d.table = (*table)[index], index, table

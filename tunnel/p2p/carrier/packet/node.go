@@ -14,7 +14,7 @@ import (
 	"edgemesh/internal/upkeep"
 )
 
-// Config is what a Service needs. All of it is required, except Renew and Wire.
+// Config is what a Service needs. All of it is required, except Renew, Sealed and Wire.
 type Config struct {
 	Self peer.ID
 	// Control applies the options of an underlay socket before it is bound.
@@ -23,8 +23,10 @@ type Config struct {
 	Renew time.Duration
 	// Spawn runs a function in a goroutine that the owner waits for; false: the owner is closed.
 	Spawn func(func()) bool
-	Wire  *upkeep.Wire // counts what its sockets send and receive; nil: nobody reads it
-	Log   *slog.Logger
+	// Sealed has sockets say when packets arrived, for sealed packets with repair.
+	Sealed bool
+	Wire   *upkeep.Wire // counts what its sockets send and receive; nil: nobody reads it
+	Log    *slog.Logger
 }
 
 // node is what sessions need of their Service.

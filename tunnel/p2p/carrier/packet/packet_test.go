@@ -168,8 +168,8 @@ type counter struct {
 	ends      int
 }
 
-func (c *counter) take(b []byte, _ *net.UDPAddr) { c.got = append(c.got, bytes.Clone(b)) }
-func (c *counter) flush()                        { c.ends++ }
+func (c *counter) take(b []byte, _ *received) { c.got = append(c.got, bytes.Clone(b)) }
+func (c *counter) flush()                     { c.ends++ }
 
 func (c *counter) forward(b []byte, each int, _ *net.UDPAddr) {
 	for ; len(b) > 0; b = b[min(each, len(b)):] {

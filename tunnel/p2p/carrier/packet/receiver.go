@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
@@ -85,7 +84,7 @@ func (r *receiver) end() { r.over.Wake() }
 
 // take opens a packet. It reports whether it is the first one since the last flush. What does not open is
 // counted and ignored: anybody can have sent it.
-func (r *receiver) take(b []byte, from *net.UDPAddr) bool {
+func (r *receiver) take(b []byte, from *received) bool {
 	r.lock()
 	defer r.unlock()
 	if r.closed {

@@ -30,7 +30,7 @@ const (
 // taker gets the packets of a socket that are neither QUIC's nor STUN's, in the goroutine that reads the socket. The bytes are
 // valid during the call only.
 type taker interface {
-	take(b []byte, from *net.UDPAddr)
+	take(b []byte, in *received)
 	// forward takes packets of each bytes, the last one perhaps shorter, with the same channel's header.
 	forward(b []byte, each int, from *net.UDPAddr)
 	// flush says that no more came with those just taken.
@@ -86,6 +86,7 @@ type received struct {
 	size int // of each packet but the last
 	oob  []byte
 	from *net.UDPAddr
+	age  time.Duration // since the kernel had it, where that is asked for
 }
 
 var (
@@ -171,10 +172,25 @@ func (s *socket) nextTrain() bool {
 	if v := udpOption(oob, unix.UDP_GRO); len(v) >= 4 && int32(binary.NativeEndian.Uint32(v)) > 0 {
 		s.rest.size = int(int32(binary.NativeEndian.Uint32(v)))
 	}
+	s.rest.age = age(oob)
 	s.rest.from = s.froms.addr(&s.names[s.at], s.zone)
 	s.at++
 	s.wire.All.Received(len(b) + packets(len(b), s.rest.size)*upkeep.HeaderOf(s.rest.from))
 	return len(b) > 0 || s.nextTrain()
+}
+
+// age is for how long a message has waited to be read (SO_TIMESTAMPNS, socket(7)), 0 where that is not known. The clock may be set
+// meanwhile: more than a second is not believed.
+func age(oob []byte) time.Duration {
+	v := option(oob, unix.SOL_SOCKET, unix.SCM_TIMESTAMPNS)
+	if len(v) < int(unsafe.Sizeof(unix.Timespec{})) {
+		return 0
+	}
+	at := (*unix.Timespec)(unsafe.Pointer(&v[0]))
+	if d := time.Since(time.Unix(at.Unix())); d > 0 && d < time.Second {
+		return d
+	}
+	return 0
 }
 
 // packet takes the next packet of the train. It reports whether it is one of QUIC, which is in m then.
@@ -188,7 +204,7 @@ func (s *socket) packet(m *ipv4.Message) bool {
 	s.rest.b = s.rest.b[n:]
 	if sealed.Is(b) && !stun.Is(b) {
 		s.wire.Sealed.Received(n + upkeep.HeaderOf(s.rest.from))
-		s.taker.take(b, s.rest.from)
+		s.taker.take(b, &s.rest)
 		return false
 	}
 	if n > len(m.Buffers[0]) { // longer than any packet of QUIC
@@ -201,14 +217,16 @@ func (s *socket) packet(m *ipv4.Message) bool {
 }
 
 // udpOption finds the value of UDP's control message of a kind: the length of a train's packets. Without it a message is one packet.
-func udpOption(oob []byte, kind int32) []byte {
+func udpOption(oob []byte, kind int32) []byte { return option(oob, unix.SOL_UDP, kind) }
+
+func option(oob []byte, level, kind int32) []byte {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
 		n := int(h.Len)
 		if n < unix.SizeofCmsghdr || n > len(oob) {
 			return nil
 		}
-		if h.Level == unix.SOL_UDP && h.Type == kind {
+		if h.Level == level && h.Type == kind {
 			return oob[unix.CmsgLen(0):n]
 		}
 		oob = oob[min(unix.CmsgSpace(n-unix.CmsgLen(0)), len(oob)):]

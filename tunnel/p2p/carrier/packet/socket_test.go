@@ -3,6 +3,7 @@ package packet
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -171,6 +172,39 @@ func TestWire(t *testing.T) {
 // quiet takes nothing.
 type quiet struct{}
 
-func (quiet) take([]byte, *net.UDPAddr)         {}
+func (quiet) take([]byte, *received)            {}
 func (quiet) forward([]byte, int, *net.UDPAddr) {}
 func (quiet) flush()                            {}
+
+// How long a message has waited in the kernel is known where that is asked for.
+func TestAge(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		s := New(Config{Sealed: on, Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
+		l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared, err := s.Share(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shared.Close()
+		k := shared.(*socket)
+		c, err := net.DialUDP("udp4", nil, l.LocalAddr().(*net.UDPAddr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte{0x40, 1, 2, 3}); err != nil { // one of QUIC, which is read
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		m := []ipv4.Message{{Buffers: [][]byte{make([]byte, 2000)}, OOB: make([]byte, udpOOB)}}
+		if _, err := k.ReadBatch(m, 0); err != nil {
+			t.Fatal(err)
+		}
+		if age := k.rest.age; (age >= 20*time.Millisecond) != on || !on && age != 0 {
+			t.Errorf("on %v: it waited for %v", on, age)
+		}
+	}
+}

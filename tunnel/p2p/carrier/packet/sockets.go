@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quic-go/quic-go"
+	"golang.org/x/sys/unix"
 )
 
 // sockets are the UDP sockets of a node that QUIC and sealed packets share.
@@ -87,6 +88,9 @@ func (s *sockets) Share(u *net.UDPConn) (net.PacketConn, error) {
 		return nil, err
 	}
 	k.named = &s.named
+	if s.in.cfg.Sealed { // without it packets arrive when they are read
+		_ = k.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) })
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[k] = struct{}{}
