@@ -122,9 +122,9 @@ func (n *Node) WaitPath(ctx context.Context, peer *Node, kinds ...string) (PeerS
 		func(p PeerStatus) bool { return slices.Contains(kinds, p.Path) })
 }
 
-// WaitTransport waits until the node's path to the peer runs over the transport.
-func (n *Node) WaitTransport(ctx context.Context, peer *Node, transport string) (PeerStatus, error) {
-	return n.waitPeer(ctx, peer, transport, func(p PeerStatus) bool { return p.Transport == transport })
+// WaitTransport waits until the node's path to the peer runs over one of the transports.
+func (n *Node) WaitTransport(ctx context.Context, peer *Node, transports ...string) (PeerStatus, error) {
+	return n.waitPeer(ctx, peer, strings.Join(transports, " or "), func(p PeerStatus) bool { return slices.Contains(transports, p.Transport) })
 }
 
 // waitPeer waits until the peer's status is as wanted, and returns the last one
