@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -63,6 +64,9 @@ func (n *Node) Refused() map[string]uint64 {
 	maps.Copy(out, n.targets.Refused())
 	for _, r := range packet.Reasons() {
 		out["packet_"+r.String()] = n.packets.Refused(r)
+	}
+	for r, count := range n.packets.RefusedByFlight() {
+		out["flight_"+strings.ReplaceAll(r, "-", "_")] = count
 	}
 	out["punch_offers"] = n.puncher.Refused()
 	return out

@@ -43,6 +43,7 @@ podDenyCIDRs: [169.254.169.254/32, 10.0.0.0/8]
 banned: [$D, stolen-7]
 observers: [edge-1, $D]
 admitLabel: node-restriction.kubernetes.io/mesh=yes
+carrier: {sealed: auto}
 nodes:
   - {name: edge-1, peerID: $A, podCIDRs: [10.244.1.0/24, "fd00:10:244:1::/64"]}
   - {name: edge-2, peerID: $B, podCIDRs: [10.244.2.0/24], labels: {node-restriction.kubernetes.io/mesh: "yes"}}
@@ -55,6 +56,7 @@ func TestParse(t *testing.T) {
 		PodCIDRs:   []netip.Prefix{p("10.244.0.0/16"), p("fd00:10:244::/56")},
 		WANCIDRs:   []netip.Prefix{p("172.20.0.0/16")},
 		Encryption: mesh.EncryptionAlways,
+		Carrier:    mesh.Carrier{Sealed: mesh.SealedAuto},
 		Banned:     []string{idD, "stolen-7"},
 		Observers:  []string{"edge-1", idD},
 		Access: mesh.Access{

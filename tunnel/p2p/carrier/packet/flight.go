@@ -251,6 +251,7 @@ func (f *Flight) newPath(nonce []byte) (*flightPath, error) {
 
 // begin makes the sending half: a path of p.
 func (x *flightPath) begin(p *flightPeer, nonce []byte, index uint32) error {
+	x.of = p
 	suite, secret, err := x.beside.secret(flightLabel, nonce, index, x.cfg.Self, x.peer())
 	if err != nil {
 		return err
@@ -263,7 +264,6 @@ func (x *flightPath) begin(p *flightPeer, nonce []byte, index uint32) error {
 		return fmt.Errorf("%s is not a UDP address", x.quic.RemoteAddr())
 	}
 	x.to, x.at = to, newAddress(unmapped(to), mrand.Uint64(), time.Now())
-	x.of = p
 	ip := 20
 	if x.at.now.Addr().Is6() {
 		ip = 40

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -19,6 +20,7 @@ type flights struct {
 	mu       sync.Mutex // a leaf
 	to       map[peer.ID]*flightPeer
 	offering map[peer.ID]bool // one at a time: each says what the one before has agreed on
+	refused  flight.Refused   // of those that are over
 }
 
 // flightPeer is what all sealed paths to a peer share. Both ends begin it together, or the one's offsets are not the other's: who
@@ -128,10 +130,39 @@ func (f *flights) Carrying(to peer.ID) bool {
 
 // forget forgets a flightPeer that is over.
 func (f *flights) forget(to peer.ID, p *flightPeer) {
+	p.mu.Lock()
+	refused := p.peer.Refused()
+	p.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.to[to] == p {
 		delete(f.to, to)
+	}
+	add(&f.refused, refused)
+}
+
+// RefusedByFlight is what package flight did not take so far, by reason; what never happened is left out.
+func (f *flights) RefusedByFlight() map[string]uint64 {
+	f.mu.Lock()
+	sum, now := f.refused, slices.Collect(maps.Values(f.to))
+	f.mu.Unlock()
+	for _, p := range now {
+		p.mu.Lock()
+		add(&sum, p.peer.Refused())
+		p.mu.Unlock()
+	}
+	out := map[string]uint64{}
+	for r, n := range sum {
+		if n > 0 {
+			out[flight.Reason(r).String()] = n
+		}
+	}
+	return out
+}
+
+func add(sum *flight.Refused, more flight.Refused) {
+	for r, n := range more {
+		sum[r] += n
 	}
 }
 
