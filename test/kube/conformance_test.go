@@ -162,11 +162,7 @@ func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr
 	defer report.Close()
 	ran, err := conformance.Read(report)
 	ok(t, err)
-	name := "expected.txt"
-	if flavour() == "kubeedge" {
-		name = "expected-kubeedge.txt"
-	}
-	expected, err := conformance.Expected(list(name))
+	expected, err := conformance.Expected(list("expected.txt"))
 	ok(t, err)
 	var specs []string
 	for _, name := range must {
