@@ -9,14 +9,15 @@ import (
 )
 
 // TestOthersConfigureInterfaces: what dhcpcd, connman and NetworkManager do to each interface that they find is undone, counted and
-// reported; what an operator routes to a pod on purpose stays.
+// reported; what an operator routes to a pod, or to IPv6 Services, on purpose stays.
 func TestOthersConfigureInterfaces(t *testing.T) {
 	l := newLab(t, "")
 	setAlias(t, "vethA", conf.PodAlias+podA4+" eth0 0123456789ab edgemesh")
 	run(t, `
 sysctl -qw net.ipv6.conf.vethA.disable_ipv6=1
 ip route add 192.168.77.0/24 via `+podA4+` dev edgemesh-br
-ip route add 10.244.7.0/24 dev edgemesh-tun`)
+ip route add 10.244.7.0/24 dev edgemesh-tun
+ip -6 route add fdaa:96::/112 dev edgemesh-br`)
 	wantUnchanged(t, l.host, dual())
 	before := found(t)
 	for done, commands := range map[string]string{
@@ -25,6 +26,7 @@ ip route add 10.244.7.0/24 dev edgemesh-tun`)
 		"a pod that answers DHCP":  "ip addr add 192.168.9.5/24 dev edgemesh-br\nip route add default via " + podA4 + " dev edgemesh-br metric 50 proto dhcp",
 		"on the TUN":               "ip addr add 169.254.77.4/16 dev edgemesh-tun\nip route add 198.51.100.0/24 dev edgemesh-tun",
 		"IPv6":                     "sysctl -qw net.ipv6.conf.vethA.disable_ipv6=0\nip -6 addr add 2001:db8::5/64 dev vethA nodad\nip -6 route add default dev vethA metric 5",
+		"IPv6 on the bridge":       "ip -6 route add default dev edgemesh-br metric 5\nip -6 route add 2001:db8:5::/64 dev edgemesh-br proto ra\nip -6 route add fd77::/64 dev edgemesh-br proto ra",
 	} {
 		removed := l.host.Removed()
 		run(t, commands)

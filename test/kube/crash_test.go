@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"edgemesh/agent/controller"
 	"edgemesh/internal/membership/kube/api"
@@ -33,6 +35,9 @@ func TestCrashStopsRollout(t *testing.T) {
 	t.Cleanup(c.Stop)
 	ok(t, err)
 	ok(t, c.StartControllers("daemonset-controller"))
+	c.Guard = func(kubeconfig, address string) (func(), error) { // before 1.30
+		return controller.Guard(t.Context(), controller.Config{Kubeconfig: kubeconfig, Namespace: kubeapi.Namespace, Webhook: address, Log: slog.New(slog.DiscardHandler)})
+	}
 	ok(t, c.Install())
 	ok(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16"}}))
 	ctx, end := context.WithCancel(t.Context())
@@ -56,6 +61,20 @@ func TestCrashStopsRollout(t *testing.T) {
 		ok(t, k.Patch("/api/v1/nodes/"+name, map[string]any{"metadata": map[string]any{"labels": map[string]any{"kubernetes.io/os": "linux"}}}))
 	}
 	k.daemonSet(t)
+	if v, err := version.ParseGeneric(c.Version); err != nil || v.AtLeast(version.MajorMinor(1, 36)) { // stands still there until it is touched: docs/compatibility.md
+		var touching sync.WaitGroup
+		touching.Go(func() {
+			for tick := time.NewTicker(10 * time.Second); ; {
+				select {
+				case <-t.Context().Done():
+					return
+				case now := <-tick.C:
+					_ = k.Patch(daemonsets+"edgemesh-agent", map[string]any{"metadata": map[string]any{"annotations": map[string]string{"touched": now.String()}}})
+				}
+			}
+		})
+		t.Cleanup(touching.Wait)
+	}
 	works := func(image string) (n int) {
 		for _, p := range k.pods(t) {
 			if p.DeletionTimestamp == nil && ready(p.Status.Conditions) && (p.Spec.Containers[0].Image == image || image == "") {

@@ -195,6 +195,10 @@ func TestKubeEdgeStreams(t *testing.T) {
 	works := func(t *testing.T) {
 		for _, node := range natted {
 			p := on(t, pods, node)
+			eventually(t, time.Minute, func(ctx context.Context) error { // edgecore may have just started, and its stream comes later
+				_, err := c.Kubectl(ctx, "exec", p.name, "--", "tar", "--version")
+				return err
+			})
 			follows(t, c.AdminCommand, p)
 			s := startSession(t, c.AdminCommand, p.name)
 			s.says(t, "hello", 5*time.Second)

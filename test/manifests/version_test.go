@@ -42,7 +42,7 @@ func TestGuards(t *testing.T) {
 			continue
 		}
 		got := fmt.Sprintf("webhooks %d, policies %d, of ranges %d, controllers that serve %d", strings.Count(out, "admissionReviewVersions"),
-			strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, "containsCIDR("), strings.Count(out, "--webhook=:9472"))
+			strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, ".containsIP("), strings.Count(out, "--webhook=:9472"))
 		// A controller that guards has to run where no Node is ready yet, and shows its metrics at one address of the node alone.
 		for _, text := range []string{"{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}",
 			"{key: node.kubernetes.io/network-unavailable, operator: Exists, effect: NoSchedule}", `"--metrics-address=[$(POD_IP)]:9471"`} {

@@ -88,7 +88,7 @@ func strange(s plan.State, a netip.Addr) bool {
 }
 
 // misleads reports whether a route of table main over an interface of ours is none that an operator makes on purpose: into the
-// ranges, or to a network behind a pod.
+// ranges, to a network behind a pod, or one without gateway to IPv6 Services (docs/ipv6.md), whose range is unique-local.
 func misleads(s plan.State, r netlink.Route) bool {
 	if r.Table != unix.RT_TABLE_MAIN || r.Protocol == plan.RouteProtocol {
 		return false
@@ -99,5 +99,6 @@ func misleads(s plan.State, r netlink.Route) bool {
 	}
 	f := s.Of(dst.Addr())
 	byHand := r.Protocol == unix.RTPROT_BOOT || r.Protocol == unix.RTPROT_STATIC
-	return !f.InRange(dst) && !mesh.Inside(f.Blocks, dst) && !(byHand && via.IsValid() && f.Own(via))
+	services := !via.IsValid() && dst.Addr().Is6() && dst.Addr().IsPrivate() && !dst.IsSingleIP()
+	return !f.InRange(dst) && !mesh.Inside(f.Blocks, dst) && !(byHand && (services || via.IsValid() && f.Own(via)))
 }
