@@ -119,8 +119,8 @@ func (r *records) note(what string, err error) {
 		r.behind[what] = time.Now()
 	}
 	r.metrics.failures.Inc()
-	if r.reported.Due(what) {
-		r.log.Warn("cannot keep the NodeRecords; agents soon follow Nodes instead; retrying", "cannot", what, "err", err)
+	if r.late() && r.reported.Due(what) { // on Kubernetes 1.28 and 1.29 the webhook may not be reached yet at a start
+		r.log.Warn("cannot keep the NodeRecords; agents follow Nodes instead; retrying", "cannot", what, "err", err)
 	}
 }
 
