@@ -51,15 +51,16 @@ type policies struct {
 	reported seldom.Log
 	accused  seldom.Log // nodes
 
-	peers *pods.Peers
-	have  map[string]map[string]bool             // by kind: keys that were listed; nil: not listed yet
-	made  map[string]map[string]*api.PolicyGroup // as they are in the API, by group and name
-	owned bool                                   // the membership is known
-	idle  map[string]time.Time                   // groups that no policy needs, and since when
-	began bool                                   // pods are followed
-	blind bool                                   // ClusterNetworkPolicies cannot be read
-	still bool                                   // and there were some, which may need groups
-	later map[string]later                       // groups that could not be written; "": the PodNetwork
+	peers   *pods.Peers
+	have    map[string]map[string]bool             // by kind: keys that were listed; nil: not listed yet
+	made    map[string]map[string]*api.PolicyGroup // as they are in the API, by group and name
+	owned   bool                                   // the membership is known
+	idle    map[string]time.Time                   // groups that no policy needs, and since when
+	began   bool                                   // pods are followed
+	blind   bool                                   // ClusterNetworkPolicies cannot be read
+	doubted map[string]bool                        // groups that were there then, and that nothing keeps up to date
+	still   bool                                   // and there were some, which may need groups
+	later   map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
 // later is when a group is tried again, and how long after the last attempt that is.
@@ -70,7 +71,7 @@ type later struct {
 
 func newPolicies(c cluster, members func(context.Context, chan<- mesh.State), loop *watchdog.Loop, log *slog.Logger, m *metrics) *policies {
 	return &policies{api: c, members: members, loop: loop, log: log, metrics: m, peers: pods.NewPeers(func(netip.Addr) string { return "" }),
-		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}, later: map[string]later{}}
+		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}, doubted: map[string]bool{}, later: map[string]later{}}
 }
 
 // run compiles until ctx ends.
@@ -162,10 +163,12 @@ func (p *policies) hear(ctx context.Context, n news) {
 	absent := false
 	if n.kind.Name == pods.ClusterPolicies().Name {
 		absent = apierrors.IsNotFound(n.err)
-		if p.blind = n.err != nil && (p.blind || absent || apierrors.IsForbidden(n.err)); p.blind && p.have[n.kind.Name] == nil {
+		if p.blind = n.err != nil && (p.blind || p.have[n.kind.Name] == nil && (absent || apierrors.IsForbidden(n.err))); p.blind && p.have[n.kind.Name] == nil {
 			p.have[n.kind.Name] = map[string]bool{} // a cluster without the kind, or a chart of an older release: NetworkPolicies do not wait for it
 		}
-		p.still = p.still && p.blind
+		if p.still = p.still && p.blind; !p.still {
+			clear(p.doubted)
+		}
 	}
 	switch {
 	case (absent || apierrors.IsForbidden(n.err) && n.kind.Name == pods.ClusterPolicies().Name) && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
@@ -329,7 +332,7 @@ func (p *policies) decides(id string) bool { return p.peers.Decides(id) || p.unk
 
 // unknown reports whether a ClusterNetworkPolicy that cannot be read may need the group, which nothing keeps up to date.
 func (p *policies) unknown(id string) bool {
-	return p.still && len(p.made[id]) > 0 && !p.peers.Known(id) && !p.peers.Needed(id)
+	return p.still && p.doubted[id] && !p.peers.Known(id) && !p.peers.Needed(id)
 }
 
 // several are the first errors of some, and how many more there are.
@@ -369,7 +372,7 @@ func (p *policies) consider(id string, now time.Time) {
 		delete(p.idle, id)
 	case !idle:
 		p.idle[id] = now
-	case p.still:
+	case p.unknown(id):
 	case now.Sub(since) >= idleGroup, p.peers.Pressed(id):
 		p.peers.Drop(id)
 		delete(p.idle, id)
@@ -554,8 +557,8 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 // deny by them, also of pods that start or get other labels.
 func (p *policies) doubt() {
 	for id := range p.made {
-		if p.unknown(id) {
-			p.peers.Changed[id] = true
+		if !p.doubted[id] && !p.peers.Known(id) && !p.peers.Needed(id) {
+			p.doubted[id], p.peers.Changed[id] = true, true
 		}
 	}
 	if p.reported.Due("ClusterNetworkPolicies in doubt") {

@@ -632,3 +632,47 @@ func TestEcho(t *testing.T) {
 		t.Errorf("version %s of an older echo", got)
 	}
 }
+
+// TestClusterKindDeleted: the CustomResourceDefinition is deleted: its objects are reported as deleted, and then the API has no such kind.
+func TestClusterKindDeleted(t *testing.T) {
+	f := newGroupAPI(nil)
+	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
+	for _, k := range []api.Kind{pods.Policies(""), api.PolicyGroups()} {
+		p.hear(t.Context(), news{kind: k, all: true})
+	}
+	c := clusterJSON(t, `{"namespaces":{}}`)
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true, list: []api.Object{c}})
+	if err := p.say(t.Context(), p.namespaces()); err != nil || f.network.Status.Policies[policy.ClusterKind] == "" {
+		t.Fatal(err, f.network.Status.Policies)
+	}
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), event: client.Event{What: client.Deleted, Object: c}})
+	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), err: apierrors.NewNotFound(schema.GroupResource{}, "")})
+	if err := p.say(t.Context(), p.namespaces()); err != nil || f.network.Status.Policies[policy.ClusterKind] != "" {
+		t.Errorf("all policies were reported as deleted, and the PodNetwork keeps saying that there are some: %v, still %v, %v", f.network.Status.Policies, p.still, err)
+	}
+}
+
+// TestBlindGrowth: while ClusterNetworkPolicies cannot be read, groups of NetworkPolicies that come and go are deleted.
+func TestBlindGrowth(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	f.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	f.network.Status.Policies = map[string]string{policy.ClusterKind: "Egress"}
+	runningPolicies(t, f, func(p *policies) {
+		for i := range 200 {
+			n := readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"shop","name":"churn","uid":"u%d"},"spec":{"podSelector":{},"policyTypes":["Ingress"],
+				"ingress":[{"from":[{"podSelector":{"matchLabels":{"x":"y%d"}}}]}]}}`, i, i))
+			p.take(n, false)
+			if err := p.round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.take(n, true)
+			time.Sleep(2 * idleGroup)
+			if err := p.round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(f.groups) > 10 {
+			t.Errorf("%d PolicyGroups", len(f.groups))
+		}
+	})
+}

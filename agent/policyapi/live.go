@@ -83,7 +83,6 @@ type Live struct {
 	last     policy.Rules
 	lastFrom string
 	guessed  bool // last has ClusterKind though nothing was compiled
-	judged   bool // this node's pods were read since the start
 }
 
 // Status is what there is to say of it.
@@ -353,6 +352,11 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		spaces[p.Meta.Namespace] = true
 	}
 	l.follow(spaces)
+	for pod := range l.last.Pods { // after a start: those that come back without the API have nothing else than what is in force, until pods are read
+		if namespace, _, _ := strings.Cut(pod, "/"); l.lastFrom == "" {
+			spaces[namespace] = true
+		}
+	}
 	var kinds []api.Kind
 	_, every := l.held[policy.EveryNamespace] // too many to be named
 	for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
@@ -392,6 +396,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		}
 	}
 	unread := l.unreadOf(spaces, cluster, labels, &status)
+	maps.DeleteFunc(labels, func(name string, _ map[string]string) bool { return unread[name] })
 	needs, missing, unknown, readable, patience := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable(), patienceOf(all)
 	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
 	rules := policy.Compile(all, labels, judged, func(g policy.Group) []policy.Member {
@@ -415,9 +420,6 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		return members
 	})
 	l.closing(&rules)
-	if l.judged = l.judged || len(kinds) > 0; !l.judged {
-		l.away(rules)
-	}
 	if every {
 		var known []string
 		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
@@ -498,8 +500,8 @@ func (l *Live) readable() func(id string) bool {
 	}
 }
 
-// start is what waiting calls the PolicyGroups of a start.
-const start = "start"
+// start is what waiting calls the PolicyGroups of a start, groupsOfAll what they are made of without a controller.
+const start, groupsOfAll = "start", "pods and namespaces"
 
 // waiting is for how long key has been waited for: each compilation has asked since then.
 func (l *Live) waiting(key string) time.Duration {
@@ -542,16 +544,6 @@ func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread 
 		pod := p.Namespace + "/" + p.Name
 		_, there := l.last.Pods[pod]
 		if there && unread[p.Namespace] && (!cluster || l.waiting("namespace "+p.Namespace) < denyPatience) {
-			l.keepPod(rules, pod)
-		}
-	}
-}
-
-// away leaves pods their chains that are not on this node after a start: those that come back without the API have nothing else.
-func (l *Live) away(rules policy.Rules) {
-	for pod := range l.last.Pods {
-		namespace, _, _ := strings.Cut(pod, "/")
-		if either(rules.Namespaces[namespace], rules.Namespaces[policy.EveryNamespace]) != [2]bool{} {
 			l.keepPod(rules, pod)
 		}
 	}
@@ -621,9 +613,21 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	own := l.own(podgroups.Pods(""))
+	var stale error // what groups are made of is not read any longer
+	for _, k := range []api.Kind{podgroups.Pods(""), podgroups.Namespaces("")} {
+		if f := l.follows[keyOf(k)]; f != nil {
+			stale = errors.Join(stale, f.current(l.open()))
+		}
+	}
+	again, unknown := time.Duration(0), false
+	if stale == nil {
+		delete(l.waits, groupsOfAll)
+	} else if again = denyPatience - l.waiting(groupsOfAll); again <= 0 {
+		again, unknown = 0, true
+	}
 	lost := map[string]bool{}
 	rules := policy.Compile(all, l.peers.Labels(), pods(own, l.c.Node), func(g policy.Group) []policy.Member {
-		lost[g.ID()] = l.peers.Lost(g.ID())
+		lost[g.ID()] = unknown || l.peers.Lost(g.ID())
 		return l.peers.Members(g.ID())
 	})
 	rules.Without(lost)
@@ -638,7 +642,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		l.peers.Drop(id) // unless it is needed
 	}
 	clear(l.peers.Changed)
-	return 0
+	return again
 }
 
 func (l *Live) newPeers() *podgroups.Peers {

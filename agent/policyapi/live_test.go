@@ -1265,3 +1265,119 @@ func TestNothingPassesInTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// place are the chains of a pod of this name that starts now.
+func place(w *world, pod string) [2]string {
+	a := netip.MustParseAddr("10.244.1.99")
+	return w.last().Place(map[netip.Addr]string{a: pod}).At[a].Chains
+}
+
+// TestRefusedUnselected: a namespace that was not selected, and whose labels are refused later, is closed after a time: they may have changed.
+func TestRefusedUnselected(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		p, id := deny(t, "ops")
+		w.put(space(t, "shop", "no"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		l.SetState(state(someCluster))
+		time.Sleep(time.Second)
+		w.tell("namespaces", kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
+		time.Sleep(denyPatience + time.Second)
+		if w.passes("10.244.2.5", "10.244.1.5") || place(w, "shop/new") == [2]string{} {
+			t.Errorf("labels may have changed, and all passes: %+v", w.last())
+		}
+	})
+}
+
+// TestUnprovedLabels: a new pod is not open by labels of its namespace that nothing proves.
+func TestUnprovedLabels(t *testing.T) {
+	w := newWorld()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.run(t, func(t *testing.T, l *Live) {
+		p, id := deny(t, "ops")
+		w.put(space(t, "shop", "yes"), false)
+		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.put(p, false)
+		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		l.SetState(state(someCluster))
+		time.Sleep(time.Second)
+		w.put(space(t, "y", "no"), false) // what a stale cache has
+		w.mu.Lock()
+		w.proved = false
+		w.local[netip.MustParseAddr("10.244.1.7")] = "y/static"
+		w.mu.Unlock()
+		l.PodsChanged()
+		time.Sleep(2 * denyPatience)
+		if w.passes("10.244.2.5", "10.244.1.7") {
+			t.Errorf("a new pod is open by labels that nothing proves: %+v", w.last())
+		}
+	})
+}
+
+// TestStartKeepsExcept: what is in force at a start stays whole, namespaces that are left out included, until pods are read.
+func TestStartKeepsExcept(t *testing.T) {
+	w := newWorld()
+	own := []policy.Pod{{Namespace: "shop", Name: "db"}, {Namespace: "free", Name: "x"}}
+	parsed, _, _ := func() (policy.Policy, string, error) { p, id := deny(t, "ops"); x, err := p.Parse(); return x, id, err }()
+	was := policy.Compile([]policy.Policy{parsed}, map[string]map[string]string{"shop": {"denied": "yes"}, "free": {"denied": "no"}}, own, func(policy.Group) []policy.Member { return nil })
+	w.given, w.silent, w.proved = []policies.Given{{Rules: was}}, "pods", false
+	w.run(t, func(t *testing.T, l *Live) {
+		if place(w, "free/static") != [2]string{} {
+			t.Fatal("before")
+		}
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{policy.ClusterKind: "Ingress"}}))
+		time.Sleep(time.Minute)
+		if place(w, "free/static") != [2]string{} {
+			t.Errorf("closed for as long as there is no API: was except %v, is %v", was.Except, w.last().Except)
+		}
+	})
+}
+
+// TestNameAfterRestart: a pod that was deleted while no agent ran leaves its rules to no other one of its name.
+func TestNameAfterRestart(t *testing.T) {
+	w := newWorld()
+	a := netip.MustParseAddr("10.244.1.5")
+	np := object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{"matchLabels":{"app":"db"}},"policyTypes":["Ingress"]}}`)
+	parsed, _ := np.Parse()
+	was := policy.Compile([]policy.Policy{parsed}, nil, []policy.Pod{{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "other"}}}, nil)
+	w.given = []policies.Given{{Rules: was}}
+	w.run(t, func(t *testing.T, l *Live) {
+		w.put(np, false)
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}))
+		time.Sleep(7 * 24 * time.Hour) // the API answers all the time
+		w.mu.Lock()
+		w.silent, w.local[a] = "pods", "shop/db"
+		w.mu.Unlock()
+		l.PodsChanged()
+		if time.Sleep(time.Second); w.passes("10.244.2.5", "10.244.1.5") {
+			t.Errorf("a week after the start a pod that nothing is known of has its predecessor's rules: %+v", w.last().Pods)
+		}
+	})
+}
+
+// TestAloneRefusedLater: pods or namespaces that cannot be read any longer, without a controller, leave no Deny open.
+func TestAloneRefusedLater(t *testing.T) {
+	for _, kind := range []string{"pods", "namespaces"} {
+		w := newWorld()
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		w.run(t, func(t *testing.T, l *Live) {
+			w.put(object(t, new(podgroups.Namespace), `{"metadata":{"name":"shop","uid":"s","labels":{"team":"ops"}}}`), false)
+			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+			w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
+			w.put(denyOps(t), false)
+			l.SetState(state(mesh.Policies{}))
+			time.Sleep(time.Second)
+			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
+				t.Fatalf("%+v", w.last())
+			}
+			w.tell(kind, kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
+			time.Sleep(time.Hour)
+			if w.passes("10.244.2.6", "10.244.1.5") {
+				t.Errorf("%s may have changed an hour ago, and all passes", kind)
+			}
+		})
+	}
+}
