@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"slices"
+	"strconv"
+	"strings"
 
 	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/kube/api"
@@ -151,7 +152,7 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 		p.Ready = true
 	}
 	for _, c := range wire.Spec.Containers {
-		if p.As.HostNetwork && !slices.Contains(append(c.Command, c.Args...), "--run-firewall=false") { // kube-router without its policies
+		if p.As.HostNetwork && enforces(append(c.Command, c.Args...)) {
 			p.Images = append(p.Images, c.Image)
 		}
 	}
@@ -211,4 +212,16 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 func bare(m api.Meta) api.Meta {
 	return api.Meta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
 		DeletionTimestamp: m.DeletionTimestamp}
+}
+
+// enforces reports whether a command does not say, as kube-router's can, that it enforces no policies.
+func enforces(command []string) bool {
+	out := true
+	for _, word := range strings.Fields(strings.Join(command, " ")) { // a shell's, too
+		if value, is := strings.CutPrefix(strings.Trim(word, `"'`), "--run-firewall="); is {
+			on, err := strconv.ParseBool(strings.Trim(value, `"'`))
+			out = on || err != nil
+		}
+	}
+	return out
 }

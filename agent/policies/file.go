@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -66,6 +67,7 @@ func parseFile(path string) (out written, err error) {
 	for i := 1; ; i++ {
 		text, err := documents.Read()
 		if errors.Is(err, io.EOF) {
+			out.named()
 			return out, errors.Join(errs...)
 		}
 		if err != nil {
@@ -76,6 +78,28 @@ func parseFile(path string) (out written, err error) {
 		}
 	}
 }
+
+// named adds namespaces that Pods and NetworkPolicies name, and that have no document: their name is known. Beside ClusterNetworkPolicies,
+// which may deny by what is not known, they stay unknown.
+func (w *written) named() {
+	if slices.ContainsFunc(w.policies, policy.Policy.Cluster) {
+		return
+	}
+	add := func(name string) {
+		if _, has := w.namespaces[name]; !has {
+			w.namespaces[name] = map[string]string{nameLabel: name}
+		}
+	}
+	for _, p := range w.pods {
+		add(p.Namespace)
+	}
+	for _, p := range w.policies {
+		add(p.Namespace)
+	}
+}
+
+// nameLabel is what API servers give each namespace.
+const nameLabel = "kubernetes.io/metadata.name"
 
 // add reads one document.
 func (w *written) add(text []byte, number int, seen map[string]int) error {
@@ -98,7 +122,7 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 		if l == nil {
 			l = map[string]string{}
 		}
-		l["kubernetes.io/metadata.name"] = m.Name // as API servers do
+		l[nameLabel] = m.Name
 		w.namespaces[m.Name] = l
 	case "Pod":
 		var o object

@@ -64,8 +64,38 @@ spec:
 		}
 	}
 	for _, wrong := range [][2]string{{"priority: 10", "prio: 10"}, {"name: no-metadata-service", "namespace: shop, name: x"}, {"tier: Admin", "tier: Other"}, {"networks: [169.254.169.254/32]", "nodes: {}"}} {
-		if write(strings.Replace(text, wrong[0], wrong[1], 1)); o.InForce().Problem == nil || !strings.Contains(o.InForce().Problem.Error(), "document 4: ") || len(f.placed.At) != 2 {
+		if write(strings.Replace(text, wrong[0], wrong[1], 1)); o.InForce().Problem == nil || !strings.Contains(o.InForce().Problem.Error(), "document 4: ") || len(f.placed.At) != 4 { // and their link-local addresses
 			t.Errorf("%s: %v, in force %+v", wrong[1], o.InForce().Problem, f.placed.At)
+		}
+	}
+}
+
+// TestNamespaceWithoutADocument: pods of a namespace that has none are peers all the same.
+func TestNamespaceWithoutADocument(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policies.yaml")
+	if err := os.WriteFile(path, []byte(`
+kind: Pod
+metadata: {namespace: shop, name: web-0, labels: {app: web}}
+---
+kind: Pod
+metadata: {namespace: shop, name: db-0, labels: {app: db}}
+---
+kind: NetworkPolicy
+metadata: {namespace: shop, name: db}
+spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}, namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}}]}]}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := parseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, db := netip.MustParseAddr("10.1.1.2"), netip.MustParseAddr("10.1.1.3")
+	local := map[netip.Addr]string{web: "shop/web-0", db: "shop/db-0"}
+	placed := w.rules(local).Place(local)
+	for from, want := range map[netip.Addr]bool{web: true, netip.MustParseAddr("10.1.1.4"): false} {
+		if pass, by, _ := placed.Verdict(policy.Packet{Src: from, Dst: db, Protocol: 6, Port: 80}); pass != want {
+			t.Errorf("from %s: passes %t, by %v", from, pass, by)
 		}
 	}
 }

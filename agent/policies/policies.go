@@ -259,6 +259,9 @@ func (o *Owner) enforce(rules policy.Rules, placed *policy.Placed) error {
 		if len(rules.Namespaces) > 0 {
 			pods, err = o.Local()
 		}
+		for a, pod := range maps.Clone(pods) { // a pod has the one of its IPv4 address, or of its only one
+			pods[conf.LinkLocal(conf.PodMAC(a))] = pod
+		}
 		*placed = rules.Place(pods)
 		return *placed, err
 	})

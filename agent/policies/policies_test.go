@@ -95,13 +95,15 @@ func TestOffline(t *testing.T) {
 	if err := again.Apply(); err != nil {
 		t.Fatal(err)
 	}
-	if place := f.placed.At[netip.MustParseAddr("10.1.1.2")]; place != (policy.Place{Pod: "shop/web-0", Chains: [2]string{"one", ""}}) {
-		t.Errorf("placed %+v", f.placed)
+	for _, a := range []string{"10.1.1.2", "fe80::858:aff:fe01:102"} { // its link-local address, too
+		if place := f.placed.At[netip.MustParseAddr(a)]; place != (policy.Place{Pod: "shop/web-0", Chains: [2]string{"one", ""}}) {
+			t.Errorf("placed %+v", f.placed)
+		}
 	}
 	if got := closing(t, c).Namespaces; !reflect.DeepEqual(got, map[string][]string{"shop": {"Ingress"}}) {
 		t.Errorf("the plugin closes %v", got)
 	}
-	if got := again.InForce(); got.Problem == nil || len(got.At) != 1 {
+	if got := again.InForce(); got.Problem == nil || len(got.At) != 2 {
 		t.Errorf("in force: %+v", got)
 	}
 	again.Set(Given{From: "a test"})

@@ -42,7 +42,9 @@ func (o *Owner) Status(pod string) control.Policies {
 			out.Pods = append(out.Pods, control.PolicyPod{Pod: place.Pod})
 		}
 		p := &out.Pods[i]
-		p.Addresses = append(p.Addresses, a.String())
+		if !a.IsLinkLocalUnicast() {
+			p.Addresses = append(p.Addresses, a.String())
+		}
 		for d, of := range []**control.PolicyDirection{&p.Ingress, &p.Egress} {
 			name := place.Chains[d]
 			if name == "" {

@@ -601,7 +601,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		l.steer(ctx, nil) // each begins with a list
 	}
 	all, errs := l.peers.Policies()
-	l.hold(map[string][2]bool{policy.ClusterKind: policy.Isolated(all)[policy.ClusterKind]})
+	l.hold(policy.Isolated(all))
 	kinds := []api.Kind{podgroups.Policies(""), podgroups.ClusterPolicies()}
 	if len(all) > 0 {
 		kinds = append(kinds, podgroups.Namespaces(""), podgroups.Pods(""))
@@ -659,15 +659,21 @@ func (l *Live) unready(err error) time.Duration {
 	if !errors.Is(err, errWaits) && !errors.Is(err, errUnproved) || time.Since(l.unread) >= lasting {
 		l.say(Status{Trouble: err, Engine: l.Status().Engine})
 	}
-	if d := l.held[policy.ClusterKind]; time.Since(l.unread) >= denyPatience && either(d, l.last.Namespaces[policy.ClusterKind]) != l.last.Namespaces[policy.ClusterKind] {
-		rules := l.last // of pods that were never judged: what there is cannot be read, and may deny
-		if rules.Namespaces = maps.Clone(rules.Namespaces); rules.Namespaces == nil {
-			rules.Namespaces = map[string][2]bool{}
+	d := l.held[policy.ClusterKind]
+	cluster := either(d, l.last.Namespaces[policy.ClusterKind]) != l.last.Namespaces[policy.ClusterKind]
+	rules := l.last // of pods that were never judged: what there is cannot be read, and may deny
+	rules.Namespaces = maps.Clone(rules.Namespaces)
+	if rules.Namespaces == nil {
+		rules.Namespaces = map[string][2]bool{}
+	}
+	l.closing(&rules)
+	// A right that is missing is the chart's of an older release: its policies were never in force.
+	if time.Since(l.unread) >= denyPatience && (cluster || l.refused() == nil && !maps.Equal(rules.Namespaces, l.last.Namespaces)) {
+		if cluster {
+			rules.Except, l.guessed = nil, true
 		}
-		l.closing(&rules)
-		rules.Except = nil
-		l.last, l.guessed = rules, true
-		l.c.Set(policies.Given{From: "ClusterNetworkPolicies that cannot be compiled yet", Rules: rules})
+		l.last = rules
+		l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules})
 	}
 	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience), l.waits[start].Add(denyPatience)} {
 		if left := time.Until(at); left > 0 {

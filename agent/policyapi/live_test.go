@@ -462,6 +462,8 @@ func TestEngine(t *testing.T) {
 		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3"}]}`:                                                   "kube-router (pod kube-system/x)",
 		`{"hostNetwork":true,"containers":[{"image":"docker.io/cloudnativelabs/kube-router:v2.6.3","args":["--run-firewall=false"]}]}`:                   "",
 		`{"hostNetwork":true,"containers":[{"image":"cloudnativelabs/kube-router:v2","command":["/usr/local/bin/kube-router","--run-firewall=false"]}]}`: "",
+		`{"hostNetwork":true,"containers":[{"image":"cloudnativelabs/kube-router:v2","args":["--run-firewall=False"]}]}`:                                 "",
+		`{"hostNetwork":true,"containers":[{"image":"cloudnativelabs/kube-router:v2","command":["sh","-c","exec kube-router --run-firewall='0'"]}]}`:     "",
 		`{"hostNetwork":true,"containers":[{"image":"quay.io/calico/node:v3.30"}]}`:                                                                      "", // it judges its own interfaces
 		`{"containers":[{"image":"cloudnativelabs/kube-router:v2"}]}`:                                                                                    "", // anybody's pod
 		`{"hostNetwork":true,"containers":[{"image":"registry.k8s.io/networking/kube-network-policies:v1@sha256:0123456789abcdef"}]}`:                    "kube-network-policies (pod kube-system/x)",
@@ -1377,6 +1379,34 @@ func TestAloneRefusedLater(t *testing.T) {
 			time.Sleep(time.Hour)
 			if w.passes("10.244.2.6", "10.244.1.5") {
 				t.Errorf("%s may have changed an hour ago, and all passes", kind)
+			}
+		})
+	}
+}
+
+// TestStartUnread: after a start without saved rules pods of namespaces that have NetworkPolicies are closed after a time where these cannot
+// be compiled, with a controller and without one; where a right is missing nothing changes.
+func TestStartUnread(t *testing.T) {
+	shop := object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`)
+	for name, x := range map[string]struct {
+		silent string
+		state  mesh.Policies
+	}{
+		"pods":                           {"pods", mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}},
+		"policies":                       {"networkpolicies", mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}},
+		"pods, without a controller":     {"pods", mesh.Policies{}},
+		"namespaces, without controller": {"namespaces", mesh.Policies{}},
+	} {
+		w := newWorld()
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		w.silent = x.silent
+		w.run(t, func(t *testing.T, l *Live) {
+			w.put(space(t, "shop", "no"), false)
+			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+			w.put(shop, false)
+			l.SetState(state(x.state))
+			if time.Sleep(denyPatience + 2*time.Second); w.passes("10.244.2.5", "10.244.1.5") || place(w, "shop/new") == [2]string{} {
+				t.Errorf("%s: %+v, %v", name, w.last(), l.Status().Trouble)
 			}
 		})
 	}

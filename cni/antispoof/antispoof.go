@@ -32,6 +32,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/cni/conf"
 	"edgemesh/cni/fault"
 )
 
@@ -46,12 +47,6 @@ const filterName = "edgemesh_spoof"
 // maxAddrs is how many addresses of one IP version the filter holds, as in filter.c.
 const maxAddrs = 4
 
-// LinkLocal is the link-local address that the kernel derives from mac (RFC 4291, appendix A).
-func LinkLocal(mac net.HardwareAddr) netip.Addr {
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80,
-		8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
-}
-
 // load has the kernel verify the filter for a pod. Where it refuses, the error has the end of what the verifier said.
 func load(mac net.HardwareAddr, addrs []netip.Addr) (*ebpf.Program, error) {
 	if len(mac) != 6 {
@@ -60,7 +55,7 @@ func load(mac net.HardwareAddr, addrs []netip.Addr) (*ebpf.Program, error) {
 	var own4 [maxAddrs][4]byte
 	var own6 [maxAddrs][16]byte
 	var count4, count6 uint32
-	for _, a := range append([]netip.Addr{LinkLocal(mac)}, addrs...) {
+	for _, a := range append([]netip.Addr{conf.LinkLocal(mac)}, addrs...) {
 		switch {
 		case count4 == maxAddrs || count6 == maxAddrs:
 			return nil, fmt.Errorf("more than %d addresses", maxAddrs)

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
+	"edgemesh/cni/conf"
 	"edgemesh/cni/nstest"
 )
 
@@ -101,7 +102,7 @@ func TestFilter(t *testing.T) {
 		t.Skip("SKIP: loading BPF programs needs root")
 	}
 	dual := []netip.Addr{own4, own6}
-	ll, stranger := LinkLocal(mac), netip.MustParseAddr("fd00::6")
+	ll, stranger := conf.LinkLocal(mac), netip.MustParseAddr("fd00::6")
 	deep := icmp(icmpRouterAdv, own6)
 	for range maxExtHeaders {
 		deep = ext(protoDestOpts, deep)
@@ -132,7 +133,7 @@ func TestFilter(t *testing.T) {
 		{"IPv6, link-local of an IPv4-only pod", []netip.Addr{own4}, ip6(ll, 17, make([]byte, 8)), true},
 		{"IPv6, a neighbour's", dual, ip6(stranger, 17, make([]byte, 8)), false},
 		{"IPv6, same interface ID in another net", dual, ip6(netip.MustParseAddr("fd01::5"), 17, make([]byte, 8)), false},
-		{"IPv6, another link-local", dual, ip6(LinkLocal(other), 17, make([]byte, 8)), false},
+		{"IPv6, another link-local", dual, ip6(conf.LinkLocal(other), 17, make([]byte, 8)), false},
 		{"IPv6, global of an IPv4-only pod", []netip.Addr{own4}, ip6(own6, 17, make([]byte, 8)), false},
 		{"IPv6 :: with UDP", dual, ip6(any6, 17, make([]byte, 8)), false},
 		{"DAD", dual, ip6(any6, protoICMPv6, icmp(icmpNeighbourSol, own6)), true},
@@ -237,14 +238,6 @@ func code(t *testing.T, object string) string {
 		fmt.Fprintf(&out, "%v\n", i)
 	}
 	return out.String()
-}
-
-func TestLinkLocal(t *testing.T) {
-	// RFC 4291, appendix A: 34-56-78-9A-BC-DE.
-	got := LinkLocal(net.HardwareAddr{0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde})
-	if want := netip.MustParseAddr("fe80::3656:78ff:fe9a:bcde"); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
 }
 
 func BenchmarkFilter(b *testing.B) {

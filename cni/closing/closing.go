@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -46,7 +47,7 @@ func Close(runtimeDir, namespace string, addrs []netip.Addr) error {
 	if err == nil && p.Refused != "" {
 		err = errors.New(p.Refused)
 	}
-	for _, a := range addrs {
+	for _, a := range withLinkLocal(addrs) {
 		for _, d := range directions {
 			if err == nil {
 				err = element(a, d == "Egress", true)
@@ -64,11 +65,20 @@ func Forget(runtimeDir string, addrs []netip.Addr) {
 	if p, err := conf.LoadPolicies(runtimeDir); err == nil && len(p.Namespaces) == 0 {
 		return
 	}
-	for _, a := range addrs {
+	for _, a := range withLinkLocal(addrs) {
 		for _, egress := range []bool{false, true} {
 			_ = element(a, egress, false) // it may be in no map
 		}
 	}
+}
+
+// withLinkLocal adds the addresses by which other pods of the node reach the pod on the bridge, whatever it was given.
+func withLinkLocal(addrs []netip.Addr) []netip.Addr {
+	out := slices.Clone(addrs)
+	for _, a := range addrs {
+		out = append(out, conf.LinkLocal(conf.PodMAC(a)))
+	}
+	return out
 }
 
 // element replaces an address's chain by the one that drops, or removes it, in one transaction.

@@ -110,6 +110,12 @@ func PodMAC(a netip.Addr) net.HardwareAddr {
 	return hashMAC(b[:])
 }
 
+// LinkLocal is the link-local address that the kernel derives from mac (RFC 4291, appendix A).
+func LinkLocal(mac net.HardwareAddr) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80,
+		8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+}
+
 // hashMAC is a locally administered unicast address with five hashed bytes. Its 0x0e
 // distinguishes it from an embedded address.
 func hashMAC(b []byte) net.HardwareAddr {

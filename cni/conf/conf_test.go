@@ -3,6 +3,7 @@ package conf
 import (
 	"encoding/json"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -238,5 +239,13 @@ func TestAwaitSubnet(t *testing.T) {
 	}
 	if err := <-written; err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestLinkLocal(t *testing.T) {
+	// RFC 4291, appendix A: 34-56-78-9A-BC-DE.
+	got := LinkLocal(net.HardwareAddr{0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde})
+	if want := netip.MustParseAddr("fe80::3656:78ff:fe9a:bcde"); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

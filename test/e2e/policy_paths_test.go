@@ -17,6 +17,7 @@ import (
 
 	netns "github.com/containernetworking/plugins/pkg/ns"
 
+	"edgemesh/cni/conf"
 	"edgemesh/test/lab"
 )
 
@@ -136,6 +137,9 @@ func (j *judged) judge(t *testing.T, path string) {
 	for _, p := range []*lab.Pod{j.web, j.near, j.odd} {
 		ok(t, p.Script("ip -6 neigh flush dev eth0"))
 	}
+	linkLocal := func(p *lab.Pod) netip.Addr { return conf.LinkLocal(conf.PodMAC(p.IP4())).WithZone("eth0") }
+	want("a pod of the node that is not allowed, by link-local addresses", j.odd.NS, linkLocal(j.web), false)
+	want("a pod of the node without policies, by link-local addresses", j.odd.NS, linkLocal(j.near), true)
 	for _, v6 := range []bool{false, true} {
 		at := func(p *lab.Pod) netip.Addr {
 			if v6 {

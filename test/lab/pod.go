@@ -188,7 +188,7 @@ type Reply struct {
 func (n *NS) Get(ctx context.Context, addr netip.Addr, wait time.Duration) (Reply, error) {
 	var r Reply
 	err := n.Tool(ctx, &r, "get", "--timeout", wait.String(),
-		"http://"+netip.AddrPortFrom(addr, ServePort).String()+"/")
+		"http://"+strings.Replace(netip.AddrPortFrom(addr, ServePort).String(), "%", "%25", 1)+"/") // a zone
 	return r, err
 }
 
