@@ -178,23 +178,30 @@ func (x *Pulled) Stream(bucket int, b []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	in := &x.in[bucket]
-	p := x.sink.peer()
-	if in.broken || p == nil {
+	if in.broken {
 		return
 	}
+	if x.sink.p != nil && x.sink.p.ctx.Err() != nil {
+		x.sink.p = nil // it left, and may have come back
+	}
+	p := x.sink.peer() // nil: there is no route, but a frame's end is a frame's end
 	in.b = append(in.b, b...)
 	rest := in.b
 	for len(rest) >= frameHdrLen {
 		t, n := frameHdr(rest)
 		if t != framePacket || n > virtio.MaxFrame || n < minPacketBody {
-			p.malformed(DropBadFrame)
+			if p != nil {
+				p.malformed(DropBadFrame)
+			}
 			in.broken, rest = true, nil
 			break
 		}
 		if len(rest) < frameHdrLen+n {
 			break
 		}
-		x.frame(p, rest[frameHdrLen:frameHdrLen+n])
+		if p != nil {
+			x.frame(p, rest[frameHdrLen:frameHdrLen+n])
+		}
 		rest = rest[frameHdrLen+n:]
 	}
 	in.b = append(in.b[:0], rest...)

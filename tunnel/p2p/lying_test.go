@@ -268,7 +268,7 @@ func TestLyingRelay(t *testing.T) {
 			if x.counts != nil && refused()-before < uint64(x.counts()) {
 				t.Errorf("%d packets are counted as dropped, want %d", refused()-before, x.counts())
 			}
-			if x.loses && missing != changed {
+			if x.loses && (missing == 0 || missing > changed) { // a probe of the size may be among those that were changed
 				t.Errorf("%d of %d are missing, %d were changed", missing, len(want), changed)
 			}
 			for _, n := range []*Node{a, c} {
