@@ -305,7 +305,7 @@ func (l *lane) pull(wake func()) {
 		}
 		l.wake()
 	}
-	if !l.empty() {
+	if l.has() {
 		wake()
 	}
 }
@@ -326,7 +326,7 @@ func (l *lane) unpull(left []*packet) {
 		l.out.packets = append(left, l.out.packets...)
 	}
 	l.q.piece = 0
-	if !l.closed && !l.empty() {
+	if !l.closed && l.has() {
 		l.wake()
 	}
 }
@@ -335,8 +335,11 @@ func (l *lane) unpull(left []*packet) {
 func (l *lane) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.q.packets > 0 || len(l.out.packets) > 0 && !l.sending
+	return l.has()
 }
+
+// has is waits; l.mu is held. The batch is the writer's while it sends.
+func (l *lane) has() bool { return l.q.packets > 0 || !l.sending && len(l.out.packets) > 0 }
 
 // take takes the next packet, nil if there is none.
 func (l *lane) take(line Line) *packet {
@@ -344,7 +347,7 @@ func (l *lane) take(line Line) *packet {
 	defer func() { l.p.drop(&late, DropDelay) }()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.out.packets) > 0 && !l.sending {
+	if !l.sending && len(l.out.packets) > 0 {
 		p := l.out.packets[0]
 		l.out.packets = l.out.packets[1:]
 		return p
