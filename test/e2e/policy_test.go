@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -173,32 +174,47 @@ func powerCut(t *testing.T, n *lab.Node, web, near **lab.Pod, refused func(what 
 	curl(t, n.NS, *web, (*web).IP4(), netip.Addr{}, 2*time.Second)
 }
 
-// against holds that no echo request of these pods is answered while do runs: 100 a second by each.
+// against holds that no echo request and no datagram of these pods is answered while do runs: 100 a second of each.
 func against(t *testing.T, to *lab.Pod, from []*lab.Pod, do func()) {
 	t.Helper()
-	if answers := passing(t, to, from, do); answers > 0 {
-		t.Errorf("%d packets passed against a policy", answers)
+	if answers := passing(t, to, from, do); answers != (passed{}) {
+		t.Errorf("passed against a policy: %+v", answers)
 	}
 }
 
-// passing counts the answers.
-func passing(t *testing.T, to *lab.Pod, from []*lab.Pod, do func()) (n int) {
+// passed are answers.
+type passed struct{ pings, datagrams int }
+
+// passing counts them.
+func passing(t *testing.T, to *lab.Pod, from []*lab.Pod, do func()) (n passed) {
 	t.Helper()
-	var all []*lab.Process
+	var pings, datagrams []*lab.Process
 	for _, p := range from {
 		for i, a := range to.Addrs {
-			ping, err := p.Start(fmt.Sprint("pings-", p.Full, i, "-", time.Now().UnixNano()), "ping", "-n", "-i", "0.01", "-W", "1", a.String())
+			name := fmt.Sprint(p.Full, i, "-", time.Now().UnixNano())
+			ping, err := p.Start("pings-"+name, "ping", "-n", "-i", "0.01", "-W", "1", a.String())
 			ok(t, err)
-			all = append(all, ping)
+			gaps, err := p.StartTool("datagrams-"+name, "gaps", "--proto", "udp", "--interval", "10ms", "--linger", "0s", "--duration", "1h", a.String())
+			ok(t, err)
+			pings, datagrams = append(pings, ping), append(datagrams, gaps)
 		}
 	}
 	do()
-	for _, p := range all {
+	for i, p := range slices.Concat(pings, datagrams) {
 		if !p.Running() {
-			t.Errorf("ping ended: %s", p.Tail(3))
+			t.Errorf("%s ended: %s", p.Name, p.Tail(3))
 		}
-		p.Kill()
-		n += strings.Count(p.Tail(1<<20), "bytes from")
+		if i < len(pings) {
+			p.Kill()
+			n.pings += strings.Count(p.Tail(1<<20), "bytes from")
+			continue
+		}
+		ok(t, p.Stop())
+		var g lab.Gaps
+		if err := json.Unmarshal([]byte(p.Tail(1)), &g); err != nil {
+			t.Errorf("%s: %v: %s", p.Name, err, p.Tail(3))
+		}
+		n.datagrams += g.Received
 	}
 	return n
 }
@@ -220,8 +236,8 @@ func TestPolicyHolds(t *testing.T) {
 	ok(t, lab.ReplaceFile(file, policies))
 	strangers := []*lab.Pod{far, near} // near may use HTTP, and nothing else
 	ok(t, lab.Until(within(t, 5*time.Second), 50*time.Millisecond, func() error {
-		if n := passing(t, web, strangers, func() { time.Sleep(200 * time.Millisecond) }); n > 0 {
-			return fmt.Errorf("%d packets pass", n)
+		if n := passing(t, web, strangers, func() { time.Sleep(200 * time.Millisecond) }); n != (passed{}) {
+			return fmt.Errorf("%+v pass", n)
 		}
 		return nil
 	}))
@@ -275,17 +291,14 @@ func TestPolicyHolds(t *testing.T) {
 	})
 	t.Run("Flush", func(t *testing.T) {
 		const flushes = 10
-		n := passing(t, web, strangers, func() {
+		against(t, web, strangers, func() { // the second table stands
 			for range flushes {
 				ok(t, n1.Script("nft flush ruleset"))
 				time.Sleep(3 * time.Second)
 			}
 		})
-		if n > 0 {
-			t.Errorf("`nft flush ruleset` lets %d packets pass, want none: the second table stands", n)
-		}
 	})
-	if n := passing(t, near, []*lab.Pod{far}, func() { time.Sleep(time.Second) }); n < 50 {
-		t.Errorf("of what no policy forbids %d packets pass in a second: this proves nothing", n)
+	if n := passing(t, near, []*lab.Pod{far}, func() { time.Sleep(time.Second) }); n.pings < 50 || n.datagrams < 50 {
+		t.Errorf("of what no policy forbids %+v pass in a second: this proves nothing", n)
 	}
 }

@@ -240,6 +240,7 @@ func TestPolicyScale(t *testing.T) {
 		t.Skip("set EDGEMESH_E2E=full")
 	}
 	const spaces, perSpace, policiesOf = 100, 100, 10
+	const most = 300 << 10     // bytes at a start: what 30 pods of 3 namespaces need, not 10,000
 	c, err := clusters.start() // none that is lent: its namespaces stay
 	must(t, err)
 	t.Cleanup(c.Stop)
@@ -308,6 +309,9 @@ func TestPolicyScale(t *testing.T) {
 	must(t, err)
 	_, rss, _ := strings.Cut(string(status), "VmRSS:")
 	rss, _, _ = strings.Cut(rss, "\n")
+	if start := g.Received() - before; start > most {
+		t.Errorf("an agent received %d kB at a start, want at most %d", start>>10, most>>10)
+	}
 	t.Logf("%d pods, %d policies: an agent with 30 pods received %d kB while they were made, %d kB at a start; the controller has%s", spaces*perSpace, spaces*policiesOf,
 		made>>10, (g.Received()-before)>>10, rss)
 }
