@@ -166,9 +166,13 @@ func TestKubeEdgeNodeIP(t *testing.T) {
 func edgecoreReports(t *testing.T, c *cluster.Cluster, node, value, want string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context()) // also when a test has ended
-	out, err := c.On(ctx, node, agentBinary(t), "install", "--form", "daemonset", "--node-ip="+value)
+	form := "daemonset"
+	if node == unitEdge {
+		form = "systemd"
+	}
+	out, err := c.On(ctx, node, agentBinary(t), "install", "--form", form, "--node-ip="+value)
 	ok(t, err)
-	t.Logf("%s: edgemesh-agent install --form daemonset --node-ip=%s:\n%s", node, value, out)
+	t.Logf("%s: edgemesh-agent install --form %s --node-ip=%s:\n%s", node, form, value, out)
 	product.Eventually(t, time.Minute, "edgecore ends", func() error { return c.Service(ctx, "restart", node, "edgecore") })
 	product.Eventually(t, 2*time.Minute, node+" reports its address", func() error {
 		ip, err := internalIP(ctx, c, node)
