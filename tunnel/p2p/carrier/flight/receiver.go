@@ -27,24 +27,23 @@ type receiver struct {
 }
 
 // Receive takes the payload of a packet that is authentic. Arrived is when the kernel had it, by the clock of now. Payload may be
-// changed afterwards.
-func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) {
+// changed afterwards. First is what First says.
+func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) (first bool) {
 	r := &p.r
 	p.peer.in.expire(now)
-	if !r.arrived.add(number) {
-		p.peer.refused[Repeated]++
-		return
+	if !p.First(number) {
+		return false
 	}
 	elicits, ok := p.frames(number, payload, now)
 	if elicits {
 		r.got += uint64(len(payload) + p.s.overhead)
 	}
 	if !ok {
-		return
+		return true
 	}
 	r.told.add(number)
 	if !elicits {
-		return
+		return true
 	}
 	if r.newestAt == 0 || number > r.newest {
 		if number > r.newest+1 {
@@ -56,6 +55,16 @@ func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) {
 		r.since = now
 	}
 	r.pending++
+	return true
+}
+
+// First reports whether a packet is not one that came before, which is counted.
+func (p *Path) First(number uint64) bool {
+	first := p.r.arrived.add(number)
+	if !first {
+		p.peer.refused[Repeated]++
+	}
+	return first
 }
 
 // frames takes all frames of a packet. It reports whether the packet wants to be acknowledged, and whether it may be.

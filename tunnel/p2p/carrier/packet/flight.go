@@ -10,6 +10,7 @@ import (
 	mrand "math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -25,10 +26,10 @@ import (
 )
 
 const (
-	flightVersion   = 2
-	flightLabel     = "EXPORTER-edgemesh-flight"
-	flightOfferLen  = 1 + 16 + 4 + 8
-	flightAnswerLen = 1 + 4 + 8
+	flightVersion  = 2
+	flightLabel    = "EXPORTER-edgemesh-flight"
+	nonceLen       = 16                   // each end's
+	flightHelloLen = 1 + nonceLen + 4 + 8 // an offer, an answer
 	// silentTime is how long nothing may be acknowledged until a path is left.
 	silentTime = 2.0
 	ethernet   = 14
@@ -113,35 +114,28 @@ func (f *Flight) agree(to peer.ID, known *flightPeer) (*flightPath, network.Stre
 		return nil, nil, err
 	}
 	_ = st.SetDeadline(time.Now().Add(setupTimeout))
-	offer := make([]byte, 17, flightOfferLen)
-	offer[0] = flightVersion
-	if _, err := rand.Read(offer[1:]); err != nil {
-		return nil, st, fmt.Errorf("make a nonce: %w", err)
-	}
-	x, err := f.newPath(offer[1:17])
+	x, err := f.newPath()
 	if err != nil {
 		return nil, st, err
 	}
-	id := uint64(0)
+	offer := flightHello{index: x.r.index}
+	rand.Read(offer.nonce[:])
 	if known != nil {
-		id = known.id
+		offer.id = known.id
 	}
-	offer = binary.BigEndian.AppendUint32(offer, x.r.index)
-	offer = binary.BigEndian.AppendUint64(offer, id)
-	var answer [flightAnswerLen]byte
-	if _, err = st.Write(offer); err == nil {
-		_, err = io.ReadFull(st, answer[:])
+	var answer flightHello
+	if _, err = st.Write(offer.bytes()); err == nil {
+		err = answer.read(st)
 	}
-	index, agreed := binary.BigEndian.Uint32(answer[1:]), binary.BigEndian.Uint64(answer[5:])
 	switch {
 	case err != nil:
 		err = fmt.Errorf("agree on sealed packets with repair: %w", err)
-	case answer[0] != flightVersion || index > sealed.MaxIndex || agreed == 0:
-		err = fmt.Errorf("%w: version %d, index %d", errBadSetup, answer[0], index)
-	case agreed == id && known.isOver():
+	case answer.id == 0:
+		err = fmt.Errorf("%w: the answer names nothing", errBadSetup)
+	case answer.id == offer.id && known.isOver():
 		err = errReplaced
 	default:
-		err = x.begin(f.among.agreed(to, agreed, known), offer[1:17], index)
+		err = x.begin(f.among.agreed(to, answer.id, known), slices.Concat(offer.nonce[:], answer.nonce[:]), answer.index)
 	}
 	if err != nil {
 		x.end()
@@ -169,30 +163,52 @@ func (f *Flight) answer(st network.Stream) error {
 		f.refuse(RefusedOffer, f.path)
 		return errOffers
 	}
-	var offer [flightOfferLen]byte
+	var offer flightHello
 	_ = st.SetDeadline(time.Now().Add(setupTimeout))
-	if _, err := io.ReadFull(st, offer[:]); err != nil {
+	if err := offer.read(st); err != nil {
 		return fmt.Errorf("read the offer: %w", err)
 	}
-	index := binary.BigEndian.Uint32(offer[17:])
-	if offer[0] != flightVersion || index > sealed.MaxIndex {
-		return fmt.Errorf("%w: version %d, index %d", errBadSetup, offer[0], index)
-	}
-	x, err := f.newPath(offer[1:17])
+	x, err := f.newPath()
 	if err != nil {
 		return err
 	}
-	p := f.among.answer(from, binary.BigEndian.Uint64(offer[21:]))
-	if err := x.begin(p, offer[1:17], index); err != nil {
+	p := f.among.answer(from, offer.id)
+	answer := flightHello{index: x.r.index, id: p.id}
+	rand.Read(answer.nonce[:])
+	if err := x.begin(p, slices.Concat(offer.nonce[:], answer.nonce[:]), offer.index); err != nil {
 		x.end()
 		return err
 	}
-	answer := binary.BigEndian.AppendUint32([]byte{flightVersion}, x.r.index)
-	if _, err := st.Write(binary.BigEndian.AppendUint64(answer, p.id)); err != nil {
+	if _, err := st.Write(answer.bytes()); err != nil {
 		x.end()
 		return fmt.Errorf("answer: %w", err)
 	}
 	return x.serve(st)
+}
+
+// flightHello is an offer or an answer: the keys of both directions need both nonces, so neither end can have old ones used again.
+type flightHello struct {
+	nonce [nonceLen]byte
+	index uint32 // of the receiver of who says it
+	id    uint64 // of its flightPeer; 0: none
+}
+
+func (h *flightHello) bytes() []byte {
+	b := append([]byte{flightVersion}, h.nonce[:]...)
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(b, h.index), h.id)
+}
+
+func (h *flightHello) read(r io.Reader) error {
+	var b [flightHelloLen]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return err
+	}
+	copy(h.nonce[:], b[1:])
+	h.index, h.id = binary.BigEndian.Uint32(b[1+nonceLen:]), binary.BigEndian.Uint64(b[1+nonceLen+4:])
+	if b[0] != flightVersion || h.index > sealed.MaxIndex {
+		return fmt.Errorf("%w: version %d, index %d", errBadSetup, b[0], h.index)
+	}
+	return nil
 }
 
 // flightPath is one agreement: keys in both directions, and a flight.Path. Its peer's mu guards it once that is set.
@@ -222,41 +238,38 @@ type reply struct {
 	data uint64
 }
 
-// newPath makes the receiving half, and lets packets to it in: the other end may send as soon as it answers.
-func (f *Flight) newPath(nonce []byte) (*flightPath, error) {
-	x := &flightPath{Flight: f, woken: wake.NewOne()}
+// newPath makes a path without keys, whose receiver has an index.
+func (f *Flight) newPath() (x *flightPath, err error) {
+	x = &flightPath{Flight: f, woken: wake.NewOne()}
 	x.r = newReceiver(&f.sending, f.peer())
 	x.r.flight = x
 	x.route.quic = f.quic
-	var err error
 	if x.route.sock, x.route.src, err = f.beside.on.socketOf(f.quic); err != nil {
 		return nil, err
 	}
 	x.base = sourceControl(nil, x.route.src)
 	x.oob = x.base
-	for {
+	for x.r.index = mrand.Uint32N(sealed.MaxIndex + 1); f.beside.in.taken(x.r.index); {
 		x.r.index = mrand.Uint32N(sealed.MaxIndex + 1)
-		suite, secret, err := f.beside.secret(flightLabel, nonce, x.r.index, f.peer(), f.cfg.Self)
-		if err != nil {
-			return nil, err
-		}
-		if x.opener, err = sealed.NewOpener(suite, secret); err != nil {
-			return nil, err
-		}
-		if !f.beside.in.taken(x.r.index) {
-			return x, nil
-		}
 	}
+	return x, nil
 }
 
-// begin makes the sending half: a path of p.
-func (x *flightPath) begin(p *flightPeer, nonce []byte, index uint32) error {
+// begin makes it a path of p, and lets packets to it in. The nonces are those of who offered and who answered, index is the other end's.
+func (x *flightPath) begin(p *flightPeer, nonces []byte, index uint32) error {
 	x.of = p
-	suite, secret, err := x.beside.secret(flightLabel, nonce, index, x.cfg.Self, x.peer())
+	suite, out, err := x.beside.secret(flightLabel, nonces, index, x.cfg.Self, x.peer())
 	if err != nil {
 		return err
 	}
-	if x.sealer, err = sealed.NewSealer(suite, secret, index); err != nil {
+	if x.sealer, err = sealed.NewSealer(suite, out, index); err != nil {
+		return err
+	}
+	_, in, err := x.beside.secret(flightLabel, nonces, x.r.index, x.peer(), x.cfg.Self)
+	if err != nil {
+		return err
+	}
+	if x.opener, err = sealed.NewOpener(suite, in); err != nil {
 		return err
 	}
 	to, ok := x.quic.RemoteAddr().(*net.UDPAddr)

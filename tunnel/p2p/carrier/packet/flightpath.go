@@ -215,32 +215,33 @@ func (x *flightPath) open(b []byte, in *received) (taken bool) {
 		return false
 	}
 	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(in.from)
+	own := len(payload) >= challengeLen && payload[0] >= ownKinds
+	if own && !x.path.First(number) || !own && !x.path.Receive(number, payload, clock-in.age.Seconds(), clock) {
+		return true // a repetition, which says nothing of where the other end is
+	}
 	newest := number >= x.newest
 	x.newest = max(x.newest, number+1)
 	if x.at.heard(at, len(b)+headers, newest, rand.Uint64(), now) {
 		x.woken.Wake()
 	}
-	switch {
-	case len(payload) == 0:
-	case payload[0] < ownKinds:
-		x.path.Receive(number, payload, clock-in.age.Seconds(), clock)
-	case len(payload) >= challengeLen:
-		data := binary.BigEndian.Uint64(payload[1:])
-		switch payload[0] {
-		case kindChallenge:
-			if len(x.reply) < maxReplies {
-				x.reply = append(x.reply, reply{at, data})
-				x.woken.Wake()
-			}
-		case kindResponse:
-			before := x.at.works
-			works, moved, line := x.at.answered(data)
-			if moved {
-				x.moved(x.at.now, net.UDPAddrFromAddrPort(x.at.now), line)
-			}
-			if works && !before {
-				x.of.works(x)
-			}
+	if !own {
+		return true
+	}
+	data := binary.BigEndian.Uint64(payload[1:])
+	switch payload[0] {
+	case kindChallenge:
+		if len(x.reply) < maxReplies {
+			x.reply = append(x.reply, reply{at, data})
+			x.woken.Wake()
+		}
+	case kindResponse:
+		before := x.at.works
+		works, moved, line := x.at.answered(data)
+		if moved {
+			x.moved(x.at.now, net.UDPAddrFromAddrPort(x.at.now), line)
+		}
+		if works && !before {
+			x.of.works(x)
 		}
 	}
 	return true

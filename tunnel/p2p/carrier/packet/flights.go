@@ -36,6 +36,7 @@ type flightPeer struct {
 	lanes Lanes
 	paths []*flightPath // the oldest first
 	over  bool          // its lanes are closed
+	told  bool          // what it refused is in the sum of those that are over
 }
 
 func newFlightPeer(id uint64, lanes Lanes) *flightPeer {
@@ -130,8 +131,11 @@ func (f *flights) Carrying(to peer.ID) bool {
 
 // forget forgets a flightPeer that is over.
 func (f *flights) forget(to peer.ID, p *flightPeer) {
+	var refused flight.Refused
 	p.mu.Lock()
-	refused := p.peer.Refused()
+	if !p.told {
+		p.told, refused = true, p.peer.Refused()
+	}
 	p.mu.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()

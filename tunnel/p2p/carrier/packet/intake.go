@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxReceivers bounds the sessions of one peer in which packets are received: it needs one for each QUIC connection,
+	// maxReceivers bounds the sessions of one peer in which packets are received, those with repair on their own: it needs one for each QUIC connection,
 	// and one more while that is renewed. A further one ends the oldest.
 	maxReceivers = 16
 	// replaceTime is how long a session lives beside the one that replaces it on its path. A correct sender ends it
@@ -51,15 +51,20 @@ func newInbound() *inbound {
 // later: packets for it may still be on their way.
 func (in *inbound) admit(r *receiver) (over []*receiver) {
 	var kept []*receiver
+	alike := 0
 	before := false // on the same path, of those that stay
 	for _, o := range slices.Backward(in.live) {
+		like := (o.flight == nil) == (r.flight == nil)
 		switch {
-		case o.out == r.out && before, len(kept) == maxReceivers-1:
+		case o.out == r.out && before, like && alike == maxReceivers-1:
 			over = append(over, o)
 			continue
 		case o.out == r.out:
 			before = true
 			time.AfterFunc(replaceTime, o.end)
+		}
+		if like {
+			alike++
 		}
 		kept = append(kept, o)
 	}

@@ -24,7 +24,7 @@ const (
 	// up to udpTrain bytes.
 	udpBatch = 8
 	udpTrain = 64 << 10
-	udpOOB   = 128 // control messages of one message, bytes: ECN, local address, train
+	udpOOB   = 192 // control messages of one message, bytes: ECN, local address, each of IPv4 and IPv6 (24 and 40 at most), train, time
 )
 
 // taker gets the packets of a socket that are neither QUIC's nor STUN's, in the goroutine that reads the socket. The bytes are
