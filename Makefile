@@ -100,8 +100,9 @@ e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every e
 	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
 
 conformance: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
-conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud; ONLY=policies runs those of NetworkPolicies alone, ONLY=cluster-policies those of ClusterNetworkPolicies; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt
+conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud, and upstream's chained plugins; ONLY=policies runs those of NetworkPolicies alone, ONLY=cluster-policies those of ClusterNetworkPolicies; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt
 	@EDGEMESH_KUBE='$(ON)' FAMILIES='$(FAMILIES)' EDGEMESH_E2E=full EDGEMESH_CONFORMANCE='$(or $(ONLY),$(if $(FULL),full,1))' $(GO) test -count=1 -timeout 90m -v -run 'TestConformance$$' ./test/kube
+	@$(if $(FULL),EDGEMESH_E2E=full $(GO) test -count=1 -timeout 30m -v -run 'TestUpstream$$' ./cni)
 
 map-browser: EXTRA_DEPS = $(if $(shell command -v chromium),,chromium-headless-shell:chromium-headless-shell) npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
