@@ -159,6 +159,26 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// A request that its edge ends is no refusal.
+func TestEndedRequest(t *testing.T) {
+	s := newScene(t)
+	key, self := keytest.New(t)
+	str := dial(t, stranger(t, key), s.via)
+	x := transcript.Transcript{Protocol: identity.EnrollProtocol, Verifier: s.via.Controllers[0], Prover: self}
+	if err := x.ReadChallenge(str); err != nil {
+		t.Fatal(err)
+	}
+	if err := str.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Do(t.Context(), key, s.platform.issue(t, subject("edge-1"), newKey(t), nil), s.via, Request{Method: http.MethodPost}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-s.outcomes; err != nil {
+		t.Errorf("the one that was ended counts as refused: %v", err)
+	}
+}
+
 // stranger makes an edge's host.
 func stranger(t *testing.T, key crypto.PrivKey) host.Host {
 	t.Helper()

@@ -53,6 +53,11 @@ func (v *Server) Serve(s network.Stream) {
 		return
 	}
 	edge, request, err := v.receive(ctx, s)
+	if errors.Is(err, network.ErrReset) { // the node has found another way, or was started again
+		v.log.Debug("a node ended its request", "peer", s.Conn().RemotePeer(), "from", s.Conn().RemoteMultiaddr(), "err", err)
+		_ = s.Reset()
+		return
+	}
 	v.outcome(err)
 	var a Answer
 	if err == nil {
