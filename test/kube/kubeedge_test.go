@@ -349,7 +349,9 @@ func connected(ctx context.Context, t *testing.T, c *cluster.Cluster, nodes ...s
 	})
 }
 
-// The network leaves the edges of both forms; it is the last test of the file.
+func TestKubeEdgePolicyLabel(t *testing.T) { labelEnforced(t, kubeEdge(t), "KubeEdge") }
+
+// The network leaves the edges of both forms; it is the last test.
 func TestLeavesKubeEdge(t *testing.T) {
 	c := kubeEdge(t)
 	out, err := c.AdminCommand(t.Context(), filepath.Join(root, "manifests/cleanup-nodes.sh"), "--yes").CombinedOutput()

@@ -34,9 +34,6 @@ func TestPolicyLabel(t *testing.T) {
 	labelEnforced(t, c, "Kubernetes")
 }
 
-func TestKubeEdgePolicyLabel(t *testing.T) { labelEnforced(t, kubeEdge(t), "KubeEdge") }
-func TestOpenYurtPolicyLabel(t *testing.T) { labelEnforced(t, openYurt(t), "OpenYurt") }
-
 // labelEnforced measures from the moment before the change is sent to the API server: to the first message that gets no answer, or to
 // the first answer.
 func labelEnforced(t *testing.T, c *cluster.Cluster, where string) {
