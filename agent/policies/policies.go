@@ -156,6 +156,16 @@ func (o *Owner) Set(g Given) {
 	}
 }
 
+// Expect closes pods as isolates says until a source has spoken, unless what was in force is known.
+func (o *Owner) Expect(isolates map[string][2]bool) {
+	o.mu.Lock()
+	known := o.known || o.problem != nil
+	o.mu.Unlock()
+	if !known {
+		o.Set(Given{From: "no source yet", Rules: policy.Rules{Namespaces: isolates}})
+	}
+}
+
 // SetOff says that nothing is enforced (networkPolicy: off).
 func (o *Owner) SetOff(off bool) {
 	o.mu.Lock()

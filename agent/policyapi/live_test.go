@@ -42,6 +42,7 @@ type world struct {
 	local   map[netip.Addr]string
 	given   []policies.Given
 	off     bool
+	first   *mesh.Policies // the membership of a first start
 }
 
 func newWorld() *world {
@@ -154,6 +155,9 @@ func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 		l := New(Config{Node: "a", Follow: w.follow, Local: func() (map[netip.Addr]string, error) { return maps.Clone(w.local), nil },
 			InForce: w.last,
 			Set:     func(g policies.Given) { w.given = append(w.given, g) }, SetOff: func(off bool) { w.off = off }, Log: slog.New(slog.DiscardHandler)})
+		if w.first != nil {
+			w.given = []policies.Given{{Rules: policy.Rules{Namespaces: l.First(state(*w.first))}}}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); l.Run(ctx) }()
@@ -1407,6 +1411,52 @@ func TestStartUnread(t *testing.T) {
 			l.SetState(state(x.state))
 			if time.Sleep(denyPatience + 2*time.Second); w.passes("10.244.2.5", "10.244.1.5") || place(w, "shop/new") == [2]string{} {
 				t.Errorf("%s: %+v, %v", name, w.last(), l.Status().Trouble)
+			}
+		})
+	}
+}
+
+// TestFirst: on a node that has never known policies pods are closed until these are compiled, never opened by a timer: where the PodNetwork names
+// namespaces these, and without a controller all. Where this release's policies cannot be in force they are open.
+func TestFirst(t *testing.T) {
+	controller, forbidden := mesh.Policies{PolicyController: true}, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	named := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}
+	for name, x := range map[string]struct {
+		first, then mesh.Policies
+		silent      string
+		unproved    bool
+		missing     error
+		after       time.Duration
+		closed      []string // then
+	}{
+		"no policy":                       {after: time.Second},
+		"no answer":                       {silent: "networkpolicies", after: time.Hour, closed: []string{"shop", "free"}},
+		"a cache that proves nothing yet": {unproved: true, after: unprovedPatience - time.Second, closed: []string{"shop", "free"}},
+		"a cache that proves nothing":     {unproved: true, after: unprovedPatience + time.Second},
+		"a chart without the right":       {missing: forbidden, after: time.Second},
+		"a controller comes":              {silent: "networkpolicies", then: named, after: time.Second, closed: []string{"shop"}},
+		"an old controller comes":         {silent: "networkpolicies", then: controller, after: time.Second},
+		"a controller":                    {first: named, then: named, silent: "networkpolicies", after: time.Hour, closed: []string{"shop"}},
+		"a controller that says nothing":  {first: controller, then: controller, after: time.Second},
+	} {
+		w := newWorld()
+		w.first, w.silent, w.proved, w.missing = &x.first, x.silent, !x.unproved, x.missing
+		w.run(t, func(t *testing.T, l *Live) {
+			closed := func() (out []string) {
+				for _, namespace := range []string{"shop", "free"} {
+					if place(w, namespace+"/new") != [2]string{} {
+						out = append(out, namespace)
+					}
+				}
+				return out
+			}
+			want := map[bool][]string{false: {"shop", "free"}, true: x.closed}[x.first.PolicyController]
+			if got := closed(); !slices.Equal(got, want) {
+				t.Errorf("%s: closed before a list: %v, want %v", name, got, want)
+			}
+			l.SetState(state(x.then))
+			if time.Sleep(x.after); !slices.Equal(closed(), x.closed) {
+				t.Errorf("%s: closed after %v: %v, want %v; %v", name, x.after, closed(), x.closed, l.Status().Trouble)
 			}
 		})
 	}
