@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -175,6 +176,53 @@ func TestUnknown(t *testing.T) {
 				t.Errorf("after the source: rules stand: %v; the plugin closes %v", f.stands, closing(t, c).Namespaces)
 			}
 		})
+	}
+}
+
+// TestUnreadAfterBoot: where the saved rules are there and cannot be read, and no agent has run since the host was started, all pods are closed until a
+// source has spoken, and a finding names the file; where there are none, or an agent ran without rules, nothing is closed.
+func TestUnreadAfterBoot(t *testing.T) {
+	for name, x := range map[string]struct {
+		saved  func(path string) error
+		ran    bool
+		closes bool
+	}{
+		"cut off":       {func(path string) error { return os.WriteFile(path, []byte(`{"namespaces":{"sh`), 0o600) }, false, true},
+		"empty":         {func(path string) error { return os.WriteFile(path, nil, 0o600) }, false, true},
+		"not readable":  {func(path string) error { return os.Mkdir(path, 0o700) }, false, true},
+		"ran before":    {func(path string) error { return os.WriteFile(path, nil, 0o600) }, true, false},
+		"a fresh node":  {func(string) error { return nil }, false, false},
+		"no policy yet": {func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) }, false, false},
+	} {
+		f := &fake{}
+		_, c := owner(t, f, t.TempDir())
+		path := filepath.Join(c.StateDir, File)
+		err := x.saved(path)
+		if x.ran {
+			err = errors.Join(err, os.WriteFile(filepath.Join(c.RuntimeDir, conf.SubnetFile), nil, 0o600))
+		}
+		o := New(c)
+		o.Set(Given{From: "a test", Err: errors.New("no answer")})
+		if err := errors.Join(err, o.Apply()); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{}
+		if x.closes {
+			want = []string{"Egress", "Ingress"}
+		}
+		place := f.placed.At[netip.MustParseAddr("10.1.1.2")]
+		if got := closing(t, c).Closed("any"); !slices.Equal(got, want) || (place.Chains == [2]string{policy.Closed, policy.Closed}) != x.closes {
+			t.Errorf("%s: the plugin closes %v; placed %v", name, got, place)
+		}
+		says := func() bool {
+			return slices.ContainsFunc(o.Findings(), func(f findings.Finding) bool { return f.Severity == findings.Broken && strings.Contains(f.Text, path) })
+		}
+		if says() != x.closes {
+			t.Errorf("%s: found %+v", name, o.Findings())
+		}
+		if o.Set(Given{From: "a test"}); says() || len(closing(t, c).Namespaces) > 0 {
+			t.Errorf("%s, after the source: found %+v; the plugin closes %v", name, o.Findings(), closing(t, c))
+		}
 	}
 }
 

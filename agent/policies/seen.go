@@ -186,6 +186,11 @@ func (f firstDrops) first(x control.PolicyFlow) bool {
 func (o *Owner) Findings() (out []findings.Finding) {
 	f := o.InForce()
 	rules, _ := o.rules()
+	if f.Unread != nil && !f.Off {
+		out = append(out, findings.Brokenf("network-policy", "bring the API, or the file of policies, back: what it says replaces the copy; or put the copy back and restart the agent; "+
+			"`networkPolicy: off` in the membership runs pods without policies",
+			"the copy of the NetworkPolicies cannot be read, and the host was restarted: pods of all namespaces are closed until policies can be read from their source: %v", f.Unread))
+	}
 	if f.Problem != nil {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
