@@ -341,7 +341,8 @@ func (l *Live) follow(spaces map[string]bool) {
 		case name == policy.ClusterKind && cluster != nil && cluster.proved:
 			gone = len(cluster.items) == 0
 		case name == policy.ClusterKind:
-			gone = gone && (len(spaces) == 0 || l.guessed || l.last.Namespaces[name] == [2]bool{})
+			unanswered := cluster != nil && !cluster.listed && (cluster.refused != nil || !l.unread.IsZero() && time.Since(l.unread) >= denyPatience)
+			gone = gone && (len(spaces) == 0 || l.last.Namespaces[name] == [2]bool{} || (l.guessed || unanswered) && !l.decides())
 		case spaces[name]:
 			gone = f != nil && f.proved && len(f.items) == 0
 		}
@@ -349,6 +350,16 @@ func (l *Live) follow(spaces map[string]bool) {
 			delete(l.held, name)
 		}
 	}
+}
+
+// decides reports whether a chain in force is a ClusterNetworkPolicy's: where none is, pods may be closed for policies that nobody could read.
+func (l *Live) decides() bool {
+	for _, c := range l.last.Chains {
+		if len(c.Cluster) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func either(a, b [2]bool) [2]bool { return [2]bool{a[0] || b[0], a[1] || b[1]} }

@@ -797,6 +797,34 @@ func TestClusterUnread(t *testing.T) {
 	}
 }
 
+// TestSavedGuess: that pods are closed for ClusterNetworkPolicies which nobody could read ends after a restart, too, once the PodNetwork is proved to
+// name none, whether the kind is refused or never answers; what was compiled of one ends only by a list.
+func TestSavedGuess(t *testing.T) {
+	for _, silent := range []string{"", podgroups.ClusterPolicies().Name} {
+		for _, guess := range []bool{true, false} {
+			w := newWorld()
+			w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+			w.cluster, w.silent = apierrors.NewForbidden(schema.GroupResource{}, "", nil), silent
+			rules := policy.Rules{Namespaces: map[string][2]bool{policy.ClusterKind: {true, false}, policy.EveryNamespace: {true, false}}}
+			if !guess {
+				parsed, _ := denyOps(t).Parse()
+				rules = policy.Compile([]policy.Policy{parsed}, map[string]map[string]string{"shop": {}}, []policy.Pod{{Namespace: "shop", Name: "db"}},
+					func(policy.Group) []policy.Member { return []policy.Member{{Addr: netip.MustParseAddr("10.244.2.5")}} })
+			}
+			w.given = []policies.Given{{Rules: rules}}
+			w.run(t, func(t *testing.T, l *Live) {
+				w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+				for _, proved := range []bool{false, true} {
+					l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: proved}))
+					if time.Sleep(time.Hour); w.passes("10.244.2.5", "10.244.1.5") != (guess && proved) {
+						t.Errorf("silent %q, a guess %t, proved %t: %+v", silent, guess, proved, w.last())
+					}
+				}
+			})
+		}
+	}
+}
+
 // TestAloneUnread: where pods cannot be read, a ClusterNetworkPolicy closes those that were never judged in the end, until it is gone.
 func TestAloneUnread(t *testing.T) {
 	w := newWorld()
