@@ -697,24 +697,11 @@ func (l *Live) unready(err error) time.Duration {
 	if !errors.Is(err, errWaits) && !errors.Is(err, errUnproved) || time.Since(l.unread) >= lasting {
 		l.say(Status{Trouble: err, Engine: l.Status().Engine})
 	}
-	// A right that is missing is the chart's of an older release: its policies were never in force.
 	if f := l.follows[keyOf(podgroups.Policies(""))]; f != nil && f.refused != nil {
 		l.release()
 	}
-	d := l.held[policy.ClusterKind]
-	cluster := either(d, l.last.Namespaces[policy.ClusterKind]) != l.last.Namespaces[policy.ClusterKind]
-	rules := l.last // of pods that were never judged: what there is cannot be read, and may deny
-	rules.Namespaces = maps.Clone(rules.Namespaces)
-	if rules.Namespaces == nil {
-		rules.Namespaces = map[string][2]bool{}
-	}
-	l.closing(&rules)
-	if time.Since(l.unread) >= denyPatience && (cluster || l.refused() == nil && !maps.Equal(rules.Namespaces, l.last.Namespaces)) {
-		if cluster {
-			rules.Except, l.guessed = nil, true
-		}
-		l.last = rules
-		l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules})
+	if time.Since(l.unread) >= denyPatience {
+		l.closeUnjudged()
 	}
 	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience), l.waits[start].Add(denyPatience)} {
 		if left := time.Until(at); left > 0 {
@@ -722,6 +709,24 @@ func (l *Live) unready(err error) time.Duration {
 		}
 	}
 	return lasting
+}
+
+// closeUnjudged closes pods that were never judged: what there is cannot be read, and may deny.
+func (l *Live) closeUnjudged() {
+	rules := l.last
+	rules.Namespaces = map[string][2]bool{}
+	maps.Copy(rules.Namespaces, l.last.Namespaces)
+	l.closing(&rules)
+	cluster := rules.Namespaces[policy.ClusterKind] != l.last.Namespaces[policy.ClusterKind]
+	// A right that is missing is the chart's of an older release: its policies were never in force.
+	if !cluster && (l.refused() != nil || maps.Equal(rules.Namespaces, l.last.Namespaces)) {
+		return
+	}
+	if cluster {
+		rules.Except, l.guessed = nil, true
+	}
+	l.last = rules
+	l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules})
 }
 
 // bring has rules enforced, unless another program does.

@@ -655,19 +655,29 @@ func space(t *testing.T, name, denied string) *podgroups.Namespace {
 	return object(t, new(podgroups.Namespace), `{"metadata":{"name":%q,"uid":%[1]q,"labels":{"denied":%q}}}`, name, denied)
 }
 
+// denyOps begins tests: of node a's pod shop/db, whose namespace a policy selects or not, it denies what members of a group send. It returns the group.
+func (w *world) denyOps(t *testing.T, l *Live, denied string, members ...string) (id string) {
+	p, id := deny(t, "ops")
+	w.mu.Lock()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.mu.Unlock()
+	w.put(space(t, "shop", denied), false)
+	w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+	w.put(p, false)
+	if len(members) > 0 {
+		w.put(chunk(id, 0, 1, members...), false)
+	}
+	l.SetState(state(someCluster))
+	time.Sleep(time.Second)
+	return id
+}
+
 // TestDenyUnderChurn: a new Deny rule waits for its group no longer than its patience, from when it was first needed, whatever is rewritten
 // meanwhile; a group that was known and is being rewritten has its former members and those that were added; one that stays incomplete denies all.
 func TestDenyUnderChurn(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, first := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(first, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		first := w.denyOps(t, l, "yes", "10.244.2.5")
 		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
 			t.Fatalf("not as the policy says: %+v", w.last())
 		}
@@ -704,15 +714,8 @@ func TestDenyUnderChurn(t *testing.T) {
 // TestGroupsAreReadOn: while other groups begin to be read, those that are known stay known.
 func TestGroupsAreReadOn(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		id := w.denyOps(t, l, "yes", "10.244.2.5")
 		w.mu.Lock()
 		w.silent = api.PolicyGroups().Name // the next reader hears nothing
 		w.mu.Unlock()
@@ -731,19 +734,13 @@ func TestGroupsAreReadOn(t *testing.T) {
 // long as there is patience; a new pod is closed until they are read, and its namespace is not among those that are known.
 func TestUnreadNamespace(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")], w.local[netip.MustParseAddr("10.244.1.6")] = "shop/db", "other/x"
+	w.local[netip.MustParseAddr("10.244.1.6")] = "other/x"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.denyOps(t, l, "yes", "10.244.2.5")
 		other := pod(t, "x", "a", "10.244.1.6", "x")
 		other.Meta.Namespace, other.As.Namespace = "other", "other"
 		w.put(other, false)
 		w.put(space(t, "other", "no"), false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		w.put(p, false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
 		place := func(namespace string) [2]string {
 			a := netip.MustParseAddr("10.244.1.9")
 			return w.last().Place(map[netip.Addr]string{a: namespace + "/new"}).At[a].Chains
@@ -864,14 +861,9 @@ func TestClusterEmptyCache(t *testing.T) {
 // has read an empty list, does not name them: neither is enough alone.
 func TestClusterKindRemoved(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	none := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		w.denyOps(t, l, "yes", "10.244.2.5")
 		step := func(what string, s mesh.Policies, missing, want bool) {
 			t.Helper()
 			l.SetState(state(s))
@@ -1024,16 +1016,8 @@ func (w *world) tell(kind string, n kube.News) {
 func TestRefusedLater(t *testing.T) {
 	for _, kind := range []string{"namespaces", api.PolicyGroups().Name} {
 		w := newWorld()
-		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 		w.run(t, func(t *testing.T, l *Live) {
-			p, id := deny(t, "ops")
-			shop, group := space(t, "shop", "yes"), chunk(id, 0, 1, "10.244.2.5")
-			w.put(shop, false)
-			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-			w.put(p, false)
-			w.put(group, false)
-			l.SetState(state(someCluster))
-			time.Sleep(time.Second)
+			id := w.denyOps(t, l, "yes", "10.244.2.5")
 			w.tell(kind, kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
 			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
 				t.Fatalf("%s, immediately: %+v", kind, w.last())
@@ -1041,7 +1025,7 @@ func TestRefusedLater(t *testing.T) {
 			if time.Sleep(denyPatience); w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble == nil {
 				t.Errorf("%s may have changed, and all passes: %+v, %v", kind, w.last(), l.Status().Trouble)
 			}
-			again := map[string]api.Object{"namespaces": shop, api.PolicyGroups().Name: group}[kind]
+			again := map[string]api.Object{"namespaces": space(t, "shop", "yes"), api.PolicyGroups().Name: chunk(id, 0, 1, "10.244.2.5")}[kind]
 			w.tell(kind, kube.News{All: true, Proved: true, List: []api.Object{again}})
 			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble != nil {
 				t.Errorf("%s, read again: %+v, %v", kind, w.last(), l.Status().Trouble)
@@ -1176,15 +1160,9 @@ func TestPodsComeBackWithoutTheAPI(t *testing.T) {
 // again would keep the rule out.
 func TestStartWithoutGroup(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.given = []policies.Given{{Rules: policy.Rules{Pods: map[string][2]string{"shop/db": {}}, Namespaces: map[string][2]bool{"far": {true, false}}}}}
 	w.run(t, func(t *testing.T, l *Live) {
-		p, _ := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		l.SetState(state(someCluster))
-		if time.Sleep(time.Second); w.passes("10.244.2.5", "10.244.1.5") {
+		if w.denyOps(t, l, "yes"); w.passes("10.244.2.5", "10.244.1.5") {
 			t.Errorf("%+v", w.last())
 		}
 	})
@@ -1309,15 +1287,8 @@ func place(w *world, pod string) [2]string {
 // TestRefusedUnselected: a namespace that was not selected, and whose labels are refused later, is closed after a time: they may have changed.
 func TestRefusedUnselected(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "no"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		w.denyOps(t, l, "no", "10.244.2.5")
 		w.tell("namespaces", kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
 		time.Sleep(denyPatience + time.Second)
 		if w.passes("10.244.2.5", "10.244.1.5") || place(w, "shop/new") == [2]string{} {
@@ -1329,15 +1300,8 @@ func TestRefusedUnselected(t *testing.T) {
 // TestUnprovedLabels: a new pod is not open by labels of its namespace that nothing proves.
 func TestUnprovedLabels(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		w.denyOps(t, l, "yes", "10.244.2.5")
 		w.put(space(t, "y", "no"), false) // what a stale cache has
 		w.mu.Lock()
 		w.proved = false
