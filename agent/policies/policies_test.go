@@ -419,3 +419,32 @@ func TestStand(t *testing.T) {
 		t.Error("rules that another program has deleted are not put back")
 	}
 }
+
+// TestPortOfNobody: a port by name that no pod of this node has, of those that the policy selects, is shown with the pod, and is one finding for all.
+func TestPortOfNobody(t *testing.T) {
+	o, _ := owner(t, &fake{}, t.TempDir())
+	lacks := func(ports ...string) (out []policy.Lack) {
+		for _, x := range ports {
+			out = append(out, policy.Lack{Policy: "shop/p", Port: x}, policy.Lack{Policy: "shop/p", Port: x})
+		}
+		return out
+	}
+	rules := policy.Rules{
+		Pods:       map[string][2]string{"shop/web-0": {"one", ""}, "shop/web-1": {"two", ""}},
+		Namespaces: shop.Namespaces,
+		Chains:     map[string]policy.Chain{"one": {Policies: []string{"shop/p"}}, "two": {Policies: []string{"shop/p"}}},
+		Lacks:      map[string][]policy.Lack{"one": lacks("http", "sql (TCP)"), "two": lacks("sql (TCP)")},
+	}
+	o.Set(Given{Rules: rules})
+	if got := o.Status("shop/web-0").Pods; len(got) != 1 || !slices.Equal(got[0].Ingress.NoPort, []string{"shop/p: http", "shop/p: sql (TCP)"}) {
+		t.Errorf("%+v", got)
+	}
+	if got := o.Findings(); len(got) != 1 || got[0].Severity != findings.Note || !strings.HasSuffix(got[0].Text, "match nothing: shop/p: sql (TCP) in ingress") {
+		t.Errorf("found %+v", got)
+	}
+	rules.Lacks = map[string][]policy.Lack{"one": lacks("a", "b", "c", "d", "e", "f", "g")}
+	delete(rules.Pods, "shop/web-1")
+	if o.Set(Given{Rules: rules}); len(o.Findings()) != 1 || !strings.HasSuffix(o.Findings()[0].Text, "shop/p: e in ingress and 2 more") {
+		t.Errorf("found %+v", o.Findings())
+	}
+}
