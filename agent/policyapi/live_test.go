@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +42,7 @@ type world struct {
 	kinds   map[string]api.Kind
 	local   map[netip.Addr]string
 	given   []policies.Given
-	off     bool
+	off     atomic.Bool
 	first   *mesh.Policies // the membership of a first start
 }
 
@@ -114,8 +115,22 @@ func (w *world) put(o api.Object, gone bool) {
 	time.Sleep(time.Second)
 }
 
-// last are the rules in force.
+// everRead are the kinds that were followed.
+func (w *world) everRead() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.reads))
+}
+
+// last are the rules in force, once all goroutines rest.
 func (w *world) last() policy.Rules {
+	synctest.Wait()
+	return w.inForce()
+}
+
+func (w *world) inForce() policy.Rules {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.given) == 0 {
 		return policy.Rules{}
 	}
@@ -152,9 +167,13 @@ func onlyWeb(t *testing.T) *podgroups.Policy {
 
 func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(Config{Node: "a", Follow: w.follow, Local: func() (map[netip.Addr]string, error) { return maps.Clone(w.local), nil },
-			InForce: w.last,
-			Set:     func(g policies.Given) { w.given = append(w.given, g) }, SetOff: func(off bool) { w.off = off }, Log: slog.New(slog.DiscardHandler)})
+		l := New(Config{Node: "a", Follow: w.follow, InForce: w.inForce,
+			Local: func() (map[netip.Addr]string, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return maps.Clone(w.local), nil
+			},
+			Set: func(g policies.Given) { w.mu.Lock(); defer w.mu.Unlock(); w.given = append(w.given, g) }, SetOff: w.off.Store, Log: slog.New(slog.DiscardHandler)})
 		if w.first != nil {
 			w.given = []policies.Given{{Rules: policy.Rules{Namespaces: l.First(state(*w.first))}}}
 		}
@@ -183,7 +202,7 @@ func TestAlone(t *testing.T) {
 		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Second)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, []string{keyOf(podgroups.Policies("")), keyOf(podgroups.ClusterPolicies())}) || len(w.last().Namespaces) > 0 {
+		if got := w.everRead(); !slices.Equal(got, []string{keyOf(podgroups.Policies("")), keyOf(podgroups.ClusterPolicies())}) || len(w.last().Namespaces) > 0 {
 			t.Errorf("without policies it reads %v, in force: %v", got, w.last())
 		}
 		w.put(onlyWeb(t), false)
@@ -218,8 +237,8 @@ func TestWithController(t *testing.T) {
 		compiled := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}
 		l.SetState(state(compiled))
 		time.Sleep(time.Second)
-		if len(w.reads) > 0 || w.last().Namespaces["shop"] != [2]bool{true, false} {
-			t.Errorf("without pods it reads %v; namespaces %v", w.reads, w.last().Namespaces)
+		if len(w.everRead()) > 0 || w.last().Namespaces["shop"] != [2]bool{true, false} {
+			t.Errorf("without pods it reads %v; namespaces %v", w.everRead(), w.last().Namespaces)
 		}
 		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 		l.PodsChanged()
@@ -233,7 +252,7 @@ func TestWithController(t *testing.T) {
 		}
 		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
 		slices.Sort(want)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
+		if got := w.everRead(); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
 		}
 		w.put(group("10.244.2.6"), false)
@@ -275,7 +294,7 @@ func TestUnproved(t *testing.T) {
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Minute)
-		if len(w.given) > 0 || w.off || l.Status().Trouble == nil || !strings.Contains(l.Status().Trouble.Error(), "upgrade the chart") {
+		if len(w.given) > 0 || w.off.Load() || l.Status().Trouble == nil || !strings.Contains(l.Status().Trouble.Error(), "upgrade the chart") {
 			t.Errorf("%+v, trouble %v", w.given, l.Status().Trouble)
 		}
 	})
@@ -569,8 +588,8 @@ func TestClusterWithController(t *testing.T) {
 		w.put(pod(t, "db", "a", "", "db"), false)
 		l.SetState(state(none))
 		time.Sleep(time.Second)
-		if len(w.reads) > 0 {
-			t.Errorf("without policies it reads %v", w.reads)
+		if len(w.everRead()) > 0 {
+			t.Errorf("without policies it reads %v", w.everRead())
 		}
 		w.put(denyOps(t), false)
 		l.SetState(state(some))
@@ -585,7 +604,7 @@ func TestClusterWithController(t *testing.T) {
 		}
 		want := []string{keyOf(podgroups.ClusterPolicies()), keyOf(podgroups.Namespaces("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
 		slices.Sort(want)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
+		if got := w.everRead(); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
 		}
 		split := *group // another chunk is on its way
@@ -927,12 +946,12 @@ func TestEngineBesideCluster(t *testing.T) {
 			time.Sleep(time.Second)
 			return strings.Contains(fmt.Sprint(l.Findings()), "ClusterNetworkPolicies are not enforced on this node: kube-router")
 		}
-		if !w.off && says() {
+		if !w.off.Load() && says() {
 			t.Error("said without any")
 		}
 		w.put(denyOps(t), false)
-		if !w.off || !says() {
-			t.Errorf("off %t: %v", w.off, l.Findings())
+		if !w.off.Load() || !says() {
+			t.Errorf("off %t: %v", w.off.Load(), l.Findings())
 		}
 	})
 }
@@ -1099,6 +1118,7 @@ func TestClusterKindTroubled(t *testing.T) {
 		w.put(onlyWeb(t), false)
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		for _, f := range l.follows {
 			if f.kind.Name == podgroups.ClusterPolicies().Name {
 				l.in <- message{f, kube.News{Err: errors.New("bad gateway")}}
@@ -1138,6 +1158,7 @@ func TestPodsComeBackWithoutTheAPI(t *testing.T) {
 		w.run(t, func(t *testing.T, l *Live) {
 			l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: names}))
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 			l.PodsChanged()
 			time.Sleep(time.Hour)
