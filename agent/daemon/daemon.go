@@ -37,6 +37,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -319,6 +320,9 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	d.kernel.policies = newPolicies(d.cfg, d.kernel.pods.DataDir, d.source, d.log)
 	d.kernel.policies.SetOff(state.NetworkPolicy == mesh.PolicyOff)
 	d.kernel.compiler = policiesOf(d.cfg, d.kernel.policies, d.source, d.log.With("part", "policy"))
+	if _, err := os.Stat(filepath.Join(d.cfg.StateDir, snapshot.File)); errors.Is(err, fs.ErrNotExist) {
+		d.kernel.expectPolicies(state)
+	}
 	d.kernel.setPolicies(state)
 	if ignored := endpoint.TreatAsPublic(state.WANCIDRs); len(ignored) > 0 {
 		d.log.Warn("some wanCIDRs are ignored: they cannot be treated as public", "wanCIDRs", ignored)

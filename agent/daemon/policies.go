@@ -7,6 +7,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/policies"
+	"edgemesh/agent/policy"
 	"edgemesh/agent/policyapi"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
@@ -39,6 +40,15 @@ func policiesOf(c config.Config, o *policies.Owner, from source.Source, log *slo
 		InForce: o.Given, Log: log})
 	o.OnPods(l.PodsChanged)
 	return l
+}
+
+// expectPolicies closes pods of a node that has never run until policies are known: pods wait for subnet.json, and would be made before.
+func (k *kernel) expectPolicies(s mesh.State) {
+	if k.compiler != nil {
+		k.policies.Expect(k.compiler.First(s))
+	} else if s.PolicyFile != "" && !k.keeps {
+		k.policies.Expect(map[string][2]bool{policy.EveryNamespace: {true, true}}) // in case it cannot be read
+	}
 }
 
 // setPolicies says what the membership says of policies.

@@ -89,6 +89,7 @@ type Owner struct {
 	given   Given // the last one without an error
 	known   bool  // the saved rules could be read, or a source has spoken; until then the kernel and the plugin's file stay as they are
 	problem error // of the source
+	unread  error // of the saved rules, for which all pods are closed until a source has spoken
 	failure error // of the kernel
 	placed  policy.Placed
 	closed  map[string]time.Time // pods that no source has named yet, and since when
@@ -105,17 +106,35 @@ func New(c Config) *Owner {
 	var saved policy.Rules
 	b, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(b, &saved)
-	}
-	if o.known = err == nil; o.known {
-		o.given.Rules = saved
-	} else if stays := isolating(c.RuntimeDir); len(stays.Namespaces) > 0 || !errors.Is(err, fs.ErrNotExist) {
-		o.given.Rules, o.unsaved = stays, true
-		o.problem = fmt.Errorf("the saved rules cannot be read; what the kernel has stays until the source has been read: %w", err)
-		c.Log.Error("NetworkPolicy stays as the kernel has it until the source has been read", "file", path, "err", err)
+		if err = json.Unmarshal(b, &saved); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	o.given.From = "the rules saved in " + c.StateDir
+	stays, absent := isolating(c.RuntimeDir), errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err == nil:
+		o.known, o.given.Rules = true, saved
+	case !absent && !ran(c.RuntimeDir):
+		o.known, o.unread = true, err
+		o.given = Given{From: "no source yet", Rules: policy.Rules{Namespaces: map[string][2]bool{policy.EveryNamespace: {true, true}}}}
+		c.Log.Error("the saved NetworkPolicies cannot be read: pods of all namespaces are closed until their source has been read", "err", err)
+	case !absent || len(stays.Namespaces) > 0:
+		o.given.Rules, o.unsaved = stays, true
+		o.problem = fmt.Errorf("the saved rules cannot be read; what the kernel has stays until the source has been read: %w", err)
+		c.Log.Error("NetworkPolicy stays as the kernel has it until the source has been read", "err", err)
+	}
 	return o
+}
+
+// ran reports whether an agent has run since the host was started: what it had in force then is.
+func ran(runtimeDir string) bool {
+	for _, name := range []string{conf.SubnetFile, conf.PoliciesFile} {
+		if _, err := os.Stat(filepath.Join(runtimeDir, name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // isolating are the namespaces in which the plugin closes new pods, as an agent before left them.
@@ -141,7 +160,7 @@ func (o *Owner) Set(g Given) {
 	equal := reflect.DeepEqual(g.Rules, o.given.Rules)
 	same := g.Err != nil || equal && o.known
 	if g.Err == nil {
-		o.given, o.unsaved, o.known = g, o.unsaved || !equal, true
+		o.given, o.unsaved, o.known, o.unread = g, o.unsaved || !equal, true, nil
 	}
 	o.mu.Unlock()
 	if g.Err != nil && (before == nil || before.Error() != g.Err.Error()) {
@@ -153,6 +172,16 @@ func (o *Owner) Set(g Given) {
 	o.save.Wake()
 	if err := o.Apply(); err != nil {
 		o.c.Log.Error("policies are not in force yet; trying again", "source", g.From, "err", err)
+	}
+}
+
+// Expect closes pods as isolates says until a source has spoken, unless what was in force is known.
+func (o *Owner) Expect(isolates map[string][2]bool) {
+	o.mu.Lock()
+	known := o.known || o.problem != nil
+	o.mu.Unlock()
+	if !known {
+		o.Set(Given{From: "no source yet", Rules: policy.Rules{Namespaces: isolates}})
 	}
 }
 
@@ -299,13 +328,14 @@ type InForce struct {
 	Problem error // why the source's policies are not those in force
 	Failure error // why the kernel does not hold them
 	Saving  error // why an offline start would enforce older ones
+	Unread  error // why the saved ones cannot be read, so that all pods are closed
 }
 
 // InForce returns what is enforced now.
 func (o *Owner) InForce() InForce {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure, o.saving}
+	return InForce{o.placed, o.given.From, o.off, o.problem, o.failure, o.saving, o.unread}
 }
 
 // Given are the rules that are in force, or saved and about to be, whether or not policies are off.

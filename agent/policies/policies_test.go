@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +25,7 @@ import (
 
 // fake is a kernel that refuses what err says.
 type fake struct {
+	sync.Mutex
 	err      error
 	missing  string
 	placed   policy.Placed
@@ -36,20 +40,31 @@ type fake struct {
 
 func (f *fake) Enforce(place func() (policy.Placed, error)) error {
 	p, err := place()
+	f.Lock()
+	defer f.Unlock()
 	if err = errors.Join(err, f.err); err == nil {
 		f.placed, f.stands, f.gone = p, len(p.Namespaces) > 0, false
 	}
 	return err
 }
-func (f *fake) Cut() error      { f.cuts++; time.Sleep(f.cutTakes); return f.cutting }
-func (f *fake) Standing() bool  { return f.stands }
+func (f *fake) Cut() error {
+	f.Lock()
+	f.cuts++
+	takes, err := f.cutTakes, f.cutting
+	f.Unlock()
+	time.Sleep(takes)
+	return err
+}
+func (f *fake) Standing() bool  { f.Lock(); defer f.Unlock(); return f.stands }
 func (f *fake) Missing() string { return f.missing }
 func (f *fake) Partly() string  { return "" }
 
 func (f *fake) Gone() bool { return f.gone }
 func (f *fake) Counts(bool) (nft.PolicyCounts, error) {
+	f.Lock()
+	defer f.Unlock()
 	f.counted++
-	return f.counts, nil
+	return nft.PolicyCounts{Total: f.counts.Total, Flows: maps.Clone(f.counts.Flows)}, nil
 }
 
 func owner(t *testing.T, f *fake, stateDir string) (*Owner, Config) {
@@ -178,6 +193,53 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// TestUnreadAfterBoot: where the saved rules are there and cannot be read, and no agent has run since the host was started, all pods are closed until a
+// source has spoken, and a finding names the file; where there are none, or an agent ran without rules, nothing is closed.
+func TestUnreadAfterBoot(t *testing.T) {
+	for name, x := range map[string]struct {
+		saved  func(path string) error
+		ran    bool
+		closes bool
+	}{
+		"cut off":       {func(path string) error { return os.WriteFile(path, []byte(`{"namespaces":{"sh`), 0o600) }, false, true},
+		"empty":         {func(path string) error { return os.WriteFile(path, nil, 0o600) }, false, true},
+		"not readable":  {func(path string) error { return os.Mkdir(path, 0o700) }, false, true},
+		"ran before":    {func(path string) error { return os.WriteFile(path, nil, 0o600) }, true, false},
+		"a fresh node":  {func(string) error { return nil }, false, false},
+		"no policy yet": {func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) }, false, false},
+	} {
+		f := &fake{}
+		_, c := owner(t, f, t.TempDir())
+		path := filepath.Join(c.StateDir, File)
+		err := x.saved(path)
+		if x.ran {
+			err = errors.Join(err, os.WriteFile(filepath.Join(c.RuntimeDir, conf.SubnetFile), nil, 0o600))
+		}
+		o := New(c)
+		o.Set(Given{From: "a test", Err: errors.New("no answer")})
+		if err := errors.Join(err, o.Apply()); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{}
+		if x.closes {
+			want = []string{"Egress", "Ingress"}
+		}
+		place := f.placed.At[netip.MustParseAddr("10.1.1.2")]
+		if got := closing(t, c).Closed("any"); !slices.Equal(got, want) || (place.Chains == [2]string{policy.Closed, policy.Closed}) != x.closes {
+			t.Errorf("%s: the plugin closes %v; placed %v", name, got, place)
+		}
+		says := func() bool {
+			return slices.ContainsFunc(o.Findings(), func(f findings.Finding) bool { return f.Severity == findings.Broken && strings.Contains(f.Text, path) })
+		}
+		if says() != x.closes {
+			t.Errorf("%s: found %+v", name, o.Findings())
+		}
+		if o.Set(Given{From: "a test"}); says() || len(closing(t, c).Namespaces) > 0 {
+			t.Errorf("%s, after the source: found %+v; the plugin closes %v", name, o.Findings(), closing(t, c))
+		}
+	}
+}
+
 // TestSavedAgain: rules that could not be saved are a finding, and are saved as soon as that succeeds.
 func TestSavedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -243,16 +305,22 @@ func TestCut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { o.cutLost(ctx); close(done) }()
+		cuts := func() int { f.Lock(); defer f.Unlock(); return f.cuts }
+		set := func(takes time.Duration, err error) {
+			f.Lock()
+			defer f.Unlock()
+			f.cuts, f.cutTakes, f.cutting = 0, takes, err
+		}
 		o.Set(Given{Rules: shop})
 		for want := range 2 {
-			if synctest.Wait(); f.cuts != want+1 {
-				t.Errorf("%d looks, not %d", f.cuts, want+1)
+			if synctest.Wait(); cuts() != want+1 {
+				t.Errorf("%d looks, not %d", cuts(), want+1)
 			}
 			time.Sleep(2 * cutSoon)
 			_ = o.Apply()
 		}
 		synctest.Wait()
-		f.cuts, f.cutTakes = 0, 60*time.Millisecond
+		set(60*time.Millisecond, nil)
 		for range 100 {
 			if err := o.Apply(); err != nil {
 				t.Fatal(err)
@@ -260,20 +328,20 @@ func TestCut(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
-		if f.cuts < 5 || f.cuts > 7 {
-			t.Errorf("%d looks in 5 s", f.cuts)
+		if n := cuts(); n < 5 || n > 7 {
+			t.Errorf("%d looks in 5 s", n)
 		}
-		f.cuts, f.cutting = 0, errors.New("interrupted")
+		set(60*time.Millisecond, errors.New("interrupted"))
 		_ = o.Apply()
 		time.Sleep(time.Minute)
-		f.cutting = nil
-		if f.cuts < 2 || f.cuts > 7 {
-			t.Errorf("%d looks in a minute of errors", f.cuts)
+		if n := cuts(); n < 2 || n > 7 {
+			t.Errorf("%d looks in a minute of errors", n)
 		}
+		set(60*time.Millisecond, nil)
 		time.Sleep(time.Minute)
-		before := f.cuts
+		before := cuts()
 		time.Sleep(time.Minute)
-		if f.cuts != before {
+		if cuts() != before {
 			t.Error("without an error it is looked again")
 		}
 		cancel()
@@ -317,7 +385,7 @@ func TestDropsAreShown(t *testing.T) {
 		go func() { defer close(ended); o.logDrops(ctx) }()
 		defer func() { cancel(); <-ended }()
 		time.Sleep(time.Hour)
-		if f.counted > 0 {
+		if synctest.Wait(); f.counted > 0 {
 			t.Errorf("%d looks at drops without a policy", f.counted)
 		}
 		rules := shop
@@ -325,9 +393,12 @@ func TestDropsAreShown(t *testing.T) {
 		o.Set(Given{Rules: rules})
 		time.Sleep(time.Second) // not at the moment of a look
 		drop := func(src, dst string) {
+			f.Lock()
 			f.counts.Total[0]++
 			f.counts.Flows = map[policy.Packet]uint64{{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Protocol: 6, Port: 80}: 1}
+			f.Unlock()
 			time.Sleep(2 * dropsEvery)
+			synctest.Wait() // events are read
 		}
 		drop("10.2.0.1", "10.1.1.2")
 		if want := "MeshPolicyDropped: ingress of pod shop/web-0 is dropped by NetworkPolicy shop/p"; len(events) != 1 || !strings.HasPrefix(events[0], want) || !strings.Contains(events[0], "10.2.0.1 to 10.1.1.2, TCP port 80") {
@@ -346,7 +417,9 @@ func TestDropsAreShown(t *testing.T) {
 				t.Errorf("doctor %s: %s", to, got)
 			}
 		}
+		f.Lock()
 		f.counts.Flows[policy.Packet{Src: netip.MustParseAddr("10.2.0.9"), Dst: netip.MustParseAddr("10.1.1.2"), Protocol: 6, Port: 80}] = 9
+		f.Unlock()
 		if got := o.Explain(netip.Addr{}, netip.MustParseAddr("10.2.0.9")).Text; !strings.Contains(got, "10.1.1.2 to 10.2.0.9") {
 			t.Errorf("doctor names what comes from there, and not what is sent there: %s", got)
 		}
@@ -369,5 +442,34 @@ func TestStand(t *testing.T) {
 	f.gone = true
 	if o.Stand(); len(f.placed.At) == 0 || f.gone {
 		t.Error("rules that another program has deleted are not put back")
+	}
+}
+
+// TestPortOfNobody: a port by name that no pod of this node has, of those that the policy selects, is shown with the pod, and is one finding for all.
+func TestPortOfNobody(t *testing.T) {
+	o, _ := owner(t, &fake{}, t.TempDir())
+	lacks := func(ports ...string) (out []policy.Lack) {
+		for _, x := range ports {
+			out = append(out, policy.Lack{Policy: "shop/p", Port: x}, policy.Lack{Policy: "shop/p", Port: x})
+		}
+		return out
+	}
+	rules := policy.Rules{
+		Pods:       map[string][2]string{"shop/web-0": {"one", ""}, "shop/web-1": {"two", ""}},
+		Namespaces: shop.Namespaces,
+		Chains:     map[string]policy.Chain{"one": {Policies: []string{"shop/p"}}, "two": {Policies: []string{"shop/p"}}},
+		Lacks:      map[string][]policy.Lack{"one": lacks("http", "sql (TCP)"), "two": lacks("sql (TCP)")},
+	}
+	o.Set(Given{Rules: rules})
+	if got := o.Status("shop/web-0").Pods; len(got) != 1 || !slices.Equal(got[0].Ingress.NoPort, []string{"shop/p: http", "shop/p: sql (TCP)"}) {
+		t.Errorf("%+v", got)
+	}
+	if got := o.Findings(); len(got) != 1 || got[0].Severity != findings.Note || !strings.HasSuffix(got[0].Text, "match nothing: shop/p: sql (TCP) in ingress") {
+		t.Errorf("found %+v", got)
+	}
+	rules.Lacks = map[string][]policy.Lack{"one": lacks("a", "b", "c", "d", "e", "f", "g")}
+	delete(rules.Pods, "shop/web-1")
+	if o.Set(Given{Rules: rules}); len(o.Findings()) != 1 || !strings.HasSuffix(o.Findings()[0].Text, "shop/p: e in ingress and 2 more") {
+		t.Errorf("found %+v", o.Findings())
 	}
 }

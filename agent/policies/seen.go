@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -25,7 +26,7 @@ var directions = [2]string{"ingress", "egress"} //nolint:gochecknoglobals // a c
 func (o *Owner) Status(pod string) control.Policies {
 	f := o.InForce()
 	counts, err := o.c.Kernel.Counts(true)
-	out := control.Policies{Source: f.From, Off: f.Off, Problem: text(f.Problem), Failure: text(cmp.Or(f.Failure, err)), Dropped: map[string]uint64{},
+	out := control.Policies{Source: f.From, Off: f.Off, Problem: text(cmp.Or(f.Problem, f.Unread)), Failure: text(cmp.Or(f.Failure, err)), Dropped: map[string]uint64{},
 		Pods: []control.PolicyPod{}, Flows: []control.PolicyFlow{}}
 	for d, n := range counts.Total {
 		out.Dropped[directions[d]] = n
@@ -54,6 +55,7 @@ func (o *Owner) Status(pod string) control.Policies {
 				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].By(), Hits: counts.HitsOf(policy.Direction(d), name)}
 			}
 			(*of).Dropped += counts.Pods[d][a]
+			(*of).NoPort = noPort(f.Lacks[name], policy.Direction(d))
 		}
 	}
 	for _, x := range flows(f, counts) {
@@ -62,6 +64,17 @@ func (o *Owner) Status(pod string) control.Policies {
 		}
 	}
 	return out
+}
+
+// noPort names the ports that nobody has.
+func noPort(all []policy.Lack, d policy.Direction) (out []string) {
+	for _, l := range all {
+		if l.Direction == d {
+			out = append(out, l.Policy+": "+l.Port)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func text(err error) string {
@@ -186,12 +199,21 @@ func (f firstDrops) first(x control.PolicyFlow) bool {
 func (o *Owner) Findings() (out []findings.Finding) {
 	f := o.InForce()
 	rules, _ := o.rules()
+	if f.Unread != nil && !f.Off {
+		out = append(out, findings.Brokenf("network-policy", "bring the API, or the file of policies, back: what it says replaces the copy; or put the copy back and restart the agent; "+
+			"`networkPolicy: off` in the membership runs pods without policies",
+			"the copy of the NetworkPolicies cannot be read, and the host was restarted: pods of all namespaces are closed until policies can be read from their source: %v", f.Unread))
+	}
 	if f.Problem != nil {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
 	if pods := o.closedLong(); len(pods) > 0 {
 		out = append(out, findings.Warningf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",
 			"closed, since no source of policies has named them for a minute: %s", wording.List(pods)))
+	}
+	if ports := f.portsOfNobody(); len(ports) > 0 && !f.Off {
+		out = append(out, findings.Notef("network-policy", "policies name ports that no container has, by name and protocol, of the pods of this node that they select (ingress), "+
+			"or of any pod that is a peer (egress), so that these rules match nothing: %s", wording.List(ports)))
 	}
 	if f.Saving != nil {
 		out = append(out, findings.Warningf("network-policy", "make room, or the file system writable; it is tried again automatically",
@@ -207,6 +229,36 @@ func (o *Owner) Findings() (out []findings.Finding) {
 	return out
 }
 
+// portsOfNobody are ports by name that none has of the pods of this node that a policy selects, or none of its peers; the first ones of many.
+func (f InForce) portsOfNobody() (out []string) {
+	for d, direction := range directions {
+		pods, lack := map[string]int{}, map[string]int{} // how many a policy selects, and how many lack a port: others may have it
+		for _, chains := range f.Pods {
+			for _, by := range f.Chains[chains[d]].By() {
+				pods[by]++
+			}
+			for _, port := range noPort(f.Lacks[chains[d]], policy.Direction(d)) {
+				lack[port]++
+			}
+		}
+		for port, n := range lack {
+			if by, _, _ := strings.Cut(port, ": "); n == pods[by] {
+				out = append(out, port+" in "+direction)
+			}
+		}
+	}
+	slices.Sort(out)
+	return first(out)
+}
+
+// first are the first ones of many.
+func first(all []string) []string {
+	if more := len(all) - mostDrops; more > 0 {
+		return append(all[:mostDrops], fmt.Sprintf("%d more", more))
+	}
+	return all
+}
+
 // closedLong are pods that have been closed for a minute, for want of a source that names them; the first ones of many.
 func (o *Owner) closedLong() (out []string) {
 	o.mu.Lock()
@@ -216,10 +268,7 @@ func (o *Owner) closedLong() (out []string) {
 			out = append(out, pod)
 		}
 	}
-	if more := len(out) - mostDrops; more > 0 {
-		out = append(out[:mostDrops], fmt.Sprintf("%d more", more))
-	}
-	return out
+	return first(out)
 }
 
 // Explain says what policies do to packets from one address to a pod's; from may be invalid: what applies to it. Of another node's pod it

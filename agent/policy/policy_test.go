@@ -248,3 +248,44 @@ func FuzzParseMember(f *testing.F) {
 		}
 	})
 }
+
+// TestLacks: ports by name that nobody has are listed with policy and protocol: in ingress by pod, in egress where no peer has them, and there is one.
+func TestLacks(t *testing.T) {
+	namespaces, pods := town()
+	for spec, want := range map[string]string{
+		"podSelector: {}\ningress: [{ports: [{port: http}]}]":                                                                       "db-0 shop/p 0 http (TCP)",
+		"podSelector: {}\ningress: [{ports: [{port: http, protocol: UDP}, {port: sql}]}]":                                           "db-0 shop/p 0 http (UDP);web-0 shop/p 0 http (UDP);web-0 shop/p 0 sql (TCP)",
+		"podSelector: {matchLabels: {app: web}}\negress: [{to: [{podSelector: {}}], ports: [{port: sql}]}]":                         "",
+		"podSelector: {matchLabels: {app: web}}\negress: [{to: [{podSelector: {}}], ports: [{port: sqll}]}]":                        "web-0 shop/p 1 sqll (TCP)",
+		"podSelector: {matchLabels: {app: web}}\negress: [{ports: [{port: sqll}, {port: sql}]}]":                                    "web-0 shop/p 1 sqll (TCP)",
+		"podSelector: {matchLabels: {app: web}}\negress: [{to: [{podSelector: {matchLabels: {app: none}}}], ports: [{port: sql}]}]": "",
+		"podSelector: {matchLabels: {app: web}}\negress: [{to: [{ipBlock: {cidr: 10.1.0.0/16}}], ports: [{port: sql}]}]":            "web-0 shop/p 1 sql (TCP)",
+	} {
+		p := parsed(t, spec)
+		r := Compile([]Policy{p}, namespaces, pods, func(g Group) []Member { return g.Members(namespaces, pods) })
+		said := func() string {
+			var got []string
+			for pod, chains := range r.Pods {
+				for d, name := range chains {
+					for _, l := range r.Lacks[name] {
+						if l.Direction == Direction(d) {
+							got = append(got, fmt.Sprint(strings.TrimPrefix(pod, "shop/"), " ", l.Policy, " ", int(l.Direction), " ", l.Port))
+						}
+					}
+				}
+			}
+			slices.Sort(got)
+			return strings.Join(got, ";")
+		}
+		if got := said(); got != want {
+			t.Errorf("%s\n%s, want %s", spec, got, want)
+		}
+		unknown := map[string]bool{}
+		for _, g := range Groups([]Policy{p}) {
+			unknown[g.ID()] = true
+		}
+		if r.Without(unknown); strings.Contains(said(), " 1 ") && strings.Contains(spec, "podSelector: {}}]") {
+			t.Errorf("%s\nsaid though it is not known: %s", spec, said())
+		}
+	}
+}

@@ -16,6 +16,16 @@ type Rules struct {
 	Except     []string            `json:"except,omitempty"` // in order
 	Chains     map[string]Chain    `json:"chains"`
 	Sets       map[string][]Member `json:"sets"` // members of groups, by ID
+	// Lacks are ports that rules of a chain name and nobody has: these match nothing. By name of the chain.
+	Lacks map[string][]Lack `json:"lacks,omitempty"`
+}
+
+// Lack is a port by name that the pod of the chain lacks (Ingress), or each pod that is a peer of the rule (Egress).
+type Lack struct {
+	Policy    string    `json:"policy"` // as Key names it
+	Direction Direction `json:"direction"`
+	Port      string    `json:"port"`             // NAME, or NAME (PROTOCOL)
+	Groups    []string  `json:"groups,omitempty"` // of peers that would have it
 }
 
 // Chain is what a pod may do in one direction: the first rule of Admin that matches decides, unless it passes. Then, where NetworkPolicies

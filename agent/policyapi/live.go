@@ -83,6 +83,7 @@ type Live struct {
 	last     policy.Rules
 	lastFrom string
 	guessed  bool // last has ClusterKind though nothing was compiled
+	first    bool // all pods are closed since nothing was ever known here, and nothing was compiled
 }
 
 // Status is what there is to say of it.
@@ -108,6 +109,23 @@ func New(c Config) *Live {
 
 // SetState takes the membership as it is now.
 func (l *Live) SetState(s mesh.State) { wake.Latest(l.state, s) }
+
+// First returns, of a node that has never known policies, the namespaces whose pods are to be closed until policies are compiled: pods may be made
+// before. It must be called before Run.
+func (l *Live) First(s mesh.State) map[string][2]bool {
+	rules := policy.Rules{Namespaces: map[string][2]bool{}}
+	switch {
+	case s.NetworkPolicy == mesh.PolicyOff:
+	case s.PolicyController:
+		l.now = s
+		l.follow(nil)
+		l.closing(&rules)
+	default:
+		l.first = true
+		rules.Namespaces[policy.EveryNamespace] = [2]bool{true, true}
+	}
+	return rules.Namespaces
+}
 
 // PodsChanged says that Local has changed.
 func (l *Live) PodsChanged() { l.pods.Wake() }
@@ -188,6 +206,7 @@ func (l *Live) compile(ctx context.Context) time.Duration {
 		l.c.SetOff(off)
 		s := Status{}
 		if !off {
+			l.release()
 			s.Trouble = errors.New("a controller is configured, and the API has not said yet which namespaces have NetworkPolicies: it does not answer, or no controller runs of this release")
 		}
 		l.say(s)
@@ -252,7 +271,7 @@ func (l *Live) steer(ctx context.Context, kinds []api.Kind) {
 
 // open reports whether lists count that nothing proves.
 func (l *Live) open() bool {
-	return len(l.c.InForce().Namespaces) == 0 && time.Since(l.began) >= unprovedPatience
+	return (l.first || len(l.c.InForce().Namespaces) == 0) && time.Since(l.began) >= unprovedPatience
 }
 
 // complete says why what is followed does not count yet, nil if it does. PolicyGroups and namespaces count one by one once rules were
@@ -322,7 +341,8 @@ func (l *Live) follow(spaces map[string]bool) {
 		case name == policy.ClusterKind && cluster != nil && cluster.proved:
 			gone = len(cluster.items) == 0
 		case name == policy.ClusterKind:
-			gone = gone && (len(spaces) == 0 || l.guessed || l.last.Namespaces[name] == [2]bool{})
+			unanswered := cluster != nil && !cluster.listed && (cluster.refused != nil || !l.unread.IsZero() && time.Since(l.unread) >= denyPatience)
+			gone = gone && (len(spaces) == 0 || l.last.Namespaces[name] == [2]bool{} || (l.guessed || unanswered) && !l.decides())
 		case spaces[name]:
 			gone = f != nil && f.proved && len(f.items) == 0
 		}
@@ -330,6 +350,16 @@ func (l *Live) follow(spaces map[string]bool) {
 			delete(l.held, name)
 		}
 	}
+}
+
+// decides reports whether a chain in force is a ClusterNetworkPolicy's: where none is, pods may be closed for policies that nobody could read.
+func (l *Live) decides() bool {
+	for _, c := range l.last.Chains {
+		if len(c.Cluster) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func either(a, b [2]bool) [2]bool { return [2]bool{a[0] || b[0], a[1] || b[1]} }
@@ -651,6 +681,14 @@ func (l *Live) newPeers() *podgroups.Peers {
 	return p
 }
 
+// release opens what First has closed: the cluster's release of controller or chart has no policies in force.
+func (l *Live) release() {
+	if l.first {
+		l.first, l.last, l.held = false, policy.Rules{}, map[string][2]bool{}
+		l.c.Set(policies.Given{From: "no source yet"})
+	}
+}
+
 // unready notes why what was in force stays. It returns when to look again: lists that nothing proves may count then, or it is trouble.
 func (l *Live) unready(err error) time.Duration {
 	if l.unread.IsZero() {
@@ -659,21 +697,11 @@ func (l *Live) unready(err error) time.Duration {
 	if !errors.Is(err, errWaits) && !errors.Is(err, errUnproved) || time.Since(l.unread) >= lasting {
 		l.say(Status{Trouble: err, Engine: l.Status().Engine})
 	}
-	d := l.held[policy.ClusterKind]
-	cluster := either(d, l.last.Namespaces[policy.ClusterKind]) != l.last.Namespaces[policy.ClusterKind]
-	rules := l.last // of pods that were never judged: what there is cannot be read, and may deny
-	rules.Namespaces = maps.Clone(rules.Namespaces)
-	if rules.Namespaces == nil {
-		rules.Namespaces = map[string][2]bool{}
+	if f := l.follows[keyOf(podgroups.Policies(""))]; f != nil && f.refused != nil {
+		l.release()
 	}
-	l.closing(&rules)
-	// A right that is missing is the chart's of an older release: its policies were never in force.
-	if time.Since(l.unread) >= denyPatience && (cluster || l.refused() == nil && !maps.Equal(rules.Namespaces, l.last.Namespaces)) {
-		if cluster {
-			rules.Except, l.guessed = nil, true
-		}
-		l.last = rules
-		l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules})
+	if time.Since(l.unread) >= denyPatience {
+		l.closeUnjudged()
 	}
 	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience), l.waits[start].Add(denyPatience)} {
 		if left := time.Until(at); left > 0 {
@@ -681,6 +709,24 @@ func (l *Live) unready(err error) time.Duration {
 		}
 	}
 	return lasting
+}
+
+// closeUnjudged closes pods that were never judged: what there is cannot be read, and may deny.
+func (l *Live) closeUnjudged() {
+	rules := l.last
+	rules.Namespaces = map[string][2]bool{}
+	maps.Copy(rules.Namespaces, l.last.Namespaces)
+	l.closing(&rules)
+	cluster := rules.Namespaces[policy.ClusterKind] != l.last.Namespaces[policy.ClusterKind]
+	// A right that is missing is the chart's of an older release: its policies were never in force.
+	if !cluster && (l.refused() != nil || maps.Equal(rules.Namespaces, l.last.Namespaces)) {
+		return
+	}
+	if cluster {
+		rules.Except, l.guessed = nil, true
+	}
+	l.last = rules
+	l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules})
 }
 
 // bring has rules enforced, unless another program does.
@@ -698,7 +744,7 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 	if from == l.lastFrom && reflect.DeepEqual(rules, l.last) {
 		return
 	}
-	l.last, l.lastFrom, l.guessed = rules, from, false
+	l.last, l.lastFrom, l.guessed, l.first = rules, from, false, false
 	l.c.Set(policies.Given{From: from, Rules: rules})
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +42,8 @@ type world struct {
 	kinds   map[string]api.Kind
 	local   map[netip.Addr]string
 	given   []policies.Given
-	off     bool
+	off     atomic.Bool
+	first   *mesh.Policies // the membership of a first start
 }
 
 func newWorld() *world {
@@ -113,8 +115,22 @@ func (w *world) put(o api.Object, gone bool) {
 	time.Sleep(time.Second)
 }
 
-// last are the rules in force.
+// everRead are the kinds that were followed.
+func (w *world) everRead() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.reads))
+}
+
+// last are the rules in force, once all goroutines rest.
 func (w *world) last() policy.Rules {
+	synctest.Wait()
+	return w.inForce()
+}
+
+func (w *world) inForce() policy.Rules {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.given) == 0 {
 		return policy.Rules{}
 	}
@@ -151,9 +167,16 @@ func onlyWeb(t *testing.T) *podgroups.Policy {
 
 func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(Config{Node: "a", Follow: w.follow, Local: func() (map[netip.Addr]string, error) { return maps.Clone(w.local), nil },
-			InForce: w.last,
-			Set:     func(g policies.Given) { w.given = append(w.given, g) }, SetOff: func(off bool) { w.off = off }, Log: slog.New(slog.DiscardHandler)})
+		l := New(Config{Node: "a", Follow: w.follow, InForce: w.inForce,
+			Local: func() (map[netip.Addr]string, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return maps.Clone(w.local), nil
+			},
+			Set: func(g policies.Given) { w.mu.Lock(); defer w.mu.Unlock(); w.given = append(w.given, g) }, SetOff: w.off.Store, Log: slog.New(slog.DiscardHandler)})
+		if w.first != nil {
+			w.given = []policies.Given{{Rules: policy.Rules{Namespaces: l.First(state(*w.first))}}}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); l.Run(ctx) }()
@@ -179,7 +202,7 @@ func TestAlone(t *testing.T) {
 		w.put(pod(t, "far", "b", "10.244.2.5", "web"), false)
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Second)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, []string{keyOf(podgroups.Policies("")), keyOf(podgroups.ClusterPolicies())}) || len(w.last().Namespaces) > 0 {
+		if got := w.everRead(); !slices.Equal(got, []string{keyOf(podgroups.Policies("")), keyOf(podgroups.ClusterPolicies())}) || len(w.last().Namespaces) > 0 {
 			t.Errorf("without policies it reads %v, in force: %v", got, w.last())
 		}
 		w.put(onlyWeb(t), false)
@@ -214,8 +237,8 @@ func TestWithController(t *testing.T) {
 		compiled := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}
 		l.SetState(state(compiled))
 		time.Sleep(time.Second)
-		if len(w.reads) > 0 || w.last().Namespaces["shop"] != [2]bool{true, false} {
-			t.Errorf("without pods it reads %v; namespaces %v", w.reads, w.last().Namespaces)
+		if len(w.everRead()) > 0 || w.last().Namespaces["shop"] != [2]bool{true, false} {
+			t.Errorf("without pods it reads %v; namespaces %v", w.everRead(), w.last().Namespaces)
 		}
 		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 		l.PodsChanged()
@@ -229,7 +252,7 @@ func TestWithController(t *testing.T) {
 		}
 		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
 		slices.Sort(want)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
+		if got := w.everRead(); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
 		}
 		w.put(group("10.244.2.6"), false)
@@ -271,7 +294,7 @@ func TestUnproved(t *testing.T) {
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Minute)
-		if len(w.given) > 0 || w.off || l.Status().Trouble == nil || !strings.Contains(l.Status().Trouble.Error(), "upgrade the chart") {
+		if len(w.given) > 0 || w.off.Load() || l.Status().Trouble == nil || !strings.Contains(l.Status().Trouble.Error(), "upgrade the chart") {
 			t.Errorf("%+v, trouble %v", w.given, l.Status().Trouble)
 		}
 	})
@@ -565,8 +588,8 @@ func TestClusterWithController(t *testing.T) {
 		w.put(pod(t, "db", "a", "", "db"), false)
 		l.SetState(state(none))
 		time.Sleep(time.Second)
-		if len(w.reads) > 0 {
-			t.Errorf("without policies it reads %v", w.reads)
+		if len(w.everRead()) > 0 {
+			t.Errorf("without policies it reads %v", w.everRead())
 		}
 		w.put(denyOps(t), false)
 		l.SetState(state(some))
@@ -581,7 +604,7 @@ func TestClusterWithController(t *testing.T) {
 		}
 		want := []string{keyOf(podgroups.ClusterPolicies()), keyOf(podgroups.Namespaces("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
 		slices.Sort(want)
-		if got := slices.Sorted(maps.Keys(w.reads)); !slices.Equal(got, want) {
+		if got := w.everRead(); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
 		}
 		split := *group // another chunk is on its way
@@ -651,19 +674,29 @@ func space(t *testing.T, name, denied string) *podgroups.Namespace {
 	return object(t, new(podgroups.Namespace), `{"metadata":{"name":%q,"uid":%[1]q,"labels":{"denied":%q}}}`, name, denied)
 }
 
+// denyOps begins tests: of node a's pod shop/db, whose namespace a policy selects or not, it denies what members of a group send. It returns the group.
+func (w *world) denyOps(t *testing.T, l *Live, denied string, members ...string) (id string) {
+	p, id := deny(t, "ops")
+	w.mu.Lock()
+	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+	w.mu.Unlock()
+	w.put(space(t, "shop", denied), false)
+	w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+	w.put(p, false)
+	if len(members) > 0 {
+		w.put(chunk(id, 0, 1, members...), false)
+	}
+	l.SetState(state(someCluster))
+	time.Sleep(time.Second)
+	return id
+}
+
 // TestDenyUnderChurn: a new Deny rule waits for its group no longer than its patience, from when it was first needed, whatever is rewritten
 // meanwhile; a group that was known and is being rewritten has its former members and those that were added; one that stays incomplete denies all.
 func TestDenyUnderChurn(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, first := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(first, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		first := w.denyOps(t, l, "yes", "10.244.2.5")
 		if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
 			t.Fatalf("not as the policy says: %+v", w.last())
 		}
@@ -700,15 +733,8 @@ func TestDenyUnderChurn(t *testing.T) {
 // TestGroupsAreReadOn: while other groups begin to be read, those that are known stay known.
 func TestGroupsAreReadOn(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		id := w.denyOps(t, l, "yes", "10.244.2.5")
 		w.mu.Lock()
 		w.silent = api.PolicyGroups().Name // the next reader hears nothing
 		w.mu.Unlock()
@@ -727,19 +753,13 @@ func TestGroupsAreReadOn(t *testing.T) {
 // long as there is patience; a new pod is closed until they are read, and its namespace is not among those that are known.
 func TestUnreadNamespace(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")], w.local[netip.MustParseAddr("10.244.1.6")] = "shop/db", "other/x"
+	w.local[netip.MustParseAddr("10.244.1.6")] = "other/x"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+		w.denyOps(t, l, "yes", "10.244.2.5")
 		other := pod(t, "x", "a", "10.244.1.6", "x")
 		other.Meta.Namespace, other.As.Namespace = "other", "other"
 		w.put(other, false)
 		w.put(space(t, "other", "no"), false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		w.put(p, false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
 		place := func(namespace string) [2]string {
 			a := netip.MustParseAddr("10.244.1.9")
 			return w.last().Place(map[netip.Addr]string{a: namespace + "/new"}).At[a].Chains
@@ -793,6 +813,34 @@ func TestClusterUnread(t *testing.T) {
 	}
 }
 
+// TestSavedGuess: that pods are closed for ClusterNetworkPolicies which nobody could read ends after a restart, too, once the PodNetwork is proved to
+// name none, whether the kind is refused or never answers; what was compiled of one ends only by a list.
+func TestSavedGuess(t *testing.T) {
+	for _, silent := range []string{"", podgroups.ClusterPolicies().Name} {
+		for _, guess := range []bool{true, false} {
+			w := newWorld()
+			w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+			w.cluster, w.silent = apierrors.NewForbidden(schema.GroupResource{}, "", nil), silent
+			rules := policy.Rules{Namespaces: map[string][2]bool{policy.ClusterKind: {true, false}, policy.EveryNamespace: {true, false}}}
+			if !guess {
+				parsed, _ := denyOps(t).Parse()
+				rules = policy.Compile([]policy.Policy{parsed}, map[string]map[string]string{"shop": {}}, []policy.Pod{{Namespace: "shop", Name: "db"}},
+					func(policy.Group) []policy.Member { return []policy.Member{{Addr: netip.MustParseAddr("10.244.2.5")}} })
+			}
+			w.given = []policies.Given{{Rules: rules}}
+			w.run(t, func(t *testing.T, l *Live) {
+				w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
+				for _, proved := range []bool{false, true} {
+					l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: proved}))
+					if time.Sleep(time.Hour); w.passes("10.244.2.5", "10.244.1.5") != (guess && proved) {
+						t.Errorf("silent %q, a guess %t, proved %t: %+v", silent, guess, proved, w.last())
+					}
+				}
+			})
+		}
+	}
+}
+
 // TestAloneUnread: where pods cannot be read, a ClusterNetworkPolicy closes those that were never judged in the end, until it is gone.
 func TestAloneUnread(t *testing.T) {
 	w := newWorld()
@@ -832,14 +880,9 @@ func TestClusterEmptyCache(t *testing.T) {
 // has read an empty list, does not name them: neither is enough alone.
 func TestClusterKindRemoved(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	none := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}, PolicyProved: true}
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
+		w.denyOps(t, l, "yes", "10.244.2.5")
 		step := func(what string, s mesh.Policies, missing, want bool) {
 			t.Helper()
 			l.SetState(state(s))
@@ -903,12 +946,12 @@ func TestEngineBesideCluster(t *testing.T) {
 			time.Sleep(time.Second)
 			return strings.Contains(fmt.Sprint(l.Findings()), "ClusterNetworkPolicies are not enforced on this node: kube-router")
 		}
-		if !w.off && says() {
+		if !w.off.Load() && says() {
 			t.Error("said without any")
 		}
 		w.put(denyOps(t), false)
-		if !w.off || !says() {
-			t.Errorf("off %t: %v", w.off, l.Findings())
+		if !w.off.Load() || !says() {
+			t.Errorf("off %t: %v", w.off.Load(), l.Findings())
 		}
 	})
 }
@@ -992,16 +1035,8 @@ func (w *world) tell(kind string, n kube.News) {
 func TestRefusedLater(t *testing.T) {
 	for _, kind := range []string{"namespaces", api.PolicyGroups().Name} {
 		w := newWorld()
-		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 		w.run(t, func(t *testing.T, l *Live) {
-			p, id := deny(t, "ops")
-			shop, group := space(t, "shop", "yes"), chunk(id, 0, 1, "10.244.2.5")
-			w.put(shop, false)
-			w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-			w.put(p, false)
-			w.put(group, false)
-			l.SetState(state(someCluster))
-			time.Sleep(time.Second)
+			id := w.denyOps(t, l, "yes", "10.244.2.5")
 			w.tell(kind, kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
 			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") {
 				t.Fatalf("%s, immediately: %+v", kind, w.last())
@@ -1009,7 +1044,7 @@ func TestRefusedLater(t *testing.T) {
 			if time.Sleep(denyPatience); w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble == nil {
 				t.Errorf("%s may have changed, and all passes: %+v, %v", kind, w.last(), l.Status().Trouble)
 			}
-			again := map[string]api.Object{"namespaces": shop, api.PolicyGroups().Name: group}[kind]
+			again := map[string]api.Object{"namespaces": space(t, "shop", "yes"), api.PolicyGroups().Name: chunk(id, 0, 1, "10.244.2.5")}[kind]
 			w.tell(kind, kube.News{All: true, Proved: true, List: []api.Object{again}})
 			if w.passes("10.244.2.5", "10.244.1.5") || !w.passes("10.244.2.6", "10.244.1.5") || l.Status().Trouble != nil {
 				t.Errorf("%s, read again: %+v, %v", kind, w.last(), l.Status().Trouble)
@@ -1083,6 +1118,7 @@ func TestClusterKindTroubled(t *testing.T) {
 		w.put(onlyWeb(t), false)
 		l.SetState(state(mesh.Policies{}))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		for _, f := range l.follows {
 			if f.kind.Name == podgroups.ClusterPolicies().Name {
 				l.in <- message{f, kube.News{Err: errors.New("bad gateway")}}
@@ -1122,6 +1158,7 @@ func TestPodsComeBackWithoutTheAPI(t *testing.T) {
 		w.run(t, func(t *testing.T, l *Live) {
 			l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: names}))
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 			l.PodsChanged()
 			time.Sleep(time.Hour)
@@ -1144,15 +1181,9 @@ func TestPodsComeBackWithoutTheAPI(t *testing.T) {
 // again would keep the rule out.
 func TestStartWithoutGroup(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.given = []policies.Given{{Rules: policy.Rules{Pods: map[string][2]string{"shop/db": {}}, Namespaces: map[string][2]bool{"far": {true, false}}}}}
 	w.run(t, func(t *testing.T, l *Live) {
-		p, _ := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		l.SetState(state(someCluster))
-		if time.Sleep(time.Second); w.passes("10.244.2.5", "10.244.1.5") {
+		if w.denyOps(t, l, "yes"); w.passes("10.244.2.5", "10.244.1.5") {
 			t.Errorf("%+v", w.last())
 		}
 	})
@@ -1277,15 +1308,8 @@ func place(w *world, pod string) [2]string {
 // TestRefusedUnselected: a namespace that was not selected, and whose labels are refused later, is closed after a time: they may have changed.
 func TestRefusedUnselected(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "no"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		w.denyOps(t, l, "no", "10.244.2.5")
 		w.tell("namespaces", kube.News{Missing: apierrors.NewForbidden(schema.GroupResource{}, "", nil)})
 		time.Sleep(denyPatience + time.Second)
 		if w.passes("10.244.2.5", "10.244.1.5") || place(w, "shop/new") == [2]string{} {
@@ -1297,15 +1321,8 @@ func TestRefusedUnselected(t *testing.T) {
 // TestUnprovedLabels: a new pod is not open by labels of its namespace that nothing proves.
 func TestUnprovedLabels(t *testing.T) {
 	w := newWorld()
-	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
 	w.run(t, func(t *testing.T, l *Live) {
-		p, id := deny(t, "ops")
-		w.put(space(t, "shop", "yes"), false)
-		w.put(pod(t, "db", "a", "10.244.1.5", "db"), false)
-		w.put(p, false)
-		w.put(chunk(id, 0, 1, "10.244.2.5"), false)
-		l.SetState(state(someCluster))
-		time.Sleep(time.Second)
+		w.denyOps(t, l, "yes", "10.244.2.5")
 		w.put(space(t, "y", "no"), false) // what a stale cache has
 		w.mu.Lock()
 		w.proved = false
@@ -1407,6 +1424,52 @@ func TestStartUnread(t *testing.T) {
 			l.SetState(state(x.state))
 			if time.Sleep(denyPatience + 2*time.Second); w.passes("10.244.2.5", "10.244.1.5") || place(w, "shop/new") == [2]string{} {
 				t.Errorf("%s: %+v, %v", name, w.last(), l.Status().Trouble)
+			}
+		})
+	}
+}
+
+// TestFirst: on a node that has never known policies pods are closed until these are compiled, never opened by a timer: where the PodNetwork names
+// namespaces these, and without a controller all. Where this release's policies cannot be in force they are open.
+func TestFirst(t *testing.T) {
+	controller, forbidden := mesh.Policies{PolicyController: true}, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	named := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}
+	for name, x := range map[string]struct {
+		first, then mesh.Policies
+		silent      string
+		unproved    bool
+		missing     error
+		after       time.Duration
+		closed      []string // then
+	}{
+		"no policy":                       {after: time.Second},
+		"no answer":                       {silent: "networkpolicies", after: time.Hour, closed: []string{"shop", "free"}},
+		"a cache that proves nothing yet": {unproved: true, after: unprovedPatience - time.Second, closed: []string{"shop", "free"}},
+		"a cache that proves nothing":     {unproved: true, after: unprovedPatience + time.Second},
+		"a chart without the right":       {missing: forbidden, after: time.Second},
+		"a controller comes":              {silent: "networkpolicies", then: named, after: time.Second, closed: []string{"shop"}},
+		"an old controller comes":         {silent: "networkpolicies", then: controller, after: time.Second},
+		"a controller":                    {first: named, then: named, silent: "networkpolicies", after: time.Hour, closed: []string{"shop"}},
+		"a controller that says nothing":  {first: controller, then: controller, after: time.Second},
+	} {
+		w := newWorld()
+		w.first, w.silent, w.proved, w.missing = &x.first, x.silent, !x.unproved, x.missing
+		w.run(t, func(t *testing.T, l *Live) {
+			closed := func() (out []string) {
+				for _, namespace := range []string{"shop", "free"} {
+					if place(w, namespace+"/new") != [2]string{} {
+						out = append(out, namespace)
+					}
+				}
+				return out
+			}
+			want := map[bool][]string{false: {"shop", "free"}, true: x.closed}[x.first.PolicyController]
+			if got := closed(); !slices.Equal(got, want) {
+				t.Errorf("%s: closed before a list: %v, want %v", name, got, want)
+			}
+			l.SetState(state(x.then))
+			if time.Sleep(x.after); !slices.Equal(closed(), x.closed) {
+				t.Errorf("%s: closed after %v: %v, want %v; %v", name, x.after, closed(), x.closed, l.Status().Trouble)
 			}
 		})
 	}

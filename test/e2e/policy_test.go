@@ -50,11 +50,9 @@ func TestPolicy(t *testing.T) {
 	n1, n2 := cloud(t, l, "edge-1", lab.NodeOptions{}), cloud(t, l, "edge-2", lab.NodeOptions{})
 	file := filepath.Join(n1.Dir, "policies.yaml")
 	l.Cluster.Policies = file
-	ok(t, os.WriteFile(file, nil, 0o600))
+	ok(t, os.WriteFile(file, []byte("kind: NetworkPolicy\n"), 0o600)) // not valid: nothing is known at the first start
 	startAll(t, l)
 	web, near, far := pod(t, n1, "web"), pod(t, n1, "near"), pod(t, n2, "far")
-	curlPods(t, near, web, 3*time.Second)
-	curlPods(t, far, web, 5*time.Second)
 
 	passes := func(from *lab.Pod, to netip.Addr) error {
 		_, err := from.Get(t.Context(), to, 300*time.Millisecond)
@@ -71,6 +69,10 @@ func TestPolicy(t *testing.T) {
 			return nil
 		}))
 	}
+	refused("first start", near, web)
+	ok(t, lab.ReplaceFile(file, ""))
+	curlPods(t, near, web, 5*time.Second)
+	curlPods(t, far, web, 5*time.Second)
 	ok(t, lab.ReplaceFile(file, policyFile(onlyNear, web, near, far)))
 	refused("over the tunnel", far, web)
 	refused("egress on the same node", web, near)
@@ -141,30 +143,45 @@ func TestPolicy(t *testing.T) {
 				return
 			}
 		}
+		cut(t, n1, web, near)
+		ok(t, os.WriteFile(filepath.Join(n1.Config.StateDir, "policies.json"), []byte("{"), 0o600))
+		ok(t, n1.Start())
+		web, near = comeBack(t, n1, web), comeBack(t, n1, near)
+		ok(t, web.Serve(within(t, 5*time.Second)))
+		refused("with a torn copy", near, web)
 	})
+}
+
+// cut ends the node in an instant, with its pods.
+func cut(t *testing.T, n *lab.Node, pods ...*lab.Pod) {
+	t.Helper()
+	n.Agent.Kill()
+	for _, p := range pods {
+		ok(t, p.Delete(t.Context())) // as kubelet does it after the boot
+	}
+	ok(t, n.Script("nft flush ruleset", "ip link del edgemesh-br", "conntrack -F"))
+	ok(t, os.RemoveAll(n.Config.RuntimeDir))
+}
+
+// comeBack makes a pod as soon as the node can, at the addresses that it had.
+func comeBack(t *testing.T, n *lab.Node, old *lab.Pod) (made *lab.Pod) {
+	t.Helper()
+	ok(t, lab.Until(within(t, 10*time.Second), time.Millisecond, func() (err error) { made, err = n.AddPod(t.Context(), old.Name); return err }))
+	if !slices.Equal(made.Addrs, old.Addrs) {
+		t.Fatalf("%s had %v, and has %v", old.Name, old.Addrs, made.Addrs)
+	}
+	return made
 }
 
 // powerCut ends the node in an instant and boots it offline: no packet against the policy passes, from the moment in which the pod has an
 // address, and what it allows does.
 func powerCut(t *testing.T, n *lab.Node, web, near **lab.Pod, refused func(what string, from, to *lab.Pod)) {
 	t.Helper()
-	n.Agent.Kill()
-	for _, p := range []*lab.Pod{*web, *near} {
-		ok(t, p.Delete(t.Context())) // as kubelet does it after the boot
-	}
-	ok(t, n.Script("nft flush ruleset", "ip link del edgemesh-br", "conntrack -F"))
-	ok(t, os.RemoveAll(n.Config.RuntimeDir))
+	cut(t, n, *web, *near)
 	ok(t, n.Start())
-	again := func(old *lab.Pod) (made *lab.Pod) {
-		ok(t, lab.Until(within(t, 10*time.Second), time.Millisecond, func() (err error) { made, err = n.AddPod(t.Context(), old.Name); return err }))
-		if !slices.Equal(made.Addrs, old.Addrs) {
-			t.Fatalf("%s had %v, and has %v", old.Name, old.Addrs, made.Addrs)
-		}
-		return made
-	}
-	*near = again(*near)
+	*near = comeBack(t, n, *near)
 	against(t, *web, []*lab.Pod{*near}, func() {
-		*web = again(*web)
+		*web = comeBack(t, n, *web)
 		ok(t, (*web).Serve(within(t, 5*time.Second)))
 		ok(t, (*near).Serve(within(t, 5*time.Second)))
 		time.Sleep(200 * time.Millisecond)
