@@ -201,7 +201,7 @@ func (o *Owner) Findings() (out []findings.Finding) {
 	rules, _ := o.rules()
 	if f.Unread != nil && !f.Off {
 		out = append(out, findings.Brokenf("network-policy", "bring the API, or the file of policies, back: what it says replaces the copy; or put the copy back and restart the agent; "+
-			"`networkPolicy: off` in the membership runs pods without policies",
+			"`networkPolicy: \"off\"` in the membership runs pods without policies",
 			"the copy of the NetworkPolicies cannot be read, and the host was restarted: pods of all namespaces are closed until policies can be read from their source: %v", f.Unread))
 	}
 	if f.Problem != nil {
@@ -220,10 +220,10 @@ func (o *Owner) Findings() (out []findings.Finding) {
 			"the policies in force could not be saved, so that a start without their source would enforce older ones: %v", f.Saving))
 	}
 	if f.Failure != nil && len(rules.Namespaces) > 0 {
-		out = append(out, findings.Brokenf("network-policy", "fix the cause, or the policy that it names; `networkPolicy: off` in the membership runs pods without policies",
+		out = append(out, findings.Brokenf("network-policy", "fix the cause, or the policy that it names; `networkPolicy: \"off\"` in the membership runs pods without policies",
 			"NetworkPolicies are not in force as written: %v", f.Failure))
 	} else if why := o.c.Kernel.Partly(); why != "" && len(rules.Namespaces) > 0 {
-		out = append(out, findings.Brokenf("network-policy", "load it, and list it in /etc/modules-load.d; `networkPolicy: off` in the membership runs pods without policies",
+		out = append(out, findings.Brokenf("network-policy", "load it, and list it in /etc/modules-load.d; `networkPolicy: \"off\"` in the membership runs pods without policies",
 			"new pods in namespaces with NetworkPolicies are refused: %s", why))
 	}
 	return out

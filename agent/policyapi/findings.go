@@ -24,7 +24,7 @@ func (l *Live) Findings() (out []findings.Finding) {
 			"ClusterNetworkPolicies are not enforced on this node: %s does not know them, and the agent stands back beside it", s.Engine))
 	}
 	if s.Trouble != nil && time.Since(s.Since) >= lasting {
-		out = append(out, findings.Warningf(id, "fix what it names; `networkPolicy: off` in the PodNetwork silences this", "not every policy of the API is in force, those that were stay: %v", s.Trouble))
+		out = append(out, findings.Warningf(id, "fix what it names; `networkPolicy: \"off\"` in the PodNetwork silences this", "not every policy of the API is in force, those that were stay: %v", s.Trouble))
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Invalid)) {
 		if policy.OfCluster(key) {

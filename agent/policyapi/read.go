@@ -42,7 +42,7 @@ func (f *followed) take(n kube.News) {
 		f.trouble = fmt.Errorf("the API no longer has the kind of ClusterNetworkPolicies that are in force: %s", remedy)
 		f.refused = f.trouble
 	case n.Missing != nil:
-		f.trouble = fmt.Errorf("%s cannot be read: %w; upgrade the chart, its CustomResourceDefinitions included, or set networkPolicy: off", f.kind.Name, n.Missing)
+		f.trouble = fmt.Errorf("%s cannot be read: %w; upgrade the chart, its CustomResourceDefinitions included, or set networkPolicy: \"off\"", f.kind.Name, n.Missing)
 		f.refused = f.trouble
 	case n.Err != nil:
 		f.trouble = n.Err

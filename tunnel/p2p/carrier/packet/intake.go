@@ -51,12 +51,12 @@ func newInbound() *inbound {
 // later: packets for it may still be on their way.
 func (in *inbound) admit(r *receiver) (over []*receiver) {
 	var kept []*receiver
-	alike := 0
+	others := 0
 	before := false // on the same path, of those that stay
 	for _, o := range slices.Backward(in.live) {
 		like := (o.flight == nil) == (r.flight == nil)
 		switch {
-		case o.out == r.out && before, like && alike == maxReceivers-1:
+		case o.out == r.out && before, like && others == maxReceivers-1:
 			over = append(over, o)
 			continue
 		case o.out == r.out:
@@ -64,7 +64,7 @@ func (in *inbound) admit(r *receiver) (over []*receiver) {
 			time.AfterFunc(replaceTime, o.end)
 		}
 		if like {
-			alike++
+			others++
 		}
 		kept = append(kept, o)
 	}
