@@ -38,6 +38,11 @@ const (
 	certLife = 90 * 24 * time.Hour
 	// certEvery is how often it is looked whether that is due, and whether the configuration still names the CA.
 	certEvery = time.Minute
+	// certSoon is how often, while a new installation has no configuration yet.
+	certSoon = time.Second
+	// settling is for how long nothing may guard the objects before that is said: of an installation helm makes the Deployment
+	// before the ValidatingWebhookConfiguration.
+	settling = time.Minute
 )
 
 var (
@@ -69,9 +74,16 @@ func (a *authority) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // run keeps it until ctx ends.
 func (a *authority) run(ctx context.Context) {
+	began := a.now()
 	for pause := certEvery; ; pause = certEvery {
 		err := a.keep(ctx)
-		if a.missing.Store(errors.Is(err, errMissing)); err != nil && ctx.Err() == nil {
+		a.missing.Store(errors.Is(err, errMissing))
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case a.missing.Load() && a.now().Sub(began) < settling:
+			pause = certSoon
+			a.log.Debug("waiting for the ValidatingWebhookConfiguration edgemesh")
+		default:
 			pause = tryAgain
 			a.metrics.failures.Inc()
 			a.log.Warn("cannot keep the webhook's certificate: once it has expired, nodes cannot write their objects; members already known stay; retrying", "err", err)

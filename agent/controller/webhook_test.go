@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -228,4 +229,28 @@ func TestCertificate(t *testing.T) {
 	keep()
 	v.secret.Data[caKey] = []byte("x")
 	keep()
+}
+
+// Helm makes the webhook after the controller that it leads to: only one that stays away is a warning.
+func TestWebhookComesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		v := &vault{absent: true}
+		a := &authority{api: v, namespace: "ns", metrics: newMetrics(nil), now: time.Now, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		run := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			a.run(ctx)
+		}
+		if run(settling - 1); !a.missing.Load() || log.Len() > 0 {
+			t.Errorf("missing %v, logged %s", a.missing.Load(), &log)
+		}
+		if run(settling + certSoon); log.Len() == 0 {
+			t.Error("no warning of a webhook that stays away")
+		}
+		v.absent = false
+		if run(certSoon); a.missing.Load() {
+			t.Error("missing, although it is there")
+		}
+	})
 }
