@@ -173,6 +173,11 @@ func (a *authority) announce(ctx context.Context, ca []byte) error {
 	if len(c.Webhooks) == 0 {
 		return errMissing
 	}
+	if dropped := boundless(c.Webhooks); len(dropped) > 0 {
+		a.log.Error("the API server has dropped the matchConditions of these webhooks: it is older than 1.28, or its feature gate AdmissionWebhookMatchConditions is off. Writes that "+
+			"do not concern the mesh wait for this controller, those of Nodes among them, and some are refused: set the gate and apply the chart again, and until then "+
+			"kubectl delete validatingwebhookconfiguration edgemesh", "webhooks", dropped)
+	}
 	text, changed := base64.StdEncoding.EncodeToString(ca), false
 	for _, w := range c.Webhooks {
 		if to, ok := w["clientConfig"].(map[string]any); ok && to["caBundle"] != text {
@@ -184,6 +189,16 @@ func (a *authority) announce(ctx context.Context, ca []byte) error {
 	}
 	in := map[string]any{"metadata": map[string]any{"resourceVersion": c.Meta.ResourceVersion}, "webhooks": c.Webhooks}
 	return a.api.Patch(ctx, webhooks, client.Merge, nil, in, &c)
+}
+
+// boundless are the names of those that the API server waits for, whatever is written: all that the chart makes so have conditions.
+func boundless(webhooks []map[string]any) (names []any) {
+	for _, w := range webhooks {
+		if conditions, _ := w["matchConditions"].([]any); w["failurePolicy"] == "Fail" && len(conditions) == 0 {
+			names = append(names, w["name"])
+		}
+	}
+	return names
 }
 
 // due says that a certificate is in the last third of its time.
