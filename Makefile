@@ -85,7 +85,7 @@ e2e-versions: deps tools ## attack the policies, or the webhook, on API servers 
 ATTACKS := Nodes?(Write|Group)|TokensWithoutANode|MeshNodeStaysSmall|Controller(s|Makes)|Cloudcore|Forged|TrustedNodes|NetworkSchema|Rotation|EveryField|WebhookIsDown
 
 e2e-upgrades: deps tools ## upgrade a cluster's control plane one minor at a time while pods talk (UPGRADES=)
-	@EDGEMESH_E2E=full EDGEMESH_K8S_UPGRADE='$(or $(UPGRADES),v1.28.15 v1.29.14 v1.30.14 v1.31.13)' $(GO) test -count=1 -timeout 100m -v -run 'TestKubernetesUpgrade$$' ./test/e2e
+	@EDGEMESH_E2E=full EDGEMESH_K8S_UPGRADE='$(or $(UPGRADES),v1.28.15 v1.29.14 v1.30.14 v1.31.13)' $(GO) test -count=1 -timeout 100m -v -run 'TestKubernetes(Up|Down)grade$$' ./test/e2e
 
 e2e-release: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, from a release and a registry

@@ -137,6 +137,74 @@ func TestKubernetesUpgrade(t *testing.T) {
 	}))
 }
 
+// TestKubernetesDowngrade: a control plane that stepped back from 1.30 to 1.29 has nothing that guards, and helm refuses its upgrade. What
+// docs/compatibility.md says puts the webhook there, as helm's own: later upgrades take it away again.
+func TestKubernetesDowngrade(t *testing.T) {
+	if os.Getenv("EDGEMESH_K8S_UPGRADE") == "" {
+		t.Skip("NOT RUN: it builds API servers of 1.29 and 1.30, for minutes (make e2e-upgrades)")
+	}
+	const newer, older = "v1.30.14", "v1.29.14"
+	t.Setenv("EDGEMESH_K8S_VERSION", newer)
+	c, kubeconfig := kubernetes(t)
+	_, err := c.Kubectl("create", "namespace", kubeapi.Namespace)
+	ok(t, err)
+	ok(t, c.CreateNode("cloud"))
+	ok(t, c.CreateNode("edge-a"))
+	ok(t, c.CreateNode("bare"))
+	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/os": "linux"}}}))
+	h := &chart{t: t, c: c, kubeconfig: kubeconfig, program: tool(t, "helm"),
+		relays: []string{"/ip4/203.0.113.5/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"}}
+	h.upgrade()
+	h.deploy()
+	cert, err := c.NodeCertificate("bare", time.Now().Add(-time.Hour))
+	ok(t, err)
+	ok(t, c.Kubeconfig("bare-kubelet.conf", cert, c.URL))
+	kubelet := login(t, filepath.Join(c.Dir, "bare-kubelet.conf"))
+	becomes := func(want string) {
+		t.Helper()
+		ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+			how := judgement(kubelet, http.MethodPatch, c.URL+"/api/v1/nodes/bare?dryRun=All", `{"spec":{"podCIDR":"10.244.98.0/24","podCIDRs":["10.244.98.0/24"]}}`)
+			if how != want {
+				return fmt.Errorf("%s: a kubelet's own podCIDRs: %s, want %s", c.Version, how, want)
+			}
+			return nil
+		}))
+	}
+	becomes(byPolicy)
+
+	t.Setenv("EDGEMESH_K8S_VERSION", older)
+	ok(t, c.Upgrade())
+	becomes(accepted)
+	dir := filepath.Join(c.Root, "manifests/edgemesh")
+	if out, err := h.helm("upgrade", "edgemesh", dir, "--reset-then-reuse-values"); err == nil || !strings.Contains(out, "ValidatingAdmissionPolicy") {
+		t.Errorf("helm knows kinds that this server does not have: %v, %s", err, out)
+	}
+	values, err := h.helm("get", "values", "edgemesh", "-o", "yaml")
+	ok(t, err)
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	ok(t, os.WriteFile(file, []byte(values), 0o600))
+	_, err = c.Kubectl("-n", kubeapi.Namespace, "delete", "secret", "-l", "owner=helm,name=edgemesh")
+	ok(t, err)
+	if out, err := h.helm("upgrade", "--install", "edgemesh", dir, "-f", file, "--take-ownership"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	becomes(byWebhook)
+
+	t.Setenv("EDGEMESH_K8S_VERSION", newer)
+	ok(t, c.Upgrade())
+	h.upgrade()
+	becomes(byPolicy)
+	if !h.webhook() {
+		t.Error("no webhook beside the policies")
+	}
+	time.Sleep(10 * time.Second)
+	h.upgrade()
+	becomes(byPolicy)
+	if h.webhook() {
+		t.Error("helm left the webhook that it had taken")
+	}
+}
+
 // chart installs the chart with helm, and runs its controller as its Deployment says.
 type chart struct {
 	t          *testing.T
@@ -157,14 +225,25 @@ func (h *chart) upgrade() {
 	_, err := h.c.Kubectl("apply", "-f", filepath.Join(dir, "crds"))
 	ok(h.t, err)
 	ok(h.t, h.c.AwaitCRDs())
-	url := filepath.Join(h.t.TempDir(), "url") // no kube-proxy is here that would lead to the Service
-	ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.c.Webhook()+"/\"}#'\n"), 0o755))
-	cmd := exec.Command(h.program, "upgrade", "--install", "edgemesh", dir, "-n", kubeapi.Namespace, "--post-renderer", url,
-		"--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`, "--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`)
-	cmd.Env = kubeapi.Environ("KUBECONFIG="+h.kubeconfig, "HOME="+h.t.TempDir())
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := h.helm("upgrade", "--install", "edgemesh", dir, "--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`,
+		"--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`)
+	if err != nil {
 		h.t.Fatalf("helm: %v\n%s", err, out)
 	}
+}
+
+// helm runs helm in the release's namespace.
+func (h *chart) helm(args ...string) (string, error) {
+	h.t.Helper()
+	url := filepath.Join(h.t.TempDir(), "url") // no kube-proxy is here that would lead to the Service
+	ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.c.Webhook()+"/\"}#'\n"), 0o755))
+	if args[0] == "upgrade" {
+		args = append(args, "--post-renderer", url)
+	}
+	cmd := exec.Command(h.program, append(args, "-n", kubeapi.Namespace)...)
+	cmd.Env = kubeapi.Environ("KUBECONFIG="+h.kubeconfig, "HOME="+h.t.TempDir())
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // restart has the controller start again, as on another node.
