@@ -40,14 +40,14 @@ const (
 	certEvery = time.Minute
 	// certSoon is how often, while a new installation has no configuration yet.
 	certSoon = time.Second
-	// settling is for how long nothing may guard the objects before that is said: of an installation helm makes the Deployment
+	// openFor is for how long nothing may guard the objects before that is said: of an installation helm makes the Deployment
 	// before the ValidatingWebhookConfiguration.
-	settling = time.Minute
+	openFor = time.Minute
 )
 
 var (
 	errNoCertificate = errors.New("no certificate yet")
-	errMissing       = errors.New("no webhook is in it, so any node can write what is of the others; apply the chart as for this version of Kubernetes (helm template --kube-version)")
+	errMissing       = errors.New("no webhook is in it, so any node can write what is of the others; apply the chart as for this version of Kubernetes (helm upgrade; after a step back from 1.30 as docs/compatibility.md says)")
 )
 
 // authority has the API server trust this controller's webhook: a CA that all controllers share signs a certificate of each, which
@@ -80,7 +80,7 @@ func (a *authority) run(ctx context.Context) {
 		a.missing.Store(errors.Is(err, errMissing))
 		switch {
 		case err == nil || ctx.Err() != nil:
-		case a.missing.Load() && a.now().Sub(began) < settling:
+		case a.missing.Load() && a.now().Sub(began) < openFor:
 			pause = certSoon
 			a.log.Debug("waiting for the ValidatingWebhookConfiguration edgemesh")
 		default:

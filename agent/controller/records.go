@@ -377,9 +377,9 @@ func (r *records) say(ctx context.Context, lease string) error {
 		if r.open.IsZero() {
 			r.open = time.Now()
 		}
-		if time.Since(r.open) >= settling && r.reported.Due("unguarded") {
+		if time.Since(r.open) >= openFor && r.reported.Due("unguarded") {
 			r.log.Warn("nothing keeps a node from writing what is of others, so agents are not to rely on this controller: run it with --webhook on Kubernetes 1.28 and 1.29, " +
-				"and apply the chart as for this version (helm template --kube-version), or set trustedNodes in the PodNetwork")
+				"and apply the chart as for this version (helm upgrade; after a step back from 1.30 as docs/compatibility.md says), or set trustedNodes in the PodNetwork")
 		}
 	} else if lease != "" {
 		r.open = time.Time{}

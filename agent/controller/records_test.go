@@ -45,7 +45,7 @@ func testUnguardedAnnouncesNothing(t *testing.T) {
 		if err := r.say(t.Context(), "ns/lease"); err != nil || a.network.Status.RecordsLease != x.want {
 			t.Errorf("%d: %v, %q", i, err, a.network.Status.RecordsLease)
 		}
-		time.Sleep(settling)
+		time.Sleep(openFor)
 	}
 	if log.Len() > 0 {
 		t.Errorf("what passed is a warning: %s", log.String())
@@ -55,7 +55,7 @@ func testUnguardedAnnouncesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if since := time.Since(r.open) - sayEvery; since != settling {
-		t.Errorf("a warning after %v, want %v", since, settling)
+	if since := time.Since(r.open) - sayEvery; since != openFor {
+		t.Errorf("a warning after %v, want %v", since, openFor)
 	}
 }

@@ -245,10 +245,10 @@ func TestWebhookComesLate(t *testing.T) {
 			defer cancel()
 			a.run(ctx)
 		}
-		if run(settling - 1); !a.missing.Load() || log.Len() > 0 {
+		if run(openFor - 1); !a.missing.Load() || log.Len() > 0 {
 			t.Errorf("missing %v, logged %s", a.missing.Load(), &log)
 		}
-		if run(settling + certSoon); log.Len() == 0 {
+		if run(openFor + certSoon); log.Len() == 0 {
 			t.Error("no warning of a webhook that stays away")
 		}
 		v.absent = false
