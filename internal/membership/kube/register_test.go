@@ -310,7 +310,7 @@ func TestGuardDown(t *testing.T) {
 		`failed calling webhook "objects.network.edgemesh.io": connection refused`: "Service edgemesh-webhook",
 		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": tls: failed to verify certificate: ` +
 			`x509: certificate has expired or is not yet valid: current time 2026-11-28T00:00:00Z is after 2026-11-27T00:00:00Z`: "The controller renews it",
-		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": remote error: tls: internal error`: "The controller renews it",
+		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": remote error: tls: internal error`:                    "The controller renews it",
 		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": tls: first record does not look like a TLS handshake`: "The controller renews it",
 		`failed calling webhook "x.example.org": connection refused`: "",
 		"etcd is slow": "",
