@@ -161,10 +161,13 @@ webhook=$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-foun
 if [ "${minor:-31}" -ge 30 ] && [ $renewed = 0 ] && [ -n "$webhook" ] &&
   [ -z "$(kubectl get validatingadmissionpolicybindings edgemesh-crds --ignore-not-found -o name)" ]; then
   began=$(kubectl get --raw /metrics 2>/dev/null | awk '$1 == "process_start_time_seconds" { printf "%d", $2 }' || true)
-  left=$((${began:-$(date +%s)} / 60 + 60 - $(date +%s) / 60))
-  [ $left -le 0 ] || refuse "this control plane was upgraded to 1.$minor${began:+ $((60 - left)) minutes ago}, and tokens from before name no node, which the policies of" \
-    "this version want: agents could not write their own objects. Kubelets renew tokens within the hour: run this again in $left minutes, or renew them now" \
-    "(kubectl -n $ns rollout restart daemonset/edgemesh-agent) and add --tokens-renewed. The webhook guards until then"
+  says="tokens from before name no node, which the policies of this version want: agents could not write their own objects. The webhook guards until then."
+  [ -n "$began" ] || refuse "this control plane was upgraded to 1.$minor, and $says Kubelets renew tokens within the hour. Since when the API server runs" \
+    "cannot be read (/metrics). If that is more than an hour, add --tokens-renewed; else wait, or renew them now" \
+    "(kubectl -n $ns rollout restart daemonset/edgemesh-agent) and add it"
+  left=$((began / 60 + 60 - $(date +%s) / 60))
+  [ $left -le 0 ] || refuse "this control plane was upgraded to 1.$minor $((60 - left)) minutes ago, and $says Kubelets renew tokens within the hour:" \
+    "run this again in $left minutes, or renew them now (kubectl -n $ns rollout restart daemonset/edgemesh-agent) and add --tokens-renewed"
 fi
 # Existing relays stay, the given ones are added.
 mapfile -t relays < <({ tail -n +2 <<<"$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk 'NF && !seen[$0]++')
@@ -229,7 +232,7 @@ established() {
   local end=$((SECONDS + 60)) why
   local passes='conditions|not ?found|connect|eof|time(d )?-?out|unavailable|unable to handle|too many requests|etcdserver'
   until why=$(kubectl wait --for=condition=Established --timeout=60s crd/podnetworks.network.edgemesh.io \
-    crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io 2>&1); do
+    crd/meshnodes.network.edgemesh.io crd/podblocks.network.edgemesh.io crd/noderecords.network.edgemesh.io crd/policygroups.network.edgemesh.io 2>&1); do
     if ((SECONDS >= end)) || [[ ${why,,} = *forbidden* || ! ${why,,} =~ $passes ]]; then
       printf '%s\n' "$why" >&2
       return 1
@@ -255,10 +258,13 @@ if [ $helm = 1 ]; then
   established
   chart
   # After an upgrade of the control plane from 1.29 the webhook stays beside the policies, which API servers enforce a second later.
-  if [ "${minor:-31}" -ge 30 ] && [ -n "$webhook" ]; then
+  # The chart leaves it for the policies' first 10 s, by two clocks.
+  for _ in 1 2 3; do
+    if [ "${minor:-31}" -lt 30 ] || [ -z "$webhook" ]; then break; fi
     sleep 10
     chart
-  fi
+    webhook=$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-found -o name)
+  done
 else
   apply edgemesh.yaml
   established

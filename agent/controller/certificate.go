@@ -38,11 +38,16 @@ const (
 	certLife = 90 * 24 * time.Hour
 	// certEvery is how often it is looked whether that is due, and whether the configuration still names the CA.
 	certEvery = time.Minute
+	// certSoon is how often, while a new installation has no configuration yet.
+	certSoon = time.Second
+	// openFor is for how long nothing may guard the objects before that is said: of an installation helm makes the Deployment
+	// before the ValidatingWebhookConfiguration.
+	openFor = time.Minute
 )
 
 var (
 	errNoCertificate = errors.New("no certificate yet")
-	errMissing       = errors.New("no webhook is in it, so any node can write what is of the others; apply the chart as for this version of Kubernetes (helm template --kube-version)")
+	errMissing       = errors.New("no webhook is in it, so any node can write what is of the others; apply the chart as for this version of Kubernetes (helm upgrade; after a step back from 1.30 as docs/compatibility.md says)")
 )
 
 // authority has the API server trust this controller's webhook: a CA that all controllers share signs a certificate of each, which
@@ -69,9 +74,16 @@ func (a *authority) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // run keeps it until ctx ends.
 func (a *authority) run(ctx context.Context) {
+	began := a.now()
 	for pause := certEvery; ; pause = certEvery {
 		err := a.keep(ctx)
-		if a.missing.Store(errors.Is(err, errMissing)); err != nil && ctx.Err() == nil {
+		a.missing.Store(errors.Is(err, errMissing))
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case a.missing.Load() && a.now().Sub(began) < openFor:
+			pause = certSoon
+			a.log.Debug("waiting for the ValidatingWebhookConfiguration edgemesh")
+		default:
 			pause = tryAgain
 			a.metrics.failures.Inc()
 			a.log.Warn("cannot keep the webhook's certificate: once it has expired, nodes cannot write their objects; members already known stay; retrying", "err", err)
@@ -161,6 +173,11 @@ func (a *authority) announce(ctx context.Context, ca []byte) error {
 	if len(c.Webhooks) == 0 {
 		return errMissing
 	}
+	if dropped := boundless(c.Webhooks); len(dropped) > 0 {
+		a.log.Error("the API server has dropped the matchConditions of these webhooks: it is older than 1.28, or its feature gate AdmissionWebhookMatchConditions is off. Writes that "+
+			"do not concern the mesh wait for this controller, those of Nodes among them, and some are refused: set the gate and apply the chart again, and until then "+
+			"kubectl delete validatingwebhookconfiguration edgemesh", "webhooks", dropped)
+	}
 	text, changed := base64.StdEncoding.EncodeToString(ca), false
 	for _, w := range c.Webhooks {
 		if to, ok := w["clientConfig"].(map[string]any); ok && to["caBundle"] != text {
@@ -172,6 +189,16 @@ func (a *authority) announce(ctx context.Context, ca []byte) error {
 	}
 	in := map[string]any{"metadata": map[string]any{"resourceVersion": c.Meta.ResourceVersion}, "webhooks": c.Webhooks}
 	return a.api.Patch(ctx, webhooks, client.Merge, nil, in, &c)
+}
+
+// boundless are the names of those that the API server waits for, whatever is written: all that the chart makes so have conditions.
+func boundless(webhooks []map[string]any) (names []any) {
+	for _, w := range webhooks {
+		if conditions, _ := w["matchConditions"].([]any); w["failurePolicy"] == "Fail" && len(conditions) == 0 {
+			names = append(names, w["name"])
+		}
+	}
+	return names
 }
 
 // due says that a certificate is in the last third of its time.

@@ -44,6 +44,7 @@ type records struct {
 	// unguarded says that nothing keeps nodes from writing what is of others, by this controller or without it. Then agents are not to
 	// take it for one that does.
 	unguarded func() bool
+	open      time.Time       // since when it says so; zero: it does not
 	pace      pace            // of changes that are copied
 	failed    map[string]bool // names whose change has been counted, and could not be written: trying again is no other one
 
@@ -373,10 +374,15 @@ func (r *records) say(ctx context.Context, lease string) error {
 	}
 	if lease != "" && !n.Spec.TrustedNodes && r.unguarded() {
 		lease = ""
-		if r.reported.Due("unguarded") {
-			r.log.Warn("nothing keeps a node from writing what is of others, so agents are not to rely on this controller: run it with --webhook on Kubernetes 1.28 and 1.29, " +
-				"and apply the chart as for this version (helm template --kube-version), or set trustedNodes in the PodNetwork")
+		if r.open.IsZero() {
+			r.open = time.Now()
 		}
+		if time.Since(r.open) >= openFor && r.reported.Due("unguarded") {
+			r.log.Warn("nothing keeps a node from writing what is of others, so agents are not to rely on this controller: run it with --webhook on Kubernetes 1.28 and 1.29, " +
+				"and apply the chart as for this version (helm upgrade; after a step back from 1.30 as docs/compatibility.md says), or set trustedNodes in the PodNetwork")
+		}
+	} else if lease != "" {
+		r.open = time.Time{}
 	}
 	if n.Status.RecordsLease == lease {
 		return nil

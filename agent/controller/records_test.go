@@ -1,10 +1,13 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/url"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/kubetest"
@@ -27,10 +30,13 @@ func (a *announced) Patch(_ context.Context, _, _ string, _ url.Values, in, _ an
 }
 
 // Agents take a controller that keeps the records for one that guards the objects: one that does not announces nothing, unless
-// the operator trusts all nodes, and takes back what was announced.
-func TestUnguardedAnnouncesNothing(t *testing.T) {
+// the operator trusts all nodes, and takes back what was announced. It warns once that lasts: helm makes the webhook after the controller.
+func TestUnguardedAnnouncesNothing(t *testing.T) { synctest.Test(t, testUnguardedAnnouncesNothing) }
+
+func testUnguardedAnnouncesNothing(t *testing.T) {
+	var log bytes.Buffer
 	a, open := &announced{network: *kubetest.PodNetwork("10.244.0.0/16")}, false
-	r := &records{api: a, log: slog.New(slog.DiscardHandler), unguarded: func() bool { return open }}
+	r := &records{api: a, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), unguarded: func() bool { return open }}
 	for i, x := range []struct {
 		open, trusted bool
 		want          string
@@ -39,5 +45,17 @@ func TestUnguardedAnnouncesNothing(t *testing.T) {
 		if err := r.say(t.Context(), "ns/lease"); err != nil || a.network.Status.RecordsLease != x.want {
 			t.Errorf("%d: %v, %q", i, err, a.network.Status.RecordsLease)
 		}
+		time.Sleep(openFor)
+	}
+	if log.Len() > 0 {
+		t.Errorf("what passed is a warning: %s", log.String())
+	}
+	for open, a.network.Spec.TrustedNodes = true, false; log.Len() == 0; time.Sleep(sayEvery) {
+		if err := r.say(t.Context(), "ns/lease"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if since := time.Since(r.open) - sayEvery; since != openFor {
+		t.Errorf("a warning after %v, want %v", since, openFor)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,7 +79,9 @@ func TestWebhook(t *testing.T) {
 		"a record of another Node":       {"noderecords", "CREATE", `"username":"system:serviceaccount:ns:edgemesh-controller"`, `{"metadata":{"name":"b",` + fmt.Sprintf(owner, "n") + `},"spec":{"nodeUID":"n"}}`, "", "the owner of a NodeRecord"},
 		"podCIDRs":                       {"nodes", "UPDATE", kubelet, `{"spec":{"podCIDRs":["10.0.0.0/8"]}}`, `{}`, "may not choose its podCIDRs"},
 		"a label of administrators":      {"nodes", "UPDATE", kubelet, `{"metadata":{"labels":{"node-restriction.kubernetes.io/x":""}}}`, `{}`, "may not give itself labels"},
-		"a definition":                   {"customresourcedefinitions", "DELETE", `"username":"system:serviceaccount:kubeedge:cloudcore"`, "", `{}`, "an edge may not write"},
+		"a definition":                   {"customresourcedefinitions", "DELETE", `"username":"system:serviceaccount:kubeedge:cloudcore"`, "", `{"spec":{"group":"network.edgemesh.io"}}`, "an edge may not write"},
+		"another's definition":           {"customresourcedefinitions", "CREATE", `"username":"admin"`, `{"spec":{"group":"example.org"}}`, "", ""},
+		"another's Secret":               {"secrets", "CREATE", `"username":"admin"`, `{"type":"kubernetes.io/tls"}`, "", ""},
 		"a Secret that Kubernetes fills": {"secrets", "CREATE", `"username":"system:serviceaccount:ns:edgemesh-controller"`, `{"type":"kubernetes.io/service-account-token"}`, "", "no Secret that Kubernetes fills"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +122,8 @@ type vault struct {
 	secret *secret
 	bundle []byte
 	patch  error
-	absent bool // the configuration
+	absent bool   // the configuration
+	more   string // fields of the webhook
 }
 
 func (v *vault) Get(_ context.Context, path string, out any) error {
@@ -127,7 +131,7 @@ func (v *vault) Get(_ context.Context, path string, out any) error {
 		return objects(nil).Get(context.Background(), path, out)
 	}
 	if path == webhooks {
-		return json.Unmarshal(fmt.Appendf(nil, `{"webhooks":[{"name":"x","clientConfig":{"caBundle":%q}}]}`, base64.StdEncoding.EncodeToString(v.bundle)), out)
+		return json.Unmarshal(fmt.Appendf(nil, `{"webhooks":[{"name":"x"%s,"clientConfig":{"caBundle":%q}}]}`, v.more, base64.StdEncoding.EncodeToString(v.bundle)), out)
 	}
 	if v.secret == nil {
 		return objects(nil).Get(context.Background(), path, out)
@@ -228,4 +232,45 @@ func TestCertificate(t *testing.T) {
 	keep()
 	v.secret.Data[caKey] = []byte("x")
 	keep()
+}
+
+// Helm makes the webhook after the controller that it leads to: only one that stays away is a warning.
+func TestWebhookComesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		v := &vault{absent: true}
+		a := &authority{api: v, namespace: "ns", metrics: newMetrics(nil), now: time.Now, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		run := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			a.run(ctx)
+		}
+		if run(openFor - 1); !a.missing.Load() || log.Len() > 0 {
+			t.Errorf("missing %v, logged %s", a.missing.Load(), &log)
+		}
+		if run(openFor + certSoon); log.Len() == 0 {
+			t.Error("no warning of a webhook that stays away")
+		}
+		v.absent = false
+		if run(certSoon); a.missing.Load() {
+			t.Error("missing, although it is there")
+		}
+	})
+}
+
+// An API server that drops matchConditions has everything wait for the controller: it says so, by name.
+func TestDroppedConditions(t *testing.T) {
+	for more, says := range map[string]bool{
+		"": false, `,"failurePolicy":"Ignore"`: false, `,"failurePolicy":"Fail","matchConditions":[{"name":"is-an-agent","expression":"true"}]`: false,
+		`,"failurePolicy":"Fail"`: true, `,"failurePolicy":"Fail","matchConditions":[]`: true,
+	} {
+		var log bytes.Buffer
+		a := &authority{api: &vault{more: more}, namespace: "ns", metrics: newMetrics(nil), now: time.Now, log: slog.New(slog.NewTextHandler(&log, nil))}
+		if err := a.keep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(log.String(), "level=ERROR") != says || says && !strings.Contains(log.String(), "webhooks=[x]") {
+			t.Errorf("%q: %s", more, &log)
+		}
+	}
 }

@@ -78,7 +78,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 		flows[proto] = lasting(t, podA.NS, proto, podB.IP4(), "--interval", "100ms", "--duration", "90m")
 	}
 
-	p := newProber(t, c)
+	p := newProber(t, c, kubeconfig)
 	for i, v := range versions {
 		if i > 0 {
 			t.Setenv("EDGEMESH_K8S_VERSION", v)
@@ -96,6 +96,9 @@ func TestKubernetesUpgrade(t *testing.T) {
 				if !h.webhook() {
 					t.Error("the upgrade that brought the policies deleted the webhook")
 				}
+				h.restart() // its Secret is its own until the webhook is gone
+				p.own(v+", a controller started between the two", a.PeerID)
+				time.Sleep(10 * time.Second) // as docs/compatibility.md says; the chart would leave the webhook there before
 				h.upgrade()
 			}
 		}
@@ -134,6 +137,74 @@ func TestKubernetesUpgrade(t *testing.T) {
 	}))
 }
 
+// TestKubernetesDowngrade: a control plane that stepped back from 1.30 to 1.29 has nothing that guards, and helm refuses its upgrade. What
+// docs/compatibility.md says puts the webhook there, as helm's own: later upgrades take it away again.
+func TestKubernetesDowngrade(t *testing.T) {
+	if os.Getenv("EDGEMESH_K8S_UPGRADE") == "" {
+		t.Skip("NOT RUN: it builds API servers of 1.29 and 1.30, for minutes (make e2e-upgrades)")
+	}
+	const newer, older = "v1.30.14", "v1.29.14"
+	t.Setenv("EDGEMESH_K8S_VERSION", newer)
+	c, kubeconfig := kubernetes(t)
+	_, err := c.Kubectl("create", "namespace", kubeapi.Namespace)
+	ok(t, err)
+	ok(t, c.CreateNode("cloud"))
+	ok(t, c.CreateNode("edge-a"))
+	ok(t, c.CreateNode("bare"))
+	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/os": "linux"}}}))
+	h := &chart{t: t, c: c, kubeconfig: kubeconfig, program: tool(t, "helm"),
+		relays: []string{"/ip4/203.0.113.5/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"}}
+	h.upgrade()
+	h.deploy()
+	cert, err := c.NodeCertificate("bare", time.Now().Add(-time.Hour))
+	ok(t, err)
+	ok(t, c.Kubeconfig("bare-kubelet.conf", cert, c.URL))
+	kubelet := login(t, filepath.Join(c.Dir, "bare-kubelet.conf"))
+	becomes := func(want string) {
+		t.Helper()
+		ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+			how := judgement(kubelet, http.MethodPatch, c.URL+"/api/v1/nodes/bare?dryRun=All", `{"spec":{"podCIDR":"10.244.98.0/24","podCIDRs":["10.244.98.0/24"]}}`)
+			if how != want {
+				return fmt.Errorf("%s: a kubelet's own podCIDRs: %s, want %s", c.Version, how, want)
+			}
+			return nil
+		}))
+	}
+	becomes(byPolicy)
+
+	t.Setenv("EDGEMESH_K8S_VERSION", older)
+	ok(t, c.Upgrade())
+	becomes(accepted)
+	dir := filepath.Join(c.Root, "manifests/edgemesh")
+	if out, err := h.helm("upgrade", "edgemesh", dir, "--reset-then-reuse-values"); err == nil || !strings.Contains(out, "ValidatingAdmissionPolicy") {
+		t.Errorf("helm knows kinds that this server does not have: %v, %s", err, out)
+	}
+	values, err := h.helm("get", "values", "edgemesh", "-o", "yaml")
+	ok(t, err)
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	ok(t, os.WriteFile(file, []byte(values), 0o600))
+	_, err = c.Kubectl("-n", kubeapi.Namespace, "delete", "secret", "-l", "owner=helm,name=edgemesh")
+	ok(t, err)
+	if out, err := h.helm("upgrade", "--install", "edgemesh", dir, "-f", file, "--take-ownership"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	becomes(byWebhook)
+
+	t.Setenv("EDGEMESH_K8S_VERSION", newer)
+	ok(t, c.Upgrade())
+	h.upgrade()
+	becomes(byPolicy)
+	if !h.webhook() {
+		t.Error("no webhook beside the policies")
+	}
+	time.Sleep(10 * time.Second)
+	h.upgrade()
+	becomes(byPolicy)
+	if h.webhook() {
+		t.Error("helm left the webhook that it had taken")
+	}
+}
+
 // chart installs the chart with helm, and runs its controller as its Deployment says.
 type chart struct {
 	t          *testing.T
@@ -142,6 +213,7 @@ type chart struct {
 	program    string // helm
 	relays     []string
 
+	mu         sync.Mutex // guards what follows
 	controller *exec.Cmd
 	args       string // of the controller that runs
 }
@@ -153,14 +225,33 @@ func (h *chart) upgrade() {
 	_, err := h.c.Kubectl("apply", "-f", filepath.Join(dir, "crds"))
 	ok(h.t, err)
 	ok(h.t, h.c.AwaitCRDs())
-	url := filepath.Join(h.t.TempDir(), "url") // no kube-proxy is here that would lead to the Service
-	ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.c.Webhook()+"/\"}#'\n"), 0o755))
-	cmd := exec.Command(h.program, "upgrade", "--install", "edgemesh", dir, "-n", kubeapi.Namespace, "--post-renderer", url,
-		"--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`, "--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`)
-	cmd.Env = kubeapi.Environ("KUBECONFIG="+h.kubeconfig, "HOME="+h.t.TempDir())
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := h.helm("upgrade", "--install", "edgemesh", dir, "--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`,
+		"--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`)
+	if err != nil {
 		h.t.Fatalf("helm: %v\n%s", err, out)
 	}
+}
+
+// helm runs helm in the release's namespace.
+func (h *chart) helm(args ...string) (string, error) {
+	h.t.Helper()
+	url := filepath.Join(h.t.TempDir(), "url") // no kube-proxy is here that would lead to the Service
+	ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.c.Webhook()+"/\"}#'\n"), 0o755))
+	if args[0] == "upgrade" {
+		args = append(args, "--post-renderer", url)
+	}
+	cmd := exec.Command(h.program, append(args, "-n", kubeapi.Namespace)...)
+	cmd.Env = kubeapi.Environ("KUBECONFIG="+h.kubeconfig, "HOME="+h.t.TempDir())
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// restart has the controller start again, as on another node.
+func (h *chart) restart() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.end()
+	h.args = ""
 }
 
 // deploy replaces the controller whenever the Deployment's arguments change, as kubelets and the Deployment's controller would.
@@ -196,6 +287,8 @@ func (h *chart) follow() {
 		return
 	}
 	out := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if out == h.args {
 		return
 	}
@@ -234,14 +327,13 @@ func (h *chart) webhook() bool {
 	return strings.Contains(out, "/edgemesh")
 }
 
-// attempts are what a prober tries.
-const attempts = 4
-
-// prober tries every tenth of a second to write what is not a node's.
+// prober tries five times a second to write what none may, against each policy that both forms have. That of the PodNetwork is in neither
+// form on 1.30, and its webhook lets pass what no controller judges.
 type prober struct {
-	t     *testing.T
-	c     *kubeapi.Cluster
-	agent *http.Client // of edge-a
+	t        *testing.T
+	c        *kubeapi.Cluster
+	agent    *http.Client // of edge-a
+	attempts int
 
 	mu    sync.Mutex
 	seen  map[string]map[string]int // answers by attempt, since the last stage
@@ -250,7 +342,7 @@ type prober struct {
 	is    string   // the last judgement of the first attempt
 }
 
-func newProber(t *testing.T, c *kubeapi.Cluster) *prober {
+func newProber(t *testing.T, c *kubeapi.Cluster, kubeconfig string) *prober {
 	t.Helper()
 	p := &prober{t: t, c: c, seen: map[string]map[string]int{}, total: map[string]int{}}
 	var kubelets [2]*http.Client
@@ -261,12 +353,24 @@ func newProber(t *testing.T, c *kubeapi.Cluster) *prober {
 		kubelets[i] = login(t, filepath.Join(c.Dir, name+"-kubelet.conf"))
 	}
 	p.agent = login(t, filepath.Join(c.Dir, "edge-a.conf"))
+	controller := login(t, filepath.Join(c.Dir, "controller.conf"))
+	// Both may write everything, as far as roles go.
+	const cloudcore = "system:serviceaccount:kubeedge:cloudcore"
+	_, err := c.Kubectl("create", "clusterrolebinding", "prober", "--clusterrole=cluster-admin", "--user=operator", "--user="+cloudcore)
+	ok(t, err)
+	operator, edge := loginAs(t, kubeconfig, "operator"), loginAs(t, kubeconfig, cloudcore)
+	var node struct{ Metadata struct{ UID string } }
+	ok(t, c.Do(http.MethodGet, "/api/v1/nodes/edge-a", nil, &node))
+	object := func(kind, name, owner, spec string) string {
+		return `{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"` + kind + `","metadata":{"name":"` + name + `","ownerReferences":[` + owner + `]},"spec":` + spec + `}`
+	}
+	group := object("PolicyGroup", "other-0", "", `{"group":"0123456789abcdef","chunk":0,"chunks":1,"members":[]}`)
 	foreign := `{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"PodBlock","metadata":{"name":"10-244-99-0-24","ownerReferences":[{"apiVersion":"v1","kind":"Node",` +
 		`"name":"edge-b","uid":"x"}]},"spec":{"cidr":"10.244.99.0/24","nodeName":"edge-b"}}`
 	stolen := `{"spec":{"peerID":"12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"}}`
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
-	for _, x := range []struct {
+	writes := []struct {
 		what               string
 		who                *http.Client
 		method, path, body string
@@ -275,9 +379,23 @@ func newProber(t *testing.T, c *kubeapi.Cluster) *prober {
 		{"another's peer ID, as its kubelet", kubelets[0], http.MethodPatch, kubeapi.Group + "meshnodes/edge-b", stolen},
 		{"a foreign PodBlock", p.agent, http.MethodPost, kubeapi.Group + "podblocks", foreign},
 		{"its own podCIDRs, as a kubelet", kubelets[1], http.MethodPatch, "/api/v1/nodes/bare", `{"spec":{"podCIDR":"10.244.98.0/24","podCIDRs":["10.244.98.0/24"]}}`},
-	} {
+		{"a PodBlock of another size", p.agent, http.MethodPost, kubeapi.Group + "podblocks", object("PodBlock", "10-244-96-0-20",
+			`{"apiVersion":"v1","kind":"Node","name":"edge-a","uid":"`+node.Metadata.UID+`"}`, `{"cidr":"10.244.96.0/20","nodeName":"edge-a"}`)},
+		{"another condition of its Node, as its agent", p.agent, http.MethodPatch, "/api/v1/nodes/edge-a/status", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`},
+		{"a peer ID without consent, as an operator", operator, http.MethodPatch, kubeapi.Group + "meshnodes/edge-b", stolen},
+		{"a NodeRecord of no Node, as the controller", controller, http.MethodPost, kubeapi.Group + "noderecords", object("NodeRecord", "nobody", "", `{"nodeUID":"x"}`)},
+		{"a PolicyGroup of another name, as the controller", controller, http.MethodPost, kubeapi.Group + "policygroups", group},
+		{"a PolicyGroup, as an operator", operator, http.MethodPost, kubeapi.Group + "policygroups", group},
+		{"another Lease, as the controller", controller, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/" + kubeapi.Namespace + "/leases",
+			`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"other"}}`},
+		{"a label of administrators, by an edge", edge, http.MethodPatch, "/api/v1/nodes/bare", `{"metadata":{"labels":{"node-restriction.kubernetes.io/x":"y"}}}`},
+		{"a CustomResourceDefinition, by an edge", edge, http.MethodPatch, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podblocks.network.edgemesh.io",
+			`{"metadata":{"labels":{"x":"y"}}}`},
+	}
+	p.attempts = len(writes)
+	for _, x := range writes {
 		all.Go(func() {
-			tick := time.NewTicker(100 * time.Millisecond)
+			tick := time.NewTicker(200 * time.Millisecond)
 			defer tick.Stop()
 			for {
 				select {
@@ -296,8 +414,15 @@ func newProber(t *testing.T, c *kubeapi.Cluster) *prober {
 // login is a client with a kubeconfig's credentials.
 func login(t *testing.T, kubeconfig string) *http.Client {
 	t.Helper()
+	return loginAs(t, kubeconfig, "")
+}
+
+// loginAs is login in the name of user, "" for the kubeconfig's own.
+func loginAs(t *testing.T, kubeconfig, user string) *http.Client {
+	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	ok(t, err)
+	cfg.Impersonate.UserName = user
 	h, err := kuberest.HTTPClientFor(cfg)
 	ok(t, err)
 	h.Timeout = 10 * time.Second
@@ -363,8 +488,8 @@ func (p *prober) guarded(stage, how string) {
 	enough := func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if len(p.seen) < attempts {
-			return fmt.Errorf("%s: %d of %d attempts", stage, len(p.seen), attempts)
+		if len(p.seen) < p.attempts {
+			return fmt.Errorf("%s: %d of %d attempts", stage, len(p.seen), p.attempts)
 		}
 		for what, n := range p.seen {
 			if n[how] < 20 {

@@ -127,7 +127,8 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 				err := t.ExecuteTemplate(&out, name, data)
 				return out.String(), err
 			},
-			"lookup": func(...string) map[string]any { return nil }, // as in the cluster's first release
+			"lookup": func(...string) map[string]any { return nil }, // as in the cluster's first release, so that these are not called
+			"sub":    fmt.Sprint, "unixEpoch": fmt.Sprint, "now": time.Now, "toDate": fmt.Sprint,
 		}).ParseFiles(filepath.Join(chart, "templates", name), filepath.Join(chart, "templates/_judges.tpl"))
 		if err != nil {
 			return err

@@ -1,12 +1,14 @@
 package manifests
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // After an upgrade from 1.29 the webhook stays, and the controller serves it, until the last of the policies is there. The API server
@@ -18,13 +20,16 @@ func TestWebhookStaysUntilPoliciesAreThere(t *testing.T) {
 		version string
 		objects []string // what the API server has
 		want    string
+		age     time.Duration // of these; zero: an hour
 	}{
-		"1.29":                       {"v1.29.14", []string{"/validatingwebhookconfigurations/edgemesh"}, "webhooks 6, policies 0, serves 1, rights 1"},
-		"1.30, new":                  {"v1.30.14", nil, "webhooks 0, policies 9, serves 0, rights 0"},
-		"1.30, of 1.29":              {"v1.30.14", []string{"/validatingwebhookconfigurations/edgemesh"}, "webhooks 6, policies 9, serves 1, rights 1"},
-		"1.30, half of the policies": {"v1.30.14", []string{"/validatingwebhookconfigurations/edgemesh", "/validatingadmissionpolicybindings/edgemesh-own-node"}, "webhooks 6, policies 9, serves 1, rights 1"},
+		"1.29":                       {"v1.29.14", []string{"/validatingwebhookconfigurations/edgemesh"}, "webhooks 6, policies 0, serves 1, rights 3", 0},
+		"1.30, new":                  {"v1.30.14", nil, "webhooks 0, policies 9, serves 0, rights 0", 0},
+		"1.30, of 1.29":              {"v1.30.14", []string{"/validatingwebhookconfigurations/edgemesh"}, "webhooks 6, policies 9, serves 1, rights 3", 0},
+		"1.30, half of the policies": {"v1.30.14", []string{"/validatingwebhookconfigurations/edgemesh", "/validatingadmissionpolicybindings/edgemesh-own-node"}, "webhooks 6, policies 9, serves 1, rights 3", 0},
 		"1.30, both": {"v1.30.14", []string{"/validatingwebhookconfigurations/edgemesh", "/validatingadmissionpolicybindings/edgemesh-own-node", "/validatingadmissionpolicybindings/edgemesh-crds"},
-			"webhooks 0, policies 9, serves 0, rights 0"},
+			"webhooks 0, policies 9, serves 0, rights 0", 0},
+		"1.30, both, the policies just now": {"v1.30.14", []string{"/validatingwebhookconfigurations/edgemesh", "/validatingadmissionpolicybindings/edgemesh-own-node", "/validatingadmissionpolicybindings/edgemesh-crds"},
+			"webhooks 6, policies 9, serves 1, rights 3", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +47,8 @@ func TestWebhookStaysUntilPoliciesAreThere(t *testing.T) {
 				default:
 					for _, o := range x.objects {
 						if r.URL.Path == group+o {
-							fmt.Fprintf(w, `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"X","metadata":{"name":%q}}`, o[strings.LastIndexByte(o, '/')+1:])
+							fmt.Fprintf(w, `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"X","metadata":{"name":%q,"creationTimestamp":%q}}`,
+								o[strings.LastIndexByte(o, '/')+1:], time.Now().Add(-cmp.Or(x.age, time.Hour)).UTC().Format(time.RFC3339))
 							return
 						}
 					}
@@ -56,7 +62,8 @@ func TestWebhookStaysUntilPoliciesAreThere(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := fmt.Sprintf("webhooks %d, policies %d, serves %d, rights %d", strings.Count(out, "admissionReviewVersions"),
-				strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, "--webhook=:9472"), strings.Count(out, "resources: [validatingwebhookconfigurations]"))
+				strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, "--webhook=:9472"), strings.Count(out, "resources: [validatingwebhookconfigurations]")+
+					strings.Count(out, "resourceNames: [edgemesh-webhook]")+strings.Count(out, "    resources: [pods]\n    verbs: [get]\n"))
 			if got != x.want {
 				t.Errorf("%s, want %s", got, x.want)
 			}

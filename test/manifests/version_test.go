@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"edgemesh/internal/membership/kube/client"
 )
@@ -72,6 +73,18 @@ func TestFirstStepsOfOldKubernetes(t *testing.T) {
 		if chart != (err != nil && strings.Contains(err.Error(), "--take-ownership") && !strings.Contains(err.Error(), "CHANGED")) {
 			t.Errorf("1.%s beside the plain manifests: %v", minor, err)
 		}
+	}
+}
+
+// After an upgrade from 1.29 the script says what to do where the API server does not say since when it runs; it waits for nothing that never comes.
+func TestFirstStepsWithoutMetrics(t *testing.T) {
+	says := map[string]string{"get --raw /version": `{"major": "1", "minor": "30"}`, "get validatingwebhookconfigurations edgemesh": "edgemesh"}
+	if err := firstSteps(t, says); err == nil || !strings.Contains(err.Error(), "If that is more than an hour, add --tokens-renewed") || strings.Contains(err.Error(), "again in") {
+		t.Errorf("without /metrics: %v", err)
+	}
+	says["get --raw /metrics"] = fmt.Sprintf("process_start_time_seconds %d", time.Now().Add(-20*time.Minute).Unix())
+	if err := firstSteps(t, says); err == nil || !strings.Contains(err.Error(), "upgraded to 1.30 20 minutes ago") || !strings.Contains(err.Error(), "again in 40 minutes") {
+		t.Errorf("20 minutes after: %v", err)
 	}
 }
 

@@ -17,6 +17,10 @@ import (
 // versionAge is for how long the API server's version is believed: a control plane may step back to one without policies.
 const versionAge = 10 * time.Minute
 
+// openFor is how long nothing may guard the objects before that is said: at an installation helm makes the webhook and the PodNetwork last,
+// and the controller looks at both twice a minute.
+const openFor = time.Minute
+
 // registrar maintains this node's entries in the API: its MeshNode, its blocks, its
 // condition. It writes only what differs, and trusts a write once it has read it back.
 // All of it belongs to the goroutine that runs it.
@@ -31,6 +35,9 @@ type registrar struct {
 
 	version string    // the API server's, "" while it is not known
 	asked   time.Time // for it
+	open    time.Time // since when nothing guards the objects; zero: something does
+	// leaderless is the controllers' Lease that nobody renews, "" if a controller does.
+	leaderless func() string
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
@@ -41,9 +48,10 @@ func newRegistrar(c *client.Client, cfg Config, tune tuning, out chan<- any, ser
 	w := &writer{client: c, cfg: cfg, out: out}
 	return &registrar{
 		writer: w, want: make(chan want, 1), serving: serving, relay: relay, place: place,
-		binder:   binder{writer: w, kick: tune.kick},
-		claimer:  claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
-		reporter: reporter{writer: w, health: health{sustain: tune.sustain}},
+		binder:     binder{writer: w, kick: tune.kick},
+		leaderless: func() string { return "" },
+		claimer:    claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
+		reporter:   reporter{writer: w, health: health{sustain: tune.sustain}},
 	}
 }
 
@@ -80,7 +88,14 @@ func (r *registrar) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		guard := client.GuardDown(err)
+		if guard == nil {
+			guard = r.unguarded(ctx, w.network)
+		}
 		var later again
+		if errors.As(guard, &later) {
+			err, guard = sift(err, later), nil
+		}
 		failed = err != nil && !errors.As(err, &later)
 		switch {
 		case err == nil:
@@ -93,32 +108,42 @@ func (r *registrar) run(ctx context.Context) {
 			retry.Reset(wait)
 			wait = min(2*wait, maxBackoff/2) // pods wait for it
 		}
-		guard := client.GuardDown(err)
-		if guard == nil {
-			guard = r.unguarded(ctx, w.network)
-		}
 		r.send(ctx, registered{errors.Join(err, guard)})
 	}
 }
 
-// unguarded says that nothing keeps one node from writing another's objects: neither policies of the API server nor a controller.
+// unguarded says that nothing keeps one node from writing another's objects, once that lasts: neither policies of the API server nor a
+// controller.
 func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
-	if n == nil || n.Spec.TrustedNodes || n.Status.RecordsLease != "" {
-		return nil
+	gone := ""
+	guards := n == nil || n.Spec.TrustedNodes
+	if !guards && n.Status.RecordsLease != "" {
+		gone = r.leaderless()
+		guards = n.Status.RecordsLease != gone
 	}
-	if r.version == "" || client.Unguarded(r.version) || time.Since(r.asked) > versionAge { // a control plane is upgraded, and may step back
+	if !guards && (r.version == "" || client.Unguarded(r.version) || time.Since(r.asked) > versionAge) { // a control plane is upgraded, and may step back
 		v, err := r.client.Version(ctx)
 		if err != nil && !errors.As(err, new(*apierrors.StatusError)) {
 			return nil // no answer; the next round requests it again
 		}
 		r.version, r.asked = cmp.Or(v, "unknown"), time.Now()
 	}
-	if !client.Unguarded(r.version) {
+	if guards || !client.Unguarded(r.version) {
+		r.open = time.Time{}
 		return nil
 	}
+	if r.open.IsZero() {
+		r.open = time.Now()
+	}
+	if left := openFor - time.Since(r.open); left > 0 {
+		return again{left}
+	}
+	if gone != "" {
+		gone = "; the controller of Lease " + gone + ", which said so, does not renew it: while its ValidatingWebhookConfiguration is there, nodes' writes wait for it"
+	}
 	return fmt.Errorf("on Kubernetes %s without a controller that guards them any node can write the others' peer IDs and take their traffic, and none says that it does "+
-		"(recordsLease in the PodNetwork's status; its log says why): run it with its webhook (controller.enabled, the chart rendered for this version), "+
-		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version)
+		"(recordsLease in the PodNetwork's status; its log says why)%s: run it with its webhook (controller.enabled, the chart rendered for this version), "+
+		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version, gone)
 }
 
 // warn records an event, if this node's Node is known.

@@ -310,6 +310,8 @@ func TestGuardDown(t *testing.T) {
 		`failed calling webhook "objects.network.edgemesh.io": connection refused`: "Service edgemesh-webhook",
 		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": tls: failed to verify certificate: ` +
 			`x509: certificate has expired or is not yet valid: current time 2026-11-28T00:00:00Z is after 2026-11-27T00:00:00Z`: "The controller renews it",
+		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": remote error: tls: internal error`:                    "The controller renews it",
+		`failed calling webhook "objects.network.edgemesh.io": failed to call webhook: Post "https://edgemesh-webhook.ns.svc:443/?timeout=5s": tls: first record does not look like a TLS handshake`: "The controller renews it",
 		`failed calling webhook "x.example.org": connection refused`: "",
 		"etcd is slow": "",
 	} {
@@ -326,28 +328,46 @@ func TestGuardDown(t *testing.T) {
 	}
 }
 
-// Where neither policies nor a controller guard the objects, a node says so until the operator does; what has no version is left alone.
+// Where neither policies nor a controller guard the objects, a node says so once that lasts, until the operator does; what has no version is
+// left alone.
 func TestUnguarded(t *testing.T) {
 	network := func(spec api.PodNetworkSpec, lease string) *api.PodNetwork {
 		return &api.PodNetwork{Spec: spec, Status: api.PodNetworkStatus{RecordsLease: lease}}
 	}
 	for version, said := range map[string]bool{"v1.28.15": true, "v1.29.14+k3s1": true, "v1.30.0": false, "v1.35.4": false, "": false} {
 		r, _ := testRegistrar(t, versioned(version, http.NotFoundHandler()), false)
+		gone := "ns/other"
+		r.leaderless = func() string { return gone }
+		says := func(n *api.PodNetwork) error {
+			err := r.unguarded(t.Context(), n)
+			if errors.As(err, new(again)) != !r.open.IsZero() {
+				t.Errorf("%s: %v, open since %v", version, err, r.open)
+			}
+			if r.open = r.open.Add(-openFor); err != nil {
+				err = r.unguarded(t.Context(), n)
+			}
+			r.open = time.Time{}
+			return err
+		}
 		for _, n := range []*api.PodNetwork{nil, network(api.PodNetworkSpec{TrustedNodes: true}, ""), network(api.PodNetworkSpec{}, "ns/lease")} {
-			if err := r.unguarded(t.Context(), n); err != nil {
+			if err := says(n); err != nil {
 				t.Errorf("%s, %+v: %v", version, n, err)
 			}
 		}
-		err := r.unguarded(t.Context(), network(api.PodNetworkSpec{}, ""))
+		err := says(network(api.PodNetworkSpec{}, ""))
 		if (err != nil) != said || said && !strings.Contains(err.Error(), "on Kubernetes "+version+" without a controller") {
 			t.Errorf("%s: %v", version, err)
 		}
+		gone = "ns/lease"
+		if err := says(network(api.PodNetworkSpec{}, "ns/lease")); (err != nil) != said || said && !strings.Contains(err.Error(), "the controller of Lease ns/lease, which said so, does not renew it") {
+			t.Errorf("%s, its controller is gone: %v", version, err)
+		}
 		r.version = "v1.29.0" // before the control plane was upgraded
-		if again := r.unguarded(t.Context(), network(api.PodNetworkSpec{}, "")); version != "" && (again != nil) != said {
+		if again := says(network(api.PodNetworkSpec{}, "")); version != "" && (again != nil) != said {
 			t.Errorf("%s, after an upgrade: %v", version, again)
 		}
 		r.version, r.asked = "v1.35.4", time.Now().Add(-versionAge-time.Second) // before the control plane stepped back
-		if again := r.unguarded(t.Context(), network(api.PodNetworkSpec{}, "")); version != "" && (again != nil) != said {
+		if again := says(network(api.PodNetworkSpec{}, "")); version != "" && (again != nil) != said {
 			t.Errorf("%s, after a downgrade: %v", version, again)
 		}
 	}

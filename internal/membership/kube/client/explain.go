@@ -72,8 +72,8 @@ func GuardDown(err error) error {
 		return nil
 	}
 	const judges, of = "on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and ", "app.kubernetes.io/component=controller). Members already known stay"
-	if strings.Contains(st.ErrStatus.Message, "x509: ") {
-		return errors.New(judges + "the API server does not believe its certificate, or that has expired. The controller renews it, and names its CA in the " +
+	if strings.Contains(st.ErrStatus.Message, "x509: ") || strings.Contains(st.ErrStatus.Message, ": tls: ") {
+		return errors.New(judges + "the API server does not believe its certificate, that has expired, or there is none yet. The controller renews it, and names its CA in the " +
 			"ValidatingWebhookConfiguration edgemesh, every minute: its log says what hinders it (kubectl logs -l " + of)
 	}
 	return errors.New(judges + "it does not answer the API server: check that the API server reaches its port (controller.webhookPort, 9472) by the Service edgemesh-webhook, " +
