@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,11 +10,16 @@ import (
 	"time"
 )
 
+// lines are what was written.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }
+
 // A first start that waits for some seconds is normal; one that lasts is a warning, once a cause.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		s := &Source{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+		log := make(lines, 8)
+		s := &Source{cfg: Config{Log: slog.New(slog.NewTextHandler(log, nil))}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		causes := make(chan error)
@@ -24,7 +28,8 @@ func TestWaiting(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			var got []string
-			for line := range strings.Lines(log.String()) {
+			for len(log) > 0 {
+				line := <-log
 				_, rest, _ := strings.Cut(line, "level=")
 				level, _, _ := strings.Cut(rest, " ")
 				_, cause, _ := strings.Cut(strings.TrimSpace(line), "err=")
@@ -33,7 +38,6 @@ func TestWaiting(t *testing.T) {
 			if have := strings.Join(got, ", "); have != want {
 				t.Errorf("logged %q, want %q", have, want)
 			}
-			log.Reset()
 		}
 		causes <- errors.New("a")
 		levels("INFO a")
