@@ -85,8 +85,8 @@ func printDirection(w io.Writer, name string, d *control.PolicyDirection) {
 	for _, by := range slices.Sorted(maps.Keys(d.Hits)) {
 		fmt.Fprintf(w, "    accepted by %s: %d\n", wording.Printable(by), d.Hits[by])
 	}
-	who := map[string]string{"ingress": "no container of this pod", "egress": "no pod that is a peer"}[name]
+	who := map[string]string{"ingress": "pod here that the policy selects", "egress": "pod that is a peer"}[name]
 	for _, port := range d.NoPort {
-		fmt.Fprintf(w, "    %s has this port, so that the rule matches nothing: %s\n", who, wording.Printable(port))
+		fmt.Fprintf(w, "    no container of a %s has this port, which matches nothing: %s\n", who, wording.Printable(port))
 	}
 }

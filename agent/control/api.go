@@ -163,7 +163,7 @@ type PolicyDirection struct {
 	Policies []string          `json:"policies"`         // that isolate it
 	Hits     map[string]uint64 `json:"hits"`             // connections that a policy accepted, of all pods with the same policies
 	Dropped  uint64            `json:"dropped"`          // packets within a day of the last one
-	NoPort   []string          `json:"noPort,omitempty"` // ports that a policy names and nobody has, as POLICY: NAME (PROTOCOL); its rule matches nothing there
+	NoPort   []string          `json:"noPort,omitempty"` // ports that a policy names and nobody has, as POLICY: NAME (PROTOCOL); they match nothing
 }
 
 // PolicyFlow is packets that were dropped.

@@ -47,7 +47,7 @@ func (k *kernel) expectPolicies(s mesh.State) {
 	if k.compiler != nil {
 		k.policies.Expect(k.compiler.First(s))
 	} else if s.PolicyFile != "" && !k.keeps {
-		k.policies.Expect(map[string][2]bool{policy.EveryNamespace: {true, true}}) // in case it cannot be read
+		k.policies.Expect(policy.Rules{Namespaces: map[string][2]bool{policy.EveryNamespace: {true, true}}}) // in case it cannot be read
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"edgemesh/agent/policies"
@@ -56,6 +57,9 @@ func TestPoliciesAtFirstStart(t *testing.T) {
 		}
 		s := mesh.State{Policies: x.state}
 		k.expectPolicies(s)
+		if saved, _ := os.ReadFile(filepath.Join(c.StateDir, policies.File)); len(x.want) > 0 && !strings.Contains(string(saved), "namespaces") {
+			t.Errorf("%s: %q is saved, before the power may fail", name, saved)
+		}
 		k.setPolicies(s)
 		if err := k.policies.Apply(); err != nil {
 			t.Fatal(err)

@@ -41,6 +41,8 @@ type Given struct {
 	From  string       // the source, for people: a file's path, "the API", "the controller"
 	Rules policy.Rules // complete: all policies of the cluster, as far as they concern this node's pods
 	Err   error        // why there are no Rules now, or not all; what was in force stays
+
+	Closes bool // no source has spoken: more is closed than before
 }
 
 // Kernel enforces rules.
@@ -83,6 +85,8 @@ type Owner struct {
 	compiling sync.Mutex // of a file; locked before applying
 	written   *written   // nil: there is none
 	from      string     // its path
+
+	saves sync.Mutex // one write of the copy at a time; locked before mu
 
 	mu      sync.Mutex // nothing else is locked while it is held
 	off     bool
@@ -160,7 +164,10 @@ func (o *Owner) Set(g Given) {
 	equal := reflect.DeepEqual(g.Rules, o.given.Rules)
 	same := g.Err != nil || equal && o.known
 	if g.Err == nil {
-		o.given, o.unsaved, o.known, o.unread = g, o.unsaved || !equal, true, nil
+		o.given, o.unsaved, o.known = g, o.unsaved || !equal, true
+		if !g.Closes {
+			o.unread = nil
+		}
 	}
 	o.mu.Unlock()
 	if g.Err != nil && (before == nil || before.Error() != g.Err.Error()) {
@@ -175,13 +182,14 @@ func (o *Owner) Set(g Given) {
 	}
 }
 
-// Expect closes pods as isolates says until a source has spoken, unless what was in force is known.
-func (o *Owner) Expect(isolates map[string][2]bool) {
+// Expect has rules in force, and saved, until a source has spoken, unless what was in force is known.
+func (o *Owner) Expect(rules policy.Rules) {
 	o.mu.Lock()
 	known := o.known || o.problem != nil
 	o.mu.Unlock()
 	if !known {
-		o.Set(Given{From: "no source yet", Rules: policy.Rules{Namespaces: isolates}})
+		o.Set(Given{From: "no source yet", Rules: rules})
+		_ = o.saveCopy() // reported
 	}
 }
 
@@ -459,7 +467,6 @@ func (o *Owner) cutLost(ctx context.Context) {
 
 // keep writes rules that changed to disk, again and again where that fails.
 func (o *Owner) keep(ctx context.Context) {
-	path := filepath.Join(o.c.StateDir, File)
 	var again <-chan time.Time
 	writes := rate.NewLimiter(rate.Every(saveRest), saveBurst)
 	for more := true; more; {
@@ -470,27 +477,36 @@ func (o *Owner) keep(ctx context.Context) {
 		case <-again:
 		}
 		again = nil
-		o.mu.Lock()
-		rules, unsaved, before := o.given.Rules, o.unsaved && o.known, o.saving
-		o.unsaved = o.unsaved && !o.known
-		o.mu.Unlock()
-		if unsaved {
-			b, err := json.Marshal(rules)
-			if err == nil {
-				err = durable.WriteFile(path, b, 0o600)
-			}
-			o.mu.Lock()
-			o.saving, o.unsaved = err, o.unsaved || err != nil
-			o.mu.Unlock()
-			if err != nil {
-				again = time.After(saveAgain)
-			}
-			if err != nil && before == nil {
-				o.c.Log.Error("could not save the policies; trying again; an offline start would enforce older ones", "file", path, "err", err)
-			}
+		if o.saveCopy() != nil {
+			again = time.After(saveAgain)
 		}
 		if more {
 			_ = writes.Wait(ctx) // at its end what is unsaved is saved
 		}
 	}
+}
+
+// saveCopy writes rules that changed to disk.
+func (o *Owner) saveCopy() error {
+	o.saves.Lock()
+	defer o.saves.Unlock()
+	o.mu.Lock()
+	rules, unsaved, before := o.given.Rules, o.unsaved && o.known, o.saving
+	o.unsaved = o.unsaved && !o.known
+	o.mu.Unlock()
+	if !unsaved {
+		return nil
+	}
+	path := filepath.Join(o.c.StateDir, File)
+	b, err := json.Marshal(rules)
+	if err == nil {
+		err = durable.WriteFile(path, b, 0o600)
+	}
+	o.mu.Lock()
+	o.saving, o.unsaved = err, o.unsaved || err != nil
+	o.mu.Unlock()
+	if err != nil && before == nil {
+		o.c.Log.Error("could not save the policies; trying again; an offline start would enforce older ones", "file", path, "err", err)
+	}
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -55,7 +54,7 @@ func (o *Owner) Status(pod string) control.Policies {
 				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].By(), Hits: counts.HitsOf(policy.Direction(d), name)}
 			}
 			(*of).Dropped += counts.Pods[d][a]
-			(*of).NoPort = noPort(f.Lacks[name], policy.Direction(d))
+			(*of).NoPort = noPort(f.Lacks, policy.Direction(d), (*of).Policies)
 		}
 	}
 	for _, x := range flows(f, counts) {
@@ -66,10 +65,10 @@ func (o *Owner) Status(pod string) control.Policies {
 	return out
 }
 
-// noPort names the ports that nobody has.
-func noPort(all []policy.Lack, d policy.Direction) (out []string) {
+// noPort names the ports of these policies that nobody has.
+func noPort(all []policy.Lack, d policy.Direction, by []string) (out []string) {
 	for _, l := range all {
-		if l.Direction == d {
+		if l.Direction == d && slices.Contains(by, l.Policy) {
 			out = append(out, l.Policy+": "+l.Port)
 		}
 	}
@@ -208,12 +207,17 @@ func (o *Owner) Findings() (out []findings.Finding) {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
 	if pods := o.closedLong(); len(pods) > 0 {
-		out = append(out, findings.Warningf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",
+		out = append(out, findings.Brokenf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",
 			"closed, since no source of policies has named them for a minute: %s", wording.List(pods)))
 	}
-	if ports := f.portsOfNobody(); len(ports) > 0 && !f.Off {
-		out = append(out, findings.Notef("network-policy", "policies name ports that no container has, by name and protocol, of the pods of this node that they select (ingress), "+
-			"or of any pod that is a peer (egress), so that these rules match nothing: %s", wording.List(ports)))
+	if len(f.Lacks) > 0 && !f.Off {
+		var ports []string
+		for _, l := range f.Lacks {
+			ports = append(ports, l.Policy+": "+l.Port+" in "+directions[l.Direction])
+		}
+		slices.Sort(ports)
+		out = append(out, findings.Notef("network-policy", "policies name ports that no container has, by name and protocol, of the pods here that they select (ingress), "+
+			"or of any pod that is a peer (egress); these ports of their rules match nothing: %s", wording.List(first(slices.Compact(ports)))))
 	}
 	if f.Saving != nil {
 		out = append(out, findings.Warningf("network-policy", "make room, or the file system writable; it is tried again automatically",
@@ -227,28 +231,6 @@ func (o *Owner) Findings() (out []findings.Finding) {
 			"new pods in namespaces with NetworkPolicies are refused: %s", why))
 	}
 	return out
-}
-
-// portsOfNobody are ports by name that none has of the pods of this node that a policy selects, or none of its peers; the first ones of many.
-func (f InForce) portsOfNobody() (out []string) {
-	for d, direction := range directions {
-		pods, lack := map[string]int{}, map[string]int{} // how many a policy selects, and how many lack a port: others may have it
-		for _, chains := range f.Pods {
-			for _, by := range f.Chains[chains[d]].By() {
-				pods[by]++
-			}
-			for _, port := range noPort(f.Lacks[chains[d]], policy.Direction(d)) {
-				lack[port]++
-			}
-		}
-		for port, n := range lack {
-			if by, _, _ := strings.Cut(port, ": "); n == pods[by] {
-				out = append(out, port+" in "+direction)
-			}
-		}
-	}
-	slices.Sort(out)
-	return first(out)
 }
 
 // first are the first ones of many.

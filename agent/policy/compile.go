@@ -47,7 +47,6 @@ func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod,
 		out.SetExcept(slices.Sorted(maps.Keys(namespaces)))
 	}
 	all = slices.SortedFunc(slices.Values(all), order)
-	like := map[string][2]*Pod{} // one of each chain
 	for _, pod := range local {
 		if !pod.counts() {
 			continue
@@ -60,9 +59,6 @@ func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod,
 		for _, d := range []Direction{Ingress, Egress} {
 			if c := chainOf(all, namespace, pod, d); c.applies() {
 				chains[d] = out.add(c)
-				of := like[chains[d]]
-				of[d] = &pod
-				like[chains[d]] = of
 			}
 		}
 		out.Pods[pod.Namespace+"/"+pod.Name] = chains
@@ -78,7 +74,7 @@ func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod,
 			out.Sets[g.ID()] = members(g)
 		}
 	}
-	out.lack(all, like)
+	out.lack(all, local)
 	return out
 }
 
@@ -140,59 +136,56 @@ func (r rule) accept(pod Pod, d Direction) (a Accept, matches bool) {
 	return a, !a.None || len(a.Named) > 0
 }
 
-// lack notes which ports by name nobody has. pods are one of each chain.
-func (r *Rules) lack(all []Policy, pods map[string][2]*Pod) {
-	named, names := map[string]Policy{}, func(x rule) bool { return len(x.named) > 0 }
-	for _, p := range all {
-		if slices.ContainsFunc(p.rules[Ingress], names) || slices.ContainsFunc(p.rules[Egress], names) {
-			named[p.Key()] = p
+// lack notes the first ports by name that nobody has, of policies that select one of these pods.
+func (r *Rules) lack(all []Policy, local []Pod) {
+	selected := [2]map[string][]Pod{{}, {}}
+	for _, pod := range local {
+		for d, chain := range r.Pods[pod.Namespace+"/"+pod.Name] {
+			for _, key := range r.Chains[chain].By() {
+				selected[d][key] = append(selected[d][key], pod)
+			}
 		}
 	}
-	for chain, of := range pods {
-		for _, key := range r.Chains[chain].By() {
-			for d, pod := range of {
-				if pod == nil {
-					continue
+	has := func(g Group) bool { return len(r.Sets[g.ID()]) > 0 }
+	for _, p := range all {
+		seen := map[NamedPort]bool{}
+		for d, of := range selected {
+			pods := of[p.Key()]
+			if len(pods) == 0 {
+				continue
+			}
+			for _, x := range p.rules[d] {
+				if Direction(d) == Egress && len(x.groups) > 0 && !slices.ContainsFunc(x.groups, has) {
+					continue // it has no peers
 				}
-				for _, x := range named[key].rules[d] {
-					for _, l := range r.lacks(x, Direction(d), *pod) {
-						if l.Policy = key; r.Lacks == nil {
-							r.Lacks = map[string][]Lack{}
+				for _, n := range x.named {
+					l := Lack{Policy: p.Key(), Direction: Direction(d), Port: n.Name}
+					if n.Protocol != 0 {
+						l.Port += " (" + ProtocolName(n.Protocol) + ")"
+					}
+					if l.Direction == Ingress {
+						if seen[n] || slices.ContainsFunc(pods, func(pod Pod) bool {
+							return slices.ContainsFunc(pod.Ports, func(c ContainerPort) bool { return n.means(c.NamedPort) })
+						}) {
+							continue
 						}
-						r.Lacks[chain] = append(r.Lacks[chain], l)
+						seen[n] = true
+					} else {
+						who := rule{any: x.any, groups: x.groups, named: []NamedPort{n}}.members(Egress)[len(x.groups):]
+						if slices.ContainsFunc(who, has) {
+							continue
+						}
+						for _, g := range who {
+							l.Groups = append(l.Groups, g.ID())
+						}
+					}
+					if r.Lacks = append(r.Lacks, l); len(r.Lacks) == mostLacks {
+						return
 					}
 				}
 			}
 		}
 	}
-}
-
-// lacks lists the ports that a rule names, and that the pod lacks, or each of the peers, where there are some.
-func (r Rules) lacks(x rule, d Direction, pod Pod) (out []Lack) {
-	has := func(g Group) bool { return len(r.Sets[g.ID()]) > 0 }
-	if d == Egress && len(x.groups) > 0 && !slices.ContainsFunc(x.groups, has) {
-		return nil
-	}
-	for _, n := range x.named {
-		l := Lack{Direction: d, Port: n.Name}
-		if n.Protocol != 0 {
-			l.Port += " (" + ProtocolName(n.Protocol) + ")"
-		}
-		x.named = []NamedPort{n}
-		if d == Ingress && slices.ContainsFunc(pod.Ports, func(c ContainerPort) bool { return n.means(c.NamedPort) }) {
-			continue
-		} else if d == Egress {
-			who := x.members(d)[len(x.groups):]
-			if slices.ContainsFunc(who, has) {
-				continue
-			}
-			for _, g := range who {
-				l.Groups = append(l.Groups, g.ID())
-			}
-		}
-		out = append(out, l)
-	}
-	return out
 }
 
 // add returns the name of a chain, and notes it. Pods with the same policies share one.
@@ -205,15 +198,13 @@ func (r Rules) add(c Chain) string {
 }
 
 // Without is what a group means of which not all is known: a rule that accepts counts the members that are known, any other denies all.
-func (r Rules) Without(missing map[string]bool) {
+func (r *Rules) Without(missing map[string]bool) {
 	lacks := func(a Accept) bool {
 		return a.Action != ActionAccept && slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })
 	}
-	for chain, all := range r.Lacks {
-		r.Lacks[chain] = slices.DeleteFunc(all, func(l Lack) bool {
-			return slices.ContainsFunc(l.Groups, func(id string) bool { return missing[id] })
-		})
-	}
+	r.Lacks = slices.DeleteFunc(r.Lacks, func(l Lack) bool {
+		return slices.ContainsFunc(l.Groups, func(id string) bool { return missing[id] })
+	})
 	for pod, chains := range r.Pods {
 		for d, name := range chains {
 			c := r.Chains[name]

@@ -15,17 +15,22 @@ type Rules struct {
 	Namespaces map[string][2]bool  `json:"namespaces"`
 	Except     []string            `json:"except,omitempty"` // in order
 	Chains     map[string]Chain    `json:"chains"`
-	Sets       map[string][]Member `json:"sets"` // members of groups, by ID
-	// Lacks are ports that rules of a chain name and nobody has: these match nothing. By name of the chain.
-	Lacks map[string][]Lack `json:"lacks,omitempty"`
+	Sets       map[string][]Member `json:"sets"`            // members of groups, by ID
+	Guess      bool                `json:"guess,omitempty"` // nothing was ever known here: the first word of a source ends it
+	// Lacks are the first ports by name that nobody has, of policies that select a pod here.
+	Lacks []Lack `json:"-"`
 }
 
-// Lack is a port by name that the pod of the chain lacks (Ingress), or each pod that is a peer of the rule (Egress).
+// mostLacks bounds Rules.Lacks.
+const mostLacks = 16
+
+// Lack is a port by name that none of the pods here has which the policy selects (Ingress), or none that is a peer of the rule (Egress):
+// that port of the rule matches nothing.
 type Lack struct {
-	Policy    string    `json:"policy"` // as Key names it
-	Direction Direction `json:"direction"`
-	Port      string    `json:"port"`             // NAME, or NAME (PROTOCOL)
-	Groups    []string  `json:"groups,omitempty"` // of peers that would have it
+	Policy    string // as Key names it
+	Direction Direction
+	Port      string   // NAME, or NAME (PROTOCOL)
+	Groups    []string // of peers that would have it
 }
 
 // Chain is what a pod may do in one direction: the first rule of Admin that matches decides, unless it passes. Then, where NetworkPolicies

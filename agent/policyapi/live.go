@@ -112,7 +112,7 @@ func (l *Live) SetState(s mesh.State) { wake.Latest(l.state, s) }
 
 // First returns, of a node that has never known policies, the namespaces whose pods are to be closed until policies are compiled: pods may be made
 // before. It must be called before Run.
-func (l *Live) First(s mesh.State) map[string][2]bool {
+func (l *Live) First(s mesh.State) policy.Rules {
 	rules := policy.Rules{Namespaces: map[string][2]bool{}}
 	switch {
 	case s.NetworkPolicy == mesh.PolicyOff:
@@ -121,10 +121,10 @@ func (l *Live) First(s mesh.State) map[string][2]bool {
 		l.follow(nil)
 		l.closing(&rules)
 	default:
-		l.first = true
+		rules.Guess = true
 		rules.Namespaces[policy.EveryNamespace] = [2]bool{true, true}
 	}
-	return rules.Namespaces
+	return rules
 }
 
 // PodsChanged says that Local has changed.
@@ -140,7 +140,9 @@ func (l *Live) Status() Status {
 // Run compiles until ctx ends.
 func (l *Live) Run(ctx context.Context) {
 	l.began, l.last = time.Now(), l.c.InForce()
-	l.hold(l.last.Namespaces)
+	if l.first = l.last.Guess; !l.first { // a guess is no word of the PodNetwork
+		l.hold(l.last.Namespaces)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.readers.Wait()
 	defer cancel()
@@ -271,7 +273,7 @@ func (l *Live) steer(ctx context.Context, kinds []api.Kind) {
 
 // open reports whether lists count that nothing proves.
 func (l *Live) open() bool {
-	return (l.first || len(l.c.InForce().Namespaces) == 0) && time.Since(l.began) >= unprovedPatience
+	return (l.first && !l.now.PolicyController || len(l.c.InForce().Namespaces) == 0) && time.Since(l.began) >= unprovedPatience
 }
 
 // complete says why what is followed does not count yet, nil if it does. PolicyGroups and namespaces count one by one once rules were
@@ -726,7 +728,7 @@ func (l *Live) closeUnjudged() {
 		rules.Except, l.guessed = nil, true
 	}
 	l.last = rules
-	l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules})
+	l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules, Closes: true})
 }
 
 // bring has rules enforced, unless another program does.

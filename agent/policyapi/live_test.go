@@ -175,7 +175,9 @@ func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 			},
 			Set: func(g policies.Given) { w.mu.Lock(); defer w.mu.Unlock(); w.given = append(w.given, g) }, SetOff: w.off.Store, Log: slog.New(slog.DiscardHandler)})
 		if w.first != nil {
-			w.given = []policies.Given{{Rules: policy.Rules{Namespaces: l.First(state(*w.first))}}}
+			if rules := l.First(state(*w.first)); len(w.given) == 0 { // as Owner.Expect
+				w.given = []policies.Given{{Rules: rules}}
+			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -1434,14 +1436,7 @@ func TestStartUnread(t *testing.T) {
 func TestFirst(t *testing.T) {
 	controller, forbidden := mesh.Policies{PolicyController: true}, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	named := mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}
-	for name, x := range map[string]struct {
-		first, then mesh.Policies
-		silent      string
-		unproved    bool
-		missing     error
-		after       time.Duration
-		closed      []string // then
-	}{
+	for name, x := range map[string]firstStart{
 		"no policy":                       {after: time.Second},
 		"no answer":                       {silent: "networkpolicies", after: time.Hour, closed: []string{"shop", "free"}},
 		"a cache that proves nothing yet": {unproved: true, after: unprovedPatience - time.Second, closed: []string{"shop", "free"}},
@@ -1451,26 +1446,57 @@ func TestFirst(t *testing.T) {
 		"an old controller comes":         {silent: "networkpolicies", then: controller, after: time.Second},
 		"a controller":                    {first: named, then: named, silent: "networkpolicies", after: time.Hour, closed: []string{"shop"}},
 		"a controller that says nothing":  {first: controller, then: controller, after: time.Second},
+		"a controller behind a cache":     {unproved: true, then: named, after: time.Minute, closed: []string{"shop"}},
 	} {
-		w := newWorld()
-		w.first, w.silent, w.proved, w.missing = &x.first, x.silent, !x.unproved, x.missing
-		w.run(t, func(t *testing.T, l *Live) {
-			closed := func() (out []string) {
-				for _, namespace := range []string{"shop", "free"} {
-					if place(w, namespace+"/new") != [2]string{} {
-						out = append(out, namespace)
-					}
-				}
-				return out
-			}
-			want := map[bool][]string{false: {"shop", "free"}, true: x.closed}[x.first.PolicyController]
-			if got := closed(); !slices.Equal(got, want) {
-				t.Errorf("%s: closed before a list: %v, want %v", name, got, want)
-			}
-			l.SetState(state(x.then))
-			if time.Sleep(x.after); !slices.Equal(closed(), x.closed) {
-				t.Errorf("%s: closed after %v: %v, want %v; %v", name, x.after, closed(), x.closed, l.Status().Trouble)
-			}
-		})
+		for _, restarted := range []bool{false, true} {
+			first(t, name, restarted, x)
+		}
 	}
+	w := newWorld()
+	w.first, w.missing = new(mesh.Policies), forbidden
+	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, false}}}}}
+	w.run(t, func(t *testing.T, l *Live) {
+		l.SetState(state(mesh.Policies{}))
+		if time.Sleep(time.Hour); place(w, "shop/new")[0] != policy.Closed {
+			t.Errorf("a refusal ends what was saved: %+v", w.last())
+		}
+	})
+}
+
+// firstStart is what a cluster says to a node that has never run.
+type firstStart struct {
+	first, then mesh.Policies
+	silent      string
+	unproved    bool
+	missing     error
+	after       time.Duration
+	closed      []string // then
+}
+
+// first starts a node that has never run, or starts it again before it knew anything.
+func first(t *testing.T, name string, restarted bool, x firstStart) {
+	t.Helper()
+	w := newWorld()
+	w.first, w.silent, w.proved, w.missing = &x.first, x.silent, !x.unproved, x.missing
+	if restarted {
+		w.first, w.given = nil, []policies.Given{{Rules: New(Config{Node: "a", Log: slog.New(slog.DiscardHandler)}).First(state(x.first))}}
+	}
+	w.run(t, func(t *testing.T, l *Live) {
+		closed := func() (out []string) {
+			for _, namespace := range []string{"shop", "free"} {
+				if place(w, namespace+"/new") != [2]string{} {
+					out = append(out, namespace)
+				}
+			}
+			return out
+		}
+		want := map[bool][]string{false: {"shop", "free"}, true: x.closed}[x.first.PolicyController]
+		if got := closed(); !slices.Equal(got, want) {
+			t.Errorf("%s (restarted: %v): closed before a list: %v, want %v", name, restarted, got, want)
+		}
+		l.SetState(state(x.then))
+		if time.Sleep(x.after); !slices.Equal(closed(), x.closed) {
+			t.Errorf("%s (restarted: %v): closed after %v: %v, want %v; %v", name, restarted, x.after, closed(), x.closed, l.Status().Trouble)
+		}
+	})
 }

@@ -193,10 +193,7 @@ func TestKubernetesDowngrade(t *testing.T) {
 	t.Setenv("EDGEMESH_K8S_VERSION", newer)
 	ok(t, c.Upgrade())
 	h.upgrade()
-	becomes(byPolicy)
-	if !h.webhook() {
-		t.Error("no webhook beside the policies")
-	}
+	becomes(byPolicy) // those of before, which this server has enforced since its start: the webhook may be gone
 	time.Sleep(10 * time.Second)
 	h.upgrade()
 	becomes(byPolicy)
