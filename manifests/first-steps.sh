@@ -140,6 +140,10 @@ if [ $helm = 1 ]; then
   command -v helm >/dev/null || refuse "these options, or Kubernetes before 1.31, need helm, which is not there (https://helm.sh)"
   [ -z "$registry" ] || values+=(--set image.registry="$registry")
   made=$(helm get manifest "$release" -n "$ns" 2>/dev/null || true)
+  if [ "${minor:-31}" -lt 30 ] && [[ $made = *$'\n'"kind: ValidatingAdmissionPolicy"* ]]; then
+    refuse "this control plane stepped back to 1.$minor, and helm's record of $release names kinds that it does not have:" \
+      "docs/compatibility.md, 'A step back', says how helm takes over what is there"
+  fi
   if [ -n "$have" ] && [[ $made != *$'\n'"kind: PodNetwork"* ]]; then
     create=false
     case " ${values[*]}" in

@@ -96,14 +96,18 @@ func (a *authority) run(ctx context.Context) {
 
 // keep does what is due. The API server is to trust a CA before a certificate of it is served.
 func (a *authority) keep(ctx context.Context) error {
+	c, err := a.configured(ctx) // first: what is wrong with it may refuse the Secret
+	if err != nil {
+		return fmt.Errorf("ValidatingWebhookConfiguration edgemesh: %w", err)
+	}
 	s, err := a.shared(ctx)
 	if err != nil {
 		return fmt.Errorf("the CA, Secret %s/%s: %w", a.namespace, caSecret, err)
 	}
-	if err := a.announce(ctx, s.Data[caCert]); err != nil {
+	if err := a.announce(ctx, c, s.Data[caCert]); err != nil {
 		return fmt.Errorf("ValidatingWebhookConfiguration edgemesh: %w", err)
 	}
-	if c := a.current.Load(); c != nil && !due(c.Leaf, a.now()) && bytes.Equal(a.ca, s.Data[caCert]) {
+	if now := a.current.Load(); now != nil && !due(now.Leaf, a.now()) && bytes.Equal(a.ca, s.Data[caCert]) {
 		return nil
 	}
 	ca, err := tls.X509KeyPair(s.Data[caCert], s.Data[caKey])
@@ -111,14 +115,14 @@ func (a *authority) keep(ctx context.Context) error {
 		return err
 	}
 	host := caSecret + "." + a.namespace + ".svc"
-	c, err := issue(a.now(), certLife, &x509.Certificate{Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	leaf, err := issue(a.now(), certLife, &x509.Certificate{Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, &ca)
 	if err != nil {
 		return err
 	}
 	a.ca = s.Data[caCert]
-	a.current.Store(&c)
-	a.log.Info("the webhook has a certificate", "until", c.Leaf.NotAfter)
+	a.current.Store(&leaf)
+	a.log.Info("the webhook has a certificate", "until", leaf.Leaf.NotAfter)
 	return nil
 }
 
@@ -161,23 +165,30 @@ func (a *authority) shared(ctx context.Context) (secret, error) {
 	return s, a.api.Patch(ctx, all+"/"+caSecret, client.Merge, nil, in, &s)
 }
 
-// announce writes the CA into the configuration, where it is not there.
-func (a *authority) announce(ctx context.Context, ca []byte) error {
-	var c struct {
-		Meta     api.Meta         `json:"metadata"`
-		Webhooks []map[string]any `json:"webhooks"`
-	}
+// configuration is the ValidatingWebhookConfiguration.
+type configuration struct {
+	Meta     api.Meta         `json:"metadata"`
+	Webhooks []map[string]any `json:"webhooks"`
+}
+
+// configured reads it, and says what the API server has dropped of it.
+func (a *authority) configured(ctx context.Context) (c configuration, err error) {
 	if err := a.api.Get(ctx, webhooks, &c); err != nil && !apierrors.IsNotFound(err) {
-		return err
+		return c, err
 	}
 	if len(c.Webhooks) == 0 {
-		return errMissing
+		return c, errMissing
 	}
 	if dropped := boundless(c.Webhooks); len(dropped) > 0 {
 		a.log.Error("the API server has dropped the matchConditions of these webhooks: it is older than 1.28, or its feature gate AdmissionWebhookMatchConditions is off. Writes that "+
 			"do not concern the mesh wait for this controller, those of Nodes among them, and some are refused: set the gate and apply the chart again, and until then "+
 			"kubectl delete validatingwebhookconfiguration edgemesh", "webhooks", dropped)
 	}
+	return c, nil
+}
+
+// announce writes the CA into the configuration, where it is not there.
+func (a *authority) announce(ctx context.Context, c configuration, ca []byte) error {
 	text, changed := base64.StdEncoding.EncodeToString(ca), false
 	for _, w := range c.Webhooks {
 		if to, ok := w["clientConfig"].(map[string]any); ok && to["caBundle"] != text {

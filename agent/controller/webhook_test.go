@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -124,6 +125,7 @@ type vault struct {
 	patch  error
 	absent bool   // the configuration
 	more   string // fields of the webhook
+	create error
 }
 
 func (v *vault) Get(_ context.Context, path string, out any) error {
@@ -141,6 +143,9 @@ func (v *vault) Get(_ context.Context, path string, out any) error {
 }
 
 func (v *vault) Create(_ context.Context, _ string, in, out any) error {
+	if v.create != nil {
+		return v.create
+	}
 	s := in.(secret)
 	v.secret, *out.(*secret) = &s, s
 	return nil
@@ -271,6 +276,11 @@ func TestDroppedConditions(t *testing.T) {
 		}
 		if strings.Contains(log.String(), "level=ERROR") != says || says && !strings.Contains(log.String(), "webhooks=[x]") {
 			t.Errorf("%q: %s", more, &log)
+		}
+		log.Reset()
+		a.api = &vault{more: more, create: errors.New("failed calling webhook")} // such a webhook waits for a certificate that it keeps from being made
+		if err := a.keep(t.Context()); err == nil || strings.Contains(log.String(), "level=ERROR") != says {
+			t.Errorf("%q, and no Secret can be made: %v: %s", more, err, &log)
 		}
 	}
 }

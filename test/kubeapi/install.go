@@ -128,6 +128,8 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 				return out.String(), err
 			},
 			"lookup": func(...string) map[string]any { return nil }, // as in the cluster's first release, so that these are not called
+			"hasKey": func(in map[string]any, key string) bool { return in[key] != nil },
+			"set":    func(in map[string]any, key string, v any) map[string]any { in[key] = v; return in },
 			"sub":    fmt.Sprint, "unixEpoch": fmt.Sprint, "now": time.Now, "toDate": fmt.Sprint,
 		}).ParseFiles(filepath.Join(chart, "templates", name), filepath.Join(chart, "templates/_judges.tpl"))
 		if err != nil {

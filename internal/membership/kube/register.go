@@ -130,6 +130,9 @@ func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
 	}
 	if guards || !client.Unguarded(r.version) {
 		r.open = time.Time{}
+		if !guards {
+			return again{versionAge - time.Since(r.asked)} // it may step back
+		}
 		return nil
 	}
 	if r.open.IsZero() {
@@ -139,11 +142,12 @@ func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
 		return again{left}
 	}
 	if gone != "" {
-		gone = "; the controller of Lease " + gone + ", which said so, does not renew it: while its ValidatingWebhookConfiguration is there, nodes' writes wait for it"
+		return fmt.Errorf("on Kubernetes %s the controller judges what nodes write, and that of Lease %s does not renew it: while its ValidatingWebhookConfiguration is there, such "+
+			"writes wait, and without it any node could write the others' peer IDs: start it (kubectl get pods -A -l app.kubernetes.io/component=controller)", r.version, gone)
 	}
 	return fmt.Errorf("on Kubernetes %s without a controller that guards them any node can write the others' peer IDs and take their traffic, and none says that it does "+
-		"(recordsLease in the PodNetwork's status; its log says why)%s: run it with its webhook (controller.enabled, the chart rendered for this version), "+
-		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version, gone)
+		"(recordsLease in the PodNetwork's status; its log says why): run it with its webhook (controller.enabled, the chart rendered for this version), "+
+		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version)
 }
 
 // warn records an event, if this node's Node is known.

@@ -3,6 +3,12 @@ webhook is there and the last of the policies is not, or is younger than 10 s. A
 are stored, so the upgrade that brings them leaves the webhook beside them, and a later one takes it away: at no moment nothing guards the
 objects. */}}
 {{- define "edgemesh.judges" -}}
+{{- if not (hasKey .Values "judged") }}{{ $_ := set .Values "judged" (include "edgemesh.judged" .) }}{{ end -}}
+{{- .Values.judged -}}
+{{- end }}
+
+{{/* As looked up once: an answer that changes between two templates would render half of each form. */}}
+{{- define "edgemesh.judged" -}}
 {{- if semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version -}}
 yes
 {{- else if lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" "edgemesh" -}}
