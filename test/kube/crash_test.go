@@ -61,7 +61,7 @@ func TestCrashStopsRollout(t *testing.T) {
 		ok(t, k.Patch("/api/v1/nodes/"+name, map[string]any{"metadata": map[string]any{"labels": map[string]any{"kubernetes.io/os": "linux"}}}))
 	}
 	k.daemonSet(t)
-	if v, err := version.ParseGeneric(c.Version); err != nil || v.AtLeast(version.MajorMinor(1, 36)) { // stands still there until it is touched: docs/compatibility.md
+	if v, err := version.ParseGeneric(c.Version); err != nil || v.AtLeast(version.MajorMinor(1, 35)) { // stands still there until it is touched: docs/compatibility.md
 		var touching sync.WaitGroup
 		touching.Go(func() {
 			for tick := time.NewTicker(10 * time.Second); ; {
