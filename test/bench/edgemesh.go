@@ -14,6 +14,7 @@ import (
 func ourPaths() map[string]string {
 	return map[string]string{
 		report.Direct:  "direct",
+		report.Sealed:  "direct",
 		report.Relayed: "relayed",
 		report.Native:  "native",
 		report.VXLAN:   "vxlan",
@@ -85,6 +86,9 @@ func addNodes(l *lab.Lab, u underlay, name string) (nodes [2]*lab.Node, err erro
 		}
 		if name == report.VXLAN { // on a LAN it is second choice
 			nodes[i].Config.LAN = map[string]any{"native": false}
+		}
+		if name == report.Sealed {
+			nodes[i].Config.Carrier = map[string]any{"sealed": "auto"}
 		}
 	}
 	return nodes, nil

@@ -70,10 +70,11 @@ func parseOptions(args []string) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	parts := fs.String("parts", strings.Join(report.Parts(), ","), "what to measure")
 	names := fs.String("carriers", "",
-		"which carriers, in this order, where a part has several (default: the part's own)")
+		"which carriers, in this order, where a part has several (default: the part's own); with -cells also "+strings.Join(matrix.MoreCarriers(), ", "))
 	link := fs.Bool("link", false, "short for -parts "+report.Link)
 	packets := fs.Bool("packets", false, "short for -parts "+report.Packets)
 	cells := fs.String("cells", "", "measure links of every shape instead: those whose name matches this expression (. for all)")
+	drawn := fs.Bool("drawn", false, "with -cells: of 40 links that are drawn by a fixed seed")
 	always := fs.Bool("cells-always", false, "with -cells: only those that every choice has, once")
 	short := fs.Bool("short", false, "everything once and briefly: whether it works, not how fast it is")
 	rounds := fs.Int("rounds", 0, "how often everything is measured (default 3)")
@@ -96,7 +97,7 @@ func parseOptions(args []string) (options, error) {
 		o.plan.linkCarriers = o.plan.carriers
 	}
 	if *cells != "" {
-		return o, o.setMatrix(*cells, *always, *rounds, *flow, *names)
+		return o, o.setMatrix(*cells, *always, *drawn, *rounds, *flow, *names)
 	}
 	o.parts = strings.Split(*parts, ",")
 	if *link || *packets {
@@ -112,9 +113,12 @@ func parseOptions(args []string) (options, error) {
 }
 
 // setMatrix plans links of every shape; 0 and "" leave the plan's own.
-func (o *options) setMatrix(cells string, always bool, rounds int, flow time.Duration, carriers string) (err error) {
+func (o *options) setMatrix(cells string, always, drawn bool, rounds int, flow time.Duration, carriers string) (err error) {
 	p := matrixPlan{carriers: matrix.Carriers(), rounds: 3, repeats: 3, flow: matrixFlow, out: o.out}
 	all := matrix.Cells()
+	if drawn {
+		all = matrix.Drawn()
+	}
 	if always {
 		all, p.rounds, p.repeats = matrix.Always(), 1, 1
 	}
@@ -131,8 +135,8 @@ func (o *options) setMatrix(cells string, always bool, rounds int, flow time.Dur
 		p.carriers = strings.Split(carriers, ",")
 	}
 	for _, name := range p.carriers {
-		if !slices.Contains(matrix.Carriers(), name) {
-			return fmt.Errorf("-carriers: no carrier %q: choose from %s", name, strings.Join(matrix.Carriers(), ", "))
+		if known := append(matrix.Carriers(), matrix.MoreCarriers()...); !slices.Contains(known, name) {
+			return fmt.Errorf("-carriers: no carrier %q: choose from %s", name, strings.Join(known, ", "))
 		}
 	}
 	o.matrix = &p
@@ -189,6 +193,9 @@ func execute(ctx context.Context, o options) error {
 	}
 	b := &bench{plan: o.plan, bin: o.bin, root: root, log: newProgress(os.Stdout)}
 	if o.matrix != nil {
+		if o.matrix.sources, err = sources(root); err != nil {
+			return err
+		}
 		return o.matrix.run(ctx, b)
 	}
 	now := report.Report{Parts: map[string]*report.Part{}} // of this run alone

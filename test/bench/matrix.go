@@ -48,6 +48,7 @@ type matrixPlan struct {
 	repeats  int // of a turn in which others had much of the machine, at most
 	flow     time.Duration
 	out      string // directory, empty to print only
+	sources  string // what is measured with what: results of the same are continued
 }
 
 // choose keeps the cells whose names match.
@@ -124,8 +125,9 @@ type turn struct {
 // matrixRun is a plan that is carried out.
 type matrixRun struct {
 	matrixPlan
-	b     *bench
-	start time.Time
+	b      *bench
+	start  time.Time
+	before int // turns of an earlier run
 
 	mu    sync.Mutex // guards what follows, and what is in -out
 	r     matrix.Results
@@ -139,13 +141,21 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 		return err
 	}
 	run := matrixRun{matrixPlan: p, b: b, start: time.Now(), spare: p.allLast() / repeatShare, r: matrix.Results{
-		Taken: time.Now().UTC().Truncate(time.Second), Carriers: p.carriers,
+		Taken: time.Now().UTC().Truncate(time.Second), Carriers: p.carriers, Sources: p.sources,
 		Machine: fmt.Sprintf("%d cores, %s, %s %s", machine.Cores, machine.CPU, report.Reference, machine.Versions[report.Reference]),
 	}}
-	b.log.printf("%d cells, %d rounds, about %s", len(p.cells), p.rounds, p.allLast().Round(time.Second))
-	for _, cell := range p.cells {
-		run.r.Row(cell.String()) // in this order, whichever is measured first
+	if p.out != "" {
+		old, err := matrix.LoadResults(p.out)
+		if err != nil {
+			return err
+		}
+		run.r.Resume(old, p.rounds)
 	}
+	for _, cell := range p.cells {
+		row := run.r.Row(cell.String()) // in this order, whichever is measured first
+		run.before += len(row.Rounds[p.carriers[0]])
+	}
+	b.log.printf("%d cells, %d rounds, about %s; %d of %d turns are there", len(p.cells), p.rounds, p.allLast().Round(time.Second), run.before, p.rounds*len(p.cells))
 	for round := range p.rounds {
 		for _, groups := range p.stages() {
 			if err = run.beside(ctx, round, groups); err != nil {
@@ -157,6 +167,9 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 		}
 	}
 	fmt.Printf("\n%s", run.r.Markdown())
+	for _, line := range run.r.Summary(p.cells) {
+		fmt.Println(line)
+	}
 	return err
 }
 
@@ -165,7 +178,9 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 func (m *matrixRun) beside(ctx context.Context, round int, groups [][]matrix.Cell) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	groups = slices.DeleteFunc(groups, func(cells []matrix.Cell) bool { return len(cells) == 0 })
+	groups = slices.DeleteFunc(groups, func(cells []matrix.Cell) bool {
+		return !slices.ContainsFunc(cells, func(c matrix.Cell) bool { return !m.has(c, round) })
+	})
 	var ready, done sync.WaitGroup
 	ready.Add(len(groups))
 	for _, cells := range groups {
@@ -193,6 +208,9 @@ func (m *matrixRun) beside(ctx context.Context, round int, groups [][]matrix.Cel
 // round measures cells once, in their order.
 func (m *matrixRun) round(ctx context.Context, turns []*turn, round int, cells []matrix.Cell) error {
 	for _, cell := range cells {
+		if m.has(cell, round) {
+			continue
+		}
 		for _, t := range turns {
 			got, err := m.try(ctx, cell, t)
 			if err != nil {
@@ -204,6 +222,13 @@ func (m *matrixRun) round(ctx context.Context, turns []*turn, round int, cells [
 		}
 	}
 	return nil
+}
+
+// has says whether an earlier run measured this.
+func (m *matrixRun) has(cell matrix.Cell, round int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.r.Row(cell.String()).Rounds[m.carriers[len(m.carriers)-1]]) > round
 }
 
 // note takes in what was measured.
@@ -314,13 +339,13 @@ func (t *turn) cell(ctx context.Context, cell matrix.Cell, least time.Duration) 
 		return m, err
 	}
 	m.IdleMs = report.Quantile(idle, 0.5)
-	if cell.Loss == 0 && cell.Reorder == 0 && !cell.Varies {
+	if cell.Loss == 0 && cell.Reorder == 0 && cell.Varies == "" {
 		if m.Short100KB, err = t.short(ctx, 100_000); err != nil {
 			return m, err
 		}
-		if cell.Rate.Down < shortFrom {
-			// It is the line's time.
-		} else if m.Short1MB, err = t.short(ctx, 1_000_000); err != nil {
+	}
+	if cell.Rate.Down >= shortFrom { // else it is the line's time
+		if m.Short1MB, err = t.short(ctx, 1_000_000); err != nil {
 			return m, err
 		}
 	}

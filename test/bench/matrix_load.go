@@ -45,7 +45,7 @@ func (t *turn) load(ctx context.Context, cell matrix.Cell, d time.Duration, m *m
 			return err
 		})
 	}
-	if cell.Varies {
+	if cell.Varies != "" {
 		jobs = append(jobs, func(ctx context.Context) error { return t.vary(ctx, cell, d) })
 	}
 	jobs = append(jobs,
@@ -99,7 +99,7 @@ func (t *turn) voice(ctx context.Context, d time.Duration) (stream, error) {
 func (t *turn) vary(ctx context.Context, cell matrix.Cell, d time.Duration) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for _, share := range matrix.Shares(int(d.Seconds())) {
+	for _, share := range cell.Varies.Shares(int(d.Seconds())) {
 		if err := t.link.Set(ctx, cell.Link(share)); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ type Cell struct {
 	Queue   time.Duration // of the router, at the line's rate, each direction
 	Loss    float64       // share, each direction
 	Reorder float64       // share, each direction
-	Varies  bool          // the rate changes every second, by up to 60 %
+	Varies  Variation     // of the rate, from second to second
 	Load    Load
 }
 
@@ -76,8 +77,8 @@ func (c Cell) String() string {
 	if c.Reorder > 0 {
 		words = append(words, fmt.Sprintf("%g %% reordered", 100*c.Reorder))
 	}
-	if c.Varies {
-		words = append(words, "varying")
+	if c.Varies != "" {
+		words = append(words, string(c.Varies))
 	}
 	return strings.Join(append(words, string(c.Load)), ", ")
 }
@@ -93,13 +94,35 @@ func (r Rate) String() string {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 
-// Shares are the factors of a varying rate, one for each second, the same in every run.
-func Shares(seconds int) []float64 {
+// Variation is how a rate changes from second to second.
+type Variation string
+
+// Variations, "" among them: it stays. The last two are of drawn links only.
+const (
+	Varying Variation = "varying" // every second, by up to 60 %
+	Fading  Variation = "fading"  // down to .3 and back in eight seconds, as behind a hill
+	Falling Variation = "falling" // to a third after a third of the time, and back after two, as where a cell is shared
+)
+
+// Shares are the factors of the rate, one for each second, the same in every run.
+func (v Variation) Shares(seconds int) []float64 {
 	shares := make([]float64, seconds)
 	x := uint32(1)
 	for i := range shares {
-		x = x*1664525 + 1013904223 // Numerical Recipes' generator; a phone's rate needs no better one
-		shares[i] = 1 - varyBy + 2*varyBy*float64(x>>8)/float64(1<<24)
+		switch v {
+		case Varying:
+			x = x*1664525 + 1013904223 // Numerical Recipes' generator; a phone's rate needs no better one
+			shares[i] = 1 - varyBy + 2*varyBy*float64(x>>8)/float64(1<<24)
+		case Fading:
+			shares[i] = 0.65 + 0.35*math.Cos(float64(i)*math.Pi/4)
+		case Falling:
+			shares[i] = 1
+			if 3*i >= seconds && 3*i < 2*seconds {
+				shares[i] = 1.0 / 3
+			}
+		default:
+			shares[i] = 1
+		}
 	}
 	return shares
 }

@@ -23,10 +23,10 @@ func levels() (rates []Rate, delays, queues []time.Duration, losses, reorders []
 // lopsided one that is used in both directions.
 func Always() []Cell {
 	return []Cell{
-		{Rate{200 * mbit, 200 * mbit}, 50 * time.Millisecond, 50 * time.Millisecond, 0, 0, false, OneFlow},
-		{Rate{2 * mbit, 2 * mbit}, 40 * time.Millisecond, 500 * time.Millisecond, 0, 0, false, OneFlow},
-		{Rate{30 * mbit, 30 * mbit}, 40 * time.Millisecond, 50 * time.Millisecond, 0.01, 0.02, false, OneFlow},
-		{Rate{20 * mbit, 2 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0, 0, false, BothDirections},
+		{Rate{200 * mbit, 200 * mbit}, 50 * time.Millisecond, 50 * time.Millisecond, 0, 0, "", OneFlow},
+		{Rate{2 * mbit, 2 * mbit}, 40 * time.Millisecond, 500 * time.Millisecond, 0, 0, "", OneFlow},
+		{Rate{30 * mbit, 30 * mbit}, 40 * time.Millisecond, 50 * time.Millisecond, 0.01, 0.02, "", OneFlow},
+		{Rate{20 * mbit, 2 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0, 0, "", BothDirections},
 	}
 }
 
@@ -79,7 +79,7 @@ func every() (all []Cell) {
 			for _, queue := range queues {
 				for _, loss := range losses {
 					for _, reorder := range reorders {
-						for _, varies := range []bool{false, true} {
+						for _, varies := range []Variation{"", Varying} {
 							for _, load := range loads {
 								if c := (Cell{rate, delay, queue, loss, reorder, varies, load}); c.fits() {
 									all = append(all, c)

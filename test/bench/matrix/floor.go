@@ -31,11 +31,11 @@ func (c Cell) Floor() Floor {
 	ease(c.Loss >= 0.03, 0.75, 50*time.Millisecond)
 	ease(c.Reorder > 0, 0.65, 60*time.Millisecond)
 	ease(c.Rate.Up <= thinMost && c.Rate.Up < c.Rate.Down && c.Load == BothDirections, 0.7, 0)
-	ease(c.Varies, 0.75, 150*time.Millisecond)
+	ease(c.Varies != "", 0.75, 150*time.Millisecond)
 	if c.Load == Voice && c.Rate.Down >= thinMost {
 		f.VoiceLost, f.Jitter = 0.005, 15*time.Millisecond
 	}
-	if c.Loss == 0 {
+	if c.Loss == 0 && c.Reorder == 0 && c.Varies == "" {
 		f.Transfer = 1.1
 	}
 	return f

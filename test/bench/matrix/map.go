@@ -23,6 +23,9 @@ const (
 // Carriers are all of them, in the order of their turns.
 func Carriers() []string { return []string{BareBBR, BareCubic, report.Reference, report.Direct} }
 
+// MoreCarriers may be asked for.
+func MoreCarriers() []string { return []string{report.Sealed} }
+
 // Map is one heat map: a row for each cell and a column for each carrier.
 type Map struct {
 	File, Title string

@@ -49,7 +49,7 @@ func TestCells(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	low, high := 1.0, 1.0
-	for _, s := range Shares(100) {
+	for _, s := range Varying.Shares(100) {
 		low, high = min(low, s), max(high, s)
 	}
 	if low < 1-varyBy || low > 0.5 || high > 1+varyBy || high < 1.5 {
@@ -75,16 +75,16 @@ func TestRoundsOfThePage(t *testing.T) {
 
 // Of several kinds the lowest floor counts, and what is missed is named with both figures.
 func TestFloors(t *testing.T) {
-	cell := Cell{Rate{2 * mbit, 2 * mbit}, 75 * time.Millisecond, 50 * time.Millisecond, 0, 0, false, Voice}
+	cell := Cell{Rate{2 * mbit, 2 * mbit}, 75 * time.Millisecond, 50 * time.Millisecond, 0, 0, "", Voice}
 	if f := cell.Floor(); f != (Floor{0.85, 150 * time.Millisecond, 0.005, 15 * time.Millisecond, 1.1}) {
 		t.Errorf("thin with voice: %+v", f)
 	}
-	shaky := Cell{Rate{200 * mbit, 200 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0.03, 0.02, true, EightFlows}
+	shaky := Cell{Rate{200 * mbit, 200 * mbit}, 25 * time.Millisecond, 500 * time.Millisecond, 0.03, 0.02, Varying, EightFlows}
 	if f := shaky.Floor(); f != (Floor{Share: 0.65, Ping: 150 * time.Millisecond}) {
 		t.Errorf("shaky: %+v", f)
 	}
 	for up, share := range map[int64]float64{2: 0.7, 5: 0.85} { // the upload fills 2 Mbit/s, so less is required
-		lopsided := Cell{Rate{20 * mbit, up * mbit}, 25 * time.Millisecond, 50 * time.Millisecond, 0.01, 0, false, BothDirections}
+		lopsided := Cell{Rate{20 * mbit, up * mbit}, 25 * time.Millisecond, 50 * time.Millisecond, 0.01, 0, "", BothDirections}
 		if f := lopsided.Floor(); f.Share != share {
 			t.Errorf("upload beside, %d Mbit/s up: %+v", up, f)
 		}

@@ -41,6 +41,7 @@ type Results struct {
 	Took     time.Duration `json:"tookNs"`
 	Machine  string        `json:"machine"`
 	Carriers []string      `json:"carriers"`
+	Sources  string        `json:"sources,omitempty"` // hash of what was measured, and with what
 	Rows     []*Row        `json:"rows"`
 }
 
@@ -54,6 +55,27 @@ func (r *Results) Row(cell string) *Row {
 	row := &Row{Cell: cell, Rounds: make(map[string][]Round)}
 	r.Rows = append(r.Rows, row)
 	return row
+}
+
+// Resume takes over what an earlier run measured, whole turns of all carriers, unless it measured something else or has all rounds.
+func (r *Results) Resume(old Results, rounds int) {
+	if old.Sources != r.Sources || !slices.Equal(old.Carriers, r.Carriers) {
+		return
+	}
+	more := false
+	for _, row := range old.Rows {
+		n := rounds
+		for _, c := range r.Carriers {
+			n = min(n, len(row.Rounds[c]))
+		}
+		more = more || n < rounds
+		for c, all := range row.Rounds {
+			row.Rounds[c] = all[:min(n, len(all))]
+		}
+	}
+	if more {
+		r.Rows, r.Taken, r.Took = old.Rows, old.Taken, old.Took
+	}
 }
 
 // Median of one value over a carrier's rounds; false if there is none.

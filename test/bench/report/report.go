@@ -30,6 +30,7 @@ const (
 	PlainVXLAN = "vxlan"
 	Reference  = "wireguard-go"
 	Direct     = "edgemesh"
+	Sealed     = "edgemesh-sealed" // with carrier.sealed: auto
 	Relayed    = "edgemesh-relayed"
 	Native     = "edgemesh-native"
 	VXLAN      = "edgemesh-vxlan"
