@@ -72,10 +72,10 @@ func (c Cell) Link(share float64) link.Config {
 func (c Cell) String() string {
 	words := []string{c.Rate.String() + " Mbit/s", ms(c.Delay), "queue " + ms(c.Queue)}
 	if c.Loss > 0 {
-		words = append(words, fmt.Sprintf("%g %% lost", 100*c.Loss))
+		words = append(words, fmt.Sprintf("%.3g %% lost", 100*c.Loss))
 	}
 	if c.Reorder > 0 {
-		words = append(words, fmt.Sprintf("%g %% reordered", 100*c.Reorder))
+		words = append(words, fmt.Sprintf("%.3g %% reordered", 100*c.Reorder))
 	}
 	if c.Varies != "" {
 		words = append(words, string(c.Varies))
