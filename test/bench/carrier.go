@@ -89,11 +89,11 @@ func foreignCarriers() []string {
 // what they are to be compared with.
 func lanCarriers() []string { return []string{veth, report.Native, vxlan, report.VXLAN} }
 
-func setUp(ctx context.Context, l *lab.Lab, u underlay, bin, name string) (*carrier, error) {
+func setUp(ctx context.Context, l *lab.Lab, u underlay, bin, before, name string) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, setUpTime)
 	defer cancel()
 	if want, ours := ourPaths()[name]; ours {
-		return setUpEdgeMesh(ctx, l, u, name, want)
+		return setUpEdgeMesh(ctx, l, u, before, name, want)
 	}
 	for i, k := range kinds(bin) {
 		if k.name == name {

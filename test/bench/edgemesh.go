@@ -15,6 +15,7 @@ func ourPaths() map[string]string {
 	return map[string]string{
 		report.Direct:  "direct",
 		report.Sealed:  "direct",
+		report.Before:  "direct",
 		report.Relayed: "relayed",
 		report.Native:  "native",
 		report.VXLAN:   "vxlan",
@@ -23,7 +24,7 @@ func ourPaths() map[string]string {
 
 // setUpEdgeMesh starts two agents, and a relay where there is none yet. On a direct
 // path the relay only introduces them; relayed ones cannot reach each other.
-func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name, want string) (*carrier, error) {
+func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, before, name, want string) (*carrier, error) {
 	if len(l.Relays) == 0 {
 		if _, err := l.AddRelay("relay"); err != nil {
 			return nil, err
@@ -33,6 +34,11 @@ func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, name, want strin
 	nodes, err := addNodes(l, u, name)
 	if err != nil {
 		return nil, err
+	}
+	if name == report.Before {
+		for _, n := range nodes {
+			n.Programs = before
+		}
 	}
 	c := &carrier{name: name}
 	if c.link, err = u.join(ctx, l, nodes[0]); err != nil {

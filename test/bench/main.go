@@ -22,6 +22,7 @@ import (
 
 	"edgemesh/test/bench/matrix"
 	"edgemesh/test/bench/report"
+	"edgemesh/test/lab"
 	"edgemesh/test/repo"
 )
 
@@ -37,6 +38,7 @@ type options struct {
 	matrix *matrixPlan // instead of parts
 	parts  []string
 	bin    string // directory of all binaries
+	before string // commit, for the carrier of that name
 	out    string // directory of the report, empty to print it only
 	page   string // page that shows the summary, empty for none
 	render bool   // measure nothing, write the pages again
@@ -81,6 +83,7 @@ func parseOptions(args []string) (options, error) {
 	members := fs.Int("members", 0, "how many members the idle agent's cluster has (default 1000)")
 	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
 	fs.StringVar(&o.bin, "bin", "", "directory of the binaries (default bin/ of the repository)")
+	fs.StringVar(&o.before, "before", "86337bb", "commit that the carrier "+report.Before+" is of, built into a directory beside -bin's files")
 	fs.StringVar(&o.out, "out", "", "directory for results.json, page and pictures; other parts that it has stay")
 	fs.StringVar(&o.page, "page", "", "page that shows the summary between its marks; needs -out")
 	fs.BoolVar(&o.render, "render", false, "measure nothing: write page and pictures from results.json in -out")
@@ -192,6 +195,15 @@ func execute(ctx context.Context, o options) error {
 		o.bin = filepath.Join(root, "bin")
 	}
 	b := &bench{plan: o.plan, bin: o.bin, root: root, log: newProgress(os.Stdout)}
+	if slices.Contains(o.plan.carriers, report.Before) || o.matrix != nil && slices.Contains(o.matrix.carriers, report.Before) {
+		b.before = filepath.Join(o.bin, "before-"+o.before)
+		if _, err := os.Stat(filepath.Join(b.before, "edgemesh-cni")); err != nil {
+			b.log.printf("build %s", o.before)
+			if err := lab.BuildCommit(ctx, o.before, b.before); err != nil {
+				return fmt.Errorf("-before: %w", err)
+			}
+		}
+	}
 	if o.matrix != nil {
 		if o.matrix.sources, err = sources(root); err != nil {
 			return err

@@ -13,11 +13,12 @@ import (
 
 // bench is one run.
 type bench struct {
-	plan  plan
-	bin   string // directory of the binaries
-	root  string // of the repository
-	log   *progress
-	stage *stage // the carriers of the clean path, when a part has made them
+	plan   plan
+	bin    string // directory of the binaries
+	before string // that of another version
+	root   string // of the repository
+	log    *progress
+	stage  *stage // the carriers of the clean path, when a part has made them
 }
 
 // stage is a lab with carriers that are ready.
@@ -159,7 +160,7 @@ func (b *bench) strike() error {
 func (b *bench) setUpAll(ctx context.Context, l *lab.Lab, u underlay, names []string) ([]*carrier, error) {
 	var carriers []*carrier
 	for _, name := range names {
-		c, err := setUp(ctx, l, u, b.bin, name)
+		c, err := setUp(ctx, l, u, b.bin, b.before, name)
 		if err == nil {
 			err = c.ready(ctx)
 		}

@@ -122,6 +122,9 @@ func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 		NodeName:   name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),
 		Membership: map[string]any{"file": n.Membership}, MetricsAddress: "127.0.0.1:9469",
 	}
+	if v := os.Getenv("EDGEMESH_SEALED"); v != "" { // any test with the other carrier
+		n.Config.Carrier = map[string]any{"sealed": v}
+	}
 	if len(n.PodCIDRs) == 0 {
 		k := len(l.Cluster.Nodes) + 1
 		n.PodCIDRs = []string{fmt.Sprintf("10.244.%d.0/24", k), fmt.Sprintf("fd44:44:0:%x::/64", k)}

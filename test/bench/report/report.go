@@ -31,6 +31,7 @@ const (
 	Reference  = "wireguard-go"
 	Direct     = "edgemesh"
 	Sealed     = "edgemesh-sealed" // with carrier.sealed: auto
+	Before     = "edgemesh-before" // another version
 	Relayed    = "edgemesh-relayed"
 	Native     = "edgemesh-native"
 	VXLAN      = "edgemesh-vxlan"
