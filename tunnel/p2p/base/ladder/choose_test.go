@@ -68,3 +68,19 @@ func TestLanesKeepTheirTransport(t *testing.T) {
 		t.Errorf("path %d, want the direct one before the punched one", got)
 	}
 }
+
+// Of two direct paths that carry nothing the one is kept that streams use, or that sealed packets carry them beside.
+func TestSecondIsClosed(t *testing.T) {
+	for seals, closed := range map[PathID]string{0: "Close2", 1: "Close2", 2: "Close1"} {
+		s := newScene(t, true)
+		s.seals = seals
+		s.up(1, directTCP)
+		s.up(2, directQUIC)
+		acts := s.run(secondAfter + BusyFor + time.Second)
+		for _, a := range []string{"Close1", "Close2"} {
+			if slices.Contains(acts, a) != (a == closed) {
+				t.Errorf("sealed packets beside %d: %v, not %s alone", seals, acts, closed)
+			}
+		}
+	}
+}

@@ -184,10 +184,13 @@ func (m *Machine) spare(p *path) bool {
 	})
 }
 
-// second reports whether p is a direct path beside the one for streams, which the coordinator closes when it is not used: the next
+// second reports whether p is a direct path beside the one for streams, or for sealed packets that carry them, which the coordinator closes when it is not used: the next
 // bulk or datagrams have it made again. Streams that belong to no lane would be cut.
 func (m *Machine) second(p *path) bool {
 	best := m.use.lanes[StreamLane]
+	if q := m.paths.sealed(); q != nil {
+		best = q
+	}
 	return m.cfg.Coordinator && !m.use.kept && !p.link.Relayed && p.streams <= p.lanes && p != best &&
 		best != nil && !best.link.Relayed && best.state == Proven
 }

@@ -30,6 +30,7 @@ type scene struct {
 	busy  bool
 	kept  bool           // one is the other's relay
 	bare  bool           // nobody has streams
+	seals PathID         // which path has sealed packets that carry
 	other map[PathID]int // streams of no lane
 	nat   bool           // direct paths over IPv4 are translated
 	due   []Time         // answers on their way, see play
@@ -100,7 +101,7 @@ func (s *scene) samples() []Sample {
 			moved++
 			s.alive[id] = moved
 		}
-		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: n, Lanes: n - s.other[id]})
+		out = append(out, Sample{Path: id, Moved: moved, Heard: s.now, Carrier: Never, Streams: n, Lanes: n - s.other[id], Sealed: id == s.seals})
 	}
 	return out
 }

@@ -42,6 +42,7 @@ type path struct {
 	streams int
 	poor    bool
 	lanes   int // streams of the two lanes, of those
+	sealed  bool
 }
 
 // proof is how far a path is to be believed, and why.
@@ -102,6 +103,14 @@ func (ps pathList) without(p *path) pathList {
 	return slices.DeleteFunc(ps, func(q *path) bool { return p == q })
 }
 
+// sealed returns the path that sealed packets with repair are beside, nil if there is none.
+func (ps pathList) sealed() *path {
+	if i := slices.IndexFunc(ps, func(p *path) bool { return p.sealed && p.state == Proven }); i >= 0 {
+		return ps[i]
+	}
+	return nil
+}
+
 // isBusy reports whether there was traffic a moment ago.
 func (p *path) isBusy(now Time) bool { return now-p.busy < BusyFor }
 
@@ -156,7 +165,7 @@ func (p *path) sample(now Time, s Sample) (traffic bool) {
 	if s.Carrier != Never {
 		p.carrier = now - s.Carrier
 	}
-	p.streams, p.lanes = s.Streams, s.Lanes
+	p.streams, p.lanes, p.sealed = s.Streams, s.Lanes, s.Sealed
 	p.link.Order, p.poor, p.rtt = s.Order, s.Poor, s.RTT
 	p.unanswered(now - s.Sent)
 	return traffic
@@ -225,6 +234,7 @@ type Sample struct {
 	Lanes   int    // of those, streams of the two lanes, which continue on other paths
 	Order   int    // of a relayed path: which relay to prefer, the lowest
 	Poor    bool   // of a relayed path: the relay could be reached over a better transport
+	Sealed  bool   // sealed packets with repair beside it are what the lanes have, whichever path their streams are on
 }
 
 // wait is how long after the last packet an idle path is probed: a little later by who probed last.

@@ -129,6 +129,21 @@ func (f *flights) Carrying(to peer.ID) bool {
 	return p != nil && p.active.Load() != nil
 }
 
+// Carries reports whether the lanes are carried beside f's connection.
+func (f *Flight) Carries() bool {
+	if f == nil {
+		return false
+	}
+	f.among.mu.Lock()
+	p := f.among.to[f.peer()]
+	f.among.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	x := p.active.Load()
+	return x != nil && x.Flight == f
+}
+
 // forget forgets a flightPeer that is over.
 func (f *flights) forget(to peer.ID, p *flightPeer) {
 	var refused flight.Refused

@@ -126,5 +126,8 @@ func (c *Conn) AnswerFlight(s network.Stream) bool {
 	return true
 }
 
+// Sealed reports whether sealed packets with repair carry the peer's lanes beside c.
+func (c *Conn) Sealed() bool { return c.flight.Carries() }
+
 // ConfirmSize confirms the size of datagrams, which may have become smaller.
 func (c *Conn) ConfirmSize() { c.datagrams.Confirm() }

@@ -65,7 +65,7 @@ func (s *state) samples(overTCP map[peer.ID]bool) []ladder.Sample {
 	var out []ladder.Sample
 	for id, x := range s.paths {
 		sample := ladder.Sample{Path: id, Moved: x.Sample(), Heard: time.Since(x.HeardAt()), Sent: time.Since(x.SentAt()),
-			RTT: x.Probes.RTT(), Carrier: ladder.Never}
+			RTT: x.Probes.RTT(), Carrier: ladder.Never, Sealed: x.Sealed()}
 		sample.Streams, sample.Lanes = x.Streams()
 		if at := x.CarrierHeard(); !at.IsZero() {
 			sample.Carrier = time.Since(at)
