@@ -78,7 +78,9 @@ func TestResume(t *testing.T) {
 
 // The share is the lower direction's and at most 1, means come with their error.
 func TestSummary(t *testing.T) {
-	cells := slices.DeleteFunc(Cells(), func(c Cell) bool { return c.Load != BothDirections || c.Varies != "" || c.Loss < 0.01 || c.Rate.Down < shortRate })
+	cells := slices.DeleteFunc(Cells(), func(c Cell) bool {
+		return c.Load != BothDirections || c.Varies != "" || c.Loss < 0.01 || c.Rate.Down < shortRate
+	})
 	cell := cells[0]
 	r := Results{Carriers: []string{BareBBR, report.Direct, report.Sealed}, Rows: []*Row{{Cell: cell.String(), Rounds: map[string][]Round{
 		BareBBR:       {{Mbps: 10, UpMbps: 4}, {Mbps: 10, UpMbps: 6}},

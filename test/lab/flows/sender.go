@@ -149,7 +149,7 @@ func (s *Sender) acked(now float64, r report) {
 		return
 	}
 	s.highest, s.progress = n, now
-	a := control.Ack{Now: now, Sent: s.sent[n].at, Arrived: r.arrived + 1000, Got: r.got, Number: uint64(n), Next: uint64(len(s.sent)),
+	a := control.Ack{Now: now, Sent: s.sent[n].at, Arrived: r.arrived + 1000, Got: r.got, Size: packetBytes, Number: uint64(n), Next: uint64(len(s.sent)),
 		RTT: now - s.sent[n].at - r.delay, Waited: s.sent[n].waited}
 	reordering := max(a.RTT/8, 0.006) // RFC 9002 6.1.2
 	for i := s.oldest; i <= n; i++ {

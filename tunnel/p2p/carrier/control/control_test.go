@@ -240,3 +240,25 @@ func TestAbsurdAcks(t *testing.T) {
 		}
 	}
 }
+
+// A small packet takes less time on a thin line than a full one; that is no queue.
+func TestSmallPackets(t *testing.T) {
+	const rate = 2e6 / 8.0 // bytes a second; about what a new one begins with
+	c, got := control.New(), 0.0
+	for i := range 200 {
+		size := 1514.0
+		if i%20 == 19 {
+			size = 100
+		}
+		now, alone := 1+float64(i)*0.02, size/rate
+		got += size
+		c.Acked(control.Ack{Now: now, Sent: now - 0.05 - alone, Arrived: now - 0.025, Got: got, Size: size, Number: uint64(i), Next: uint64(i + 3),
+			RTT: 0.05 + alone, Acked: size, InFlight: 3 * size})
+		if q := c.Queue(); i > 40 && q > 0.001 {
+			t.Fatalf("packet %d of %.0f bytes: a queue of %.1f ms", i, size, 1000*q)
+		}
+	}
+	if rtt := c.MinRTT(); math.Abs(rtt-0.05-1514/rate) > 0.001 {
+		t.Errorf("the shortest round trip is %.1f ms", 1000*rtt)
+	}
+}

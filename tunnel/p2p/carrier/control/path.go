@@ -51,9 +51,9 @@ type path struct {
 
 func newPath() path { return path{base: newWindow(), rtts: newWindow(), minRTT: 0.1} }
 
-// ack takes an acknowledgement, unless it makes no sense.
-func (p *path) ack(a Ack, hold bool) bool {
-	delay := a.Arrived - a.Sent
+// ack takes an acknowledgement, unless it makes no sense. A full packet's delay and round trip are so much longer.
+func (p *path) ack(a Ack, longer float64, hold bool) bool {
+	delay := a.Arrived - a.Sent + longer
 	if bytes := a.Got + a.Acked + a.Lost; !(math.Abs(delay) < absurd && bytes >= 0 && bytes < absurd && a.RTT >= 0 && a.RTT < longestRTT) ||
 		min(a.Got, a.Acked, a.Lost) < 0 || a.Now < p.now {
 		return false
@@ -63,6 +63,9 @@ func (p *path) ack(a Ack, hold bool) bool {
 	}
 	if hold { // the queue may not have been empty since
 		p.base.since = a.Arrived
+	}
+	if a.RTT > 0 {
+		a.RTT += longer
 	}
 	if a.RTT > 0 && delay-p.base.least() > a.RTT { // longer in one direction than in both: the peer's clock was set
 		p.forget()

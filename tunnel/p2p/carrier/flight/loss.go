@@ -65,7 +65,7 @@ func (p *Path) acknowledged(a *ack, now float64) {
 		p.findLost(now)
 		return
 	}
-	sent, waited, arrived := r.sent, r.waited, p.arrival(a, r.sent, now)
+	sent, waited, size, arrived := r.sent, r.waited, r.size, p.arrival(a, r.sent, now)
 	rtt := now - sent - float64(a.delay)*1e-5
 	if rtt <= 0 {
 		p.peer.refused[WrongTime]++
@@ -74,7 +74,7 @@ func (p *Path) acknowledged(a *ack, now float64) {
 	s.measure(max(rtt, 1e-5))
 	s.any, s.newest, s.newestSent = true, n, sent
 	p.findLost(now)
-	s.control.Acked(control.Ack{Now: now, Sent: sent, Arrived: arrived, Got: float64(a.got), Number: n, Next: s.next, RTT: s.rtt, Waited: waited,
+	s.control.Acked(control.Ack{Now: now, Sent: sent, Arrived: arrived, Got: float64(a.got), Size: float64(size), Number: n, Next: s.next, RTT: s.rtt, Waited: waited,
 		Acked: max(s.acked, 0), Lost: s.lost, InFlight: s.inFlight})
 	s.acked, s.lost = 0, 0
 }
