@@ -61,8 +61,12 @@ type inBucket struct {
 	broken bool // out of step, until it begins again
 }
 
-// pieceTime is for how long a piece of a super-segment keeps the line, seconds, as drain has it.
-const pieceTime = 0.005
+// pieceTime is for how long a piece of a super-segment keeps the line, seconds, as drain has it; pulledPiece is the least of two
+// segments, bytes: the second has no headers of its own. Datagrams do not wait for it.
+const (
+	pieceTime   = 0.005
+	pulledPiece = 3 << 10
+)
 
 // maxHeldFrames bounds what waits for the end of carriers, bytes: 100 Mbit/s for HoldTime.
 const maxHeldFrames = 4 << 20
@@ -357,7 +361,7 @@ func (l *lane) take(line Line) *packet {
 		l.adapted = now
 		l.adaptTo(line.RTT)
 	}
-	if l.q.piece = max(int(line.Rate*pieceTime), minPiece); l.q.piece >= batchLen {
+	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {
 		l.q.piece = 0
 	}
 	p := l.q.pop(now, &late)
