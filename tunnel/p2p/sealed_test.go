@@ -58,6 +58,8 @@ func (l *lanes) Up(wake func()) {
 	l.ups++
 }
 
+func (l *lanes) Carries() bool { return l.isUp() == nil }
+
 func (l *lanes) Waits() (stream, datagram bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
