@@ -33,7 +33,7 @@ type taker struct {
 func newTaker(t *testing.T, from *node, fromID tunnel.PeerID, to *node, toID tunnel.PeerID) *taker {
 	x := &taker{from: from.Pull(toID), to: to.Pull(fromID), room: 1400, woken: make(chan struct{}, 1), end: make(chan struct{})}
 	x.wg.Go(func() {
-		tick := time.NewTicker(time.Millisecond)
+		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
