@@ -17,7 +17,7 @@ type chooser struct {
 	lanes  atomic.Bool // carriers are to take them
 	sleeps atomic.Bool // there is a choice, and nobody looks
 
-	mu      sync.Mutex // a leaf, but for wake
+	mu      sync.Mutex // a leaf, except for wake
 	choice  choice.Choice
 	of      *Pulled // nil: there is no choice
 	wake    func()  // has it do what is chosen
@@ -59,7 +59,7 @@ func (c *chooser) reason() string {
 	return c.choice.Why()
 }
 
-// look has the carriers compared, unless somebody does; l.mu is held and the lane is not closed.
+// look has the carriers compared, unless they are; l.mu is held and the lane is not closed.
 func (l *lane) look() {
 	c := &l.p.chooser
 	if l.id != StreamLane || !c.sleeps.Load() {

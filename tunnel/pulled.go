@@ -40,7 +40,7 @@ func (p *packet) Done() {
 // Pulled are the lanes to one peer for an underlay that takes packets when they may leave, so that nothing stands behind their queues,
 // in place of carriers that are written to. It carries frames in as many orders as the queue has buckets, and repairs them; datagrams
 // it does not. While it takes packets the lanes have no carrier; which of the two takes them, the peer's chooser says. The calls come one
-// after the other, but for Carries.
+// after the other, except for Carries.
 type Pulled struct {
 	t  *Tunnel
 	id PeerID

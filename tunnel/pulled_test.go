@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -280,4 +281,37 @@ func TestCarriersAreChosen(t *testing.T) {
 		t.Errorf("%d drops", d)
 	}
 	t.Logf("%v packets", sent)
+}
+
+// A peer costs nothing more while no packets wait: nobody looks which carrier is better, and packets leave by the one that was.
+func TestIdleChoiceCostsNothing(t *testing.T) {
+	_, a, b, _ := pair(t, tunnel.Limits{})
+	x := newTaker(t, a, nodeA, b, nodeB)
+	x.up()
+	looking := func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("tunnel.(*peer).choose"))
+	}
+	for i := range 100 { // one after the other
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("alone")))
+		b.packets(t, i+1)
+		if looking() {
+			t.Fatal("carriers are compared though no packet waits")
+		}
+	}
+	x.mu.Lock() // nothing is taken
+	for range 3 {
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("together")))
+	}
+	fair.Eventually(t, patience, "carriers are compared", fair.True(looking))
+	x.mu.Unlock()
+	b.packets(t, 103)
+	fair.Eventually(t, patience, "they are no longer", fair.True(func() bool { return !looking() }))
+	if s := a.StatsOf(nodeB); !x.from.Carries() || s.Choice != "not compared yet" {
+		t.Errorf("packets are taken: %v; %q", x.from.Carries(), s.Choice)
+	}
+	x.down()
+	if s := a.StatsOf(nodeB); s.Choice != "" {
+		t.Errorf("there is a choice: %q", s.Choice)
+	}
 }

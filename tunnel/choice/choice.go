@@ -1,10 +1,10 @@
 // Package choice decides which of two carriers takes a peer's packets: sealed packets with repair, or the lanes' own streams over TCP. It
 // compares what each carries in turns, while packets wait, as of two side by side the ruder wins. The machine is pure: no clock, no I/O.
 //
-//	          10 s of backlog                  4 s                  4 s
-//	settled ──────────────────▶ the other one ─────▶ back, as before ─────▶ settled: the better one
-//	   ▲                              │                     │                  pause ×2, or 10 s if the verdict changed
-//	   └───────── backlog ends, or nothing moves ───────────┘
+//	         10 s of backlog                  4 s                  4 s
+//	steady ──────────────────▶ the other one ─────▶ back, as before ─────▶ steady: the better one
+//	  ▲                              │                     │                  pause ×2, or 10 s if the verdict changed
+//	  └───────── backlog ends, or nothing moves ───────────┘
 //
 // Without a trial: no TCP path: sealed; a least round trip below 1 ms: the lanes.
 package choice
@@ -57,9 +57,9 @@ type Seen struct {
 type phase uint8
 
 const (
-	settled phase = iota
-	other         // the other one has its turn
-	back          // the first one has its second
+	steady phase = iota
+	other        // the other one has its turn
+	back         // the first one has its second
 )
 
 // Choice is the choice for one peer, in one direction. The zero value is ready. It is not safe for concurrent use.
@@ -102,8 +102,8 @@ func (c *Choice) Next(s Seen) Carrier {
 	switch {
 	case s.Now-c.moved >= stopTime:
 		c.end()
-	case c.phase == settled:
-		c.settled(s)
+	case c.phase == steady:
+		c.watch(s)
 	case s.Now < c.counts:
 		c.from, c.mark, c.slack, c.gap = s.Now, s.Bytes, false, 0
 	default:
@@ -156,8 +156,8 @@ func (c *Choice) backlog(s Seen, step time.Duration) (broken bool) {
 	return false
 }
 
-// settled begins a trial when it is due, and measures before it.
-func (c *Choice) settled(s Seen) {
+// watch begins a trial when it is due, and measures before it.
+func (c *Choice) watch(s Seen) {
 	if c.unbroke == 0 {
 		c.from, c.mark, c.before = s.Now, s.Bytes, 0
 		return
@@ -219,10 +219,10 @@ func mbits(rate float64) string {
 
 // end ends a trial, if there is one.
 func (c *Choice) end() {
-	if c.phase != settled {
+	if c.phase != steady {
 		c.waited = 0
 	}
-	c.phase, c.unbroke, c.policed, c.moved = settled, 0, 0, c.now
+	c.phase, c.unbroke, c.policed, c.moved = steady, 0, 0, c.now
 }
 
 func rate(bytes uint64, d time.Duration) float64 { return float64(bytes) / d.Seconds() }
@@ -235,7 +235,7 @@ func (c *Choice) using() Carrier {
 }
 
 // Rests reports whether Next need not be called before packets wait again.
-func (c *Choice) Rests() bool { return c.phase == settled && c.gap > lull }
+func (c *Choice) Rests() bool { return c.phase == steady && c.gap > lull }
 
 // Why says in a few words why the carrier in use is.
 func (c *Choice) Why() string {

@@ -63,7 +63,7 @@ func (w *world) want(t *testing.T, on Carrier, why string) {
 
 // Where UDP gets a tenth, TCP carries after 25 s of backlog, and stays; sealed is tried ever more seldom, and used again when UDP heals.
 func TestTenth(t *testing.T) {
-	for _, eager := range []float64{0, 1.05} { // a flow that takes all at once, and one that has to grow
+	for _, eager := range []float64{0, 1.05} { // a flow that takes all immediately, and one that has to grow
 		w := newWorld(9, 95)
 		w.eager, w.last = eager, 9*mbit
 		w.run(25*time.Second).want(t, Lanes, "tcp carries more: ")
@@ -108,7 +108,7 @@ func TestNoBacklogNoTrial(t *testing.T) {
 		w.demand = mbit
 		w.run(2 * time.Second)
 		if !w.c.Rests() {
-			t.Fatal("somebody has to look")
+			t.Fatal("Next wants to be called")
 		}
 	}
 	if len(w.moves) > 0 {
@@ -123,7 +123,7 @@ func TestNoVerdict(t *testing.T) {
 	w.demand = mbit
 	w.run(30*time.Second).want(t, Sealed, "not compared yet")
 	if !w.c.Rests() {
-		t.Error("somebody has to look")
+		t.Error("Next wants to be called")
 	}
 	w = newWorld(9, 95)
 	w.run(12*time.Second).want(t, Lanes, "trial")
