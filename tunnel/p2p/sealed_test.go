@@ -58,7 +58,7 @@ func (l *lanes) Up(wake func()) {
 	l.ups++
 }
 
-func (l *lanes) Carries() bool { return l.isUp() == nil }
+func (l *lanes) Carries() bool { return true }
 
 func (l *lanes) Waits() (stream, datagram bool) {
 	l.mu.Lock()
