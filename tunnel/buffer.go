@@ -28,7 +28,7 @@ type packet struct {
 	again bool    // TCP data sent again, or out of order, while others of its flow wait
 	at    int64   // when it was queued, nanoseconds of the tunnel's clock
 	next  *packet // in a queue or a chain
-	home  *pools  // of one that an underlay has taken
+	by    *Pulled // which has taken it
 }
 
 // frame is the packet as it is on the wire.

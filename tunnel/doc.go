@@ -32,6 +32,7 @@
 // Beside these steps:
 //
 //	drop.go         where a packet is dropped, why, and who counts it
+//	choose.go       which of two carriers takes a peer's packets (choice/ decides)
 //	unreachable.go  what the sender of a packet without a path is answered
 //	frame.go        the wire, drawn
 //	tunnel.go       routes, Run and Close

@@ -28,7 +28,8 @@ type lane struct {
 	wanted   bool   // open one though nothing is queued
 	pulled   func() // an underlay takes the packets, and is to be woken by this; nil: carriers do (pulled.go)
 	sending  bool   // the writer is inside Write
-	adapted  int64  // when the queue learnt of the path that takes them
+	adapted  int64  // when the queue learnt of the path that takes them,
+	line     Line   // and what that was like
 
 	out batch
 }
@@ -112,6 +113,9 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 	if l.id == StreamLane && l.q.packets > 0 && l.pulled == nil {
 		l.p.passer.Waits(p.n, l.out.drain.Rate(), p.at)
 	}
+	if l.q.packets > 0 {
+		l.look()
+	}
 	l.q.push(p)
 	for l.full() {
 		full.push(l.q.dropFattest())
@@ -177,7 +181,11 @@ func (l *lane) pathLost() {
 func (l *lane) handle(event func(now epoch.Time, quiet bool) epoch.Order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.writer == writerOff {
+	if l.closed {
+		return
+	}
+	l.look() // there may be one carrier less
+	if l.writer == writerOff {
 		return
 	}
 	now := l.p.t.now()

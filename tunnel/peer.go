@@ -23,6 +23,7 @@ type peer struct {
 	halves  halves
 	pulled  atomic.Bool // an underlay takes what the lanes have (pulled.go),
 	clear   atomic.Bool // by a path that loses nothing
+	chooser chooser
 }
 
 // use is when a peer was last of use.

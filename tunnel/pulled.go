@@ -3,6 +3,7 @@ package tunnel
 import (
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"edgemesh/tunnel/epoch"
@@ -12,10 +13,12 @@ import (
 
 // Line is what a path is like that takes packets when they may leave.
 type Line struct {
-	RTT   time.Duration // 0: unknown
-	Rate  float64       // bytes per second
-	Room  int           // the longest datagram, bytes
-	Clean bool          // it loses nothing
+	RTT      time.Duration // 0: unknown
+	LeastRTT time.Duration // without a queue; 0: unknown
+	Rate     float64       // bytes per second
+	Room     int           // the longest datagram, bytes
+	Loss     float64       // the share of packets that it loses without a queue
+	Clean    bool          // it loses nothing
 }
 
 // Frame is one that was taken.
@@ -29,11 +32,15 @@ type Frame interface {
 func (p *packet) Bytes() []byte { return p.frame() }
 
 // Done frees the packet.
-func (p *packet) Done() { p.home.put(p) }
+func (p *packet) Done() {
+	p.by.flying--
+	p.by.t.pools.put(p)
+}
 
 // Pulled are the lanes to one peer for an underlay that takes packets when they may leave, so that nothing stands behind their queues,
 // in place of carriers that are written to. It carries frames in as many orders as the queue has buckets, and repairs them; datagrams
-// it does not. While it is up the lanes have no carrier. The calls come one after the other.
+// it does not. While it takes packets the lanes have no carrier; which of the two takes them, the peer's chooser says. The calls come one
+// after the other, except for Carries.
 type Pulled struct {
 	t  *Tunnel
 	id PeerID
@@ -43,6 +50,10 @@ type Pulled struct {
 	cut    batch
 	pieces pieceList // of the packet that is being sent as datagrams
 	frames chain     // that do not fit two datagrams
+	flying int       // frames taken and not given back
+	leaves int64     // when the lanes get their packets back at the latest; 0: they do not
+
+	carries atomic.Bool // it takes packets
 
 	mu     sync.Mutex // guards what was received; no other of the tunnel is held then, but leaves
 	sink   *DatagramSink
@@ -71,6 +82,10 @@ const (
 // maxHeldFrames bounds what waits for the end of carriers, bytes: 100 Mbit/s for HoldTime.
 const maxHeldFrames = 4 << 20
 
+// leaveTime and two round trips are how long what was taken has to arrive before carriers take packets again. What is late is repaired
+// beside them.
+const leaveTime = time.Second
+
 // Pull returns the lanes to a peer, which may have no route yet. Close frees it.
 func (t *Tunnel) Pull(id PeerID) *Pulled {
 	return &Pulled{t: t, id: id, sink: t.Datagrams(id)}
@@ -85,25 +100,67 @@ func (x *Pulled) Up(wake func()) {
 // attach gives the lanes to x, as soon as the peer has a route, and again if it left and came back.
 func (x *Pulled) attach() bool {
 	if x.wake == nil || x.p != nil && x.p.ctx.Err() == nil {
+		if x.p != nil {
+			x.turn()
+		}
 		return x.p != nil
 	}
 	if x.p = x.t.peer(x.id); x.p == nil {
 		return false
 	}
 	x.cut = batch{p: x.p, lane: DatagramLane}
-	x.p.pulled.Store(true)
-	for _, l := range x.p.lanes {
-		l.pull(x.wake)
-	}
+	x.p.chooser.up(x)
+	x.turn()
 	return true
 }
+
+// turn does what the chooser says. Packets go back to carriers in order: first all that was taken has to arrive.
+func (x *Pulled) turn() {
+	carries, lanes := x.carries.Load() && x.p.pulled.Load(), x.p.chooser.lanes.Load()
+	switch {
+	case !lanes:
+		x.leaves = 0
+		if !carries {
+			x.carries.Store(true)
+			x.p.pulled.Store(true)
+			for _, l := range x.p.lanes {
+				l.pull(x.wake)
+			}
+		}
+	case carries && x.leaves == 0:
+		_, line := x.p.lanes[StreamLane].seen()
+		x.leaves = x.p.t.now() + int64(leaveTime+2*line.RTT)
+		x.turn()
+	case carries && (x.flying == 0 && x.frames.head == nil && !x.pieces.waits() || x.p.t.now() > x.leaves):
+		x.giveBack(nil)
+	}
+}
+
+// takes reports whether packets may be taken.
+func (x *Pulled) takes() bool { return x.carries.Load() && x.leaves == 0 }
+
+// giveBack has carriers take packets, first those that are left.
+func (x *Pulled) giveBack(left []*packet) {
+	x.leaves = 0
+	x.carries.Store(false)
+	x.p.pulled.Store(false)
+	x.p.lanes[StreamLane].unpull(left)
+	x.p.lanes[DatagramLane].unpull(nil)
+}
+
+// Carries reports whether it takes packets. It may be called at any time.
+func (x *Pulled) Carries() bool { return x.carries.Load() }
 
 // Waits says of both kinds whether there are any.
 func (x *Pulled) Waits() (stream, datagram bool) {
 	if !x.attach() {
 		return false, false
 	}
-	return x.frames.head != nil || x.p.lanes[StreamLane].waits(), x.pieces.waits() || x.p.lanes[DatagramLane].waits()
+	stream, datagram = x.frames.head != nil, x.pieces.waits()
+	if x.takes() {
+		stream, datagram = stream || x.p.lanes[StreamLane].waits(), datagram || x.p.lanes[DatagramLane].waits()
+	}
+	return stream, datagram
 }
 
 // Take takes the next frame, nil if there is none, and its bucket.
@@ -114,13 +171,16 @@ func (x *Pulled) Take(line Line) (Frame, int) {
 	var p *packet
 	if x.frames.head != nil {
 		p = x.frames.pop()
+	} else if !x.takes() {
+		return nil, 0
 	} else if p = x.p.lanes[StreamLane].take(line); p == nil {
 		return nil, 0
 	}
 	x.p.clear.Store(line.Clean)
 	x.p.counters.txPackets.Add(1)
 	x.p.counters.txBytes.Add(uint64(len(p.ip())))
-	p.home = x.t.pools
+	p.by = x
+	x.flying++
 	return p, int(p.flow % numBuckets)
 }
 
@@ -130,6 +190,9 @@ func (x *Pulled) TakeDatagram(line Line, room int) []byte {
 		return nil
 	}
 	for !x.pieces.waits() {
+		if !x.takes() {
+			return nil
+		}
 		p := x.p.lanes[DatagramLane].take(line)
 		if p == nil {
 			return nil
@@ -156,6 +219,7 @@ func (x *Pulled) Down(left []Frame) {
 	var back []*packet
 	for _, f := range left {
 		if p, ok := f.(*packet); ok {
+			x.flying--
 			p.at = x.t.now()
 			back = append(back, p)
 		}
@@ -171,9 +235,8 @@ func (x *Pulled) Down(left []Frame) {
 		}
 		return
 	}
-	x.p.pulled.Store(false)
-	x.p.lanes[StreamLane].unpull(back)
-	x.p.lanes[DatagramLane].unpull(nil)
+	x.p.chooser.down(x)
+	x.giveBack(back)
 	x.p = nil
 }
 
@@ -319,14 +382,17 @@ func (l *lane) unpull(left []*packet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pulled = nil
-	if l.closed || l.sending { // its writer is stuck in what it began before
+	switch {
+	case l.closed:
 		for _, p := range left {
 			l.p.counters.drop(DropSend)
 			l.p.t.pools.put(p)
 		}
-		left = nil
-	}
-	if len(left) > 0 {
+	case l.sending: // the batch is the writer's
+		for _, p := range left {
+			l.q.push(p)
+		}
+	case len(left) > 0:
 		l.out.packets = append(left, l.out.packets...)
 	}
 	l.q.piece = 0
@@ -358,7 +424,7 @@ func (l *lane) take(line Line) *packet {
 	}
 	now := l.p.t.now()
 	if now-l.adapted > rttEvery {
-		l.adapted = now
+		l.adapted, l.line = now, line
 		l.adaptTo(line.RTT)
 	}
 	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"net/netip"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,22 +18,29 @@ import (
 
 // taker takes what a's lanes have, and hands it to b's: an underlay without loss.
 type taker struct {
-	mu     sync.Mutex
-	from   *tunnel.Pulled
-	to     *tunnel.Pulled
-	room   int
-	flying []tunnel.Frame // taken, and not there yet
-	keeps  bool           // what is taken stays on its way
-	woken  chan struct{}
-	end    chan struct{}
-	wg     sync.WaitGroup
+	mu      sync.Mutex
+	from    *tunnel.Pulled
+	to      *tunnel.Pulled
+	room    int
+	flying  []tunnel.Frame // taken, and not there yet
+	buckets []int          // of those
+	keeps   bool           // what is taken stays on its way
+	late    bool           // it is on its way for a while
+	woken   chan struct{}
+	end     chan struct{}
+	wg      sync.WaitGroup
 }
 
-func newTaker(t *testing.T, from, to *node) *taker {
-	x := &taker{from: from.Pull(nodeB), to: to.Pull(nodeA), room: 1400, woken: make(chan struct{}, 1), end: make(chan struct{})}
+func newTaker(t *testing.T, from *node, fromID tunnel.PeerID, to *node, toID tunnel.PeerID) *taker {
+	x := &taker{from: from.Pull(toID), to: to.Pull(fromID), room: 1400, woken: make(chan struct{}, 1), end: make(chan struct{})}
 	x.wg.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
 		for {
 			select {
+			case <-tick.C:
+				x.arrive()
+
 			case <-x.woken:
 				x.move()
 			case <-x.end:
@@ -66,13 +76,13 @@ func (x *taker) down() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.from.Down(x.flying)
-	x.flying, x.keeps = nil, false
+	x.flying, x.buckets, x.keeps = nil, nil, false
 }
 
 func (x *taker) move() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	line := tunnel.Line{RTT: time.Millisecond, Rate: 1e9, Room: x.room}
+	line := tunnel.Line{RTT: time.Millisecond, LeastRTT: time.Millisecond / 2, Rate: 1e9, Room: x.room}
 	for {
 		stream, datagram := x.from.Waits()
 		if !stream && !datagram {
@@ -84,23 +94,42 @@ func (x *taker) move() {
 		f, bucket := x.from.Take(line)
 		switch {
 		case f == nil:
-		case x.keeps:
-			x.flying = append(x.flying, f)
+		case x.keeps, x.late:
+			x.flying, x.buckets = append(x.flying, f), append(x.buckets, bucket)
 		default:
-			b := bytes.Clone(f.Bytes())
-			x.to.Stream(bucket, b[:len(b)/2])
-			x.to.Stream(bucket, b[len(b)/2:])
-			f.Done()
+			x.deliver(f, bucket)
 		}
 	}
 	x.to.Flush()
+}
+
+func (x *taker) deliver(f tunnel.Frame, bucket int) {
+	b := bytes.Clone(f.Bytes())
+	x.to.Stream(bucket, b[:len(b)/2])
+	x.to.Stream(bucket, b[len(b)/2:])
+	f.Done()
+}
+
+// arrive ends what is on its way.
+func (x *taker) arrive() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.late {
+		return
+	}
+	for i, f := range x.flying {
+		x.deliver(f, x.buckets[i])
+	}
+	x.flying, x.buckets = nil, nil
+	x.to.Flush()
+	x.from.Waits() // as an acknowledgement has the path look
 }
 
 // A flow moves between carriers and an underlay that takes its packets, again and again: every packet arrives, once and in order.
 func TestPulledTakesOver(t *testing.T) {
 	const total, window = 4000, 128
 	net, a, b, path := pair(t, tunnel.Limits{HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute})
-	x := newTaker(t, a, b)
+	x := newTaker(t, a, nodeA, b, nodeB)
 	rnd := rand.New(rand.NewPCG(3, 4))
 	up := false
 	for i := range total {
@@ -153,7 +182,7 @@ func TestPulledTakesOver(t *testing.T) {
 // While an underlay takes the packets there is no carrier; datagrams are cut to what it takes, and one that fits no two goes as a frame.
 func TestPulledDatagrams(t *testing.T) {
 	net, a, b, _ := pair(t, tunnel.Limits{})
-	x := newTaker(t, a, b)
+	x := newTaker(t, a, nodeA, b, nodeB)
 	x.up()
 	sent := [][]byte{tunneltest.UDPPacket(addrA, addrB, make([]byte, 1450)), tunneltest.UDPPacket(addrA, addrB, []byte("small")),
 		tunneltest.UDPPacket(addrA, addrB, make([]byte, 5000)), tunneltest.TCPPacket(addrA, addrB, make([]byte, 60000))}
@@ -174,7 +203,7 @@ func TestPulledDatagrams(t *testing.T) {
 // What is no frame counts as malformed, and its bucket is ignored until it begins again.
 func TestPulledMalformed(t *testing.T) {
 	_, a, b, _ := pair(t, tunnel.Limits{})
-	x := newTaker(t, a, b)
+	x := newTaker(t, a, nodeA, b, nodeB)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	good := append([]byte{2, 0, 0, 0}, make([]byte, 10)...)
@@ -190,4 +219,99 @@ func TestPulledMalformed(t *testing.T) {
 	x.to.Restart(1)
 	x.to.Stream(1, good)
 	b.packets(t, 2)
+}
+
+// While packets wait, they move between the two carriers again and again as their chooser says, in both directions: all arrive, once and in
+// order.
+func TestCarriersAreChosen(t *testing.T) {
+	const moves, window = 20, 300
+	net, path := tunneltest.NewNet(), tunneltest.NewPath(64<<10)
+	net.SetPath(nodeA, nodeB, path)
+	net.SetPath(nodeB, nodeA, path)
+	t.Cleanup(net.Wait)
+	var tcp atomic.Bool // the round trip of a taker's line is short: carriers are better where there are any
+	start := func(id tunnel.PeerID) *node {
+		n := startNode(t, id, tunnel.Config{Underlay: net.Underlay(id), TCP: func(tunnel.PeerID) bool { return tcp.Load() },
+			Limits: tunnel.Limits{HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute}})
+		net.Attach(id, n.Tunnel)
+		return n
+	}
+	a, b := start(nodeA), start(nodeB)
+	takers := [2]*taker{newTaker(t, a, nodeA, b, nodeB), newTaker(t, b, nodeB, a, nodeA)}
+	var end atomic.Bool
+	var sent [2]int
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end.Store(true)
+	for i, flow := range [2]struct {
+		from, to     *node
+		source, dest netip.AddrPort
+	}{{a, b, addrA, addrB}, {b, a, addrB, addrA}} {
+		takers[i].late = true
+		takers[i].up()
+		wg.Go(func() {
+			for n := 0; !end.Load(); n++ {
+				flow.from.dev.Inject(tunneltest.TCPPacket(flow.source, flow.dest, binary.BigEndian.AppendUint64(make([]byte, n%1000), uint64(n))))
+				sent[i] = n + 1
+				if n%32 == 0 && n > window {
+					flow.to.packets(t, n-window)
+				}
+			}
+		})
+	}
+	for i := range moves {
+		tcp.Store(i%2 == 0)
+		for _, x := range takers {
+			fair.Eventually(t, patience, "packets take the other carrier", fair.True(func() bool { return x.from.Carries() != (i%2 == 0) }))
+		}
+	}
+	end.Store(true)
+	wg.Wait()
+	for i, to := range [2]*node{b, a} {
+		for n, p := range to.packets(t, sent[i]) {
+			if number(p) != uint64(n) {
+				t.Fatalf("direction %d, of %d: packet %d has number %d", i, sent[i], n, number(p))
+			}
+		}
+	}
+	if n := net.Opened(); n < moves {
+		t.Errorf("%d carriers were opened", n)
+	}
+	if d := a.Stats().Total.Drops.Total() + b.Stats().Total.Drops.Total(); d != 0 {
+		t.Errorf("%d drops", d)
+	}
+	t.Logf("%v packets", sent)
+}
+
+// A peer costs nothing more while no packets wait: nobody looks which carrier is better, and packets leave by the one that was.
+func TestIdleChoiceCostsNothing(t *testing.T) {
+	_, a, b, _ := pair(t, tunnel.Limits{})
+	x := newTaker(t, a, nodeA, b, nodeB)
+	x.up()
+	looking := func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("tunnel.(*peer).choose"))
+	}
+	for i := range 100 { // one after the other
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("alone")))
+		b.packets(t, i+1)
+		if looking() {
+			t.Fatal("carriers are compared though no packet waits")
+		}
+	}
+	x.mu.Lock() // nothing is taken
+	for range 3 {
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("together")))
+	}
+	fair.Eventually(t, patience, "carriers are compared", fair.True(looking))
+	x.mu.Unlock()
+	b.packets(t, 103)
+	fair.Eventually(t, patience, "they are no longer", fair.True(func() bool { return !looking() }))
+	if s := a.StatsOf(nodeB); !x.from.Carries() || s.Choice != "not compared yet" {
+		t.Errorf("packets are taken: %v; %q", x.from.Carries(), s.Choice)
+	}
+	x.down()
+	if s := a.StatsOf(nodeB); s.Choice != "" {
+		t.Errorf("there is a choice: %q", s.Choice)
+	}
 }

@@ -49,6 +49,7 @@ type PeerStats struct {
 	Counters
 	Lanes   [numLanes]LaneStats // by Lane
 	Streams int                 // incoming streams
+	Choice  string              // why Pulled takes packets, or carriers do; "": there is no choice
 }
 
 // Stats is a snapshot. Total includes packets that no peer was known for, and peers that have left.
@@ -93,7 +94,7 @@ func (c *Counters) add(o Counters) {
 }
 
 func (p *peer) stats() PeerStats {
-	s := PeerStats{Peer: p.id, Idle: !p.busy.Load(), Counters: p.counters.snapshot(), Streams: p.streams.count()}
+	s := PeerStats{Peer: p.id, Idle: !p.busy.Load(), Counters: p.counters.snapshot(), Streams: p.streams.count(), Choice: p.chooser.reason()}
 	if last := p.lastUse.Load(); last != 0 {
 		s.LastUse = time.Duration(p.t.now() - last)
 	}

@@ -21,6 +21,8 @@ type Config struct {
 	// Idle, if set, is called some times after a peer had no traffic for IdleTimeout and its carriers have ended:
 	// connections that are kept for the tunnel may be closed. It must not block.
 	Idle func(PeerID)
+	// TCP, if set, reports whether the carriers of the stream lane run over TCP, not over what Pulled sends on; nil: they do. It may block.
+	TCP func(PeerID) bool
 	// Quarantine, if set, is called when malformed frames put a peer into quarantine: all its streams were reset, and new
 	// ones are refused for the time given. It must not block.
 	Quarantine func(p PeerID, d time.Duration, why string)
@@ -31,7 +33,7 @@ type Config struct {
 // Tunnel moves packets between one device and all peers. Its methods may be called concurrently.
 //
 // Locks, in order: Tunnel.mu; lane.mu or streams.mu; the underlay's, in Lost, RTT, CloseWrite and Reset, which must not
-// call the tunnel. acks.Thinner, acks.Passer, halves.mu, order.mu and dialLimit's are leaves. Device and carriers are
+// call the tunnel. chooser, acks.Thinner, acks.Passer, halves.mu, order.mu and dialLimit's are leaves. Device and carriers are
 // written under none.
 type Tunnel struct {
 	cfg    Config
@@ -100,6 +102,7 @@ func (t *Tunnel) PathChanged(id PeerID) {
 // same as after PathChanged.
 func (t *Tunnel) PathLost(id PeerID) {
 	if p := t.inUse(id); p != nil {
+		p.chooser.moved()
 		for _, l := range p.lanes {
 			l.pathLost()
 		}

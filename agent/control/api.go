@@ -103,6 +103,7 @@ type PeerStatus struct {
 	PodCIDRs  []string          `json:"podCIDRs"`
 	Path      string            `json:"path"`                   // native, vxlan, direct, punched, relayed, none or idle
 	Transport string            `json:"transport"`              // tcp, quic or sealed, of a relayed path also the relay's; ip of native, vxlan of vxlan; "" when idle
+	Choice    string            `json:"transportWhy,omitempty"` // why sealed packets carry, or do not; absent where they cannot
 	Endpoint  string            `json:"endpoint,omitempty"`     // where the peer is reached: a multiaddr, or the LAN address of a native or vxlan path
 	NAT64     bool              `json:"nat64,omitempty"`        // the endpoint, an IPv4 address, is reached through this network's NAT64
 	Relay     string            `json:"relay,omitempty"`        // peer ID of the relay that a relayed path uses

@@ -52,6 +52,10 @@ func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Conf
 	cfg.Underlay = underlay{node, used}
 	cfg.Idle = func(id tunnel.PeerID) { node.Disconnect(peer.ID(id)) }
 	cfg.Quarantine = func(id tunnel.PeerID, d time.Duration, why string) { node.Quarantine(peer.ID(id), d, why) }
+	cfg.TCP = func(id tunnel.PeerID) bool {
+		st, _ := node.PeerStatus(peer.ID(id))
+		return len(st.All) > 0 && st.All[0].Transport == "tcp" // which streams would use
+	}
 	var reported seldom.Log
 	cfg.Refused = func(id tunnel.PeerID, r tunnel.Reason) {
 		if !reported.Due(string(id)) {
@@ -96,8 +100,10 @@ type pulled struct{ *tunnel.Pulled }
 var _ packet.Lanes = pulled{}
 
 func line(l packet.Line) tunnel.Line {
-	return tunnel.Line{RTT: time.Duration(l.RTT * float64(time.Second)), Rate: l.Rate, Room: l.Room, Clean: l.Loss < cleanLoss}
+	return tunnel.Line{RTT: seconds(l.RTT), LeastRTT: seconds(l.Least), Rate: l.Rate, Room: l.Room, Loss: l.Loss, Clean: l.Loss < cleanLoss}
 }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // cleanLoss is the share of packets below which a path counts as one that loses none.
 const cleanLoss = 0.0005

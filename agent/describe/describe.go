@@ -58,7 +58,7 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 		return s
 	}
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
-	s.NAT64, s.Datagrams, s.Punch = p.Path.NAT64, p.Path.Datagrams, punch(p.Punch)
+	s.Choice, s.NAT64, s.Datagrams, s.Punch = t.Choice, p.Path.NAT64, p.Path.Datagrams, punch(p.Punch)
 	if p.Path.Kind == paths.KindNone {
 		s.Failed = p.Failed
 		if !p.Offline.IsZero() {

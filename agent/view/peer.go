@@ -92,6 +92,7 @@ func Peer(w io.Writer, on Screen, s control.Status, p control.PeerStatus, now ti
 		path += ", for " + since(p.Since, now)
 	}
 	line("path", path)
+	line("carrier", p.Choice)
 	line("endpoint", endpoint(p))
 	line("relay", relayName(s, p.Relay))
 	line("datagrams", p.Datagrams)

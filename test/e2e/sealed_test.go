@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
 )
@@ -87,4 +89,52 @@ func TestSealedPackets(t *testing.T) {
 // bulk has one of two pods send to the other.
 func bulk(ctx context.Context, pods [2]*lab.Pod, from int, sent *lab.Bulk, bytes int) error {
 	return pods[from].Tool(ctx, sent, "bulk", "--bytes", fmt.Sprint(bytes), "--mbps", "10", pods[1-from].IP4().String())
+}
+
+// TestPolicedUDP holds that a flow ends on TCP where the network gives UDP a tenth of the line, with at least half of what the line has, and
+// that status says why.
+func TestPolicedUDP(t *testing.T) {
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	from, to := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public)
+	for _, n := range []*lab.Node{from, to} {
+		n.Config.Carrier = map[string]any{"sealed": "auto"}
+	}
+	_, err := l.InsertLink(t.Context(), from.Site.Router, link.Both(link.Direction{Rate: 40e6, Delay: 15 * time.Millisecond, QueueTime: 100 * time.Millisecond}), 1)
+	ok(t, err)
+	ok(t, from.Site.Router.Script("iptables -w -I FORWARD -p udp -m hashlimit --hashlimit-above 500kb/s --hashlimit-burst 500kb "+
+		"--hashlimit-mode srcip --hashlimit-name udp -j DROP"))
+	startAll(t, l)
+	here, there := pod(t, from, "here"), pod(t, to, "there")
+	curlPods(t, here, there, 10*time.Second)
+	_, err = from.WaitTransport(within(t, 20*time.Second), to, "sealed")
+	ok(t, err)
+	var sent lab.Bulk
+	done := make(chan error, 1)
+	ctx := within(t, 100*time.Second)
+	go func() { done <- here.Tool(ctx, &sent, "bulk", "--bytes", "90000000", there.IP4().String()) }()
+	since := stopwatch(t)
+	status := func() lab.PeerStatus {
+		st, err := from.Status(ctx)
+		ok(t, err)
+		return st.Peer(to.Name)
+	}
+	fair.Eventually(t, 40*time.Second, "TCP carries", func() error {
+		if p := status(); p.Transport != "tcp" || !strings.Contains(p.Choice, "tcp carries more") {
+			return fmt.Errorf("%s: %s", p.Transport, p.Choice)
+		}
+		return nil
+	})
+	t.Logf("after %.0f s: %s", since().Seconds(), status().Choice)
+	before := status().TxBytes
+	time.Sleep(5 * time.Second)
+	if p := status(); p.Transport != "tcp" || p.TxBytes-before < 20e6/8*5 {
+		t.Errorf("%s carries %.1f Mbit/s: %s", p.Transport, float64(p.TxBytes-before)*8e-6/5, p.Choice)
+	}
+	ok(t, <-done)
+	t.Logf("%.0f Mbit/s, %.0f s, silent for %v", sent.Mbps, sent.Seconds, sent.Silences)
+	if !sent.Match {
+		t.Error("what came is not what was sent")
+	}
 }

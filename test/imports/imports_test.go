@@ -101,6 +101,11 @@ var rules = []rule{
 		not:  []string{"edgemesh", "github.com", "os", "net", "time", "context", "log/slog"},
 		why:  "the controller is pure",
 	}, {
+		path: "edgemesh/tunnel/choice",
+		not:  []string{"edgemesh", "github.com"},
+		self: []string{"os", "net", "context", "log/slog", "sync"},
+		why:  "the carrier is chosen purely",
+	}, {
 		path: "edgemesh/tunnel/p2p/carrier/flight",
 		not:  []string{"edgemesh/agent", "edgemesh/internal", "edgemesh/relay", "github.com", "os", "net", "time", "context", "log/slog"},
 		self: []string{"edgemesh/tunnel", "edgemesh/tunnel/p2p/carrier/sealed", "edgemesh/tunnel/p2p/carrier/packet"},

@@ -58,6 +58,7 @@ type PeerStatus struct {
 	PodCIDRs  []string   `json:"podCIDRs"`
 	Path      string     `json:"path"`
 	Transport string     `json:"transport"`
+	Choice    string     `json:"transportWhy"`
 	Endpoint  string     `json:"endpoint"`
 	NAT64     bool       `json:"nat64"`
 	Relay     string     `json:"relay"`

@@ -58,6 +58,8 @@ func (l *lanes) Up(wake func()) {
 	l.ups++
 }
 
+func (l *lanes) Carries() bool { return true }
+
 func (l *lanes) Waits() (stream, datagram bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

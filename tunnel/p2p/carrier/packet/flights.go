@@ -75,7 +75,7 @@ func (p *flightPeer) line() Line {
 		return Line{}
 	}
 	c := x.path.Control()
-	return Line{RTT: c.SRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss()}
+	return Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss()}
 }
 
 // begin notes that this node offers something to a peer, and what the two have agreed on before; false: it does already.
@@ -121,12 +121,12 @@ func (f *flights) answer(from peer.ID, id uint64) *flightPeer {
 	return f.agreed(from, id, known)
 }
 
-// Carrying reports whether the lanes to a peer are carried now.
+// Carrying reports whether the packets of the lanes to a peer are carried now.
 func (f *flights) Carrying(to peer.ID) bool {
 	f.mu.Lock()
 	p := f.to[to]
 	f.mu.Unlock()
-	return p != nil && p.active.Load() != nil
+	return p != nil && p.active.Load() != nil && p.lanes.Carries()
 }
 
 // Carries reports whether the lanes are carried beside f's connection.

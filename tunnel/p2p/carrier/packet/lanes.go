@@ -15,6 +15,9 @@ type Lanes interface {
 	// each bucket; they are the caller's again.
 	Down(left []flight.Frame)
 
+	// Carries reports whether packets are taken, now that they can be: the lanes may have a better carrier. It may be called at any time.
+	Carries() bool
+
 	// Stream, Restart and Datagram are a flight.Sink; Flush says that no more came with those before.
 	flight.Sink
 	Flush()
@@ -27,8 +30,9 @@ const datagramHeader = 3
 
 // Line is what a path is known to be like.
 type Line struct {
-	RTT  float64 // seconds; 0: unknown
-	Rate float64 // bytes per second
-	Room int     // the longest datagram, bytes
-	Loss float64 // share of the packets
+	RTT   float64 // seconds; 0: unknown
+	Least float64 // the same without a queue
+	Rate  float64 // bytes per second
+	Room  int     // the longest datagram, bytes
+	Loss  float64 // share of the packets, without a queue
 }
