@@ -86,12 +86,13 @@ type Choice struct {
 	// before, tried: bytes a second of the first before the trial and of the other; scant: that had no backlog all the time
 	before, tried float64
 	scant         bool
+	alone         bool // there is no path over TCP
 }
 
 // Next takes what is seen now, and returns which carrier to use.
 func (c *Choice) Next(s Seen) Carrier {
 	step := s.Now - c.now
-	c.now = s.Now
+	c.now, c.alone = s.Now, !s.TCP
 	if s.Bytes != c.bytes || !s.Waits {
 		c.bytes, c.moved = s.Bytes, s.Now
 	}
@@ -123,8 +124,10 @@ func (c *Choice) force(s Seen) bool {
 	near := s.RTT > 0 && (s.RTT < swift || s.RTT < 2*swift && c.forced && c.on == Lanes)
 	switch {
 	case !s.TCP:
-		*c = afresh
-		c.forced, c.why = true, "no TCP path"
+		if c.on == Lanes || c.phase != steady { // what takes the packets is gone
+			*c = afresh
+			c.alone = true
+		}
 	case near:
 		*c = afresh
 		c.on, c.forced, c.why = Lanes, true, "round trip below 1 ms"
@@ -167,7 +170,7 @@ func (c *Choice) watch(s Seen) {
 		c.from, c.mark = s.Now, s.Bytes
 	}
 	due := c.unbroke >= backlogTime && c.waited >= c.pause || c.pause <= backlogTime && c.policed >= policedTime
-	if due && c.before > 0 {
+	if due && c.before > 0 && !c.alone {
 		c.begin(other, s)
 	}
 }
@@ -242,6 +245,8 @@ func (c *Choice) Why() string {
 	switch {
 	case c.phase == other:
 		return "trial"
+	case c.alone:
+		return "no TCP path"
 	case c.why == "":
 		return "not compared yet"
 	}

@@ -200,7 +200,7 @@ func (m *Machine) dropSpare() {
 	for _, p := range m.paths {
 		if m.now-p.opened > spareAfter && m.spare(p) {
 			if m.second(p) {
-				m.punch.spare(m.now, p.spell.last-p.opened)
+				m.punch.spare(m.now, p.spell.last-p.opened, m.paths.sealed() != nil)
 			}
 			m.paths = m.paths.without(p)
 			m.order(Close{Path: p.id, Why: Spare})

@@ -38,7 +38,7 @@ const (
 	laterPause = 8 * time.Second
 	laterTries = 60
 	// spareAgain is how long after a second path was closed it is wanted again at the earliest; twice as long every time, up to
-	// spareAgainMax, unless it was used for that long.
+	// spareAgainMax, unless it was used for that long. One beside sealed packets is wanted for a trial: the first time immediately.
 	spareAgain    = time.Minute
 	spareAgainMax = 16 * time.Minute
 )
@@ -72,11 +72,15 @@ type spares struct {
 }
 
 // spare notes that a second path is closed, which was used for so long.
-func (s *spares) spare(now, used Time) {
+func (s *spares) spare(now, used Time, trial bool) {
 	if used > spareAgain {
 		s.n = 0
 	}
-	s.is, s.again = true, now+min(spareAgain<<min(s.n, 8), spareAgainMax)
+	wait := min(spareAgain<<min(s.n, 8), spareAgainMax)
+	if trial && s.n == 0 {
+		wait = 0
+	}
+	s.is, s.again = true, now+wait
 	s.n++
 }
 

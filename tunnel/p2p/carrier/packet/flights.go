@@ -141,7 +141,7 @@ func (f *Flight) Carries() bool {
 		return false
 	}
 	x := p.active.Load()
-	return x != nil && x.Flight == f
+	return x != nil && x.Flight == f && p.lanes.Carries()
 }
 
 // forget forgets a flightPeer that is over.
