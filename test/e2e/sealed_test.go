@@ -21,6 +21,7 @@ func TestSealedPackets(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to, off := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public), at(t, l, "edge-3", lab.EIM)
+	off.Config.Carrier = map[string]any{"sealed": "off"}
 	for _, n := range []*lab.Node{from, to} {
 		n.Config.Carrier = map[string]any{"sealed": "auto"}
 	}
@@ -98,6 +99,7 @@ func TestPolicedUDP(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public)
+	off.Config.Carrier = map[string]any{"sealed": "off"}
 	for _, n := range []*lab.Node{from, to} {
 		n.Config.Carrier = map[string]any{"sealed": "auto"}
 	}
