@@ -19,6 +19,7 @@ type peer struct {
 	use
 	acks    *acks.Thinner
 	passer  *acks.Passer[passed]
+	rows    acks.Rows // the device reader's
 	streams streams
 	halves  halves
 	pulled  atomic.Bool // an underlay takes what the lanes have (pulled.go),

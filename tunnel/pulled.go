@@ -423,7 +423,7 @@ func (l *lane) take(line Line) *packet {
 		return p
 	}
 	now := l.p.t.now()
-	if now-l.adapted > rttEvery {
+	if l.adapted == 0 || now-l.adapted > rttEvery {
 		l.adapted, l.line = now, line
 		l.adaptTo(line.RTT)
 	}

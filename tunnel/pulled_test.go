@@ -26,13 +26,16 @@ type taker struct {
 	buckets []int          // of those
 	keeps   bool           // what is taken stays on its way
 	late    bool           // it is on its way for a while
+	rtt     time.Duration
+	least   time.Duration // of round trips
+	framed  int           // frames taken
 	woken   chan struct{}
 	end     chan struct{}
 	wg      sync.WaitGroup
 }
 
 func newTaker(t *testing.T, from *node, fromID tunnel.PeerID, to *node, toID tunnel.PeerID) *taker {
-	x := &taker{from: from.Pull(toID), to: to.Pull(fromID), room: 1400, woken: make(chan struct{}, 1), end: make(chan struct{})}
+	x := &taker{from: from.Pull(toID), to: to.Pull(fromID), room: 1400, rtt: time.Millisecond, least: 10 * time.Millisecond, woken: make(chan struct{}, 1), end: make(chan struct{})}
 	x.wg.Go(func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
@@ -82,7 +85,7 @@ func (x *taker) down() {
 func (x *taker) move() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	line := tunnel.Line{RTT: time.Millisecond, LeastRTT: time.Millisecond / 2, Rate: 1e9, Room: x.room}
+	line := tunnel.Line{RTT: x.rtt, LeastRTT: x.least, Rate: 1e9, Room: x.room}
 	for {
 		stream, datagram := x.from.Waits()
 		if !stream && !datagram {
@@ -92,6 +95,9 @@ func (x *taker) move() {
 			x.to.Datagram(bytes.Clone(b))
 		}
 		f, bucket := x.from.Take(line)
+		if f != nil {
+			x.framed++
+		}
 		switch {
 		case f == nil:
 		case x.keeps, x.late:
@@ -200,6 +206,34 @@ func TestPulledDatagrams(t *testing.T) {
 	}
 }
 
+// ACKs that may be lost go as datagrams: not one that opens a connection or a window, nor the first after a while.
+func TestPulledACKs(t *testing.T) {
+	_, a, b, _ := pair(t, tunnel.Limits{})
+	x := newTaker(t, a, nodeA, b, nodeB)
+	x.rtt = time.Hour
+	x.up()
+	for i, c := range []struct {
+		what   string
+		flags  byte
+		window uint16
+		framed int // by then
+	}{
+		{"SYN", 0x02, 100, 1}, {"the handshake's end", 0x10, 100, 2}, {"an ACK", 0x10, 100, 2}, {"another", 0x10, 100, 2},
+		{"the window shuts", 0x10, 0, 2}, {"and opens", 0x10, 100, 3}, {"FIN", 0x11, 100, 4},
+	} {
+		p := tunneltest.TCPPacket(addrA, addrB, nil)
+		p[20+13] = c.flags
+		binary.BigEndian.PutUint16(p[20+14:], c.window)
+		a.dev.Inject(p)
+		b.packets(t, i+1)
+		x.mu.Lock()
+		if x.framed != c.framed {
+			t.Errorf("%s: %d frames, want %d", c.what, x.framed, c.framed)
+		}
+		x.mu.Unlock()
+	}
+}
+
 // What is no frame counts as malformed, and its bucket is ignored until it begins again.
 func TestPulledMalformed(t *testing.T) {
 	_, a, b, _ := pair(t, tunnel.Limits{})
@@ -247,7 +281,7 @@ func TestCarriersAreChosen(t *testing.T) {
 		from, to     *node
 		source, dest netip.AddrPort
 	}{{a, b, addrA, addrB}, {b, a, addrB, addrA}} {
-		takers[i].late = true
+		takers[i].late, takers[i].least = true, time.Millisecond/2
 		takers[i].up()
 		wg.Go(func() {
 			for n := 0; !end.Load(); n++ {

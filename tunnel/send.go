@@ -98,7 +98,7 @@ func (p *peer) forward(h *inet.Header, q *packet) {
 	egress := acks.Past
 	switch {
 	case h.Proto == inet.ProtoTCP && p.pulled.Load():
-		if h.L4Len == 0 || q.data > 0 || q.ip()[h.L4+13] != inet.ACK { // an acknowledgement alone is said again
+		if !p.rows.Continues(h, q.ip(), q.at, p.acks.RTT()) {
 			egress = acks.Along
 		}
 	case h.Proto == inet.ProtoTCP:

@@ -39,6 +39,7 @@ type node struct {
 	sealer *sealed.Sealer // the sending goroutine's
 	opener *sealed.Opener // the receiving one's
 	acks   *acks.Thinner
+	rows   acks.Rows   // the reading goroutine's
 	clean  atomic.Bool // the path loses nothing
 
 	mu                sync.Mutex
@@ -74,11 +75,12 @@ func (n *node) read() error {
 		if k > frameBytes-lengthBytes || h.Parse(ip, 1) != nil || h.Noise() {
 			continue
 		}
-		_, data := h.Segment(ip)
+		bulk := k > room-lengthBytes
 		if h.Proto == inet.ProtoTCP {
-			n.writeAck(n.acks.Sent(&h, ip, int64(n.now()*1e9)))
+			now := int64(n.now() * 1e9)
+			n.writeAck(n.acks.Sent(&h, ip, now))
+			bulk = bulk || !n.rows.Continues(&h, ip, now, n.acks.RTT())
 		}
-		bulk := h.Proto == inet.ProtoTCP && (data > 0 || ip[h.L4+13]&(inet.SYN|inet.FIN|inet.RST) != 0) || k > room-lengthBytes
 		n.mu.Lock()
 		p := n.spare
 		if p == nil {
