@@ -99,7 +99,6 @@ func TestPolicedUDP(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public)
-	off.Config.Carrier = map[string]any{"sealed": "off"}
 	for _, n := range []*lab.Node{from, to} {
 		n.Config.Carrier = map[string]any{"sealed": "auto"}
 	}
