@@ -37,6 +37,8 @@ func (c *chooser) down(x *Pulled) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == x {
+		c.choice.End()
+		c.lanes.Store(c.choice.Better() == choice.Lanes)
 		c.of, c.wake = nil, nil
 		c.sleeps.Store(false)
 	}
@@ -47,6 +49,7 @@ func (c *chooser) moved() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.choice.Moved()
+	c.lanes.Store(c.choice.Better() == choice.Lanes)
 }
 
 // reason says why the carrier in use is, "" without a choice.
@@ -117,4 +120,11 @@ func (l *lane) seen() (waits bool, line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sending || !l.empty(), l.line
+}
+
+// forgetLine is for a path that may be another one.
+func (l *lane) forgetLine() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.line, l.adapted = Line{}, 0
 }

@@ -136,7 +136,7 @@ func (x *Pulled) turn() {
 	}
 }
 
-// takes reports whether packets may be taken.
+// takes reports whether frames may be taken. Datagrams have no order, so they may until the end.
 func (x *Pulled) takes() bool { return x.carries.Load() && x.leaves == 0 }
 
 // giveBack has carriers take packets, first those that are left.
@@ -157,9 +157,8 @@ func (x *Pulled) Waits() (stream, datagram bool) {
 		return false, false
 	}
 	stream, datagram = x.frames.head != nil, x.pieces.waits()
-	if x.takes() {
-		stream, datagram = stream || x.p.lanes[StreamLane].waits(), datagram || x.p.lanes[DatagramLane].waits()
-	}
+	stream = stream || x.takes() && x.p.lanes[StreamLane].waits()
+	datagram = datagram || x.carries.Load() && x.p.lanes[DatagramLane].waits()
 	return stream, datagram
 }
 
@@ -190,7 +189,7 @@ func (x *Pulled) TakeDatagram(line Line, room int) []byte {
 		return nil
 	}
 	for !x.pieces.waits() {
-		if !x.takes() {
+		if !x.carries.Load() {
 			return nil
 		}
 		p := x.p.lanes[DatagramLane].take(line)

@@ -105,6 +105,7 @@ func (t *Tunnel) PathLost(id PeerID) {
 		p.chooser.moved()
 		for _, l := range p.lanes {
 			l.pathLost()
+			l.forgetLine()
 		}
 	}
 }

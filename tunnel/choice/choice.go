@@ -3,10 +3,10 @@
 //
 //	         10 s of backlog                  4 s                  4 s
 //	steady ──────────────────▶ the other one ─────▶ back, as before ─────▶ steady: the better one
-//	  ▲                              │                     │                  pause ×2, or 10 s if the verdict changed
+//	  ▲                              │                     │                  pause ×2, or half of it if the verdict changed
 //	  └───────── backlog ends, or nothing moves ───────────┘
 //
-// Without a trial: no TCP path: sealed; a least round trip below 1 ms: the lanes.
+// Without a trial: no TCP path: sealed, until it is back; a least round trip below 1 ms: the lanes.
 package choice
 
 import (
@@ -101,8 +101,17 @@ func (c *Choice) Next(s Seen) Carrier {
 		return c.on
 	}
 	switch {
-	case s.Now-c.moved >= stopTime:
-		c.end()
+	case c.alone:
+		if c.phase != steady {
+			c.End()
+		}
+		if c.on == Lanes { // what is seen is of the other one
+			c.from, c.mark, c.before, c.unbroke = s.Now, s.Bytes, 0, 0
+			break
+		}
+		c.watch(s)
+	case s.Now-c.moved >= stopTime, c.phase != steady && step > longStep:
+		c.End()
 	case c.phase == steady:
 		c.watch(s)
 	case s.Now < c.counts:
@@ -110,7 +119,7 @@ func (c *Choice) Next(s Seen) Carrier {
 	default:
 		c.slack = c.slack || broken
 		if s.Bytes == c.mark && s.Now-c.began >= 2*(c.counts-c.began) { // it does not get going
-			c.end()
+			c.End()
 		} else if s.Now-c.from >= turn {
 			c.turned(s)
 		}
@@ -124,10 +133,7 @@ func (c *Choice) force(s Seen) bool {
 	near := s.RTT > 0 && (s.RTT < swift || s.RTT < 2*swift && c.forced && c.on == Lanes)
 	switch {
 	case !s.TCP:
-		if c.on == Lanes || c.phase != steady { // what takes the packets is gone
-			*c = afresh
-			c.alone = true
-		}
+		return false
 	case near:
 		*c = afresh
 		c.on, c.forced, c.why = Lanes, true, "round trip below 1 ms"
@@ -198,13 +204,15 @@ func (c *Choice) turned(s Seen) {
 	}
 	switch wins := c.tried >= need*first; {
 	case wins && !c.slack:
-		c.on, c.pause = 1-c.on, backlogTime
+		c.on, c.pause = 1-c.on, max(c.pause/2, backlogTime)
 		c.say(c.tried, first)
-	case !wins && !c.scant:
+	default:
 		c.pause = min(max(2*c.pause, 2*backlogTime), pauseMax)
-		c.say(first, c.tried)
+		if !wins && !c.scant {
+			c.say(first, c.tried)
+		}
 	}
-	c.end()
+	c.End()
 }
 
 // say keeps the reason: what the better one carried, and the other one.
@@ -220,8 +228,11 @@ func mbits(rate float64) string {
 	return fmt.Sprintf("%.0f", m)
 }
 
-// end ends a trial, if there is one.
-func (c *Choice) end() {
+// Better is the better one, as far as known.
+func (c *Choice) Better() Carrier { return c.on }
+
+// End ends a trial, if there is one, without a verdict.
+func (c *Choice) End() {
 	if c.phase != steady {
 		c.waited = 0
 	}
@@ -231,6 +242,9 @@ func (c *Choice) end() {
 func rate(bytes uint64, d time.Duration) float64 { return float64(bytes) / d.Seconds() }
 
 func (c *Choice) using() Carrier {
+	if c.alone {
+		return Sealed
+	}
 	if c.phase == other {
 		return 1 - c.on
 	}
@@ -255,6 +269,9 @@ func (c *Choice) Why() string {
 
 // Moved says that the path may be another one: what was measured counts no longer, and the next trial follows soon.
 func (c *Choice) Moved() {
-	c.end()
+	c.End()
+	if c.forced {
+		c.on, c.why, c.forced = Sealed, "", false
+	}
 	c.pause, c.waited = 0, 0
 }

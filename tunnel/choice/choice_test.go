@@ -172,7 +172,50 @@ func TestForced(t *testing.T) {
 	w.seen.TCP = true
 	w.run(25*time.Second).want(t, Lanes, "tcp carries more")
 	w.seen.TCP = false
-	w.run(tick).want(t, Sealed, "no TCP path")
+	w.run(time.Minute).want(t, Sealed, "no TCP path")
+	w.seen.TCP = true // what was found holds still
+	w.run(tick).want(t, Lanes, "tcp carries more")
+	w.seen.RTT = 500 * time.Microsecond
+	w.run(tick).want(t, Lanes, "round trip below 1 ms")
+	w.seen.RTT = 0 // another path
+	w.c.Moved()
+	w.run(tick).want(t, Sealed, "not compared yet")
+}
+
+// A demand that the lanes hold and sealed packets nearly do gives no verdict, and is tried ever more seldom; so are equal carriers whose
+// line varies.
+func TestMoreSeldom(t *testing.T) {
+	for demand := 100.0; demand < 120; demand += 9 {
+		w := newWorld(95, 200)
+		w.demand = demand * mbit
+		if w.run(time.Hour); len(w.moves) > 30 || w.spent[Lanes] > 3*time.Minute {
+			t.Errorf("a demand of %.0f: %d moves in an hour, %v on the lanes", demand, len(w.moves), w.spent[Lanes])
+		}
+	}
+	for seed := range uint64(5) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(100, 100)
+		for range 3600 {
+			now := (0.4 + 1.2*rnd.Float64()) * 100 * mbit
+			w.rates = [2]float64{now, now}
+			w.run(time.Second)
+		}
+		if len(w.moves) > 60 {
+			t.Errorf("%d moves in an hour", len(w.moves))
+		}
+	}
+}
+
+// Nobody looks for a minute in a trial, and the other carrier carries meanwhile: that is no verdict.
+func TestGapInTrial(t *testing.T) {
+	w := newWorld(9, 95)
+	w.run(25*time.Second).want(t, Lanes, "tcp carries more")
+	for w.c.phase != other {
+		w.run(tick)
+	}
+	w.run(500 * time.Millisecond)
+	w.now, w.bytes = w.now+time.Minute, w.bytes+95*mbit*60
+	w.run(9*time.Second).want(t, Lanes, "tcp carries more")
 }
 
 // After a change of paths the pauses begin again.

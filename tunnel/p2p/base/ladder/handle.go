@@ -188,7 +188,7 @@ func (m *Machine) spare(p *path) bool {
 // bulk or datagrams have it made again. Streams that belong to no lane would be cut.
 func (m *Machine) second(p *path) bool {
 	best := m.use.lanes[StreamLane]
-	if q := m.paths.sealed(); q != nil {
+	if q := m.paths.sealed(); q != nil && !(q.rest.failed > 0 && m.now < q.rest.again) { // behind a NAT that forgets UDP soon TCP rests cheaper
 		best = q
 	}
 	return m.cfg.Coordinator && !m.use.kept && !p.link.Relayed && p.streams <= p.lanes && p != best &&
@@ -200,7 +200,7 @@ func (m *Machine) dropSpare() {
 	for _, p := range m.paths {
 		if m.now-p.opened > spareAfter && m.spare(p) {
 			if m.second(p) {
-				m.punch.spare(m.now, p.spell.last-p.opened, m.paths.sealed() != nil)
+				m.punch.spare(m.now, p.spell.last-p.opened, m.paths.sealed() != nil && m.now-m.use.bulk > BusyFor)
 			}
 			m.paths = m.paths.without(p)
 			m.order(Close{Path: p.id, Why: Spare})

@@ -40,6 +40,7 @@ const (
 	// spareAgain is how long after a second path was closed it is wanted again at the earliest; twice as long every time, up to
 	// spareAgainMax, unless it was used for that long. One beside sealed packets is wanted for a trial: the first time immediately.
 	spareAgain    = time.Minute
+	trialUse      = 20 * time.Second // longer than a trial: it carried
 	spareAgainMax = 16 * time.Minute
 )
 
@@ -73,7 +74,7 @@ type spares struct {
 
 // spare notes that a second path is closed, which was used for so long.
 func (s *spares) spare(now, used Time, trial bool) {
-	if used > spareAgain {
+	if used > spareAgain || trial && used > trialUse {
 		s.n = 0
 	}
 	wait := min(spareAgain<<min(s.n, 8), spareAgainMax)
