@@ -95,7 +95,7 @@ func bulk(ctx context.Context, pods [2]*lab.Pod, from int, sent *lab.Bulk, bytes
 // TestPolicedUDP holds that a flow ends on TCP where the network gives UDP a tenth of the line, with at least half of what the line has, and
 // that status says why.
 func TestPolicedUDP(t *testing.T) {
-	beside(t)
+	slow(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public)
@@ -113,7 +113,7 @@ func TestPolicedUDP(t *testing.T) {
 	ok(t, err)
 	var sent lab.Bulk
 	done := make(chan error, 1)
-	ctx := within(t, 100*time.Second)
+	ctx := within(t, 200*time.Second)
 	go func() { done <- here.Tool(ctx, &sent, "bulk", "--bytes", "90000000", there.IP4().String()) }()
 	since := stopwatch(t)
 	status := func() lab.PeerStatus {
@@ -121,9 +121,10 @@ func TestPolicedUDP(t *testing.T) {
 		ok(t, err)
 		return st.Peer(to.Name)
 	}
-	fair.Eventually(t, 40*time.Second, "TCP carries", func() error {
+	// On a busy machine the first trials may show nothing, and the pause doubles.
+	fair.Eventually(t, 90*time.Second, "TCP carries", func() error {
 		if p := status(); p.Transport != "tcp" || !strings.Contains(p.Choice, "tcp carries more") {
-			return fmt.Errorf("%s: %s", p.Transport, p.Choice)
+			return fmt.Errorf("%s: %s, after %d bytes", p.Transport, p.Choice, p.TxBytes)
 		}
 		return nil
 	})

@@ -84,3 +84,20 @@ func TestSecondIsClosed(t *testing.T) {
 		}
 	}
 }
+
+// As long as there is bulk beside sealed packets, TCP stays for trials.
+func TestSecondStaysForTrials(t *testing.T) {
+	s := newScene(t, true)
+	s.seals = 2
+	s.up(1, directTCP)
+	s.up(2, directQUIC)
+	for range 60 {
+		s.alive[2] += 64 << 10
+		if acts := s.run(time.Second); slices.Contains(acts, "Close1") {
+			t.Fatalf("after %v of bulk: %v", s.now-epoch, acts)
+		}
+	}
+	if acts := s.run(demandFor + secondAfter); !slices.Contains(acts, "Close1") {
+		t.Errorf("after bulk: %v", acts)
+	}
+}

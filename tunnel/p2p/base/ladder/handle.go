@@ -92,7 +92,7 @@ func (m *Machine) plan() Time {
 			next = min(next, p.busy+BusyFor, m.now+ProbeBusy/2)
 		}
 		if m.second(p) {
-			next = min(next, p.busy+secondAfter+time.Millisecond)
+			next = min(next, m.unused(p))
 		}
 		if m.now < p.trust {
 			next = min(next, p.trust)
@@ -169,7 +169,7 @@ func (m *Machine) lose(p *path, why Reason, text string) {
 // spare reports whether the coordinator may close p: there is a better one, direct over the same transport or through the
 // same relay, as happens when both sides dial at the same time.
 func (m *Machine) spare(p *path) bool {
-	if m.second(p) && m.now-p.busy > secondAfter {
+	if m.second(p) && m.now >= m.unused(p) {
 		return true
 	}
 	if !m.cfg.Coordinator || p.streams > 0 {
@@ -195,12 +195,21 @@ func (m *Machine) second(p *path) bool {
 		best != nil && !best.link.Relayed && best.state == Proven
 }
 
+// unused is when a second path has not been used for long enough. One beside sealed packets is there for trials as long as there is bulk.
+func (m *Machine) unused(p *path) Time {
+	at := p.busy + secondAfter
+	if m.paths.sealed() != nil {
+		at = max(at, m.use.bulk+demandFor)
+	}
+	return at + time.Millisecond
+}
+
 // dropSpare closes one spare path, once nothing has used it for a while.
 func (m *Machine) dropSpare() {
 	for _, p := range m.paths {
 		if m.now-p.opened > spareAfter && m.spare(p) {
 			if m.second(p) {
-				m.punch.spare(m.now, p.spell.last-p.opened, m.paths.sealed() != nil && m.now-m.use.bulk > BusyFor)
+				m.punch.spare(m.now, p.spell.last-p.opened, m.paths.sealed() != nil)
 			}
 			m.paths = m.paths.without(p)
 			m.order(Close{Path: p.id, Why: Spare})
