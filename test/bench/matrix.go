@@ -125,9 +125,8 @@ type turn struct {
 // matrixRun is a plan that is carried out.
 type matrixRun struct {
 	matrixPlan
-	b      *bench
-	start  time.Time
-	before int // turns of an earlier run
+	b     *bench
+	start time.Time
 
 	mu    sync.Mutex // guards what follows, and what is in -out
 	r     matrix.Results
@@ -151,11 +150,12 @@ func (p matrixPlan) run(ctx context.Context, b *bench) error {
 		}
 		run.r.Resume(old, p.rounds)
 	}
+	there := 0
 	for _, cell := range p.cells {
 		row := run.r.Row(cell.String()) // in this order, whichever is measured first
-		run.before += len(row.Rounds[p.carriers[0]])
+		there += len(row.Rounds[p.carriers[0]])
 	}
-	b.log.printf("%d cells, %d rounds, about %s; %d of %d turns are there", len(p.cells), p.rounds, p.allLast().Round(time.Second), run.before, p.rounds*len(p.cells))
+	b.log.printf("%d cells, %d rounds, about %s; %d of %d turns are there", len(p.cells), p.rounds, p.allLast().Round(time.Second), there, p.rounds*len(p.cells))
 	for round := range p.rounds {
 		for _, groups := range p.stages() {
 			if err = run.beside(ctx, round, groups); err != nil {

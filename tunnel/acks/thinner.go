@@ -1,7 +1,7 @@
 // Package acks is about the acknowledgements of TCP flows on long paths: those of young flows are thinned, so that a loss
 // in the carrier does not end their slow start (thinner.go), and where both directions are loaded they pass the data of
-// their own, on thin lines thinned as well (passer.go); where
-// each flow has an order of its own all leave as datagrams that may be lost (rows.go). said.go is what an ACK says.
+// their own, on thin lines thinned as well (passer.go); where each flow has an order of its own, those that follow another
+// one leave as datagrams that may be lost (rows.go). said.go is what an ACK says.
 //
 // Which ones may go is decided for senders that take SACK and grow by what is acknowledged, as Linux's do: one that counts
 // ACKs grows more slowly with fewer of them.

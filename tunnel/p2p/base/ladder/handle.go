@@ -184,8 +184,8 @@ func (m *Machine) spare(p *path) bool {
 	})
 }
 
-// second reports whether p is a direct path beside the one for streams, or for sealed packets that carry them, which the coordinator closes when it is not used: the next
-// bulk or datagrams have it made again. Streams that belong to no lane would be cut.
+// second reports whether p is a direct path beside the one for streams, or for sealed packets that carry them, which the coordinator
+// closes when it is not used: the next bulk or datagrams have it made again. Streams that belong to no lane would be cut.
 func (m *Machine) second(p *path) bool {
 	best := m.use.lanes[StreamLane]
 	if q := m.paths.sealed(); q != nil && !(q.rest.failed > 0 && m.now < q.rest.again) { // behind a NAT that forgets UDP soon TCP rests cheaper
