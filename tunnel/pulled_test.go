@@ -43,7 +43,6 @@ func newTaker(t *testing.T, from *node, fromID tunnel.PeerID, to *node, toID tun
 			select {
 			case <-tick.C:
 				x.arrive()
-
 			case <-x.woken:
 				x.move()
 			case <-x.end:
@@ -128,7 +127,7 @@ func (x *taker) arrive() {
 	}
 	x.flying, x.buckets = nil, nil
 	x.to.Flush()
-	x.from.Waits() // as an acknowledgement has the path look
+	x.wake() // as an acknowledgement does
 }
 
 // A flow moves between carriers and an underlay that takes its packets, again and again: every packet arrives, once and in order.
@@ -183,6 +182,23 @@ func TestPulledTakesOver(t *testing.T) {
 	if d := a.Stats().Total.Drops.Total() + b.Stats().Total.Drops.Total(); d != 0 {
 		t.Errorf("%d drops", d)
 	}
+}
+
+// What a stuck carrier had not taken arrives when an underlay takes the packets, though no packet follows.
+func TestPulledFromStuckCarrier(t *testing.T) {
+	_, a, b, path := pair(t, tunnel.Limits{SwitchTime: 10 * time.Millisecond})
+	x := newTaker(t, a, nodeA, b, nodeB)
+	a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("first")))
+	b.packets(t, 1)
+	path.Stall()
+	for range 2 { // one more than the path holds
+		a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, make([]byte, 60000)))
+		fair.Eventually(t, patience, "the writer has it", fair.True(func() bool {
+			return a.Stats().Peers[0].Lanes[tunnel.StreamLane].QueuedPackets == 0
+		}))
+	}
+	x.up()
+	b.packets(t, 2)
 }
 
 // While an underlay takes the packets there is no carrier; datagrams are cut to what it takes, and one that fits no two goes as a frame.
@@ -273,7 +289,7 @@ func TestCarriersAreChosen(t *testing.T) {
 	a, b := start(nodeA), start(nodeB)
 	takers := [2]*taker{newTaker(t, a, nodeA, b, nodeB), newTaker(t, b, nodeB, a, nodeA)}
 	var end atomic.Bool
-	var sent [2]int
+	var sent [2]atomic.Int64
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer end.Store(true)
@@ -281,12 +297,12 @@ func TestCarriersAreChosen(t *testing.T) {
 		from, to     *node
 		source, dest netip.AddrPort
 	}{{a, b, addrA, addrB}, {b, a, addrB, addrA}} {
-		takers[i].late, takers[i].least = true, time.Millisecond/2
+		takers[i].late, takers[i].rtt, takers[i].least = true, 0, time.Millisecond/2 // nothing may wait too long
 		takers[i].up()
 		wg.Go(func() {
 			for n := 0; !end.Load(); n++ {
 				flow.from.dev.Inject(tunneltest.TCPPacket(flow.source, flow.dest, binary.BigEndian.AppendUint64(make([]byte, n%1000), uint64(n))))
-				sent[i] = n + 1
+				sent[i].Store(int64(n + 1))
 				if n%32 == 0 && n > window {
 					flow.to.packets(t, n-window)
 				}
@@ -295,16 +311,17 @@ func TestCarriersAreChosen(t *testing.T) {
 	}
 	for i := range moves {
 		tcp.Store(i%2 == 0)
-		for _, x := range takers {
+		for k, x := range takers {
 			fair.Eventually(t, patience, "packets take the other carrier", fair.True(func() bool { return x.from.Carries() != (i%2 == 0) }))
+			[2]*node{b, a}[k].packets(t, int(sent[k].Load())+1) // it is known there
 		}
 	}
 	end.Store(true)
 	wg.Wait()
 	for i, to := range [2]*node{b, a} {
-		for n, p := range to.packets(t, sent[i]) {
+		for n, p := range to.packets(t, int(sent[i].Load())) {
 			if number(p) != uint64(n) {
-				t.Fatalf("direction %d, of %d: packet %d has number %d", i, sent[i], n, number(p))
+				t.Fatalf("direction %d, of %d: packet %d has number %d", i, sent[i].Load(), n, number(p))
 			}
 		}
 	}
@@ -314,7 +331,7 @@ func TestCarriersAreChosen(t *testing.T) {
 	if d := a.Stats().Total.Drops.Total() + b.Stats().Total.Drops.Total(); d != 0 {
 		t.Errorf("%d drops", d)
 	}
-	t.Logf("%v packets", sent)
+	t.Logf("%d and %d packets", sent[0].Load(), sent[1].Load())
 }
 
 // A peer costs nothing more while no packets wait: nobody looks which carrier is better, and packets leave by the one that was.

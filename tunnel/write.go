@@ -82,6 +82,9 @@ func (l *lane) send(t turn) {
 	l.sending = false
 	l.out.drain.Left(bytes, time.Duration(now-t.now), time.Unix(0, now))
 	l.obey(l.carriers.Sent(epoch.Time(now), t.on.epoch, err != nil))
+	if l.pulled != nil && l.has() && !l.closed { // what the carrier did not take
+		l.pulled()
+	}
 	if err != nil {
 		l.p.t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", t.on.epoch, "err", err)
 	}
