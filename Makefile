@@ -124,7 +124,7 @@ bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes t
 bench-page: ## render the benchmark's pages again from test/bench/results/results.json
 	@$(GO) run ./test/bench -render -out test/bench/results -page docs/performance.md
 
-bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (90 minutes; continues where it stopped; DRAWN=1: 40 links drawn by a seed; CARRIERS='bare BBR,edgemesh-before,edgemesh-sealed', OUT=directory)
+bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (90 minutes; continues where it stopped; DRAWN=1: 40 links drawn by a seed; CARRIERS='bare BBR,edgemesh-before,edgemesh-tcp', OUT=directory)
 	@$(BENCH) -cells . $(if $(DRAWN),-drawn) $(if $(CARRIERS),-carriers '$(CARRIERS)') -out $(or $(OUT),docs/measurements/$(if $(DRAWN),drawn,links))
 
 bench-packets: deps tools ## measure the highest rate of datagrams without loss; prints only (4 minutes)

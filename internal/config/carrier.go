@@ -12,8 +12,8 @@ type Carrier struct {
 	Sealed mesh.Sealed `json:"sealed"`
 }
 
-// UsesSealed reports whether sealed packets with repair may carry the lanes, as the membership has it or, first, the file. They are off
-// where neither says so.
+// UsesSealed reports whether sealed packets with repair may carry the lanes, as the membership has it or, first, the file. They may where
+// neither says.
 func (c Carrier) UsesSealed(s mesh.Carrier) bool {
-	return cmp.Or(c.Sealed, s.Sealed) == mesh.SealedAuto
+	return cmp.Or(c.Sealed, s.Sealed) != mesh.SealedOff
 }

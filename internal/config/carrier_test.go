@@ -7,7 +7,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// Sealed packets with repair are off unless the file or, where that says nothing, the membership turns them on.
+// Sealed packets with repair carry unless the file or, where that says nothing, the membership turns them off.
 func TestCarrier(t *testing.T) {
 	const common = "membership: {file: /m.yaml}\nnodeName: edge-1\n"
 	for _, c := range []struct {
@@ -15,10 +15,10 @@ func TestCarrier(t *testing.T) {
 		membership mesh.Sealed
 		uses       bool
 	}{
-		{"", "", false}, {"", mesh.SealedOff, false}, {"", mesh.SealedAuto, true},
+		{"", "", true}, {"", mesh.SealedOff, false}, {"", mesh.SealedAuto, true},
 		{"carrier: {}", mesh.SealedAuto, true}, {"carrier: {sealed: auto}", "", true}, {"carrier: {sealed: auto}", mesh.SealedOff, true},
 		{`carrier: {sealed: "off"}`, mesh.SealedAuto, false}, {"carrier: {sealed: auto}\nnodes: {edge-1: {carrier: {sealed: \"off\"}}}", mesh.SealedAuto, false},
-		{"nodes: {edge-2: {carrier: {sealed: auto}}}", "", false},
+		{"nodes: {edge-2: {carrier: {sealed: \"off\"}}}", "", true},
 	} {
 		got, err := Parse("agent.yaml", []byte(common+c.yaml), "")
 		if err != nil || got.Carrier.UsesSealed(mesh.Carrier{Sealed: c.membership}) != c.uses {

@@ -14,7 +14,7 @@ import (
 func ourPaths() map[string]string {
 	return map[string]string{
 		report.Direct:  "direct",
-		report.Sealed:  "direct",
+		report.TCP:     "direct",
 		report.Before:  "direct",
 		report.Relayed: "relayed",
 		report.Native:  "native",
@@ -93,8 +93,10 @@ func addNodes(l *lab.Lab, u underlay, name string) (nodes [2]*lab.Node, err erro
 		if name == report.VXLAN { // on a LAN it is second choice
 			nodes[i].Config.LAN = map[string]any{"native": false}
 		}
-		if name == report.Sealed {
-			nodes[i].Config.Carrier = map[string]any{"sealed": "auto"}
+		if name == report.TCP {
+			if err = nodes[i].Script("for t in iptables ip6tables; do $t -w -A OUTPUT -o " + nodes[i].Uplink + " -p udp -j DROP; done"); err != nil {
+				return nodes, err
+			}
 		}
 	}
 	return nodes, nil

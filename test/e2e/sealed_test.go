@@ -14,17 +14,14 @@ import (
 	"edgemesh/test/lab/link"
 )
 
-// TestSealedPackets holds that sealed packets with repair carry flows of TCP and datagrams on a line that loses 1 % once both ends have
-// them on, while an address changes under them, and that TCP carries where one end has them off.
+// TestSealedPackets holds that sealed packets with repair carry flows of TCP and datagrams on a line that loses 1 %, while an address changes
+// under them, and that TCP carries where one end has them off.
 func TestSealedPackets(t *testing.T) {
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to, off := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public), at(t, l, "edge-3", lab.EIM)
 	off.Config.Carrier = map[string]any{"sealed": "off"}
-	for _, n := range []*lab.Node{from, to} {
-		n.Config.Carrier = map[string]any{"sealed": "auto"}
-	}
 	_, err := l.InsertLink(t.Context(), from.Site.Router, link.Both(link.Direction{Rate: 30e6, Delay: 20 * time.Millisecond, QueueTime: 100 * time.Millisecond, Loss: .01}), 1)
 	ok(t, err)
 	startAll(t, l)
@@ -99,9 +96,6 @@ func TestPolicedUDP(t *testing.T) {
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public)
-	for _, n := range []*lab.Node{from, to} {
-		n.Config.Carrier = map[string]any{"sealed": "auto"}
-	}
 	_, err := l.InsertLink(t.Context(), from.Site.Router, link.Both(link.Direction{Rate: 40e6, Delay: 15 * time.Millisecond, QueueTime: 100 * time.Millisecond}), 1)
 	ok(t, err)
 	ok(t, from.Site.Router.Script("iptables -w -I FORWARD -p udp -m hashlimit --hashlimit-above 500kb/s --hashlimit-burst 500kb "+

@@ -55,7 +55,7 @@ type State struct {
 
 // Carrier says what carries the lanes of the tunnel, from an agent's next start on.
 type Carrier struct {
-	Sealed Sealed `json:"sealed,omitempty"` // "" is off
+	Sealed Sealed `json:"sealed,omitempty"` // "" is auto
 }
 
 // Sealed says whether sealed packets with repair do.

@@ -24,7 +24,7 @@ const (
 func Carriers() []string { return []string{BareBBR, BareCubic, report.Reference, report.Direct} }
 
 // MoreCarriers may be asked for.
-func MoreCarriers() []string { return []string{report.Sealed, report.Before} }
+func MoreCarriers() []string { return []string{report.TCP, report.Before} }
 
 // Map is one heat map: a row for each cell and a column for each carrier.
 type Map struct {

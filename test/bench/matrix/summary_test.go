@@ -82,10 +82,10 @@ func TestSummary(t *testing.T) {
 		return c.Load != BothDirections || c.Varies != "" || c.Loss < 0.01 || c.Rate.Down < shortRate
 	})
 	cell := cells[0]
-	r := Results{Carriers: []string{BareBBR, report.Direct, report.Sealed}, Rows: []*Row{{Cell: cell.String(), Rounds: map[string][]Round{
+	r := Results{Carriers: []string{BareBBR, report.Direct, report.TCP}, Rows: []*Row{{Cell: cell.String(), Rounds: map[string][]Round{
 		BareBBR:       {{Mbps: 10, UpMbps: 4}, {Mbps: 10, UpMbps: 6}},
 		report.Direct: {{Mbps: 9, UpMbps: 3, Ping99Ms: 30, IdleMs: 10, Short1MB: 2}, {Mbps: 9, UpMbps: 4, Ping99Ms: 30, IdleMs: 10, Short1MB: 2}},
-		report.Sealed: {{Mbps: 12, UpMbps: 12, Short1MB: 1}, {Mbps: 12, UpMbps: 12, Short1MB: 1}},
+		report.TCP:    {{Mbps: 12, UpMbps: 12, Short1MB: 1}, {Mbps: 12, UpMbps: 12, Short1MB: 1}},
 	}}}}
 	if got := r.Row(cell.String()).shares(report.Direct); !slices.Equal(got, []float64{0.6, 0.8}) {
 		t.Errorf("shares %v", got)

@@ -30,7 +30,7 @@ const (
 	PlainVXLAN = "vxlan"
 	Reference  = "wireguard-go"
 	Direct     = "edgemesh"
-	Sealed     = "edgemesh-sealed" // with carrier.sealed: auto
+	TCP        = "edgemesh-tcp"    // UDP is blocked
 	Before     = "edgemesh-before" // another version
 	Relayed    = "edgemesh-relayed"
 	Native     = "edgemesh-native"
