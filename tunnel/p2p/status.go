@@ -121,6 +121,9 @@ func (n *Node) PeerStatus(p peer.ID) (st peers.Status, ok bool) {
 	return st, ok
 }
 
+// StreamPath returns the path that streams to a peer would take now, of kind none if there is none.
+func (n *Node) StreamPath(p peer.ID) paths.Path { return n.peers.StreamPath(p) }
+
 // Ping measures a round trip to peer over the best path, connecting first where
 // there is none. The errors are those of OpenStream.
 func (n *Node) Ping(ctx context.Context, p peer.ID) (time.Duration, paths.Path, error) {

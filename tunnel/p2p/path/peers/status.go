@@ -53,16 +53,36 @@ func (t *Table) StatusOf(id peer.ID) (st Status, ok bool) {
 	return p.status(), true
 }
 
+// StreamPath returns the path that streams to a peer would take now, of kind none if there is none.
+func (t *Table) StreamPath(id peer.ID) paths.Path {
+	if p := t.registry.known(id); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if all := p.state.ranked(); len(all) > 0 {
+			return all[0].Path()
+		}
+	}
+	return paths.Path{Kind: paths.KindNone}
+}
+
+// ranked are the paths, the best for streams first.
+func (s *state) ranked() (all []*paths.Conn) {
+	for _, id := range s.m.Ranked(ladder.StreamLane) {
+		if x := s.paths[id]; x != nil && !x.IsClosed() {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
 func (p *Peer) status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.state
 	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor,
 		Rounds: s.round.ended, Failed: s.round.err != nil, Offline: s.round.absent}
-	for _, id := range s.m.Ranked(ladder.StreamLane) {
-		if x := s.paths[id]; x != nil && !x.IsClosed() {
-			st.All = append(st.All, x.Path())
-		}
+	for _, x := range s.ranked() {
+		st.All = append(st.All, x.Path())
 	}
 	now := p.t.Now()
 	plan, missing := s.m.Plan(now)
