@@ -30,6 +30,7 @@ type lane struct {
 	sending  bool   // the writer is inside Write
 	adapted  int64  // when the queue learnt of the path that takes them,
 	line     Line   // and what that was like
+	sampled  int64  // when that was told how long packets wait
 
 	out batch
 }

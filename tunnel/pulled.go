@@ -19,7 +19,11 @@ type Line struct {
 	Room     int           // the longest datagram, bytes
 	Loss     float64       // the share of packets that it loses without a queue
 	Clean    bool          // it loses nothing
+	Path     Waiter        // is told how long packets wait; nil: nobody is
 }
+
+// Waiter is told now and then how long a packet has waited that is sent now.
+type Waiter interface{ Waited(d time.Duration) }
 
 // Frame is one that was taken.
 type Frame interface {
@@ -424,6 +428,7 @@ func (l *lane) take(line Line) *packet {
 	now := l.p.t.now()
 	if l.adapted == 0 || now-l.adapted > rttEvery {
 		l.adapted, l.line = now, line
+		l.line.Path = nil
 		l.adaptTo(line.RTT)
 	}
 	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {
@@ -431,6 +436,10 @@ func (l *lane) take(line Line) *packet {
 	}
 	p := l.q.pop(now, &late)
 	l.count()
+	if p != nil && line.Path != nil && (l.sampled == 0 || now-l.sampled >= waitEvery) {
+		l.sampled = now
+		line.Path.Waited(time.Duration(now - p.at))
+	}
 	return p
 }
 

@@ -29,6 +29,7 @@ type taker struct {
 	rtt     time.Duration
 	least   time.Duration // of round trips
 	framed  int           // frames taken
+	waits   atomic.Int64  // how often it was told that packets wait
 	woken   chan struct{}
 	end     chan struct{}
 	wg      sync.WaitGroup
@@ -67,6 +68,8 @@ func (x *taker) wake() {
 	}
 }
 
+func (x *taker) Waited(time.Duration) { x.waits.Add(1) }
+
 func (x *taker) up() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -84,7 +87,7 @@ func (x *taker) down() {
 func (x *taker) move() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	line := tunnel.Line{RTT: x.rtt, LeastRTT: x.least, Rate: 1e9, Room: x.room}
+	line := tunnel.Line{RTT: x.rtt, LeastRTT: x.least, Rate: 1e9, Room: x.room, Path: x}
 	for {
 		stream, datagram := x.from.Waits()
 		if !stream && !datagram {
@@ -217,8 +220,12 @@ func TestPulledDatagrams(t *testing.T) {
 	if n := net.Opened(); n != 0 {
 		t.Errorf("%d carriers were opened", n)
 	}
-	if s := a.Stats().Total; s.TxPackets != 4 || s.Drops.Total() != 0 {
+	s := a.Stats()
+	if s.Total.TxPackets != 4 || s.Total.Drops.Total() != 0 || s.Peers[0].Lanes[tunnel.StreamLane].Rate != 1e9 {
 		t.Errorf("stats of a: %+v", s)
+	}
+	if x.waits.Load() == 0 {
+		t.Error("the path is not told how long packets wait")
 	}
 }
 

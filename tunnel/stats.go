@@ -111,6 +111,9 @@ func (l *lane) stats() LaneStats {
 	if oldest, ok := l.q.oldest(); ok {
 		s.Delay = time.Duration(l.p.t.now() - oldest)
 	}
+	if l.pulled != nil {
+		s.Rate = l.line.Rate
+	}
 	switch l.carriers.State() {
 	case epoch.Up:
 		s.State = LaneUp

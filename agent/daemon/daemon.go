@@ -80,8 +80,11 @@ import (
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-// queuesPart is which part of a cgroup's memory packets may wait in; without a limit it is the tunnel's default.
-const queuesPart = 8
+// packetsPart is which part of a cgroup's memory packets may wait in, and as large a part those may fill that are under way.
+const packetsPart = 8
+
+// packets is that part, bytes.
+func (d *daemon) packets() int { return int(min(d.memory/packetsPart, 64<<20)) }
 
 // running is what the service manager shows of an agent whose pods have their network.
 const running = "running; `edgemesh-agent status` says more"
@@ -345,7 +348,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}()
 	if err := d.openPorts(nodeConfig{
 		cfg: d.cfg, key: key, members: all.members.Membership, names: d.names, inside: d.force.inside, counts: d.counts, upkeep: d.upkeep, metered: d.metered.Paid, machine: d.machine,
-		sealed: d.cfg.Carrier.UsesSealed(state.Carrier), log: d.log,
+		sealed: d.cfg.Carrier.UsesSealed(state.Carrier), inFlight: d.packets(), log: d.log,
 	}); err != nil {
 		return err
 	}
@@ -366,7 +369,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		device = d.opts.Device(device)
 	}
 	over := overNode(d.node, d.lan.used, tunnel.Config{
-		Device: device, Limits: tunnel.Limits{TotalBytes: int(min(d.memory/queuesPart, 64<<20))}, Log: d.log.With("part", "tunnel"),
+		Device: device, Limits: tunnel.Limits{TotalBytes: d.packets()}, Log: d.log.With("part", "tunnel"),
 	})
 	if d.opts.Underlay != nil {
 		over.Underlay = d.opts.Underlay(over.Underlay)

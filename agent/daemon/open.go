@@ -58,6 +58,8 @@ type nodeConfig struct {
 	upkeep  *upkeep.Budget
 	metered func() bool
 	sealed  bool // sealed packets with repair may carry the lanes
+	// inFlight is how many bytes of these may be under way.
+	inFlight int
 	// machine is what is known of this one.
 	machine clones.Machine
 	log     *slog.Logger
@@ -81,7 +83,7 @@ func openNode(n nodeConfig) (*p2p.Node, error) {
 	node, err := p2p.New(p2p.Config{
 		Machine: n.machine, HostName: name,
 		Key: n.key, Listen: cfg.Listen, Announced: cfg.Relay.Announce, Membership: n.members, Relay: relayLimits(cfg.Relay), RelayMetrics: n.counts.relay, MDNS: cfg.Discovery.MDNS, PortMapping: cfg.Discovery.PortMapping,
-		PortGuessing: cfg.Punch.Guess == config.GuessAuto, Sealed: n.sealed, Metered: n.metered, Upkeep: n.upkeep, JoinSecrets: secrets, Proxy: via, Names: n.names,
+		PortGuessing: cfg.Punch.Guess == config.GuessAuto, Sealed: n.sealed, SealedMemory: n.inFlight, Metered: n.metered, Upkeep: n.upkeep, JoinSecrets: secrets, Proxy: via, Names: n.names,
 		Probed: n.counts.probed, Queued: n.counts.queued, Punched: n.counts.punched,
 		SocketMark: host.Mark, AddressFile: filepath.Join(cfg.StateDir, addressFile),
 		RoutersFile: filepath.Join(cfg.StateDir, routersFile), Log: n.log.With("part", "p2p"),

@@ -103,6 +103,8 @@ type Config struct {
 	PortGuessing bool
 	// Sealed has sealed packets with repair carry what goes to peers that do so, too, where there is a QUIC connection (SetLanes).
 	Sealed bool
+	// SealedMemory is what these hold of all peers together, bytes; 0: 64 MiB.
+	SealedMemory int
 	// Metered reports whether each byte on the uplink is paid for: then direct paths are made for bulk alone, and no ports guessed;
 	// nil: it is not.
 	Metered func() bool
@@ -212,7 +214,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		Owns:     func(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) },
 		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
 	})
-	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew, Sealed: cfg.Sealed,
+	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew, Sealed: cfg.Sealed, Memory: cfg.SealedMemory,
 		Spawn: spawn, Wire: cfg.Upkeep.Wire(), Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
 		Proxy: cfg.Proxy, Names: cfg.Names, Timeline: n.timeline, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,

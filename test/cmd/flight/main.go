@@ -78,7 +78,7 @@ func run(name, local, remote string, first, verbose bool) error {
 	if n.opener, err = sealed.NewOpener(tls.TLS_AES_128_GCM_SHA256, secret(!first)); err != nil {
 		return err
 	}
-	n.peer = flight.NewPeer(n, sink{n})
+	n.peer = flight.NewPeer(n, sink{n}, flight.NewMemory(64<<20))
 	n.path = n.peer.NewPath(overhead)
 	n.acks = acks.New(7, new(sync.WaitGroup), func() bool { return n.clean.Load() }, n.writeAck)
 	go n.receive()

@@ -6,6 +6,7 @@ const (
 	maxKept     = 2 * maxHeld  // bytes of memory in pieces behind holes: what a sender's maxHeld needs, cut into small pieces
 	pieceCost   = 64           // bytes that a piece needs beside its packet's copy
 	brokenTime  = 2 * holdTime // seconds without the next byte: its sender gave up long ago
+	maxSpare    = 64           // copies that are kept to be used again
 	bucketParts = 8192         // pieces behind holes of one bucket: maxHeld in packets, and half as many again
 )
 
@@ -13,7 +14,7 @@ const (
 type assembly struct {
 	sink    Sink
 	buckets [Buckets]inBucket
-	held    int
+	held    share
 	checked float64
 	spare   spare[parcel]
 }
@@ -49,7 +50,7 @@ type arriving struct {
 func (a *assembly) copy(b []byte) *parcel {
 	c := a.spare.get()
 	*c = parcel{buf: append(c.buf[:0], b...), refs: 1}
-	a.held += len(b)
+	a.held.add(len(b))
 	return c
 }
 
@@ -105,14 +106,14 @@ func (a *assembly) keep(b *inBucket, s stream, at int, from *arriving, now float
 	if found && len(b.later[i].data) >= len(s.data) {
 		return 0, true
 	}
-	if a.held+pieceCost+len(from.frames) > maxKept || len(b.later) == bucketParts {
+	if !a.held.fits(pieceCost+len(from.frames), maxKept) || len(b.later) == bucketParts {
 		return NoMemory, false
 	}
 	if from.copied == nil {
 		from.copied = a.copy(from.frames)
 	}
 	from.copied.refs++
-	a.held += pieceCost
+	a.held.add(pieceCost)
 	if len(b.later) == 0 {
 		b.since = now
 	}
@@ -130,15 +131,17 @@ func (a *assembly) arrived(from *arriving) {
 
 // release gives back a part's memory.
 func (a *assembly) release(p *part) {
-	a.held -= pieceCost
+	a.held.add(-pieceCost)
 	a.unref(p.in)
 	*p = part{}
 }
 
 func (a *assembly) unref(c *parcel) {
 	if c.refs--; c.refs == 0 {
-		a.held -= len(c.buf)
-		a.spare.put(c)
+		a.held.add(-len(c.buf))
+		if len(a.spare) < maxSpare {
+			a.spare.put(c)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func FuzzReceive(f *testing.F) {
 		for i := range 3 {
 			source.add(i, 1)
 		}
-		peer := NewPeer(source, &testSink{t: t, cheap: true})
+		peer := NewPeer(source, &testSink{t: t, cheap: true}, NewMemory(64<<20))
 		path, next := peer.NewPath(testOverhead), uint64(0)
 		send := func(now float64) {
 			for {

@@ -47,11 +47,18 @@ type Counters struct {
 	Acks                              uint64 // packets that are only ACKs
 }
 
-// NewPeer makes a peer.
-func NewPeer(source Source, sink Sink) *Peer {
-	p := &Peer{in: assembly{sink: sink}}
-	p.out = outgoing{source: source, count: &p.count}
+// NewPeer makes a peer. Leave and Close give back what it has of a memory.
+func NewPeer(source Source, sink Sink, of *Memory) *Peer {
+	p := &Peer{in: assembly{sink: sink, held: share{of: of}}}
+	p.out = outgoing{source: source, count: &p.count, held: share{of: of}}
 	return p
+}
+
+// Close gives up all pieces behind holes. Nothing may arrive afterwards.
+func (p *Peer) Close() {
+	for i := range p.in.buckets {
+		p.in.clear(&p.in.buckets[i])
+	}
 }
 
 // Leave hands over, bucket by bucket and in order, all frames that the peer may not have whole: another carrier sends them. The
@@ -63,7 +70,7 @@ func (p *Peer) Leave(yield func(bucket int, f Frame)) {
 }
 
 // Held is memory in frames that are not acknowledged, and in pieces behind holes.
-func (p *Peer) Held() (sending, receiving int) { return p.out.held, p.in.held }
+func (p *Peer) Held() (sending, receiving int) { return p.out.held.bytes, p.in.held.bytes }
 
 // Counters returns what happened so far.
 func (p *Peer) Counters() Counters { return p.count }

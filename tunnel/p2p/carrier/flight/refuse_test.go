@@ -147,7 +147,7 @@ func TestNeverAcknowledges(t *testing.T) {
 // Holes that are never filled: memory is bounded and given back, and the next generation is taken.
 func TestHolesNeverFilled(t *testing.T) {
 	sink := &testSink{t: t, cheap: true}
-	peer := NewPeer(newSource(t, 1), sink)
+	peer := NewPeer(newSource(t, 1), sink, NewMemory(64<<20))
 	path := peer.NewPath(testOverhead)
 	rng := rand.New(rand.NewPCG(1, 1))
 	piece := func(bucket, generation byte, offset uint32, n int) []byte {
@@ -191,6 +191,46 @@ func TestHolesNeverFilled(t *testing.T) {
 	}
 }
 
+// What many peers hold together is bounded, and what each may hold at least is not.
+func TestHolesOfManyPeers(t *testing.T) {
+	const peers, most = 20, 4 << 20
+	memory := NewMemory(most)
+	var all []*Peer
+	rng := rand.New(rand.NewPCG(1, 1))
+	fill := func() *Peer {
+		peer := NewPeer(newSource(t, 1), &testSink{t: t, cheap: true}, memory)
+		path := peer.NewPath(testOverhead)
+		all = append(all, peer)
+		for number := range uint64(2000) {
+			b := appendStreamHeader(nil, stream{bucket: byte(rng.IntN(Buckets)), offset: 1 + rng.Uint32N(maxKept-1)}, 1000)
+			path.Receive(number, append(b, make([]byte, 1000)...), 0, 0)
+		}
+		return peer
+	}
+	for range peers {
+		fill()
+	}
+	sum := 0
+	for _, p := range all {
+		_, held := p.Held()
+		if sum += held; held < leastHeld-1200 {
+			t.Errorf("a peer holds %d bytes", held)
+		}
+	}
+	if sum > most+peers*leastHeld || int64(sum) != memory.held.Load() {
+		t.Errorf("%d bytes are held, %d counted", sum, memory.held.Load())
+	}
+	for _, p := range all {
+		p.Close()
+	}
+	if n := memory.held.Load(); n != 0 {
+		t.Errorf("%d bytes are held by nobody", n)
+	}
+	if _, held := fill().Held(); held < 1<<20 {
+		t.Errorf("%d bytes are held after all others have ended", held)
+	}
+}
+
 // Packets that no sender makes.
 func TestMalformed(t *testing.T) {
 	good := appendStreamHeader(nil, stream{}, 1)
@@ -208,7 +248,7 @@ func TestMalformed(t *testing.T) {
 		if name == "an ACK without ranges" {
 			b = (&ack{}).append(nil)
 		}
-		p := NewPeer(newSource(t, 1), &testSink{t: t})
+		p := NewPeer(newSource(t, 1), &testSink{t: t}, NewMemory(64<<20))
 		path := p.NewPath(testOverhead)
 		path.Receive(0, b, 0, 0)
 		if p.Refused()[Malformed] != 1 || path.r.told.has(0) {
@@ -225,7 +265,7 @@ func TestMalformed(t *testing.T) {
 // A packet that comes twice counts once.
 func TestRepeated(t *testing.T) {
 	sink := &testSink{t: t}
-	peer := NewPeer(newSource(t, 1), sink)
+	peer := NewPeer(newSource(t, 1), sink, NewMemory(64<<20))
 	path := peer.NewPath(testOverhead)
 	b := appendDatagram(nil, make([]byte, 10))
 	path.Receive(5, b, 0, 0)

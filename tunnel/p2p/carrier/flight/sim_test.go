@@ -213,7 +213,7 @@ func newLab(t tb, there, back link.Direction, seed uint64) *lab {
 	l := &lab{t: t}
 	for i := range l.e {
 		e := &end{source: newSource(t, seed+uint64(i)), sink: &testSink{t: t}, room: testRoom}
-		e.peer = NewPeer(e.source, e.sink)
+		e.peer = NewPeer(e.source, e.sink, NewMemory(64<<20))
 		l.e[i] = e
 	}
 	l.connect(there, back, seed)
@@ -368,8 +368,8 @@ func consistent(t tb, p *Path) {
 			t.Fatalf("pieces of a frame that no bucket has: %d bytes, %d left", n, f.left)
 		}
 	}
-	if s.inFlight != inFlight || out.held != held || held > maxHeld+70000 {
-		t.Fatalf("%v bytes in flight, counted %v; %d held, counted %d", s.inFlight, inFlight, out.held, held)
+	if s.inFlight != inFlight || out.held.bytes != held || held > maxHeld+70000 {
+		t.Fatalf("%v bytes in flight, counted %v; %d held, counted %d", s.inFlight, inFlight, out.held.bytes, held)
 	}
 	held, parcels := 0, map[*parcel]int{}
 	for i := range in.buckets {
@@ -387,7 +387,7 @@ func consistent(t tb, p *Path) {
 			t.Fatalf("%d parts of a packet, counted %d", c.refs, n)
 		}
 	}
-	if in.held != held || held > maxKept {
-		t.Fatalf("%d bytes behind holes, counted %d", held, in.held)
+	if in.held.bytes != held || held > maxKept {
+		t.Fatalf("%d bytes behind holes, counted %d", held, in.held.bytes)
 	}
 }

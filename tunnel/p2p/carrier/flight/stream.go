@@ -13,7 +13,7 @@ type outgoing struct {
 	source  Source
 	count   *Counters
 	buckets [Buckets]outBucket
-	held    int // bytes of frames that wait for acknowledgement
+	held    share // frames that wait for acknowledgement
 	again   chain
 	unsent  chain // the rest of the frame that is being sent
 	turn    bool  // of what was not sent yet, before what is often lost
@@ -89,7 +89,7 @@ func (c *chain) join(more chain) {
 func (o *outgoing) waits() bool {
 	o.drop()
 	stream, _ := o.source.Waits()
-	return o.again.first != nil || o.unsent.first != nil || stream && o.held < maxHeld
+	return o.again.first != nil || o.unsent.first != nil || stream && o.held.fits(1, maxHeld)
 }
 
 // drop removes pieces of dead frames that are next.
@@ -105,7 +105,7 @@ func (o *outgoing) peek(now float64) *chain {
 	if o.again.first != nil && !(o.turn && o.again.first.lost >= oftenLost) {
 		return &o.again
 	}
-	if o.unsent.first == nil && o.held < maxHeld {
+	if o.unsent.first == nil && o.held.fits(1, maxHeld) {
 		o.take(now)
 	}
 	switch {
@@ -133,7 +133,7 @@ func (o *outgoing) take(now float64) {
 		b.last.next = f
 	}
 	b.last = f
-	o.held += len(data)
+	o.held.add(len(data))
 	*p = piece{frame: f, n: len(data)}
 	o.unsent.push(p)
 }
@@ -220,7 +220,7 @@ func (o *outgoing) finish(p *piece) {
 	for b.first != nil && b.first.left == 0 {
 		f := b.first
 		b.first = f.next
-		o.held -= len(f.data)
+		o.held.add(-len(f.data))
 		f.Done()
 		o.frames.put(f)
 	}
@@ -266,7 +266,7 @@ func (o *outgoing) restart(bucket int, give func(*frame)) {
 	for f := b.first; f != nil; {
 		next := f.next
 		give(f)
-		o.held -= len(f.data)
+		o.held.add(-len(f.data))
 		*f = frame{left: f.left, dead: true}
 		if f.left == 0 {
 			o.frames.put(f)

@@ -24,7 +24,7 @@ func TestReplayedChallenge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &flightPath{Flight: &Flight{}, of: newFlightPeer(1, noLanes{}), woken: wake.NewOne()}
+	x := &flightPath{Flight: &Flight{}, of: newFlightPeer(1, noLanes{}, flight.NewMemory(0)), woken: wake.NewOne()}
 	x.path = x.of.peer.NewPath(0)
 	if x.opener, err = sealed.NewOpener(suite, secret); err != nil {
 		t.Fatal(err)

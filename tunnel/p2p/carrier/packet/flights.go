@@ -15,7 +15,8 @@ import (
 
 // flights are the peers that sealed packets with repair are agreed on with.
 type flights struct {
-	lanes atomic.Pointer[func(peer.ID) Lanes] // nil: none yet
+	lanes  atomic.Pointer[func(peer.ID) Lanes] // nil: none yet
+	memory *flight.Memory
 
 	mu       sync.Mutex // a leaf
 	to       map[peer.ID]*flightPeer
@@ -39,9 +40,9 @@ type flightPeer struct {
 	told  bool          // what it refused is in the sum of those that are over
 }
 
-func newFlightPeer(id uint64, lanes Lanes) *flightPeer {
+func newFlightPeer(id uint64, lanes Lanes, of *flight.Memory) *flightPeer {
 	p := &flightPeer{id: id, began: time.Now(), lanes: lanes}
-	p.peer = flight.NewPeer(pulled{p}, lanes)
+	p.peer = flight.NewPeer(pulled{p}, lanes, of)
 	return p
 }
 
@@ -75,7 +76,7 @@ func (p *flightPeer) line() Line {
 		return Line{}
 	}
 	c := x.path.Control()
-	return Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss()}
+	return Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss(), Path: x.link.path}
 }
 
 // begin notes that this node offers something to a peer, and what the two have agreed on before; false: it does already.
@@ -98,7 +99,7 @@ func (f *flights) end(to peer.ID) {
 // agreed returns the flightPeer with an id; known is it, or the node has none yet. One before it ends.
 func (f *flights) agreed(to peer.ID, id uint64, known *flightPeer) *flightPeer {
 	if known == nil || known.id != id || known.isOver() {
-		known = newFlightPeer(id, (*f.lanes.Load())(to))
+		known = newFlightPeer(id, (*f.lanes.Load())(to), f.memory)
 	}
 	f.mu.Lock()
 	before := f.to[to]
@@ -275,6 +276,7 @@ func (p *flightPeer) down() {
 func (p *flightPeer) closeIfUnused() {
 	if len(p.paths) == 0 && !p.over {
 		p.over = true
+		p.peer.Close()
 		p.lanes.Close()
 	}
 }

@@ -35,4 +35,5 @@ type Line struct {
 	Rate  float64 // bytes per second
 	Room  int     // the longest datagram, bytes
 	Loss  float64 // share of the packets, without a queue
+	Path  Path    // which it is
 }

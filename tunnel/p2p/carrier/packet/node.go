@@ -25,6 +25,8 @@ type Config struct {
 	Spawn func(func()) bool
 	// Sealed has sockets say when packets arrived, for sealed packets with repair.
 	Sealed bool
+	// Memory is what these hold of all peers together, bytes; 0: 64 MiB.
+	Memory int
 	Wire   *upkeep.Wire // counts what its sockets send and receive; nil: nobody reads it
 	Log    *slog.Logger
 }

@@ -46,6 +46,7 @@ func (p *testPath) Received(bytes int) { p.received.Add(int64(bytes)) }
 func (p *testPath) Heard()             { p.heard.Add(1) }
 func (*testPath) Carried() uint64      { return 0 }
 func (*testPath) Narrowed()            {}
+func (*testPath) Waited(time.Duration) {}
 func (*testPath) Broken(string)        {}
 
 // testSink keeps what it gets.

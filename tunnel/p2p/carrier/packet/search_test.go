@@ -34,14 +34,15 @@ type testLink struct {
 	broken   atomic.Pointer[string]
 }
 
-func (*testLink) Peer() string        { return "b" }
-func (*testLink) Addr() string        { return "" }
-func (*testLink) Sent(int)            {}
-func (*testLink) Received(int)        {}
-func (*testLink) Heard()              {}
-func (l *testLink) Carried() uint64   { return l.carried.Load() }
-func (l *testLink) Narrowed()         { l.narrowed.Add(1) }
-func (l *testLink) Broken(why string) { l.broken.Store(&why) }
+func (*testLink) Peer() string           { return "b" }
+func (*testLink) Addr() string           { return "" }
+func (*testLink) Sent(int)               {}
+func (*testLink) Received(int)           {}
+func (*testLink) Heard()                 {}
+func (l *testLink) Carried() uint64      { return l.carried.Load() }
+func (l *testLink) Narrowed()            { l.narrowed.Add(1) }
+func (l *testLink) Waited(time.Duration) {}
+func (l *testLink) Broken(why string)    { l.broken.Store(&why) }
 
 func (l *testLink) probe(id uint32, size int) error {
 	switch {

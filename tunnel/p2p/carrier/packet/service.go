@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/carrier/flight"
 )
 
 // Service is a node's end of all sessions.
@@ -32,7 +34,7 @@ func New(cfg Config) *Service {
 	n := &node{cfg: cfg, began: time.Now(), refusals: refusals{log: cfg.Log}}
 	n.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
 	s := &Service{node: n, sessions: sessions{to: map[peer.ID][]*sending{}},
-		flights: flights{to: map[peer.ID]*flightPeer{}, offering: map[peer.ID]bool{}}, in: intake{node: n, inbound: map[peer.ID]*inbound{}}}
+		flights: flights{memory: flight.NewMemory(cmp.Or(cfg.Memory, 64<<20)), to: map[peer.ID]*flightPeer{}, offering: map[peer.ID]bool{}}, in: intake{node: n, inbound: map[peer.ID]*inbound{}}}
 	s.sockets = sockets{in: &s.in, all: map[*socket]struct{}{}}
 	s.in.receivers.Store(&map[uint32]*receiver{})
 	return s

@@ -39,6 +39,8 @@ type Path interface {
 	Carried() uint64
 	// Narrowed says that large packets vanish while small ones arrive: an MTU black hole.
 	Narrowed()
+	// Waited says, now and then, how long a packet that is sent now has waited for the path.
+	Waited(d time.Duration)
 	// Broken says that the path is useless, and why.
 	Broken(why string)
 }

@@ -34,12 +34,12 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	x.udp = err == nil
 	if x.Relay == "" {
-		x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{&x.line})
+		x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{x})
 		if cfg.Sealed {
 			x.flight = cfg.Packets.Flight(x.datagrams)
 		}
 	} else if cfg.Channel != nil {
-		x.datagrams = cfg.Packets.Relayed(x.ctx, c, forwarded{datagrams{&x.line}}, x.Probes.RTT,
+		x.datagrams = cfg.Packets.Relayed(x.ctx, c, forwarded{datagrams{x}}, x.Probes.RTT,
 			func(ctx context.Context) (*packet.Channel, error) { return cfg.Channel(ctx, x.Relay, owner.ID()) })
 	}
 	if ip, ok := endpoint.IP(a); ok && !x.udp && !x.Relayed() && !cfg.TCP.Proxied(c) {

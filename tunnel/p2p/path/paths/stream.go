@@ -63,10 +63,12 @@ func (s *Stream) Clean() bool {
 }
 
 // Waited says how long a packet that is sent now has waited for the path.
-func (s *Stream) Waited(d time.Duration) {
-	if f := s.c.cfg.Queued; f != nil {
-		_, direct := s.c.Probes.result()
-		f(s.c.kind(direct), d)
+func (s *Stream) Waited(d time.Duration) { s.c.waited(d) }
+
+func (c *Conn) waited(d time.Duration) {
+	if f := c.cfg.Queued; f != nil {
+		_, direct := c.Probes.result()
+		f(c.kind(direct), d)
 	}
 }
 

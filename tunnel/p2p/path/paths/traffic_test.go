@@ -9,7 +9,7 @@ import (
 // Forwarded packets speak for their circuit for a while, from when it was heard itself.
 func TestForwardedSpeaksForACircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &line{traffic: traffic{opened: time.Now()}}
+		c := &Conn{line: line{traffic: traffic{opened: time.Now()}}}
 		d := forwarded{datagrams{c}}
 		c.hear()
 		for _, step := range []struct {
