@@ -19,6 +19,7 @@ type Line struct {
 	Room     int           // the longest datagram, bytes
 	Loss     float64       // the share of packets that it loses without a queue
 	Clean    bool          // it loses nothing
+	Grows    bool          // its rate is being learnt: that packets wait is no fault of their flow
 	Path     Waiter        // is told how long packets wait; nil: nobody is
 }
 
@@ -398,7 +399,7 @@ func (l *lane) unpull(left []*packet) {
 	case len(left) > 0:
 		l.out.packets = append(left, l.out.packets...)
 	}
-	l.q.piece = 0
+	l.q.piece, l.q.learns = 0, false
 	if !l.closed && l.has() {
 		l.wake()
 	}
@@ -434,6 +435,7 @@ func (l *lane) take(line Line) *packet {
 	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {
 		l.q.piece = 0
 	}
+	l.q.learns = line.Grows
 	p := l.q.pop(now, &late)
 	l.count()
 	if p != nil && line.Path != nil && (l.sampled == 0 || now-l.sampled >= waitEvery) {

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"iter"
+	"math"
 	"sync/atomic"
 )
 
@@ -31,6 +32,7 @@ type queue struct {
 	held    *atomic.Int64 // memory held by all queues of the tunnel, bytes
 	target  codelTarget
 	longest int64 // how long any packet may wait, nanoseconds; 0: without a bound
+	learns  bool  // the rate is being learnt: no flow is to slow down
 }
 
 // pieces says how much of a TCP super-segment leaves at a time.
@@ -172,7 +174,11 @@ func (q *queue) pop(now int64, late *chain) *packet {
 				late.push(p)
 				continue
 			}
-			if !spared && b.delay.drop(q.target, now, now-p.at, b.bytes < minQuantum) {
+			target := q.target
+			if q.learns {
+				target.Delay = math.MaxInt64
+			}
+			if !spared && b.delay.drop(target, now, now-p.at, b.bytes < minQuantum) {
 				switch {
 				case markCE(p.ip()):
 					q.marked++

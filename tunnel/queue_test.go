@@ -81,6 +81,35 @@ func TestQueueSparseFirst(t *testing.T) {
 	}
 }
 
+// While the path's rate is being learnt no flow is to slow down, and what it waited then does not count later.
+func TestQueueSparesWhileItLearns(t *testing.T) {
+	q := queue{held: new(atomic.Int64), target: codelTarget{Delay: ms, Interval: 10 * ms}, learns: true}
+	var late chain
+	lost := func(from, to int64) (n int) {
+		for now := from; now < to; now += ms {
+			p := pkt(1, 3000)
+			p.at = now - 100*ms
+			q.push(p)
+			q.push(pkt(1, 3000))
+			if p := q.pop(now, &late); p == nil {
+				t.Fatal("nothing is left")
+			}
+		}
+		late.each(func(*packet) { n++ })
+		return n
+	}
+	if n := lost(0, 100*ms); n != 0 {
+		t.Errorf("%d packets are dropped", n)
+	}
+	q.learns = false
+	if n := lost(100*ms, 109*ms); n != 0 {
+		t.Errorf("%d packets are dropped within an interval", n)
+	}
+	if n := lost(109*ms, 200*ms); n == 0 {
+		t.Error("no packet is dropped afterwards")
+	}
+}
+
 func TestQueueDropsOldestOfFattest(t *testing.T) {
 	q := queue{held: new(atomic.Int64)}
 	for i := range int64(3) {

@@ -108,7 +108,11 @@ func (n *node) Waits() (stream, datagram bool) { return n.streams.bytes > 0, n.d
 
 func (n *node) Stream(now float64) (flight.Frame, int) {
 	rtt := n.path.Control().SRTT()
-	p := n.streams.pop(now, min(max(0.6*rtt, 0.005), 0.1), min(max(2*rtt, 0.15), 1)) // as the tunnel's
+	target := min(max(0.6*rtt, 0.005), 0.1)
+	if n.path.Control().Grows() {
+		target = 60
+	}
+	p := n.streams.pop(now, target, min(max(2*rtt, 0.15), 1)) // as the tunnel's
 	if p == nil {
 		return nil, 0
 	}

@@ -48,6 +48,8 @@ const (
 	leastRate = 4 * packet        // RFC 9002 7.2's least window takes a second
 	mostRate  = 12.5e9            // 100 Gbit/s
 
+	grows = 1.1 // times the rate that was known: more than noise
+
 	clockNoise = 0.004 // seconds that acknowledging and scheduling add to a delay
 )
 
@@ -63,6 +65,7 @@ type Control struct {
 	step  float64 // how much more Probe sends, as a share
 	mark  uint64  // first packet sent with this step
 	since float64 // when it arrived; 0: not yet
+	grown float64 // own clock, when the rate was raised by much
 }
 
 // New is for a path of which nothing is known.
@@ -139,7 +142,11 @@ func (c *Control) probe(a Ack) {
 		return
 	}
 	if ok && a.Waited && rate > c.rate {
-		c.rate = min(rate, c.rate*(1+c.step))
+		rate = min(rate, c.rate*(1+c.step))
+		if rate > grows*c.rate {
+			c.grown = a.Now
+		}
+		c.rate = rate
 		c.step = min(2*c.step, 1)
 	}
 	c.mark, c.since = a.Next, 0
@@ -185,6 +192,11 @@ func (c *Control) Window() float64 {
 		return (c.rate*(1.5*p.srtt+0.02) + 8*packet) * (1 + p.loss)
 	}
 	return max(c.rate*(p.minRTT*(1+step)+c.target()+0.010+p.gap)*(1+p.loss)+2*packet, 4*packet)
+}
+
+// Grows reports whether the rate was raised by much in the last round trips: what waits does so because it is not known yet.
+func (c *Control) Grows() bool {
+	return c.state == Probe && c.path.now-c.grown < 2.5*c.path.minRTT+0.05
 }
 
 // State is what is being done.

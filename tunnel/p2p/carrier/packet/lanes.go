@@ -35,5 +35,6 @@ type Line struct {
 	Rate  float64 // bytes per second
 	Room  int     // the longest datagram, bytes
 	Loss  float64 // share of the packets, without a queue
+	Grows bool    // its rate is being learnt
 	Path  Path    // which it is
 }
