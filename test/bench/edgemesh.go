@@ -94,7 +94,7 @@ func addNodes(l *lab.Lab, u underlay, name string) (nodes [2]*lab.Node, err erro
 			nodes[i].Config.LAN = map[string]any{"native": false}
 		}
 		if name == report.TCP {
-			if err = nodes[i].Script("for t in iptables ip6tables; do $t -w -A OUTPUT -o " + nodes[i].Uplink + " -p udp -j DROP; done"); err != nil {
+			if err = nodes[i].Script("for t in iptables ip6tables; do $t -w -A INPUT -i " + nodes[i].Uplink + " -p udp -j DROP; done"); err != nil {
 				return nodes, err
 			}
 		}

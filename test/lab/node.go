@@ -122,7 +122,7 @@ func (l *Lab) newNode(name string, o NodeOptions) (*Node, error) {
 		NodeName:   name, StateDir: filepath.Join(dir, "state"), RuntimeDir: filepath.Join(dir, "run"),
 		Membership: map[string]any{"file": n.Membership}, MetricsAddress: "127.0.0.1:9469",
 	}
-	if v := os.Getenv("EDGEMESH_SEALED"); v != "" { // any test with the other carrier
+	if v := os.Getenv("EDGEMESH_SEALED"); v != "" { // any test with TCP lanes alone: off
 		n.Config.Carrier = map[string]any{"sealed": v}
 	}
 	if len(n.PodCIDRs) == 0 {

@@ -12,6 +12,7 @@
 //	receiver.go  what arrived, and what is acknowledged
 //	parity.go    sums of packets, from which a lost one is computed
 //	window.go    packet numbers: serial arithmetic, and which have arrived
+//	memory.go    what all peers hold together
 //	refused.go   what a peer sent that is not taken, by reason
 //
 // A Peer and its Paths are one unit for locking: one goroutine at a time. Times are seconds, of any clock that does not run

@@ -13,7 +13,7 @@ import (
 
 const maxReplies = 4 // that wait
 
-// flightTrain is what the pacer has taken for one system call. It belongs to the goroutine that sends.
+// flightTrain is what has been taken for one system call. It belongs to the goroutine that sends.
 type flightTrain struct {
 	buf, payload []byte
 	oob          []byte       // control messages of a train

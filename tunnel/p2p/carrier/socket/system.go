@@ -73,7 +73,7 @@ func (s system) checkCongestion() *Fallback {
 	}
 	return &Fallback{What: s.congestion[0],
 		// docs/measurements/throughput.md
-		Effect: fmt.Sprintf("TCP connections use %q (%s: %v): slow on paths that lose packets; with 1 %% loss, 100 Mbit/s at 50 ms carry 3 Mbit/s instead of 94", got, s.congestion[0], why),
+		Effect: fmt.Sprintf("TCP connections use %q (%s: %v): slow on paths that lose packets, where TCP carries; with 1 %% loss, 100 Mbit/s at 50 ms carry 3 Mbit/s instead of 94", got, s.congestion[0], why),
 		Remedy: "modprobe tcp_bbr, and allow it in net.ipv4.tcp_allowed_congestion_control"}
 }
 
