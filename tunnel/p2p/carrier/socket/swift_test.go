@@ -73,24 +73,3 @@ func TestSwiftSocket(t *testing.T) {
 		}
 	})
 }
-
-// A socket takes as much unsent as its path takes in a few milliseconds: changed by a quarter or more, now and then.
-func TestTune(t *testing.T) {
-	near, _ := tcptest.Pair(t)
-	tn, now := newTuner(near), time.Unix(1000, 0)
-	for _, c := range []struct {
-		after time.Duration
-		queue int
-		want  int
-	}{{0, 16 << 10, 32 << 10}, {tuneEvery - 1, 64 << 10, 32 << 10}, {1, 18 << 10, 32 << 10}, {tuneEvery, 64 << 10, 128 << 10}, {tuneEvery, 1, minNotSent}, {tuneEvery, 1 << 30, maxNotSent}} {
-		now = now.Add(c.after)
-		tn.tune(c.queue, now)
-		var got int
-		if err := tn.raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT) }); err != nil {
-			t.Fatal(err)
-		}
-		if got != c.want {
-			t.Errorf("a queue of %d bytes after %v: %d unsent, want %d", c.queue, c.after, got, c.want)
-		}
-	}
-}
