@@ -33,7 +33,7 @@ const (
 	policedTime  = 5 * time.Second
 	policed      = 0.15
 	pauseMax     = 10 * time.Minute // between two trials, of backlog
-	leaveSealed  = 1.25             // times as much, to leave sealed,
+	leaveSealed  = 1.5              // times as much, to leave sealed,
 	returnSealed = 0.9              // and to come back
 	// A round trip below swift is one of a line that processors limit: TCP carries more there (as carrier/socket has it). It is one
 	// until it is above twice that.

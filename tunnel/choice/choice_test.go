@@ -87,14 +87,14 @@ func TestTenthFarAway(t *testing.T) {
 
 // Equal carriers, and one that is a little better, stay with sealed; trials take ever less.
 func TestEqualStaysSealed(t *testing.T) {
-	for _, lanes := range []float64{50, 110, 124} {
+	for _, lanes := range []float64{50, 110, 149} {
 		w := newWorld(100, lanes)
 		w.run(2*time.Hour).want(t, Sealed, "sealed carries enough: 100")
 		if w.spent[Lanes] > 90*time.Second {
 			t.Errorf("trials took %v", w.spent[Lanes])
 		}
 	}
-	newWorld(100, 130).run(25*time.Second).want(t, Lanes, "tcp carries more: 130 to 100 Mbit/s")
+	newWorld(100, 160).run(25*time.Second).want(t, Lanes, "tcp carries more: 160 to 100 Mbit/s")
 }
 
 // What has no backlog has no trial, nor has one of 9 s again and again; once packets wait no longer, nobody has to look.
