@@ -332,7 +332,7 @@ func TestCarriersAreChosen(t *testing.T) {
 			}
 		}
 	}
-	if n := net.Opened(); n < moves/2 { // one of two moves that follow each other closely may need none
+	if n := net.Opened(); n < moves {
 		t.Errorf("%d carriers were opened", n)
 	}
 	if d := a.Stats().Total.Drops.Total() + b.Stats().Total.Drops.Total(); d != 0 {

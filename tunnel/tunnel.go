@@ -32,8 +32,8 @@ type Config struct {
 
 // Tunnel moves packets between one device and all peers. Its methods may be called concurrently.
 //
-// Locks, in order: Tunnel.mu; lane.mu or streams.mu; the underlay's, in Lost, RTT, CloseWrite and Reset, which must not
-// call the tunnel. chooser, acks.Thinner, acks.Passer, halves.mu, order.mu and dialLimit's are leaves. Device and carriers are
+// Locks, in order: Tunnel.mu; lane.mu or streams.mu; the underlay's, in Lost, RTT, Waited, CloseWrite and Reset, which
+// must not call the tunnel. chooser, acks.Thinner, acks.Passer, halves.mu, order.mu and dialLimit's are leaves. Device and carriers are
 // written under none.
 type Tunnel struct {
 	cfg    Config

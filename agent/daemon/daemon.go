@@ -83,7 +83,7 @@ import (
 // packetsPart is which part of a cgroup's memory packets may wait in, and as large a part those may fill that are under way.
 const packetsPart = 8
 
-// packets is that part, bytes.
+// packets is that part, bytes; 0 without a limit: tunnel and node have a default.
 func (d *daemon) packets() int { return int(min(d.memory/packetsPart, 64<<20)) }
 
 // running is what the service manager shows of an agent whose pods have their network.

@@ -110,7 +110,7 @@ func (n *node) Stream(now float64) (flight.Frame, int) {
 	rtt := n.path.Control().SRTT()
 	target := min(max(0.6*rtt, 0.005), 0.1)
 	if n.path.Control().Grows() {
-		target = 60
+		target = 60 // seconds: nobody is to slow down
 	}
 	p := n.streams.pop(now, target, min(max(2*rtt, 0.15), 1)) // as the tunnel's
 	if p == nil {
