@@ -4,7 +4,8 @@
 //	         10 s of backlog                  4 s                  4 s
 //	steady ──────────────────▶ the other one ─────▶ back, as before ─────▶ steady: the better one
 //	  ▲                              │                     │                  pause ×2, or half of it if the verdict changed
-//	  └───────── backlog ends, or nothing moves ───────────┘
+//	  ├───────── backlog ends, or nothing moves ───────────┘
+//	  └─ less than half after 1 s ───┘ pause ×2
 //
 // Without a trial: no TCP path: sealed, until it is back; a least round trip below 1 ms: the lanes.
 package choice
@@ -28,6 +29,9 @@ const (
 	turn      = 3 * time.Second // of a carrier, that counts,
 	rampTime  = time.Second     // after this, and rampTrips round trips, in which it gets going
 	rampTrips = 8
+	// A turn of the other one ends after early, if it carries less than fewOf of what the first one did: flows are short.
+	early = time.Second
+	fewOf = 0.5
 	// A trial follows after this much backlog without a break; sooner on a line that loses this share without a queue, as a policer does.
 	backlogTime  = 10 * time.Second
 	policedTime  = 5 * time.Second
@@ -122,6 +126,8 @@ func (c *Choice) Next(s Seen) Carrier {
 			c.End()
 		} else if s.Now-c.from >= turn {
 			c.turned(s)
+		} else if c.phase == other && s.Now-c.from >= early {
+			c.giveUp(rate(s.Bytes-c.mark, s.Now-c.from))
 		}
 	}
 	return c.using()
@@ -211,6 +217,18 @@ func (c *Choice) turned(s Seen) {
 		if !wins && !c.scant {
 			c.say(first, c.tried)
 		}
+	}
+	c.End()
+}
+
+// giveUp ends a turn of the other one that is much worse: the line would have to have doubled since for it to be the better one.
+func (c *Choice) giveUp(got float64) {
+	if got >= fewOf*c.before {
+		return
+	}
+	c.pause = min(max(2*c.pause, 2*backlogTime), pauseMax)
+	if !c.slack {
+		c.say(c.before, got)
 	}
 	c.End()
 }

@@ -144,6 +144,27 @@ func TestLanesThatDoNotMove(t *testing.T) {
 	}
 }
 
+// A carrier that takes less than half is left after a second, and tried ever more seldom; that it takes little because little is said is no
+// verdict.
+func TestMuchWorse(t *testing.T) {
+	w := newWorld(100, 40)
+	w.run(14*time.Second).want(t, Sealed, "sealed carries enough: 100 to 40 Mbit/s")
+	if w.spent[Lanes] > 2500*time.Millisecond { // its ramp, and a second
+		t.Errorf("the worse one carried for %v", w.spent[Lanes])
+	}
+	if w.run(time.Hour); w.spent[Lanes] > 30*time.Second {
+		t.Errorf("the worse one carried for %v of an hour", w.spent[Lanes])
+	}
+	w = newWorld(100, 60) // half is not much worse: its turn is a whole one
+	if w.run(time.Minute); w.spent[Lanes] < 4*time.Second {
+		t.Errorf("a turn ended after %v", w.spent[Lanes])
+	}
+	w = newWorld(100, 200)
+	w.run(12*time.Second).want(t, Lanes, "trial")
+	w.demand = 40 * mbit
+	w.run(10*time.Second).want(t, Sealed, "not compared yet")
+}
+
 // A policed line is not looked at for 10 s.
 func TestPoliced(t *testing.T) {
 	w := newWorld(9, 95)
