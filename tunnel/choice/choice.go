@@ -29,9 +29,9 @@ const (
 	turn      = 3 * time.Second // of a carrier, that counts,
 	rampTime  = time.Second     // after this, and rampTrips round trips, in which it gets going
 	rampTrips = 8
-	// A turn of the other one ends after early, if it carries less than fewOf of what the first one did: flows are short.
-	early = time.Second
-	fewOf = 0.5
+	// From early on a turn of the other one ends, if it carries less than this share of what the first one did: flows are short.
+	early    = time.Second
+	muchLess = 0.5
 	// A trial follows after this much backlog without a break; sooner on a line that loses this share without a queue, as a policer does.
 	backlogTime  = 10 * time.Second
 	policedTime  = 5 * time.Second
@@ -213,7 +213,7 @@ func (c *Choice) turned(s Seen) {
 		c.on, c.pause = 1-c.on, max(c.pause/2, backlogTime)
 		c.say(c.tried, first)
 	default:
-		c.pause = min(max(2*c.pause, 2*backlogTime), pauseMax)
+		c.postpone()
 		if !wins && !c.scant {
 			c.say(first, c.tried)
 		}
@@ -221,17 +221,20 @@ func (c *Choice) turned(s Seen) {
 	c.End()
 }
 
-// giveUp ends a turn of the other one that is much worse: the line would have to have doubled since for it to be the better one.
+// giveUp ends a turn of the other one that carries much less: it would win only if the first one had less than a ninth left.
 func (c *Choice) giveUp(got float64) {
-	if got >= fewOf*c.before {
+	if got >= muchLess*c.before {
 		return
 	}
-	c.pause = min(max(2*c.pause, 2*backlogTime), pauseMax)
+	c.postpone()
 	if !c.slack {
 		c.say(c.before, got)
 	}
 	c.End()
 }
+
+// postpone makes trials that change nothing ever more seldom.
+func (c *Choice) postpone() { c.pause = min(max(2*c.pause, 2*backlogTime), pauseMax) }
 
 // say keeps the reason: what the better one carried, and the other one.
 func (c *Choice) say(better, worse float64) {
