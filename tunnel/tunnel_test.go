@@ -299,7 +299,7 @@ func TestSetRoutesClosesPeersThatLeft(t *testing.T) {
 	fair.Eventually(t, patience, "a counted what it wrote", fair.True(func() bool { return a.Stats().Total.TxPackets == 2 }))
 	// b leaves: nothing of it stays, its streams end, its numbers count on.
 	a.SetRoutes(routes(nodeA)[:1])
-	// That to b ends in order, or with a reset if the writer has not been told yet that its last Write is over.
+	// That to b ends in order, or with a reset if the writer does not know yet that its last Write is over.
 	fair.Eventually(t, patience, "streams from b end", fair.True(func() bool {
 		return slices.ContainsFunc(net.Errors(), func(err error) bool { return errors.Is(err, tunnel.ErrClosed) })
 	}))

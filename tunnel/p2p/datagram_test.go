@@ -145,39 +145,6 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// How long packets wait is known for each direction, of the address where the peer is.
-func TestWaits(t *testing.T) {
-	_, relay := relaytest.Loopback(t)
-	a, b, _ := pair(t, relay)
-	take(a)
-	take(b)
-	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
-	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(datagramStream(t, a, b.ID()), 1000))
-	beside := a.packets.Beside(b.ID(), netip.MustParseAddr("127.0.0.1"))
-	fair.Eventually(t, 5*time.Second, "an answer", func() error {
-		beside.Ask() // the first ones come before the peer can send
-		if ahead, behind, least, at := beside.Waits(); at.IsZero() || least <= 0 || ahead < 0 || behind < 0 {
-			return fmt.Errorf("%v ahead, %v behind, at least %v, heard at %v", ahead, behind, least, at)
-		}
-		return nil
-	})
-	if sent := beside.Sent(); sent == 0 {
-		t.Error("nothing was sent")
-	}
-	// Of the other address family nothing is known to be elsewhere.
-	if _, _, _, at := a.packets.Beside(b.ID(), netip.IPv6Loopback()).Waits(); at.IsZero() {
-		t.Error("a connection over the other address family is not told")
-	}
-	elsewhere := a.packets.Beside(b.ID(), netip.MustParseAddr("127.0.0.2"))
-	elsewhere.Ask()
-	if _, _, _, at := elsewhere.Waits(); !at.IsZero() {
-		t.Error("another address is known as well")
-	}
-	if sent := elsewhere.Sent(); sent != 0 {
-		t.Errorf("%d bytes were sent to another address", sent)
-	}
-}
-
 // A peer that knows no datagrams, as one of a former version, is spoken to by
 // streams; when it learns of them they are used.
 func TestPeerWithoutDatagrams(t *testing.T) {

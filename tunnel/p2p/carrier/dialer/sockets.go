@@ -82,13 +82,6 @@ func (s *Sockets) Clean(c network.ConnMultiaddrs) bool {
 	return b != nil && b.Clean()
 }
 
-// Measure reports to a TCP connection how long packets wait in each direction of its path.
-func (s *Sockets) Measure(c network.ConnMultiaddrs, by socket.Beside) {
-	if b := s.find(c); b != nil {
-		b.Measure(by)
-	}
-}
-
 // Heard says when the kernel last heard the other end of a TCP connection, the
 // zero time for any other connection, and behind a proxy, which acknowledges by itself:
 // tcpi_last_ack_recv of linux/tcp.h, in ms.

@@ -3,7 +3,6 @@
 //
 //	service.go    a node's end of all sessions
 //	session.go    one connection's datagrams in both directions, and the handshake for each
-//	beside.go     the sessions that lead to one address, for the TCP connections beside them
 //	relayed.go    datagrams beside a circuit, which its relay forwards
 //	forward.go    a packet for a relay to forward, and where a relay sends it
 //	sockets.go    which of the shared sockets a connection uses
@@ -14,7 +13,6 @@
 //	search.go     how large a packet passes (RFC 8899), and MTU black holes
 //	refused.go    what was refused
 //	socket.go     a UDP socket that QUIC and sealed packets share; batched reads
-//	meter.go      how long packets wait in each direction
 //	lanes.go      sealed packets with repair: what they carry
 //	flight.go     they beside one connection, and the agreement on a path
 //	flights.go    what all such paths to a peer share, and which one carries
@@ -36,8 +34,6 @@
 //
 //	kindProbe, id (4), padding: a probe of how large a packet passes
 //	kindArrived, id (4): that probe arrived
-//	kindQuery, time (4): when it was sent, by the sender's clock, in microseconds
-//	kindAnswer, time (4), time (4): that of the query, and when it arrived, by the clock of who answers
 //
 // The package knows no node. Its owner hands in a Config, and a Path for each connection.
 package packet

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,21 +34,14 @@ type Config struct {
 type node struct {
 	refusals
 	cfg    Config
-	began  time.Time
 	trains sync.Pool // buffers of sessions that are sending
 }
-
-// clock is a time as packets carry it: microseconds since the Service began, which wrap around. The other end sees
-// differences only.
-func (n *node) clock(t time.Time) uint32 { return uint32(t.Sub(n.began).Microseconds()) }
 
 // link is what both directions of a session need of it.
 type link struct {
 	*node
-	path  Path
-	ctx   context.Context //nolint:containedctx // ends with the connection
-	quic  *quic.Conn      // to the peer; nil: a relay is between
-	via   *via            // likewise, through the relay; nil: there is none
-	meter meter
-	sent  atomic.Uint64 // bytes, with headers
+	path Path
+	ctx  context.Context //nolint:containedctx // ends with the connection
+	quic *quic.Conn      // to the peer; nil: a relay is between
+	via  *via            // likewise, through the relay; nil: there is none
 }

@@ -265,3 +265,22 @@ func TestSharedSocket(t *testing.T) {
 		t.Errorf("after Close: %v, told %v", err, gone)
 	}
 }
+
+// TestOtherKinds: payloads of kinds that former versions send mean nothing, nor do those that none knows. The path was heard.
+func TestOtherKinds(t *testing.T) {
+	d, sealer, sink, path, r := receiving(t, 9)
+	for kind := kindArrived + 1; kind < 256; kind++ {
+		b, err := sealer.Seal(nil, []byte{byte(kind), 0, 0, 0, 1, 0, 0, 0, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.take(b, nil)
+	}
+	d.flush()
+	if len(sink.got) != 0 || len(r.arrived) != 0 || len(r.over) != 0 {
+		t.Errorf("%d datagrams, %d probes, ends: %d", len(sink.got), len(r.arrived), len(r.over))
+	}
+	if path.heard.Load() == 0 || path.received.Load() != 0 {
+		t.Errorf("heard %d times, %d bytes for the owner", path.heard.Load(), path.received.Load())
+	}
+}

@@ -15,12 +15,8 @@ import (
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
-// answerEvery is how often a session answers a query, at most.
-const answerEvery = 2 * time.Millisecond
-
 // receiver is the receiving direction of a session.
 type receiver struct {
-	queries
 	out     *sending // the other direction
 	peer    peer.ID
 	index   uint32
@@ -38,10 +34,10 @@ type receiver struct {
 }
 
 func newReceiver(out *sending, from peer.ID) *receiver {
-	return &receiver{out: out, peer: from, arrived: make(chan uint32, 16), queries: queries{pending: make(chan query, 1)}, over: wake.NewOne()}
+	return &receiver{out: out, peer: from, arrived: make(chan uint32, 16), over: wake.NewOne()}
 }
 
-// serve answers queries and confirms probes until the sender ends the stream.
+// serve confirms probes until the sender ends the stream.
 func (r *receiver) serve(s network.Stream) error {
 	ended := make(chan error, 1)
 	r.out.cfg.Spawn(func() {
@@ -63,10 +59,6 @@ func (r *receiver) serve(s network.Stream) error {
 			return nil
 		case <-r.over:
 			return errReplaced
-		case q := <-r.pending:
-			if out := r.out.now.Load(); out != nil {
-				_ = out.sendOwn(kindAnswer, q.sent, 0, q.here) // it may get lost on its way, too
-			}
 		case id := <-r.arrived:
 			if out := r.out.now.Load(); out != nil && out.sendOwn(kindArrived, id, 0) == nil {
 				continue
@@ -120,13 +112,13 @@ func (r *receiver) take(b []byte, from *received) bool {
 		r.bytes += len(b)
 		r.sink.Datagram(payload)
 	case len(payload) >= 5:
-		r.own(payload[0], binary.BigEndian.Uint32(payload[1:]), payload)
+		r.own(payload[0], binary.BigEndian.Uint32(payload[1:]))
 	}
 	return first
 }
 
-// own takes a payload of the package's own.
-func (r *receiver) own(kind byte, id uint32, payload []byte) {
+// own takes a payload of the package's own. One of another kind means nothing.
+func (r *receiver) own(kind byte, id uint32) {
 	switch kind {
 	case kindArrived:
 		for _, out := range []*sender{r.out.now.Load(), r.out.next.Load()} {
@@ -139,10 +131,6 @@ func (r *receiver) own(kind byte, id uint32, payload []byte) {
 		case r.arrived <- id:
 		default: // the sender will probe again
 		}
-	case kindQuery:
-		r.queried(id)
-	case kindAnswer:
-		r.answer(payload)
 	}
 }
 
@@ -194,34 +182,4 @@ func (r *receiver) unlock() {
 		return
 	}
 	r.mu.Unlock()
-}
-
-// query is one of the peer: when it was sent by its clock, and when it arrived by this one.
-type query struct{ sent, here uint32 }
-
-// queries are those of the peer. It belongs to receiver.mu.
-type queries struct {
-	pending  chan query // to answer
-	answered time.Time  // when one was taken last
-}
-
-// queried has what was sent at the peer's time sent answered.
-func (r *receiver) queried(sent uint32) {
-	now := time.Now()
-	if now.Sub(r.answered) < answerEvery {
-		return
-	}
-	r.answered = now
-	select {
-	case r.pending <- query{sent, r.out.clock(now)}:
-	default: // the one before it waits
-	}
-}
-
-// answer takes in the payload of an answer.
-func (r *receiver) answer(b []byte) {
-	if len(b) >= 9 {
-		now := time.Now()
-		r.out.meter.answered(binary.BigEndian.Uint32(b[1:]), binary.BigEndian.Uint32(b[5:]), r.out.clock(now), now)
-	}
 }

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/quic-go/quic-go"
@@ -42,7 +41,6 @@ type sender struct {
 	arrived  chan uint32 // probes that the peer confirms
 	tooLarge wake.One    // the interface refused a packet of the size in use
 	confirm  wake.One    // the size in use may be too large
-	query    wake.One    // how long packets wait
 
 	mu     sync.Mutex // guards the rest; no other lock is taken under it
 	sealer *sealed.Sealer
@@ -78,7 +76,7 @@ type route struct {
 func newSender(l *link, r route, sealer *sealed.Sealer) *sender {
 	base := sourceControl(nil, r.src)
 	return &sender{link: l, route: r, base: base, sealer: sealer, train: train{oob: base},
-		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), query: wake.NewOne()}
+		arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
 }
 
 // run serves the direction until its stream ends, or ctx does. It closes works when the size is found.
@@ -92,16 +90,6 @@ func (o *sender) run(ctx context.Context, s network.Stream, largest int, works c
 				return
 			}
 			o.note(binary.BigEndian.Uint32(b[:]))
-		}
-	})
-	o.link.cfg.Spawn(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-o.query:
-				_ = o.sendOwn(kindQuery, o.link.clock(time.Now()), 0) // it may get lost on its way, too
-			}
 		}
 	})
 	find := search{
@@ -193,11 +181,8 @@ func (o *sender) flush() error {
 }
 
 // sendOwn sends a payload of the package's own immediately, padded to a packet of size bytes.
-func (o *sender) sendOwn(kind byte, id uint32, size int, more ...uint32) error {
+func (o *sender) sendOwn(kind byte, id uint32, size int) error {
 	payload := binary.BigEndian.AppendUint32([]byte{kind}, id)
-	for _, word := range more {
-		payload = binary.BigEndian.AppendUint32(payload, word)
-	}
 	payload = append(payload, make([]byte, max(size-o.overhead()-len(payload), 0))...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -255,7 +240,6 @@ func (o *sender) write(b, oob []byte) (int, error) {
 	if len(oob) > len(o.base) {
 		each = o.cut
 	}
-	o.link.sent.Add(uint64(n + packets(n, each)*headers))
 	o.sock.wire.Sealed.Sent(n + packets(n, each)*upkeep.HeaderOf(to))
 	return n, err
 }

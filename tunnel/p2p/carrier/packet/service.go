@@ -3,7 +3,6 @@ package packet
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -18,7 +17,6 @@ import (
 type Service struct {
 	*node
 	sockets
-	sessions
 	flights
 	in intake
 }
@@ -31,10 +29,10 @@ func New(cfg Config) *Service {
 	if cfg.Wire == nil {
 		cfg.Wire = new(upkeep.Wire)
 	}
-	n := &node{cfg: cfg, began: time.Now(), refusals: refusals{log: cfg.Log}}
+	n := &node{cfg: cfg, refusals: refusals{log: cfg.Log}}
 	n.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
-	s := &Service{node: n, sessions: sessions{to: map[peer.ID][]*sending{}},
-		flights: flights{memory: flight.NewMemory(cmp.Or(cfg.Memory, 64<<20)), to: map[peer.ID]*flightPeer{}, offering: map[peer.ID]bool{}}, in: intake{node: n, inbound: map[peer.ID]*inbound{}}}
+	s := &Service{node: n, in: intake{node: n, inbound: map[peer.ID]*inbound{}},
+		flights: flights{memory: flight.NewMemory(cmp.Or(cfg.Memory, 64<<20)), to: map[peer.ID]*flightPeer{}, offering: map[peer.ID]bool{}}}
 	s.sockets = sockets{in: &s.in, all: map[*socket]struct{}{}}
 	s.in.receivers.Store(&map[uint32]*receiver{})
 	return s
@@ -50,6 +48,5 @@ func (s *Service) Session(ctx context.Context, c network.Conn, p Path) *Session 
 	if !endpoint.OverUDP(c.RemoteMultiaddr()) || !c.As(&q) {
 		return nil
 	}
-	return &Session{sending: sending{link: link{node: s.node, path: p, ctx: ctx, quic: q}}, conn: c, in: &s.in, on: &s.sockets,
-		among: &s.sessions}
+	return &Session{sending: sending{link: link{node: s.node, path: p, ctx: ctx, quic: q}}, conn: c, in: &s.in, on: &s.sockets}
 }

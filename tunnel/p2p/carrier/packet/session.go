@@ -33,10 +33,9 @@ const (
 // Session is the datagrams beside one QUIC connection, or beside a circuit. All methods may be called on nil, which has none.
 type Session struct {
 	sending
-	conn  network.Conn
-	in    *intake
-	on    *sockets
-	among *sessions
+	conn network.Conn
+	in   *intake
+	on   *sockets
 }
 
 // Run agrees with the peer on datagrams towards it, and again when they ended while the connection lives, until that
@@ -77,9 +76,7 @@ func (ss *Session) send() error {
 	ss.now.Store(now.sender)
 	defer ss.now.Store(nil)
 	unused := make(chan struct{})
-	if ss.via == nil {
-		defer ss.among.join(ss.conn.RemotePeer(), &ss.sending)()
-	} else {
+	if ss.via != nil {
 		ss.cfg.Spawn(func() { ss.via.watch(ctx, unused) })
 	}
 	renew := time.NewTimer(ss.cfg.Renew)

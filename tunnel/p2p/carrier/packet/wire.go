@@ -12,8 +12,8 @@ const (
 	ownKinds    = 0x80
 	kindProbe   = 0x80
 	kindArrived = 0x81
-	kindQuery   = 0x82
-	kindAnswer  = 0x83
+	// 0x82 and 0x83 stay unused: peers of former versions ask and answer with them how long packets wait in each direction, and do
+	// without answers.
 	// Of sealed packets with repair only, which have no others but package flight's.
 	kindChallenge = 0x84
 	kindResponse  = 0x85

@@ -20,7 +20,7 @@ type brake struct {
 // slack.
 func (b *brake) on(s sight, r *route, line, most uint64, slack time.Duration, now time.Time) bool {
 	fits := r.fits(most) + float64(line)*(slack*3/2-r.few()/2).Seconds()
-	if !s.unsent || r.foreign > 0 || r.peer.queue > 0 && !r.waits.known || r.far() || !r.thin(max(line, s.rate)) || float64(s.inFlight) <= fits {
+	if !s.unsent || r.foreign > 0 || r.peer.queue > 0 || r.far() || !r.thin(max(line, s.rate)) || float64(s.inFlight) <= fits {
 		b.since = time.Time{}
 		return false
 	}

@@ -157,9 +157,6 @@ func (b *Conn) release() {
 // Any goroutine may ask.
 func (b *Conn) Clean() bool { return b.tuner.raw != nil && b.faults.none(b.tuner.raw, time.Now()) }
 
-// Measure has the pacer told how long packets wait in each direction.
-func (b *Conn) Measure(by Beside) { b.tuner.measure(by) }
-
 // Peek waits until n bytes can be read, or the deadline, and returns how many can. It may only be called before the first
 // Read, with n below 4096.
 func (b *Conn) Peek(n int, deadline time.Time) int {

@@ -11,8 +11,7 @@
 //	round.go     what happens in a round trip
 //	losses.go    what a line loses, and what a queue that overflows
 //	route.go     a path's round trips, and whose queue makes them longer
-//	extras.go    what is sent beside a connection's data
-//	waits.go     how long packets wait in each direction, where the other end tells
+//	extras.go    acknowledgements, sent beside a connection's data
 //	far.go       whether the other end sends as well, and how long its queue may be
 //	hold.go      sends less until a queue has drained
 //	brake.go     sends little on a thin line that has become slower

@@ -9,11 +9,9 @@ const (
 	extrasMuch, extrasFew  = 1. / 16, 1. / 32
 )
 
-// extras are what this node sends beside a connection's data: acknowledgements, and datagrams to the same address. The line
-// carries them too, so the pacer sees the connection together with them, and what they leave of its limit is the connection's.
-// They count as arrived a round trip after they were sent, and as half of the line at most: nobody slows datagrams down, so
-// more may be sent than arrives. Where round trips are short a queue tells of datagrams soon: there only acknowledgements count,
-// while the peer sends.
+// extras are what this node sends beside a connection's data: acknowledgements. The line carries them too, so the pacer sees the
+// connection together with them, and what they leave of its limit is the connection's. They count as arrived a round trip after
+// they were sent, and as half of the line at most. Where round trips are short they count only while the peer sends.
 type extras struct {
 	rate   uint64  // bytes per second
 	alone  uint64  // the connection's limit, as set; 0: none
@@ -24,14 +22,10 @@ type extras struct {
 
 // add takes in what was sent, and adds it to what is seen of the connection, on a line of this rate; 0: unknown.
 func (e *extras) add(s sight, r *route, line uint64, now time.Time) sight {
-	total := s.acks
-	if r.far() {
-		total += s.datagrams
-	}
 	if line = max(line, s.rate); !r.far() && r.peer.queue == 0 {
 		line = 0 // nothing counts
 	}
-	e.take(total, line, max(extrasSpan, s.rtt), now)
+	e.take(s.acks, line, max(extrasSpan, s.rtt), now)
 	rate := e.counts.over(extrasSpan)
 	if soon := e.counts.over(extrasSoon); soon > rate+extrasMuch*float64(line) {
 		rate = soon

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sendBeside has datagrams of so many bytes sent every so often for a while, with a look every 10 ms.
+// sendBeside has acknowledgements of so many bytes sent every so often for a while, with a look every 10 ms.
 func sendBeside(e *extras, s *sight, line, bytes uint64, every, d time.Duration, now *time.Time) (seen sight) {
 	for after := tuneEvery; after <= d; after += tuneEvery {
 		*now = now.Add(tuneEvery)
@@ -54,7 +54,7 @@ func TestExtrasGrow(t *testing.T) {
 	}
 }
 
-// A flood of datagrams takes half of the line at most, one whose counter falls nothing, and the connection has the rest.
+// What does not arrive takes half of the line at most, one whose counter falls nothing, and the connection has the rest.
 func TestExtrasThatDoNotArrive(t *testing.T) {
 	const line = 125_000
 	e, s, now := &extras{}, sight{rtt: 50 * time.Millisecond}, time.Unix(1000, 0)
@@ -78,14 +78,14 @@ func TestExtrasThatDoNotArrive(t *testing.T) {
 }
 
 // The connection's limit falls by what is sent beside it, without a round, and comes back.
-func TestLimitBesideDatagrams(t *testing.T) {
+func TestLimitBesideAcknowledgements(t *testing.T) {
 	p := pacer{line: 125_000, limit: 125_000, extras: extras{alone: 125_000}, route: route{least: 300 * time.Millisecond}}
 	s, now := sight{rate: 125_000, rtt: 300 * time.Millisecond, segment: testSegment, unsent: true}, time.Unix(1000, 0)
 	p.decide(s, now)
 	send := func(bytes uint64) uint64 {
 		for range 25 {
 			now = now.Add(tuneEvery)
-			s.datagrams += bytes
+			s.acks += bytes
 			p.decide(s, now)
 		}
 		return p.extras.alone

@@ -51,7 +51,7 @@ func (p *pacer) beginDrain(s sight, rate uint64, now time.Time) order {
 // below is a rate at which what stands in the queue drains within two round trips and a little.
 func (p *pacer) below(s sight) order {
 	most := mostCut
-	if p.hold.own || p.route.told() {
+	if p.hold.own {
 		most = ownCut
 	}
 	cut := float64(p.route.queue()) / float64(2*p.route.least+100*time.Millisecond)
@@ -114,11 +114,7 @@ func (p *pacer) endDrain(s sight, now time.Time) order {
 	if d := p.hold; d.own {
 		p.probe.carried = now
 	} else {
-		most := max(p.line, d.rate, d.told)
-		if p.route.told() { // both are of the line, and the higher one is of acknowledgements that came together
-			most = (p.line + most) / 2
-		}
-		p.line = most
+		p.line = max(p.line, d.rate, d.told)
 		if d.busy && p.round.busy() && now.Sub(d.since) < max(d.trip, leastRound) && p.probe.proven() { // not because less was sent
 			p.line = max(p.line, d.before)
 		}

@@ -109,11 +109,6 @@ type sender struct {
 	// peer is how much the peer sends, bytes per second, and when.
 	peer                float64
 	peerFrom, peerUntil time.Duration
-	// told: the other end tells how long packets wait in each direction; acknowledgements do wait for late then.
-	told   bool
-	behind time.Duration // what the last ones waited
-	waited []time.Duration
-	asked  []answer
 
 	waiting, under, backlog float64 // bytes: in the router, sent and not acknowledged, to be sent
 	acks                    []float64
@@ -141,7 +136,7 @@ type sender struct {
 
 func newSender(p *pacer) *sender {
 	return &sender{pacer: p, limit: 1e12, window: 10 * testSegment, starting: true, peerUntil: time.Hour,
-		acks: make([]float64, 1<<13), waited: make([]time.Duration, 1<<13)}
+		acks: make([]float64, 1<<13)}
 }
 
 // stale is a sender that knows the line as one of this rate, in bytes per second.
@@ -165,13 +160,7 @@ func (s *sender) send(l *line) float64 {
 	}
 	now := l.trip.Seconds() + l.queue/max(l.rate(l.at), 1e5)
 	i := int(l.at/tick) % len(s.acks)
-	switch {
-	case s.told:
-		if s.acks[i] > 0 {
-			s.behind = s.waited[i]
-		}
-		now += s.behind.Seconds()
-	case s.late != nil:
+	if s.late != nil {
 		now += s.late(l.at).Seconds()
 	}
 	got := s.acks[i]
@@ -244,13 +233,7 @@ func (s *sender) bbr(l *line, got float64) {
 // acked has so much acknowledged a round trip later.
 func (s *sender) acked(l *line, n float64) {
 	s.waiting -= n
-	var late time.Duration
-	if s.told && s.late != nil {
-		late = s.late(l.at)
-	}
-	i := int((l.at+l.trip+late)/tick) % len(s.acks)
-	s.acks[i] += n
-	s.waited[i] = late
+	s.acks[int((l.at+l.trip)/tick)%len(s.acks)] += n
 }
 
 func (s *sender) sight(l *line) sight {
@@ -270,13 +253,7 @@ func (s *sender) decide(l *line) {
 	peer := s.peer * max(0, min(l.at, s.peerUntil)-s.peerFrom).Seconds()
 	sight.received = traffic{uint64(peer), uint32(peer / testSegment)}
 	now := time.Unix(1000, 0).Add(l.at)
-	if s.told {
-		s.hear(l, now)
-	}
 	o := s.pacer.decide(sight, now)
-	if s.told && s.pacer.route.asks(s.pacer.line, now) && s.answers%20 > 0 { // some get lost
-		s.asked = append(s.asked, answer{l.at + time.Duration(s.rtt*1e9), time.Duration(l.queue / max(l.rate(l.at), 1e5) * 1e9)})
-	}
 	if o.limit != 0 {
 		s.limit = float64(o.limit)
 	}
@@ -284,16 +261,5 @@ func (s *sender) decide(l *line) {
 		s.restarts++
 		s.starting, s.full, s.fullAt, s.samples, s.estimate = true, 0, 0, nil, 0
 		s.pacing = 2.89 * s.window / s.rtt
-	}
-}
-
-// answer is one that comes at a time, to what has waited on its way there.
-type answer struct{ at, ahead time.Duration }
-
-// hear takes the answers that have come.
-func (s *sender) hear(l *line, now time.Time) {
-	for len(s.asked) > 0 && s.asked[0].at <= l.at {
-		s.pacer.route.waits.take(s.asked[0].ahead, s.behind, l.trip, now)
-		s.asked = s.asked[1:]
 	}
 }

@@ -8,8 +8,6 @@ const (
 	leastRound    = 40 * time.Millisecond
 	leastSegments = 32
 	sparse, sure  = 64, 256
-	// toldRound is the least time where acknowledgements wait, for a time that is known to some milliseconds.
-	toldRound = 100 * time.Millisecond
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
 	// farTrip is from which round trip on a step that was cut is tried again too late: there what is on the way cuts none, and
@@ -29,29 +27,26 @@ const (
 	unpaced = ^uint64(0)
 )
 
-// sight is what the kernel reports of a BBR connection at one moment, and how long acknowledgements wait, which decide adds.
+// sight is what the kernel reports of a BBR connection at one moment.
 type sight struct {
-	rate      uint64 // BBR's estimate of the path's rate, bytes per second
-	starting  bool   // BBR searches the rate with its high gain
-	emptied   bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
-	rtt       time.Duration
-	floor     time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
-	recent    time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
-	underWay  uint64        // bytes sent and not acknowledged
-	inFlight  uint64        // of them, those neither known to be lost nor to have arrived
-	repairs   bool          // segments were lost, and are repaired
-	paused    time.Duration // since when nothing had been written
-	unsent    bool          // bytes waited in the socket nevertheless
-	segment   uint32        // bytes
-	arrived   traffic       // there
-	came      uint32        // segments, acknowledgements among them
-	sent      traffic
-	resent    uint32 // segments of them
-	received  traffic
-	acks      uint64        // bytes of acknowledgements without data that were ever sent, headers included
-	datagrams uint64        // and of datagrams to the same address
-	told      bool          // how long packets wait in each direction is known,
-	back      time.Duration // and so long acknowledgements do
+	rate     uint64 // BBR's estimate of the path's rate, bytes per second
+	starting bool   // BBR searches the rate with its high gain
+	emptied  bool   // BBR empties the path for a moment, to see its round trip (PROBE_RTT)
+	rtt      time.Duration
+	floor    time.Duration // least round trip of the last 5 minutes (net.ipv4.tcp_min_rtt_wlen)
+	recent   time.Duration // BBR's least round trip, of the last 10 s or so; 0: unknown
+	underWay uint64        // bytes sent and not acknowledged
+	inFlight uint64        // of them, those neither known to be lost nor to have arrived
+	repairs  bool          // segments were lost, and are repaired
+	paused   time.Duration // since when nothing had been written
+	unsent   bool          // bytes waited in the socket nevertheless
+	segment  uint32        // bytes
+	arrived  traffic       // there
+	came     uint32        // segments, acknowledgements among them
+	sent     traffic
+	resent   uint32 // segments of them
+	received traffic
+	acks     uint64 // bytes of acknowledgements without data that were ever sent, headers included
 }
 
 // traffic is the data that went one way.
@@ -110,7 +105,6 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.lost = losses{}
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
-	s.told, s.back = p.route.told(), p.route.back()
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
@@ -131,7 +125,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	queue := p.route.queue()
 	p.round.look(s, queue)
 	doubted := p.doubt
-	p.doubt = p.route.peersQueue() > 0 && queue >= p.slack(s)-p.route.peersQueue() && !p.slight(s)
+	p.doubt = p.route.peer.queue > 0 && queue >= p.slack(s)-p.route.peer.queue && !p.slight(s)
 	switch {
 	case queue < p.slack(s) || p.slight(s):
 		p.stand = round{}
@@ -240,8 +234,6 @@ func (p *pacer) ceiling() order {
 		step = min(step, farStep)
 	}
 	switch {
-	case p.route.foreign > 0 && p.route.told(): // it may be of what else goes to this peer, as acknowledgements
-		step = newStep
 	case p.route.foreign > 0:
 		return order{limit: unpaced}
 	case p.doubt:
@@ -346,20 +338,13 @@ func (p *pacer) cruise(s sight, queue time.Duration, now time.Time) order {
 			p.probe.step = min(p.probe.step, newStep)
 			return order{limit: p.above(leastStep(p.route.tellTime(p.line)))}
 		}
-		if s.told && p.stand.looks >= fewLooks && p.stand.busy() { // it is its own, and drains before the rate is told
-			if !p.probe.since.IsZero() {
-				p.probe.open = false
-				p.probe.end(p.line, p.route.tellTime(p.line), now)
-			}
-			return p.below(s)
-		}
 	}
 	keeps := s.starting || s.keepsWindow(p.route.fits(p.line)) // a start is not begun again
 	if p.probe.due && keeps {
 		p.round.begin(s, now)
 		return p.beginProbe(s, now)
 	}
-	if !p.round.full(s, now) || s.told && now.Sub(p.round.since) < toldRound {
+	if !p.round.full(s, now) {
 		return order{}
 	}
 	r, due := p.round, p.probe.due

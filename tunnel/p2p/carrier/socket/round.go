@@ -11,18 +11,15 @@ type round struct {
 	arrived  traffic // at the beginning
 	sent     traffic
 	resent   uint32
-	underWay uint64        // bytes, at the beginning
-	back     time.Duration // as in sight
-	told     bool
+	underWay uint64 // bytes, at the beginning
 	looks    int
 	waiting  int           // looks at which data waited
 	queue    time.Duration // the shortest
-	most     uint64        // BBR's highest estimate
 }
 
 func (r *round) begin(s sight, now time.Time) {
 	*r = round{since: now, arrived: s.arrived, sent: s.sent, resent: s.resent,
-		underWay: s.underWay, back: s.back, told: s.told, queue: time.Hour}
+		underWay: s.underWay, queue: time.Hour}
 }
 
 func (r *round) look(s sight, queue time.Duration) {
@@ -31,7 +28,6 @@ func (r *round) look(s sight, queue time.Duration) {
 		r.waiting++
 	}
 	r.queue = min(r.queue, queue)
-	r.most = max(r.most, s.rate)
 }
 
 // busy reports whether data waited nearly all of the time.
@@ -81,19 +77,9 @@ func (r *round) lossy(s sight) bool {
 	return share > 0.25
 }
 
-// rate is how much arrived, in bytes per second. Where acknowledgements wait for less time than before, those of a longer time
-// have come. Where they wait for longer nothing is corrected: how long they wait is known to a few milliseconds, and too high a
-// rate makes a queue, while more than too low a one is tried again soon.
+// rate is how much arrived, in bytes per second.
 func (r *round) rate(s sight, now time.Time) uint64 {
-	took := now.Sub(r.since)
-	if r.told && s.told {
-		took += min(max(r.back-s.back, 0), took)
-	}
-	rate := uint64(float64(s.arrived.since(r.arrived)) / took.Seconds())
-	if r.told && s.told && r.most > 0 { // of longer times, and no faster than it was sent
-		rate = min(rate, r.most)
-	}
-	return rate
+	return uint64(float64(s.arrived.since(r.arrived)) / now.Sub(r.since).Seconds())
 }
 
 // sentRate is how much was sent, in bytes per second.

@@ -41,7 +41,6 @@ type route struct {
 	alone   time.Duration // for how long the last time
 
 	peer  farEnd
-	waits waits
 	sharp sharp
 }
 
@@ -76,7 +75,6 @@ func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 	r.segment = s.segment
 	r.sharp.look(s, r.takes(2, max(line, s.rate)))
 	r.follow(s, now)
-	r.waits.judge(r.sharp.rtt-r.least, r.least, now)
 	if r.base == 0 {
 		r.base, r.looked = r.least, now
 	}
@@ -88,7 +86,7 @@ func (r *route) observe(s sight, line uint64, now time.Time) (another bool) {
 
 func (r *route) follow(s sight, now time.Time) {
 	r.peer.hear(s, now, hearEvery)
-	if now.After(r.until) || r.told() && r.waits.ahead < standingTime { // or it is known to be gone
+	if now.After(r.until) {
 		r.foreign = 0
 	}
 	few := r.few()
@@ -110,55 +108,13 @@ func (r *route) follow(s sight, now time.Time) {
 }
 
 // queue is how long the connection's own is; where it is not known whose it is, that of the peer.
-func (r *route) queue() time.Duration {
-	queue := r.sharp.rtt - r.least - r.foreign
-	if r.told() {
-		queue = min(queue, r.waits.ahead+max(0, r.waits.least-r.least)) // the least delays may have had a queue in them
-	}
-	return queue
-}
-
-// told reports whether the other end tells whose queue it is.
-func (r *route) told() bool { return r.peer.queue > 0 && r.waits.known }
-
-// back is how long acknowledgements are known to wait.
-func (r *route) back() time.Duration {
-	if r.told() {
-		return min(r.waits.behind, max(0, r.sharp.rtt-r.least))
-	}
-	return 0
-}
-
-// peersQueue is how long the peer's may be that looks like one's own.
-func (r *route) peersQueue() time.Duration {
-	if r.waits.known {
-		return min(r.peer.queue, max(0, r.waits.least-r.least))
-	}
-	return r.peer.queue
-}
-
-// asks reports whether it is time to ask how long packets wait in each direction: seldom while nobody else sends and no queue
-// stands, so that the least delays are known. Where one does the answer is there when the peer turns out to send.
-func (r *route) asks(line uint64, now time.Time) bool {
-	if r.far() {
-		return false
-	}
-	every := askSeldom
-	if r.peer.queue > 0 || r.sharp.rtt-r.least >= r.slack(line) && r.foreign == 0 {
-		every = max(askOften, r.takes(askSegments, line))
-	}
-	return r.waits.asks(every, now)
-}
+func (r *route) queue() time.Duration { return r.sharp.rtt - r.least - r.foreign }
 
 // slack is how much longer than the least a round trip is without a queue, on a line of this rate in bytes per second:
-// acknowledgements come for two segments, and they take a thin line its time; what is asked is answered alone. Eight packets
-// fill the queue of many a thin line, so there is no more room than that.
+// acknowledgements come for two segments, and they take a thin line its time. Eight packets fill the queue of many a thin line,
+// so there is no more room than that.
 func (r *route) slack(rate uint64) time.Duration {
-	segments := 2
-	if r.told() {
-		segments = 1
-	}
-	return max(r.takes(segments, rate)+standingTime, r.few()) + r.peersQueue()
+	return max(r.takes(2, rate)+standingTime, r.few()) + r.peer.queue
 }
 
 // takes is how long a line of this rate takes for so many segments.
@@ -178,7 +134,7 @@ func (r *route) thin(rate uint64) bool { return r.takes(leastSegments, rate) > t
 func (r *route) far() bool { return r.least >= farTrip }
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue of our own stands.
-func (r *route) fits(rate uint64) float64 { return float64(rate) * (r.least + r.back()).Seconds() }
+func (r *route) fits(rate uint64) float64 { return float64(rate) * r.least.Seconds() }
 
 // overfilled reports whether more is on the way than fits, even if a line carries all of this rate: a queue grows, which round
 // trips show one round trip later. As much as acknowledgements wait without one, and half of what counts, is no sign.
@@ -189,9 +145,6 @@ func (r *route) overfilled(s sight, rate uint64, slack time.Duration) bool {
 // beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is
 // the peer's, if the line is still the same.
 func (r *route) beginsBeside(s sight, underWay, line uint64, now time.Time) bool {
-	if r.told() {
-		return false
-	}
 	if r.peer.queue == 0 { // it may have just begun
 		r.peer.hear(s, now, hearEvery/3)
 	}

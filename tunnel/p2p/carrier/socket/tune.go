@@ -29,8 +29,7 @@ const (
 type tuner struct {
 	raw syscall.RawConn // nil: nothing can be tuned
 
-	mu     sync.Mutex // above those of beside
-	beside Beside     // nil: none
+	mu     sync.Mutex
 	bbr    bool
 	lowat  int
 	looked time.Time
@@ -64,13 +63,6 @@ func newTuner(c any) *tuner {
 		t.bbr = err == nil && name == bbr
 	})
 	return t
-}
-
-// measure has the pacer told how long packets wait in each direction.
-func (t *tuner) measure(by Beside) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.beside = by
 }
 
 // begin is called before data are written; queue is what the path takes in a few milliseconds, in bytes.
@@ -162,38 +154,29 @@ func (t *tuner) pace(fd int, now time.Time) {
 		}
 	}
 	t.arrived = tcp.Delivered
-	datagrams := uint64(0)
-	if t.beside != nil {
-		t.pacer.route.waits.take(t.beside.Waits())
-		datagrams = t.beside.Sent()
-	}
 	out := max(int64(tcp.Bytes_sent)-int64(tcp.Bytes_retrans)-int64(tcp.Bytes_acked), 0) // and not acknowledged in sequence
 	rate := uint64(info.Bw_hi)<<32 | uint64(info.Bw_lo)
 	o := t.pacer.decide(sight{
-		rate:      rate,
-		starting:  info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
-		emptied:   info.Cwnd_gain == 256,
-		rtt:       time.Duration(tcp.Rtt) * time.Microsecond,
-		floor:     time.Duration(tcp.Min_rtt) * time.Microsecond,
-		recent:    time.Duration(info.Min_rtt) * time.Microsecond,
-		underWay:  uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
-		inFlight:  uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
-		repairs:   tcp.Ca_state >= recovery,
-		paused:    now.Sub(t.ended),
-		unsent:    tcp.Notsent_bytes > 0,
-		segment:   tcp.Snd_mss,
-		arrived:   traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
-		came:      tcp.Segs_in,
-		sent:      traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
-		resent:    tcp.Total_retrans,
-		received:  traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
-		acks:      uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes,
-		datagrams: datagrams,
+		rate:     rate,
+		starting: info.Pacing_gain > startupGain || info.Pacing_gain == 0, // no answer yet
+		emptied:  info.Cwnd_gain == 256,
+		rtt:      time.Duration(tcp.Rtt) * time.Microsecond,
+		floor:    time.Duration(tcp.Min_rtt) * time.Microsecond,
+		recent:   time.Duration(info.Min_rtt) * time.Microsecond,
+		underWay: uint64(tcp.Unacked) * uint64(tcp.Snd_mss),
+		inFlight: uint64(max(int64(tcp.Unacked)-int64(tcp.Sacked)-int64(tcp.Lost)+int64(tcp.Retrans), 0)) * uint64(tcp.Snd_mss),
+		repairs:  tcp.Ca_state >= recovery,
+		paused:   now.Sub(t.ended),
+		unsent:   tcp.Notsent_bytes > 0,
+		segment:  tcp.Snd_mss,
+		arrived:  traffic{bytes: tcp.Bytes_acked + uint64(out)*uint64(tcp.Sacked)/uint64(max(tcp.Unacked, 1)), segments: tcp.Delivered},
+		came:     tcp.Segs_in,
+		sent:     traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
+		resent:   tcp.Total_retrans,
+		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
+		acks:     uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes,
 	}, now)
 	t.limit(fd, o)
-	if t.beside != nil && t.pacer.route.asks(max(t.pacer.line, rate), now) {
-		t.beside.Ask()
-	}
 	// Setting what is set has no effect: BBR starts again when it comes back.
 	if o.restart && unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, reno) == nil {
 		if t.bbr = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, bbr) == nil; !t.bbr {

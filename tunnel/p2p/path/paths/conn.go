@@ -42,9 +42,6 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 		x.datagrams = cfg.Packets.Relayed(x.ctx, c, forwarded{datagrams{x}}, x.Probes.RTT,
 			func(ctx context.Context) (*packet.Channel, error) { return cfg.Channel(ctx, x.Relay, owner.ID()) })
 	}
-	if ip, ok := endpoint.IP(a); ok && !x.udp && !x.Relayed() && !cfg.TCP.Proxied(c) {
-		cfg.TCP.Measure(c, cfg.Packets.Beside(c.RemotePeer(), ip))
-	}
 	return x
 }
 
