@@ -11,14 +11,10 @@
 //	round.go     what happens in a round trip
 //	losses.go    what a line loses, and what a queue that overflows
 //	route.go     a path's round trips, and whose queue makes them longer
-//	extras.go    acknowledgements, sent beside a connection's data
 //	far.go       whether the other end sends as well, and how long its queue may be
 //	hold.go      sends less until a queue has drained
-//	brake.go     sends little on a thin line that has become slower
-//	keep.go      caps the sending rate at the delivery rate while more than a BDP is in flight
 //	keepalive.go  probes of the kernel on idle connections
 //	unacked.go   the end of a connection whose other end acknowledges nothing
-//	history.go   a count, as it was at moments of the last time
 //	probe.go     tries whether the line carries more
 //	swift.go     when a path is better off without BBR
 //	system.go    what this system does not provide, and the remedy

@@ -46,7 +46,6 @@ type sight struct {
 	sent     traffic
 	resent   uint32 // segments of them
 	received traffic
-	acks     uint64 // bytes of acknowledgements without data that were ever sent, headers included
 }
 
 // traffic is the data that went one way.
@@ -80,25 +79,22 @@ type order struct {
 // tried: BBR is restarted, which takes it to the limit soon (probe.go). BBR repairs losses, spaces segments and bounds what
 // is on the way.
 type pacer struct {
-	route  route
-	line   uint64 // what the line carries, bytes per second; 0: unknown
-	limit  uint64 // of all that is sent, bytes per second
-	extras extras
-	tried  uint64 // the highest limit since a round ended
-	round  round  // of the rate
-	stand  round  // since a queue stands; zero: none does
-	hold   hold
-	probe  prober
-	stood  time.Time // when a queue stood or overflowed last
-	lost   losses
-	doubt  bool // a queue stands that may be the peer's
-	brake  brake
-	keep   keeper
+	route route
+	line  uint64 // what the line carries, bytes per second; 0: unknown
+	limit uint64 // bytes per second
+	tried uint64 // the highest limit since a round ended
+	round round  // of the rate
+	stand round  // since a queue stands; zero: none does
+	hold  hold
+	probe prober
+	stood time.Time // when a queue stood or overflowed last
+	doubt bool      // a queue stands that may be the peer's
+	set   uint64    // the limit that the kernel has
+	lost  losses
 }
 
 // decide returns what to do now.
 func (p *pacer) decide(s sight, now time.Time) order {
-	s = p.extras.add(s, &p.route, p.line, now)
 	s.rate = p.lost.plus(s.rate)
 	if p.route.observe(s, p.line, now) && p.line > 0 {
 		p.probe.newRoute(p.route.others(), now)
@@ -108,7 +104,6 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
 		return p.leave()
 	}
-	p.keep.look(s, &p.route, p.line, now)
 	idle := s.paused > max(idleTime, 2*(s.rtt-p.route.foreign))
 	if idle || s.emptied {
 		p.round.begin(s, now)
@@ -153,14 +148,8 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	case o != (order{}):
 	case steady && p.doubt != doubted:
 		o = p.ceiling()
-	case p.line > 0 && p.brake.on(s, &p.route, p.line, p.probe.most(p.line, p.limit), p.slack(s), now):
-		if o.limit = p.line / mostFall; o.limit != p.limit {
-			p.hold.asked = now // if a queue drains: rounds before tell nothing of this limit
-		}
-	case free && (p.limit < p.line/2 || p.limit <= p.above(-leastCut) && p.stand.since.IsZero()): // it was braked, or drained
+	case free && (p.limit < p.line/2 || p.limit <= p.above(-leastCut) && p.stand.since.IsZero()): // it drained
 		o = p.ceiling()
-	case p.line > 0 && p.limit <= p.line/mostFall: // while a queue drains
-		p.hold.asked, o = now, p.below(s)
 	}
 	switch {
 	case o.restart:
@@ -174,18 +163,17 @@ func (p *pacer) decide(s sight, now time.Time) order {
 			p.round.begin(s, now)
 		}
 	}
-	return p.set(s, o, now)
+	return p.carryOut(o)
 }
 
 // leave leaves the connection alone, and forgets its line.
 func (p *pacer) leave() order {
-	*p = pacer{route: p.route, limit: p.limit, extras: p.extras}
-	return p.set(sight{}, order{limit: unpaced}, time.Time{})
+	*p = pacer{route: p.route, limit: p.limit, set: p.set}
+	return p.carryOut(order{limit: unpaced})
 }
 
-// set carries out the order: caps the limit where the keeper does, subtracts what is sent beside the connection's data, and
-// leaves out what is set already. While a queue drains nothing is capped: what is sent then tells whose queue it is.
-func (p *pacer) set(s sight, o order, now time.Time) order {
+// carryOut leaves out what is set already.
+func (p *pacer) carryOut(o order) order {
 	if o.limit != 0 {
 		p.limit = o.limit
 	}
@@ -193,11 +181,11 @@ func (p *pacer) set(s sight, o order, now time.Time) order {
 	if p.limit == 0 { // what arrives first was sent without one
 		p.tried = unpaced
 	}
-	limit := p.limit
-	if p.line > 0 && p.hold.since.IsZero() && p.keep.caps(s, &p.route, p.line, limit, p.slack(s), now) {
-		limit = min(limit, max(p.lost.plus(p.keep.rate(&p.route, p.line)), p.line/mostFall))
+	o.limit = 0
+	if before := p.set; p.limit != before && (before != 0 || p.limit != unpaced) {
+		o.limit = p.limit
 	}
-	o.limit = p.extras.set(limit)
+	p.set = p.limit
 	return o
 }
 

@@ -127,14 +127,6 @@ func (p *pacer) probing(s sight, r round, rate, tried uint64, now time.Time) ord
 // unknown has a line tried that may carry much more than is known.
 func (b *prober) unknown() { b.open, b.step = true, newRouteStep }
 
-// most is what a line may carry, as far as is known.
-func (b *prober) most(line, limit uint64) uint64 {
-	if b.open {
-		return max(line, limit)
-	}
-	return line
-}
-
 // stop gives a probe up, whether it has begun or is due.
 func (b *prober) stop() { b.since, b.due = time.Time{}, false }
 

@@ -291,3 +291,24 @@ func TestGrowingFlow(t *testing.T) {
 		t.Errorf("%.1f of 150 Mbit/s", rate)
 	}
 }
+
+// A far line that loses about as much as a step of too much would is not sent that step.
+func TestOvershot(t *testing.T) {
+	for name, c := range map[string]struct {
+		step, always float64
+		lost, of     uint32
+		want         bool
+	}{
+		"nothing lost":               {0.4, 0, 0, 60, false},
+		"as much as the step":        {0.4, 0, 17, 60, true},
+		"a few":                      {0.4, 0, 3, 60, false},
+		"a line that loses so much":  {0.4, 0.2, 17, 60, false},
+		"a small step":               {0.1, 0, 6, 60, true},
+		"a small step, one":          {0.1, 0, 1, 60, false},
+		"a small step, two, by luck": {0.05, 0, 2, 60, false},
+	} {
+		if got := new(round).overshot(sight{resent: c.lost, sent: traffic{segments: c.of}}, c.step, c.always); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

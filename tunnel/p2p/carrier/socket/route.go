@@ -21,6 +21,8 @@ const (
 	restTime, sureTime, expireTime = 3 * time.Second, 7 * time.Second, 10 * time.Second
 	// quietSegments on the way are little: pings.
 	quietSegments = 16
+	// thinTell is how long it takes at least to tell a thin line's rate.
+	thinTell = 150 * time.Millisecond
 	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
@@ -135,12 +137,6 @@ func (r *route) far() bool { return r.least >= farTrip }
 
 // fits is how many bytes are on the way on a line of this rate that is full, where no queue of our own stands.
 func (r *route) fits(rate uint64) float64 { return float64(rate) * r.least.Seconds() }
-
-// overfilled reports whether more is on the way than fits, even if a line carries all of this rate: a queue grows, which round
-// trips show one round trip later. As much as acknowledgements wait without one, and half of what counts, is no sign.
-func (r *route) overfilled(s sight, rate uint64, slack time.Duration) bool {
-	return !r.far() && float64(s.inFlight) > r.fits(rate)+float64(rate)*(slack-r.few()/2).Seconds()
-}
 
 // beginsBeside reports whether the peer sends, and little of what such a line holds was on the way when a queue began: it is
 // the peer's, if the line is still the same.

@@ -19,8 +19,6 @@ const (
 	startupGain = 2 * 256
 	// recovery is the least TCP_INFO state in which losses are repaired (TCP_CA_Recovery of linux/tcp.h).
 	recovery = 3
-	// ackBytes is how long an acknowledgement without data is, with its headers of TCP and IP.
-	ackBytes = 60
 	// reno is the congestion control that every kernel has.
 	reno = "reno"
 )
@@ -174,7 +172,6 @@ func (t *tuner) pace(fd int, now time.Time) {
 		sent:     traffic{bytes: tcp.Bytes_sent, segments: tcp.Data_segs_out},
 		resent:   tcp.Total_retrans,
 		received: traffic{bytes: tcp.Bytes_received, segments: tcp.Data_segs_in},
-		acks:     uint64(tcp.Segs_out-tcp.Data_segs_out) * ackBytes,
 	}, now)
 	t.limit(fd, o)
 	// Setting what is set has no effect: BBR starts again when it comes back.
