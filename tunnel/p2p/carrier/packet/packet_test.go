@@ -270,11 +270,13 @@ func TestSharedSocket(t *testing.T) {
 func TestOtherKinds(t *testing.T) {
 	d, sealer, sink, path, r := receiving(t, 9)
 	for kind := kindArrived + 1; kind < 256; kind++ {
-		b, err := sealer.Seal(nil, []byte{byte(kind), 0, 0, 0, 1, 0, 0, 0, 2})
-		if err != nil {
-			t.Fatal(err)
+		for n := 1; n <= 9; n += 4 {
+			b, err := sealer.Seal(nil, []byte{byte(kind), 0, 0, 0, 1, 0, 0, 0, 2}[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.take(b, nil)
 		}
-		d.take(b, nil)
 	}
 	d.flush()
 	if len(sink.got) != 0 || len(r.arrived) != 0 || len(r.over) != 0 {

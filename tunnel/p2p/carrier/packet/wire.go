@@ -14,6 +14,7 @@ const (
 	kindArrived = 0x81
 	// 0x82 and 0x83 stay unused: peers of former versions ask and answer with them how long packets wait in each direction, and do
 	// without answers.
+
 	// Of sealed packets with repair only, which have no others but package flight's.
 	kindChallenge = 0x84
 	kindResponse  = 0x85

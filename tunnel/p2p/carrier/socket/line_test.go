@@ -141,7 +141,8 @@ func newSender(p *pacer) *sender {
 
 // stale is a sender that knows the line as one of this rate, in bytes per second.
 func (l *line) stale(rate float64) *sender {
-	s := newSender(&pacer{line: uint64(rate)})
+	s := newSender(&pacer{line: uint64(rate), limit: uint64(rate), set: uint64(rate)})
+	s.limit = rate
 	s.starting, s.estimate, s.samples, s.window = false, rate, []float64{rate}, 2*rate*l.trip.Seconds()
 	return s
 }

@@ -10,8 +10,8 @@ const (
 	sparse, sure  = 64, 256
 	// standingQueue is by how many bytes more than fit a start has to be ahead.
 	standingQueue = 64 << 10
-	// farTrip is from which round trip on a step that was cut is tried again too late: there what is on the way cuts none, and
-	// the line stays as it is.
+	// farTrip is from which round trip on what is seen is old when it is: rounds that carried less do not lower the line there, and
+	// a thin one is exceeded by little.
 	farTrip = 200 * time.Millisecond
 	// fewLooks at a queue are no spike.
 	fewLooks = 2
@@ -144,11 +144,7 @@ func (p *pacer) decide(s sight, now time.Time) order {
 	}
 	free := p.line > 0 && p.hold.since.IsZero() // no queue drains
 	steady := free && p.probe.since.IsZero()
-	switch {
-	case o != (order{}):
-	case steady && p.doubt != doubted:
-		o = p.ceiling()
-	case free && (p.limit < p.line/2 || p.limit <= p.above(-leastCut) && p.stand.since.IsZero()): // it drained
+	if o == (order{}) && steady && p.doubt != doubted {
 		o = p.ceiling()
 	}
 	switch {

@@ -193,12 +193,14 @@ func TestJitter(t *testing.T) {
 			s.late = func(at time.Duration) time.Duration { return late[int(at/(20*time.Millisecond))%len(late)] }
 			l.rate = func(at time.Duration) float64 { return 30 * mbit * float64(at/(30*time.Millisecond)%3) }
 			one := l.goodput(s, 5*seconds, 65*seconds)
+			rate += one / runs
 			if one < 16 {
 				slow++
+				t.Logf("up to %v, %d: %.1f of 30 Mbit/s", most, seed, one)
 			}
-			if rate += one / runs; slow > 1 || one < 10 {
-				t.Errorf("up to %v, %d: %.1f of 30 Mbit/s", most, seed, one)
-			}
+		}
+		if slow > 1 {
+			t.Errorf("up to %v: %d of %d below 16 Mbit/s", most, slow, runs)
 		}
 		if rate < 22 {
 			t.Errorf("up to %v: %.1f of 30 Mbit/s", most, rate)
