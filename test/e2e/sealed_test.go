@@ -77,6 +77,7 @@ func TestSealedPackets(t *testing.T) {
 		t.Errorf("messages: %+v: %v", m, err)
 	}
 	t.Logf("messages: longest gap %.0f ms", m.GapMs)
+	curlPods(t, here, older, 10*time.Second) // the move ended their path, and nothing was sent since
 	st, err := from.Status(within(t, 5*time.Second))
 	ok(t, err)
 	if p := st.Peer(off.Name); p.Transport == "sealed" || p.Path == "idle" {
