@@ -298,3 +298,27 @@ func TestParity(t *testing.T) {
 		t.Errorf("%d sums on a path that loses nothing", n)
 	}
 }
+
+// An upload beside a download has the ACKs of that in its direction, which are as much as it on a thin line. When the line gets faster,
+// so does the upload.
+func TestUploadBesideACKs(t *testing.T) {
+	for _, mbit := range []float64{0.3, 0.5, 0.6, 0.8} {
+		back := direction(mbit, 25, 0)
+		l := newLab(t, direction(200, 25, 0), back, 1)
+		for _, e := range l.e {
+			e.source.endless = 1
+			e.source.add(0, 1)
+			e.sink.cheap = true
+		}
+		l.run(5, nil)
+		back.Rate = 20e6
+		l.e[1].out.Set(l.duration(), back)
+		l.run(10, nil)
+		before := l.e[0].sink.bytes
+		l.run(12, nil)
+		if got := float64(l.e[0].sink.bytes-before) * 4e-6; got < 15 {
+			t.Errorf("%.1f Mbit/s before, %.2f of 20 now", mbit, got)
+		}
+		l.consistent()
+	}
+}

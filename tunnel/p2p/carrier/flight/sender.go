@@ -75,7 +75,8 @@ func (p *Path) reserve(number uint64) {
 	}
 }
 
-// sent notes a packet.
+// sent notes a packet. One with nothing but an ACK is not told of, so it does not take from the rate either (RFC 9002, 7.7): where the
+// other direction's ACKs were as much as the data, less than the rate would be seen to arrive, and it would never be raised.
 func (s *sender) sent(now float64, number uint64, payload int, in chain, elicits, waited bool) {
 	for ; s.next < number; s.next++ {
 		*s.record(s.next) = record{state: never}
@@ -88,11 +89,11 @@ func (s *sender) sent(now float64, number uint64, payload int, in chain, elicits
 		r.state = flying
 		s.inFlight += float64(r.size)
 		s.total += uint64(r.size)
+		s.tokens -= float64(r.size)
 	}
 	r.total = s.total
 	*s.record(number) = r
 	s.next = number + 1
-	s.tokens -= float64(r.size)
 }
 
 // refill earns tokens, and returns the rate.
