@@ -430,7 +430,7 @@ func (l *lane) take(line Line) *packet {
 	if l.adapted == 0 || now-l.adapted > rttEvery {
 		l.adapted, l.line = now, line
 		l.line.Path = nil
-		l.adaptTo(line.RTT)
+		l.adaptTo(line.RTT, line.Rate)
 	}
 	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {
 		l.q.piece = 0
