@@ -138,5 +138,6 @@ func (p *Path) compute(number uint64, s *sum, now float64) {
 	p.peer.count.Computed++
 	r.computed++
 	r.told.add(lost)
+	r.old = min(r.old, lost)
 	r.keep(lost, frames[:length])
 }

@@ -70,7 +70,8 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	if open && !p.rests && s.tokens > 0 && p.sumDue(now) {
 		return p.sendSum(now, number, dst), 0
 	}
-	if stream && s.tokens > 0 || datagram && s.tokens > -datagramDebt {
+	rides := stream && pace <= soon // a datagram goes with what leaves soon
+	if stream && s.tokens > 0 || datagram && !rides && s.tokens > -datagramDebt {
 		if b := p.build(now, number, dst, room, due <= 0, stream && s.tokens > 0); len(b) > len(dst) {
 			return b, 0
 		}

@@ -5,7 +5,8 @@ const (
 	ackLate    = 0.020         // seconds that one packet waits for another, RFC 9002's usual max_ack_delay less a timer
 	ackPackets = 64            // are acknowledged immediately: a train of GSO
 	ackHoles   = maxRanges / 4 // so are holes: each is told four times at least
-	soon       = 0.004         // seconds that an ACK waits for a packet to go with
+	ackTells   = 16            // times at least that an ACK tells of a packet: a burst that loses all of them takes 80 ms
+	soon       = 0.008         // seconds that an ACK or a datagram waits for a packet to go with
 )
 
 // receiver is what arrived on a path.
@@ -21,6 +22,8 @@ type receiver struct {
 	holes     int     // that appeared since the last ACK
 	since     float64 // when the first of pending arrived
 	acked     float64 // when an ACK was sent
+	old, ago  uint64  // ACKs have had packets below old often enough, and soon those below ago:
+	acks      int     // ACKs since ago was the newest
 
 	computed uint32
 	kept     *kept
@@ -42,6 +45,7 @@ func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) (fir
 		return true
 	}
 	r.told.add(number)
+	r.old = min(r.old, number)
 	if !elicits {
 		return true
 	}
@@ -143,13 +147,16 @@ func (r *receiver) due(now float64) float64 {
 	return max(r.since+ackLate, r.acked+ackEvery) - now
 }
 
-// ack is what is acknowledged now: the newest packets, and as many runs below them as an ACK has room for. What lies below was in
-// ACKs before.
+// ack is what is acknowledged now: the newest packets, and as many runs below them as an ACK has room for, down to what was told often
+// enough. What lies below was in ACKs before.
 func (r *receiver) ack(now float64) (a ack) {
 	a = ack{newest: uint32(r.newest), arrived: uint32(int64(r.newestAt * 1e6)), delay: uint16(min(max((now-r.newestAt)*1e5, 0), 65535)),
 		got: r.newestGot, computed: r.computed}
 	r.pending, r.holes, r.acked = 0, 0, now
-	for below := r.newest + 1; a.n < maxRanges && below > 0; a.n++ { // below: all numbers not told yet
+	if r.acks++; r.acks > ackTells {
+		r.old, r.ago, r.acks = r.ago, r.newest+1, 1
+	}
+	for below := r.newest + 1; a.n < maxRanges && below > r.old; a.n++ { // below: all numbers not told yet
 		missing := r.told.down(below-1, false)
 		if missing == below {
 			break
