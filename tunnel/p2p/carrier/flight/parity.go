@@ -9,7 +9,6 @@ const (
 	sumLosses    = 0.25  // of a packet of a sum is lost: two of one sum are not repaired
 	sumAfter     = 0.002 // seconds without another packet end a burst
 	lossy        = 0.004 // of the packets are lost: less is not worth a sum
-	farRTT       = 0.1   // seconds from which on a repair takes so long that sums displace data
 	spareLine    = 0.9   // of what the line holds is in flight at most where it has room
 	sumReach     = 32
 	maxProtected = 1536 // bytes of STREAM frames
@@ -50,10 +49,10 @@ func (f *parity) add(number uint64, frames []byte, now float64, protects bool) {
 	f.most = max(f.most, len(frames))
 }
 
-// protects says whether packets are summed up: the path loses some, and the line has room or repairs take long.
+// protects says whether packets are summed up: the path loses some, and the line has room.
 func (p *Path) protects() bool {
 	c := p.s.control
-	return c.Loss() >= lossy && (p.s.inFlight < spareLine*c.BDP() || c.MinRTT() >= farRTT)
+	return c.Loss() >= lossy && p.s.inFlight < spareLine*c.BDP()
 }
 
 // sumDue says whether the sum is to be sent.
