@@ -11,7 +11,8 @@ type Limits struct {
 	TotalBytes int
 	// DelayTarget is the longest standing delay that a flow may have in a queue, 100 ms; on short paths 0.6 round trips,
 	// at least 5 ms. DelayInterval is how long it must stand before a packet is marked or dropped, 150 ms. On a longer path
-	// it is two round trips, at most 1 s: a line that becomes slower for a second is no reason to send less for many.
+	// it is two round trips, on a fast one that sealed packets use an eighth of what cubic needs to recover, at most 1 s: a line that
+	// becomes slower for a second is no reason to send less for many.
 	DelayTarget, DelayInterval time.Duration
 	// WaitTime is how long a packet waits at most, for a path to its peer or in its queue, 3 s. A TCP segment that
 	// is sent again, or of a flow that has little there, waits in its queue for twice as long at most.

@@ -65,9 +65,9 @@ func (p *Path) sumDue(now float64) bool {
 	return f.n >= group && p.protects() || now-f.last >= sumAfter && !p.waits()
 }
 
-// sumWait is in how many seconds a burst has ended.
+// sumWait is in how many seconds a burst has ended. It has not while something waits.
 func (p *Path) sumWait(now float64) float64 {
-	if f := &p.s.parity; f.n > 0 {
+	if f := &p.s.parity; f.n > 0 && !p.waits() {
 		return f.last + sumAfter - now
 	}
 	return longestWait
@@ -136,7 +136,6 @@ func (p *Path) compute(number uint64, s *sum, now float64) {
 	}
 	p.peer.count.Computed++
 	r.computed++
-	r.told.add(lost)
-	r.old = min(r.old, lost)
+	r.take(lost)
 	r.keep(lost, frames[:length])
 }

@@ -97,6 +97,11 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, stream bool) []byte {
 	out := &p.peer.out
 	b, end := dst, len(dst)+room
+	if acks && room >= ackHeader+4*maxRanges { // first, or datagrams of full size would leave it no room for as long as they wait
+		a := p.r.ack(now)
+		b = a.append(b)
+	}
+	began := len(b)
 	for {
 		d := out.source.Datagram(now, end-len(b)-datagramHeader)
 		if d == nil {
@@ -104,11 +109,7 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		}
 		b = appendDatagram(b, d)
 	}
-	elicits, again := len(b) > len(dst), out.again.first != nil
-	if acks && end-len(b) >= ackHeader+4*maxRanges {
-		a := p.r.ack(now)
-		b = a.append(b)
-	}
+	elicits, again := len(b) > began, out.again.first != nil
 	streams := len(b)
 	var in chain
 	if stream {
@@ -127,7 +128,7 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 	if len(b) == len(dst) {
 		return b
 	}
-	if !elicits { // what waited does not fit behind the ACK
+	if !elicits { // what waits does not fit behind the ACK
 		p.peer.count.Acks++
 	}
 	p.peer.count.Packets++

@@ -343,33 +343,76 @@ func TestDatagramsRide(t *testing.T) {
 	}
 }
 
-// A packet is told of often enough, and not forever: the holes of seconds ago would make each ACK long.
+// ACKs tell of a packet often enough, however late it comes, and not forever: the holes of seconds ago would make each ACK long.
 func TestOldRuns(t *testing.T) {
-	var r receiver
-	arrive := func(n uint64) {
-		r.told.add(n)
-		r.old, r.newest = min(r.old, n), max(r.newest, n)
-	}
-	told := 0 // ACKs that tell of 3
-	for n := uint64(0); n < 200; n++ {
-		if n == 4 || n == 2 {
-			continue
-		}
-		arrive(n)
-		a, below := r.ack(1), n+1
-		for _, run := range a.runs[:a.n] {
-			below -= uint64(run.missing)
-			if top := below; top > 3 && top-uint64(run.arrived) <= 3 {
-				told++
+	for late := uint64(2); late < 3*ackTells; late++ { // packet 50 comes that much later
+		p := NewPeer(newSource(t, 1), &testSink{t: t}, NewMemory(1<<20)).NewPath(testOverhead)
+		now, told, most := 0.0, 0, 0
+		arrive := func(n uint64) {
+			now += ackEvery
+			p.Receive(n, appendDatagram(nil, []byte{1, 2, 3, 4}), now, now)
+			a, below := p.r.ack(now), uint64(p.r.newest)+1
+			for _, run := range a.runs[:a.n] {
+				below -= uint64(run.missing)
+				if below > 50 && below-uint64(run.arrived) <= 50 {
+					told++
+				}
+				below -= uint64(run.arrived)
 			}
-			below -= uint64(run.arrived)
+			most = max(most, a.n)
+			if a.n == 0 {
+				t.Fatal("an ACK of nothing")
+			}
+		}
+		for n := range uint64(400) {
+			if n%10 == 0 || n == 51 {
+				continue // lost, or 50
+			}
+			arrive(n)
+			if n == 50+late || n == 51+late && n%10 == 1 {
+				arrive(50)
+			}
+		}
+		if told < ackTells || told > 3*ackTells || most > 12 {
+			t.Errorf("%d later: %d ACKs tell of it; one has %d runs", late, told, most)
 		}
 	}
-	if told < ackTells || told > 2*ackTells {
-		t.Errorf("%d ACKs tell of a packet before a hole", told)
+}
+
+// fullDatagrams always has a datagram of full size.
+type fullDatagrams struct {
+	b [testRoom - datagramHeader]byte
+}
+
+func (*fullDatagrams) Waits() (stream, datagram bool) { return false, true }
+func (*fullDatagrams) Stream(float64) (Frame, int)    { return nil, 0 }
+func (s *fullDatagrams) Datagram(_ float64, room int) []byte {
+	if room < len(s.b) {
+		return nil
 	}
-	arrive(4)
-	if a := r.ack(1); a.runs[0].arrived != 197 {
-		t.Errorf("what came late is not told of: %+v", a.runs[:a.n])
+	return s.b[:]
+}
+
+// Datagrams that leave no room for an ACK beside them do not keep it back.
+func TestACKsBesideDatagrams(t *testing.T) {
+	p := NewPeer(&fullDatagrams{}, &testSink{t: t}, NewMemory(1<<20)).NewPath(testOverhead)
+	acks, datagrams := 0, 0
+	for number, now := uint64(0), 0.0; now < 1; now += 0.001 {
+		p.Receive(uint64(now*1000), appendDatagram(nil, []byte{1, 2, 3, 4}), now, now)
+		for {
+			b, _ := p.Next(now, number, nil, testRoom)
+			if len(b) == 0 {
+				break
+			}
+			number++
+			if b[0] == kindAck {
+				acks++
+			} else {
+				datagrams++
+			}
+		}
+	}
+	if acks < 100 || datagrams < 100 {
+		t.Errorf("%d ACKs and %d datagrams in a second", acks, datagrams)
 	}
 }

@@ -5,7 +5,8 @@ const (
 	ackLate    = 0.020         // seconds that one packet waits for another, RFC 9002's usual max_ack_delay less a timer
 	ackPackets = 64            // are acknowledged immediately: a train of GSO
 	ackHoles   = maxRanges / 4 // so are holes: each is told four times at least
-	ackTells   = 16            // times at least that an ACK tells of a packet: a burst that loses all of them takes 80 ms
+	ackTells   = 16            // times at least that an ACK tells of a packet, and
+	ackTold    = 0.080         // seconds for which it does: all ACKs of these may be lost
 	soon       = 0.008         // seconds that an ACK or a datagram waits for a packet to go with
 )
 
@@ -23,7 +24,8 @@ type receiver struct {
 	since     float64 // when the first of pending arrived
 	acked     float64 // when an ACK was sent
 	old, ago  uint64  // ACKs have had packets below old often enough, and soon those below ago:
-	acks      int     // ACKs since ago was the newest
+	acks      int     // ACKs since ago was the newest,
+	turned    float64 // at this time
 
 	computed uint32
 	kept     *kept
@@ -44,8 +46,7 @@ func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) (fir
 	if !ok {
 		return true
 	}
-	r.told.add(number)
-	r.old = min(r.old, number)
+	r.take(number)
 	if !elicits {
 		return true
 	}
@@ -60,6 +61,12 @@ func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) (fir
 	}
 	r.pending++
 	return true
+}
+
+// take notes that a packet was taken whole.
+func (r *receiver) take(number uint64) {
+	r.told.add(number)
+	r.old, r.ago = min(r.old, number), min(r.ago, number)
 }
 
 // First reports whether a packet is not one that came before, which is counted.
@@ -153,8 +160,8 @@ func (r *receiver) ack(now float64) (a ack) {
 	a = ack{newest: uint32(r.newest), arrived: uint32(int64(r.newestAt * 1e6)), delay: uint16(min(max((now-r.newestAt)*1e5, 0), 65535)),
 		got: r.newestGot, computed: r.computed}
 	r.pending, r.holes, r.acked = 0, 0, now
-	if r.acks++; r.acks > ackTells {
-		r.old, r.ago, r.acks = r.ago, r.newest+1, 1
+	if r.acks++; r.acks > ackTells && now-r.turned >= ackTold {
+		r.old, r.ago, r.acks, r.turned = r.ago, r.newest+1, 1, now
 	}
 	for below := r.newest + 1; a.n < maxRanges && below > r.old; a.n++ { // below: all numbers not told yet
 		missing := r.told.down(below-1, false)
