@@ -123,7 +123,7 @@ func TestACKsPassBulk(t *testing.T) {
 }
 
 // TestACKsOnAThinLine: on a stream that has shown to be slow, of the ACKs that come together the last one leaves as a datagram,
-// and few others. On a busy machine they may not come together, or the stream not show itself to be slow: one try of three is enough.
+// and few others. On a busy machine they may not come together: one try of three is enough.
 func TestACKsOnAThinLine(t *testing.T) {
 	const acks = 200
 	n := acks
@@ -140,13 +140,9 @@ func thinned(t *testing.T, acks int) int {
 	t.Helper()
 	a, b, path, d := beside(t, 400*time.Millisecond)
 	rate := func() float64 { return a.StatsOf(nodeB).Lanes[tunnel.StreamLane].Rate }
-	path.Stall()
+	path.Slow(200 * time.Millisecond) // 64 KiB in this time
 	a.sendBulk()
-	time.Sleep(500 * time.Millisecond) // the rate that is measured: 64 KiB in this time
-	path.Resume()
 	fair.Eventually(t, patience, "the rate is known", fair.True(func() bool { return rate() > 0 }))
-	path.Stall()
-	defer path.Resume()
 	a.sendBulk()
 	a.sendACK(1) // along with the data
 	for n := range acks {
