@@ -55,22 +55,17 @@ func (p *Path) protects() bool {
 	return c.Loss() >= lossy && p.s.inFlight < spareLine*c.BDP()
 }
 
-// sumDue says whether the sum is to be sent.
-func (p *Path) sumDue(now float64) bool {
+// sumDue says whether the sum is to be sent. Idle: nothing waits, which ends a burst.
+func (p *Path) sumDue(now float64, idle bool) bool {
 	f := &p.s.parity
+	if f.n > 0 && f.newest < p.s.first { // what it is of has arrived, or was sent again
+		f.reset()
+	}
 	if f.n == 0 {
 		return false
 	}
 	group := int(min(max(sumLosses/p.s.control.Loss(), sumLeast), sumPackets))
-	return f.n >= group && p.protects() || now-f.last >= sumAfter && !p.waits()
-}
-
-// sumWait is in how many seconds a burst has ended. It has not while something waits.
-func (p *Path) sumWait(now float64) float64 {
-	if f := &p.s.parity; f.n > 0 && !p.waits() {
-		return f.last + sumAfter - now
-	}
-	return longestWait
+	return f.n >= group && p.protects() || idle && now-f.last >= sumAfter
 }
 
 // sendSum makes a packet of the sum.

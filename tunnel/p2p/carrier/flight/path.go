@@ -60,14 +60,16 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	due := p.r.due(now)
 	p.reserve(number)
 	open := s.inFlight < s.control.Window()
-	stream := open && !p.rests && out.waits()
+	waits := out.waits()
 	_, datagram := out.source.Waits()
+	idle := !waits && !datagram
+	stream := open && !p.rests && waits
 	datagram = datagram && !p.rests
 	pace := s.pace(rate)
 	if s.parity.most > room-parityHeader { // packets are smaller from now on
 		s.parity.reset()
 	}
-	if open && !p.rests && s.tokens > 0 && p.sumDue(now) {
+	if open && !p.rests && s.tokens > 0 && p.sumDue(now, idle) {
 		return p.sendSum(now, number, dst), 0
 	}
 	rides := stream && pace <= soon // a datagram goes with what leaves soon
@@ -84,7 +86,10 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 		s.sent(now, number, len(b)-len(dst), chain{}, false, false)
 		return b, 0
 	}
-	wait = min(longestWait, p.sumWait(now), s.timeout(now))
+	wait = min(longestWait, s.timeout(now))
+	if f := &s.parity; f.n > 0 && idle {
+		wait = min(wait, f.last+sumAfter-now)
+	}
 	if stream || datagram {
 		wait = min(wait, pace)
 	} else {
@@ -109,8 +114,7 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		}
 		b = appendDatagram(b, d)
 	}
-	elicits, again := len(b) > began, out.again.first != nil
-	streams := len(b)
+	elicits, streams := len(b) > began, len(b)
 	var in chain
 	if stream {
 		left := end - len(b)
@@ -119,9 +123,6 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		}
 		if b, in = out.fill(b, left, now); in.first != nil {
 			elicits = true
-			if again {
-				p.peer.count.Resent++
-			}
 			p.s.parity.add(number, b[streams:], now, p.protects())
 		}
 	}

@@ -41,7 +41,7 @@ type Peer struct {
 
 // Counters are of all paths.
 type Counters struct {
-	Packets, Resent, Spurious, Probes uint64 // packets sent; with repaired pieces; repaired though they had arrived; probe timeouts
+	Packets, Resent, Spurious, Probes uint64 // packets sent; bytes of pieces sent again; packets repaired though they had arrived; probe timeouts
 	Sums, Computed                    uint64 // parities sent; packets computed from them
 	Restarts                          uint64 // of a bucket, since a piece was not acknowledged in time
 	Acks                              uint64 // packets that are only ACKs

@@ -169,6 +169,9 @@ func (o *outgoing) fill(b []byte, room int, now float64) (out []byte, in chain) 
 			headers++
 		}
 		p := o.cut(from, left)
+		if from == &o.again {
+			o.count.Resent += uint64(p.n)
+		}
 		if from == &o.unsent {
 			f.sent = now
 		}
