@@ -30,23 +30,23 @@ func Process(pid int) (d time.Duration, err error) {
 	return d, nil
 }
 
-// Machine is what all processors did since the boot, in seconds.
-type Machine struct{ Busy, All float64 }
+// Machine is what all processors did since the boot, in ticks.
+type Machine struct{ Busy, All int64 }
 
-// ticks are those of /proc/stat in a second (USER_HZ, proc_stat(5)).
-const ticks = 100
+// Ticks are those of /proc/stat in a second (USER_HZ, proc_stat(5)).
+const Ticks = 100
 
 // Now reads it; zero where /proc/stat cannot be read.
 func Now() (m Machine) {
 	b, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(b), "\n")
 	for i, f := range strings.Fields(line) {
-		n, err := strconv.ParseFloat(f, 64)
+		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil || i > 8 { // its name; guests' time, which is in user's
 			continue
 		}
-		if m.All += n / ticks; i != 4 && i != 5 { // idle, iowait
-			m.Busy += n / ticks
+		if m.All += n; i != 4 && i != 5 { // idle, iowait
+			m.Busy += n
 		}
 	}
 	return m
@@ -58,4 +58,4 @@ func (m Machine) Since(before Machine) Machine {
 }
 
 // Share is that of the time in which they were busy.
-func (m Machine) Share() float64 { return m.Busy / max(m.All, .01) }
+func (m Machine) Share() float64 { return float64(m.Busy) / float64(max(m.All, 1)) }

@@ -96,7 +96,7 @@ func TestRoutedThroughput(t *testing.T) {
 			var b lab.Bulk
 			before := cpu.Now()
 			ok(t, from.Tool(within(t, time.Minute), &b, "bulk", "--bytes", "10000000000", "--sum=false", to.IP4().String()))
-			t.Logf("by the host %t: %.1f Gbit/s, %.2f s of CPU a GB", routed, b.Mbps/1000, cpu.Now().Since(before).Busy/10)
+			t.Logf("by the host %t: %.1f Gbit/s, %.2f s of CPU a GB", routed, b.Mbps/1000, float64(cpu.Now().Since(before).Busy)/cpu.Ticks/10)
 		}
 	}
 }
