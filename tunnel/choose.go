@@ -9,7 +9,7 @@ import (
 )
 
 // chooseEvery is how often the carriers to a peer are compared while packets wait.
-const chooseEvery = 100 * time.Millisecond
+const chooseEvery = 25 * time.Millisecond
 
 // chooser says whether Pulled or carriers take a peer's packets, where both can. A goroutine looks, from a packet that has to wait until
 // none have waited for a while.

@@ -427,7 +427,7 @@ func (l *lane) take(line Line) *packet {
 		return p
 	}
 	now := l.p.t.now()
-	if l.adapted == 0 || now-l.adapted > rttEvery {
+	if l.adapted == 0 || now-l.adapted > rttEvery || line.LeastRTT < l.line.LeastRTT {
 		l.adapted, l.line = now, line
 		l.line.Path = nil
 		l.adaptTo(line.RTT, line.Rate)

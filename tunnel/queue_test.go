@@ -1,6 +1,8 @@
 package tunnel
 
 import (
+	"log/slog"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -363,6 +365,20 @@ func TestQueueKeepsSmallFlows(t *testing.T) {
 		}
 		if kept := q.pop(c.at, &late) != nil && late.head == nil; kept != c.kept {
 			t.Errorf("%s: kept: %t", name, kept)
+		}
+	}
+}
+
+// TestShorterTripIsLearntAtOnce: what is known of a path is kept for a while, but a shorter round trip counts with the next packet.
+// Acknowledgements of the first packets say too much, and on a short path TCP carries more.
+func TestShorterTripIsLearntAtOnce(t *testing.T) {
+	tun := New(Config{Device: &joiner{}, Log: slog.New(slog.DiscardHandler)})
+	tun.SetRoutes([]Route{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Peer: "peer"}})
+	l := tun.peer("peer").lanes[StreamLane]
+	for _, s := range []struct{ trip, known time.Duration }{{6, 6}, {9, 6}, {2, 2}} {
+		l.take(Line{LeastRTT: s.trip * time.Millisecond})
+		if _, line := l.seen(); line.LeastRTT != s.known*time.Millisecond {
+			t.Errorf("the path's least round trip is %d ms, known is %v, want %d ms", s.trip, line.LeastRTT, s.known)
 		}
 	}
 }
