@@ -7,6 +7,7 @@ const (
 	leastInterval = 0.030 // a delivery rate is measured over so long, or many packets: a timer's or a radio's bunches are shorter
 	manyPackets   = 32
 	fewPackets    = 8
+	mostArrivals  = 4096 // that are kept, whatever the peer's clock says: three seconds of 1 Gbit/s
 	absurd        = 1e15 // bytes and seconds
 	longestRTT    = 60.0 // RFC 6298 2.5 lets nobody wait longer
 	mostLost      = 0.5  // a usual share of more than half is an outage
@@ -87,7 +88,7 @@ func (p *path) ack(a Ack, longer float64, hold bool) bool {
 		p.minRTT = p.rtts.least()
 	}
 	p.arrivals = append(p.arrivals, arrival{a.Arrived, a.Got, delay})
-	for len(p.arrivals) > 2 && p.arrivals[1].at < a.Arrived-max(1, 2*p.minRTT) {
+	for len(p.arrivals) > 2 && (p.arrivals[1].at < a.Arrived-max(1, 2*p.minRTT) || len(p.arrivals) > mostArrivals) {
 		p.arrivals = p.arrivals[1:]
 	}
 	p.queue = p.recent() - p.base.least()

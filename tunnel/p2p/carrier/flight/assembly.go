@@ -7,6 +7,7 @@ const (
 	pieceCost   = 64           // bytes that a piece needs beside its packet's copy
 	brokenTime  = 2 * holdTime // seconds without the next byte: its sender gave up long ago
 	maxSpare    = 64           // copies that are kept to be used again
+	maxEmpty    = 256          // parts that a bucket has room for while there is none, a tenth of a percent of what all may hold
 	bucketParts = 8192         // pieces behind holes of one bucket: maxHeld in packets, and half as many again
 )
 
@@ -90,8 +91,10 @@ func (a *assembly) take(s stream, at int, from *arriving, now float64) (why Reas
 		}
 		a.release(p)
 	}
-	b.later = slices.Delete(b.later, 0, n)
 	b.since = now
+	if b.later = slices.Delete(b.later, 0, n); len(b.later) == 0 {
+		b.empty()
+	}
 	return 0, true
 }
 
@@ -149,7 +152,14 @@ func (a *assembly) clear(b *inBucket) {
 	for i := range b.later {
 		a.release(&b.later[i])
 	}
-	b.later = b.later[:0]
+	b.empty()
+}
+
+// empty is for a bucket without pieces behind holes. It gives back what room for many of them takes.
+func (b *inBucket) empty() {
+	if b.later = b.later[:0]; cap(b.later) > maxEmpty {
+		b.later = nil
+	}
 }
 
 // expire gives up what waits for too long: memory is not to be held by a peer that never fills a hole.

@@ -33,6 +33,7 @@ func (p *Path) Rest(rests bool) { p.rests = rests }
 // Afresh forgets what is known of the line, as packets take another one from now on (RFC 9000, 9.4).
 func (p *Path) Afresh() {
 	p.s.control = control.New()
+	p.s.move = p.s.next
 	p.s.any, p.s.srtt, p.s.rtt, p.s.rttvar, p.s.backoff = false, firstRTT, firstRTT, firstRTT/2, 1
 }
 
@@ -55,6 +56,7 @@ func (p *Path) Control() *control.Control { return p.s.control }
 func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload []byte, wait float64) {
 	s, out := &p.s, &p.peer.out
 	out.expire(now)
+	p.peer.in.expire(now)
 	p.timeouts(now)
 	rate := s.refill(now)
 	due := p.r.due(now)

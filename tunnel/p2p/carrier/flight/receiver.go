@@ -84,16 +84,16 @@ func (p *Path) frames(number uint64, b []byte, now float64) (elicits, ok bool) {
 		p.peer.refused[Malformed]++
 		return false, false
 	}
+	acks, sums := 0, 0
 	for len(b) > 0 {
 		switch b[0] {
 		case kindAck:
 			var a ack
-			if b, ok = a.parse(b); !ok {
-				p.peer.refused[Malformed]++
-				return elicits, false
+			if b, ok = a.parse(b); ok && acks == 0 {
+				acks++
+				p.acknowledged(&a, now)
+				continue
 			}
-			p.acknowledged(&a, now)
-			continue
 		case kindDatagram:
 			var data []byte
 			if data, b, ok = parseDatagram(b); ok {
@@ -103,7 +103,8 @@ func (p *Path) frames(number uint64, b []byte, now float64) (elicits, ok bool) {
 			}
 		case kindParity:
 			var s sum
-			if b, ok = s.parse(b); ok {
+			if b, ok = s.parse(b); ok && sums == 0 {
+				sums++
 				elicits = true
 				p.compute(number, &s, now)
 				continue

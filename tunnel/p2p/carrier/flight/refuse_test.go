@@ -121,6 +121,51 @@ func TestLyingReceiver(t *testing.T) {
 	}
 }
 
+// A receiver whose clock is slow, so that what arrives seems to arrive faster, wins nothing by it. One that stands costs no memory.
+func TestSlowClock(t *testing.T) {
+	for _, speed := range []float64{.5, .9, .001, 0} {
+		l := newLab(t, direction(10, 50, 0), direction(10, 50, 0), 1)
+		e := l.e[0]
+		e.source.endless = 1
+		e.source.add(0, 1)
+		l.filter = func(from int, _ uint64, payload []byte) bool {
+			if from == 1 && payload[0] == kindAck {
+				at := order.Uint32(payload[5:])
+				order.PutUint32(payload[5:], uint32(speed*float64(at)))
+			}
+			return true
+		}
+		l.run(20, nil)
+		if mbit := float64(e.path.s.total) * 8 / 20 / 1e6; mbit > 13 {
+			t.Errorf("at %g of a clock's speed: %.1f Mbit/s into a line of 10", speed, mbit)
+		}
+		if why := e.peer.Refused(); why[WrongTime] == 0 {
+			t.Errorf("at %g of a clock's speed: refused %v", speed, why)
+		}
+		l.consistent()
+	}
+}
+
+// Packets that were on their way when the line became another one say nothing of the new one, RFC 9000 9.4.
+func TestAcksOfTheOldLine(t *testing.T) {
+	l := sending(t)
+	e := l.e[0]
+	e.path.Afresh()
+	end := e.path.s.next
+	for a := l.honest(); uint64(a.newest) < end; a = l.honest() {
+		l.now += .001
+		l.say(&a)
+	}
+	if e.path.s.any || e.path.s.srtt != firstRTT {
+		t.Errorf("a round trip of %.3f s is known", e.path.s.srtt)
+	}
+	l.run(l.now+4, nil)
+	if !e.path.s.any {
+		t.Error("nothing is known of the new line")
+	}
+	l.consistent()
+}
+
 // A peer that never acknowledges: few packets, bounded memory, no spin.
 func TestNeverAcknowledges(t *testing.T) {
 	l := newLab(t, direction(100, 10, 0), direction(100, 10, 0), 1)
@@ -180,6 +225,15 @@ func TestHolesNeverFilled(t *testing.T) {
 		t.Errorf("%d bytes are delivered in front of a hole", sink.bytes)
 	}
 	now += brokenTime + 1
+	path.Next(now, 0, nil, testRoom) // the peer is silent
+	if _, held := peer.Held(); held != 0 {
+		t.Errorf("%d bytes held for a peer that is silent for %v s", held, brokenTime)
+	}
+	for i := range peer.in.buckets {
+		if n := cap(peer.in.buckets[i].later); n > maxEmpty {
+			t.Errorf("bucket %d has room for %d pieces", i, n)
+		}
+	}
 	path.Receive(number+1, piece(0, 0, 0, 10), now, now)
 	if _, held := peer.Held(); held != 0 || peer.Refused()[Broken] != 1 || path.r.told.has(number+1) {
 		t.Errorf("%d bytes held after %v s, refused %v", held, brokenTime, peer.Refused())
@@ -239,10 +293,14 @@ func TestMalformed(t *testing.T) {
 	for range maxPieces + 1 {
 		many = append(many, good...)
 	}
+	one := &ack{n: 1}
+	one.runs[0].arrived = 1
+	two := one.append(one.append(nil))
+	sums := (&sum{data: []byte{1}}).append((&sum{data: []byte{1}}).append(nil))
 	for name, b := range map[string][]byte{
 		"an unknown kind": {9}, "kind 0": {0}, "half a STREAM": good[:5], "an empty STREAM": good[:9], "a bucket too many": append([]byte{1, Buckets}, good[2:]...),
 		"a STREAM longer than the packet": append(appendStreamHeader(nil, stream{}, 9), 1), "half a DATAGRAM": {2, 0}, "a DATAGRAM longer than the packet": {2, 0, 9, 1},
-		"half an ACK": {3, 1, 2}, "an ACK without ranges": make([]byte, 0), "half a PARITY": {4}, "too many STREAMs": many,
+		"half an ACK": {3, 1, 2}, "an ACK without ranges": make([]byte, 0), "half a PARITY": {4}, "two ACKs": two, "two PARITYs": sums, "too many STREAMs": many,
 		"another frame behind STREAM": append(append([]byte{}, good...), 2, 0, 0), "too long": make([]byte, maxPayload+1),
 	} {
 		if name == "an ACK without ranges" {

@@ -10,7 +10,7 @@ import "encoding/binary"
 //	          n 1 | n × (missing 2, arrived 2), from the newest packet down
 //	PARITY    4 | newest packet 4 | mask of it and the 31 before it 4 | XOR of lengths 2 | length 2 | XOR of their STREAM frames
 //
-// A packet has its STREAM frames last. One that has more than ACK is acknowledged.
+// A packet has one ACK and one PARITY at most, and its STREAM frames last. One that has more than ACK is acknowledged.
 const (
 	kindStream   = 1
 	kindDatagram = 2
