@@ -12,11 +12,13 @@ import (
 	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 
-// tunnelKinds are the kinds of paths through the tunnel, memberPaths all that a member can have; the values of labels.
+// tunnelKinds are the kinds of paths through the tunnel, memberPaths all that a member can have, memberTransports what carries packets on
+// them; the values of labels.
 var (
-	tunnelKinds = []paths.Kind{paths.KindDirect, paths.KindPunched, paths.KindRelayed}                                      //nolint:gochecknoglobals // a constant
-	memberPaths = []string{"native", "vxlan", "direct", "punched", "relayed", "none", describe.Idle}                        //nolint:gochecknoglobals // a constant
-	natKinds    = []ladder.NAT{ladder.NATUnknown, ladder.NATNone, ladder.NATStable, ladder.NATSequential, ladder.NATRandom} //nolint:gochecknoglobals // a constant
+	tunnelKinds      = []paths.Kind{paths.KindDirect, paths.KindPunched, paths.KindRelayed}                                      //nolint:gochecknoglobals // a constant
+	memberPaths      = []string{"native", "vxlan", "direct", "punched", "relayed", "none", describe.Idle}                        //nolint:gochecknoglobals // a constant
+	memberTransports = []string{"ip", "vxlan", "sealed", "tcp", "quic", "relay/tcp", "relay/quic", "relay/ws"}                   //nolint:gochecknoglobals // a constant
+	natKinds         = []ladder.NAT{ladder.NATUnknown, ladder.NATNone, ladder.NATStable, ladder.NATSequential, ladder.NATRandom} //nolint:gochecknoglobals // a constant
 )
 
 // counts are what happens to paths since the start. Each series exists from then on: one that appears late has no rate.

@@ -110,7 +110,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		lan.counter(received[k], string(k))
 	}
 	desc("foreign_config_removed_total", "Addresses and routes that other programs gave interfaces of the pod network, and the agent removed.").counter(c.others())
-	c.collectPeers(desc("peers", "Members by the path to them.", "path"), desc("relays", "Relays of the membership: known, connected and reserved at.", "state"))
+	c.collectPeers(desc("peers", "Members by the path to them.", "path"),
+		desc("peer_transports", "Members to whom there is a path, by what carries packets to them.", "transport"), desc("relays", "Relays of the membership: known, connected and reserved at.", "state"))
 	c.collectPools(desc)
 	denied := desc("policy_drops_total", "Packets that NetworkPolicies dropped, by direction of the pod; none while no policy is in force.", "direction")
 	for direction, n := range c.policy() {
@@ -142,8 +143,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectPeers counts members and relays.
-func (c *collector) collectPeers(peers, relays metric) {
-	paths := map[string]int{}
+func (c *collector) collectPeers(peers, transports, relays metric) {
+	paths, over := map[string]int{}, map[string]int{}
 	for _, path := range memberPaths {
 		paths[path] = 0
 	}
@@ -151,6 +152,12 @@ func (c *collector) collectPeers(peers, relays metric) {
 	paths[describe.Idle] = idle
 	for _, p := range used {
 		paths[p.Path]++
+		if p.Transport != "" {
+			over[p.Transport]++
+		}
+	}
+	for _, transport := range memberTransports {
+		transports.gauge(float64(over[transport]), transport)
 	}
 	for path, n := range paths {
 		peers.gauge(float64(n), path)

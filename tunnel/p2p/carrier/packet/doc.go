@@ -29,11 +29,17 @@
 //	receiver  version (1) | index (4) | largest datagram it takes (2)
 //	receiver  id (4) for every probe that arrived, where it cannot send datagrams itself
 //
-// The traffic secret is what the connection's TLS session exports for exportLabel with nonce, index, and the peer IDs of
-// sender and receiver. A payload is the owner's if its first byte is below ownKinds; the others are the package's own:
+// Sealed packets with repair are agreed on for both directions at once, by a stream of the end with the lesser peer ID:
+//
+//	offer, answer  version (2) | nonce (16) | index of its receiver (4) | id of what the two have agreed on before (8); 0: nothing
+//
+// The traffic secret is what the connection's TLS session exports for exportLabel (flightLabel) with nonce (both), index, and the peer IDs
+// of sender and receiver. A payload is the owner's if its first byte is below ownKinds; the others are the package's own:
 //
 //	kindProbe, id (4), padding: a probe of how large a packet passes
 //	kindArrived, id (4): that probe arrived
+//	kindChallenge, data (8): are you where this goes? (RFC 9000, 8.2)
+//	kindResponse, data (8): yes, this was asked
 //
 // The package knows no node. Its owner hands in a Config, and a Path for each connection.
 package packet

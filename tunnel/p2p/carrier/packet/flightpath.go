@@ -215,7 +215,7 @@ func (x *flightPath) open(b []byte, in *received) (taken bool) {
 		return false
 	}
 	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(in.from)
-	own := len(payload) >= challengeLen && payload[0] >= ownKinds
+	own := len(payload) >= challengeLen && (payload[0] == kindChallenge || payload[0] == kindResponse)
 	if own && !x.path.First(number) || !own && !x.path.Receive(number, payload, clock-in.age.Seconds(), clock) {
 		return true // a repetition, which says nothing of where the other end is
 	}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/sealed"
@@ -15,7 +17,10 @@ import (
 // noLanes take what comes, and have nothing to send.
 type noLanes struct{ Lanes }
 
-func (noLanes) Datagram([]byte) {}
+func (noLanes) Datagram([]byte)                {}
+func (noLanes) Waits() (stream, datagram bool) { return false, false }
+func (noLanes) Down([]flight.Frame)            {}
+func (noLanes) Close()                         {}
 
 // A packet that comes again, from wherever, is not answered again, and says nothing of where the other end is.
 func TestReplayedChallenge(t *testing.T) {
@@ -57,5 +62,57 @@ func TestReplayedChallenge(t *testing.T) {
 	}
 	if n := x.of.peer.Refused()[flight.Repeated]; n != 3 {
 		t.Errorf("%d repetitions counted, want 3", n)
+	}
+}
+
+// goldenHello is an offer as other versions write it.
+var goldenHello = []byte{2, 0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7, 0xf8, 0xf9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff,
+	0, 1, 2, 3, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18}
+
+func TestGoldenHello(t *testing.T) {
+	want := flightHello{index: 0x010203, id: 0x1112131415161718}
+	for i := range want.nonce {
+		want.nonce[i] = 0xf0 + byte(i)
+	}
+	var h flightHello
+	if err := h.read(bytes.NewReader(goldenHello)); err != nil || h != want || !bytes.Equal(want.bytes(), goldenHello) {
+		t.Errorf("read %+v, %v; written %x", h, err, want.bytes())
+	}
+	for name, b := range map[string][]byte{"version 1": append([]byte{1}, goldenHello[1:]...), "half of one": goldenHello[:9],
+		"an index too large": append(append(bytes.Clone(goldenHello[:17]), 0xff, 0xff, 0xff, 0xff), goldenHello[21:]...)} {
+		if err := h.read(bytes.NewReader(b)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// What members send is counted from the start, and what a flightPeer refused stays so while another one replaces it.
+func TestRefusalsOfReplacedPeers(t *testing.T) {
+	lanes := func(peer.ID) Lanes { return noLanes{} }
+	f := flights{memory: flight.NewMemory(0), to: map[peer.ID]*flightPeer{}, ending: map[*flightPeer]bool{}, offering: map[peer.ID]bool{}}
+	f.lanes.Store(&lanes)
+	var paths []*flightPath
+	for n := range uint64(3) {
+		p := f.agreed("peer", n+1, f.to["peer"])
+		x := &flightPath{Flight: &Flight{}, of: p, woken: wake.NewOne(), r: newReceiver(&sending{}, "peer")}
+		if !p.join(x, 0) {
+			t.Fatal("a path cannot join")
+		}
+		x.path.Receive(0, []byte{9}, 0, 0)
+		paths = append(paths, x)
+		if got := f.RefusedByFlight(); got["malformed"] != n+1 || len(got) < 8 {
+			t.Errorf("%d refused by %d: %v", n+1, n+1, got)
+		}
+	}
+	for _, x := range paths {
+		if x.of.leave(x) {
+			f.forget("peer", x.of)
+		}
+		if got := f.RefusedByFlight(); got["malformed"] != 3 {
+			t.Errorf("3 refused by those that end: %v", got)
+		}
+	}
+	if len(f.to)+len(f.ending) > 0 {
+		t.Errorf("%d and %d are kept", len(f.to), len(f.ending))
 	}
 }

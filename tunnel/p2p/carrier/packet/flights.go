@@ -20,8 +20,9 @@ type flights struct {
 
 	mu       sync.Mutex // a leaf
 	to       map[peer.ID]*flightPeer
-	offering map[peer.ID]bool // one at a time: each says what the one before has agreed on
-	refused  flight.Refused   // of those that are over
+	offering map[peer.ID]bool     // one at a time: each says what the one before has agreed on
+	ending   map[*flightPeer]bool // others have replaced them
+	refused  flight.Refused       // of those that are over
 }
 
 // flightPeer is what all sealed paths to a peer share. Both ends begin it together, or the one's offsets are not the other's: who
@@ -104,9 +105,13 @@ func (f *flights) agreed(to peer.ID, id uint64, known *flightPeer) *flightPeer {
 	f.mu.Lock()
 	before := f.to[to]
 	f.to[to] = known
-	f.mu.Unlock()
+	delete(f.ending, known)
 	if before != nil && before != known {
-		before.endAll()
+		f.ending[before] = true
+	}
+	f.mu.Unlock()
+	if before != nil && before != known && before.endAll() {
+		f.forget(to, before)
 	}
 	return known
 }
@@ -158,13 +163,14 @@ func (f *flights) forget(to peer.ID, p *flightPeer) {
 	if f.to[to] == p {
 		delete(f.to, to)
 	}
+	delete(f.ending, p)
 	add(&f.refused, refused)
 }
 
-// RefusedByFlight is what package flight did not take so far, by reason; what never happened is left out.
+// RefusedByFlight is what package flight did not take so far, by reason.
 func (f *flights) RefusedByFlight() map[string]uint64 {
 	f.mu.Lock()
-	sum, now := f.refused, slices.Collect(maps.Values(f.to))
+	sum, now := f.refused, slices.AppendSeq(slices.Collect(maps.Values(f.to)), maps.Keys(f.ending))
 	f.mu.Unlock()
 	for _, p := range now {
 		p.mu.Lock()
@@ -173,9 +179,7 @@ func (f *flights) RefusedByFlight() map[string]uint64 {
 	}
 	out := map[string]uint64{}
 	for r, n := range sum {
-		if n > 0 {
-			out[flight.Reason(r).String()] = n
-		}
+		out[flight.Reason(r).String()] = n
 	}
 	return out
 }
@@ -192,14 +196,15 @@ func (p *flightPeer) isOver() bool {
 	return p.over
 }
 
-// endAll has its paths end.
-func (p *flightPeer) endAll() {
+// endAll has its paths end, and reports whether it is over: it had none.
+func (p *flightPeer) endAll() (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, x := range p.paths {
 		x.r.end()
 	}
 	p.closeIfUnused()
+	return p.over
 }
 
 // join adds a path that nothing is sent on yet; false: the flightPeer is over.

@@ -190,3 +190,15 @@ func FuzzSetup(f *testing.F) {
 		}
 	})
 }
+
+// FuzzFlightHello: what is read of an offer is what it says, or it is refused.
+func FuzzFlightHello(f *testing.F) {
+	f.Add(goldenHello)
+	f.Add(make([]byte, flightHelloLen))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h flightHello
+		if err := h.read(bytes.NewReader(b)); err == nil && (len(b) < flightHelloLen || !bytes.Equal(h.bytes(), b[:flightHelloLen]) || h.index > sealed.MaxIndex) {
+			t.Errorf("%x is read as %+v", b, h)
+		}
+	})
+}

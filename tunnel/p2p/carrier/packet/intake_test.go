@@ -9,6 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
@@ -49,26 +50,40 @@ func TestOneSessionPerPath(t *testing.T) {
 	}
 }
 
-// Whatever a peer begins, on however many paths, few sessions live; the others end, the oldest first.
+// Whatever a peer begins, on however many paths, few sessions of a kind live; the others end, the oldest first.
 func TestSessionsOfAPeerAreBounded(t *testing.T) {
 	s := intakes()
-	var all []*receiver
-	for i := range uint32(1000) {
-		all = append(all, s.begins("p", onPath(s), i))
+	begins := func(p peer.ID, index uint32, repairs bool) *receiver {
+		r := &receiver{out: onPath(s), peer: p, index: index, over: wake.NewOne(), sink: &testSink{}}
+		if repairs {
+			r.flight = &flightPath{of: newFlightPeer(1, noLanes{}, flight.NewMemory(0))}
+		}
+		if !s.in.add(r) {
+			t.Fatal("the index is taken")
+		}
+		return r
 	}
-	kept := s.begins("q", onPath(s), 5000)
-	for i, r := range all {
-		if want := i < len(all)-maxReceivers; r.ended() != want {
-			t.Fatalf("session %d ended: %v, want %v", i, r.ended(), want)
+	var all [2][]*receiver
+	for i := range uint32(1000) {
+		all[0] = append(all[0], begins("p", 2*i, false))
+		if i%3 == 0 {
+			all[1] = append(all[1], begins("p", 2*i+1, true))
+		}
+	}
+	kept := begins("q", 5000, true)
+	for kind, all := range all {
+		for i, r := range all {
+			if want := i < len(all)-maxReceivers; r.ended() != want {
+				t.Fatalf("kind %d, session %d ended: %v, want %v", kind, i, r.ended(), want)
+			}
 		}
 	}
 	if kept.ended() {
 		t.Error("a session of another peer ended")
 	}
-	for _, r := range all {
+	for _, r := range append(append(all[0], all[1]...), kept) {
 		s.in.remove(r)
 	}
-	s.in.remove(kept)
 	if n := len(*s.in.receivers.Load()); n != 0 {
 		t.Errorf("%d are left", n)
 	}

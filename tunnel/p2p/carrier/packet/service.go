@@ -32,7 +32,7 @@ func New(cfg Config) *Service {
 	n := &node{cfg: cfg, refusals: refusals{log: cfg.Log}}
 	n.trains.New = func() any { b := make([]byte, 0, trainBytes+maxPacket); return &b }
 	s := &Service{node: n, in: intake{node: n, inbound: map[peer.ID]*inbound{}},
-		flights: flights{memory: flight.NewMemory(cmp.Or(cfg.Memory, 64<<20)), to: map[peer.ID]*flightPeer{}, offering: map[peer.ID]bool{}}}
+		flights: flights{memory: flight.NewMemory(cmp.Or(cfg.Memory, 64<<20)), to: map[peer.ID]*flightPeer{}, ending: map[*flightPeer]bool{}, offering: map[peer.ID]bool{}}}
 	s.sockets = sockets{in: &s.in, all: map[*socket]struct{}{}}
 	s.in.receivers.Store(&map[uint32]*receiver{})
 	return s

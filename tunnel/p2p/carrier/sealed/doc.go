@@ -10,7 +10,8 @@
 // TLS 1.3's traffic secrets do (section 7.3), are updated as those are (section
 // 7.2), the nonce is made as there (section 5.3), and the cipher is the session's
 // own. The packet is that of WireGuard's data message: the receiver's index, a counter,
-// the sealed payload; replay is refused with the window of RFC 6479.
+// the sealed payload. Open refuses replay with the window of RFC 6479; OpenAny leaves that to who knows the
+// packets' numbers.
 //
 //	 0        4                12
 //	+--------+----------------+------------------------+--------------+
