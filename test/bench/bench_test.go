@@ -151,3 +151,12 @@ func TestEgressFilesNameEveryPeer(t *testing.T) {
 		}
 	}
 }
+
+func TestCounter(t *testing.T) {
+	const text = "TcpExt: SyncookiesSent TCPTimeouts TCPSpuriousRTOs\nTcpExt: 1 22 3\nIpExt: InNoRoutes TCPTimeouts\nIpExt: 4 5\n"
+	for name, want := range map[string]int{"TCPTimeouts": 22, "TCPSpuriousRTOs": 3, "InNoRoutes": 4, "TcpExt:": 0, "unknown": 0} {
+		if got := counter(text, name); got != want {
+			t.Errorf("%s is %d, want %d", name, got, want)
+		}
+	}
+}

@@ -349,9 +349,18 @@ func (t *turn) cell(ctx context.Context, cell matrix.Cell, least time.Duration) 
 			return m, err
 		}
 	}
+	before, err := t.timeouts(ctx)
+	if err != nil {
+		return m, err
+	}
 	if err := t.load(ctx, cell, d, &m); err != nil {
 		return m, err
 	}
+	after, err := t.timeouts(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.Timeouts, m.Spurious = after.all-before.all, after.spurious-before.spurious
 	if t.path != nil {
 		m.CarrierState, err = t.path(ctx)
 	}

@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"edgemesh/test/bench/matrix"
 	"edgemesh/test/bench/report"
+	"edgemesh/test/lab"
 )
 
 // warm sends in each direction the cell uses, so that their lines are known before they are measured.
@@ -88,6 +91,35 @@ func (t *turn) upload(ctx context.Context, d time.Duration) (float64, error) {
 func (t *turn) mbps(ctx context.Context, d time.Duration, args ...string) (float64, error) {
 	f, err := t.tcp(ctx, d, args...)
 	return f.rate() / 1e6, err
+}
+
+// timeouts are TCP's, in both pods.
+type timeouts struct{ all, spurious int }
+
+func (t *turn) timeouts(ctx context.Context) (sum timeouts, err error) {
+	for _, pod := range []*lab.Pod{t.client, t.server} {
+		text, err := pod.Run(ctx, "cat", "/proc/net/netstat")
+		if err != nil {
+			return sum, err
+		}
+		sum.all += counter(text, "TCPTimeouts")
+		sum.spurious += counter(text, "TCPSpuriousRTOs")
+	}
+	return sum, nil
+}
+
+// counter reads one of /proc/net/netstat: lines of names, and behind each one of numbers.
+func counter(text, name string) int {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines[:len(lines)-1] {
+		if at := slices.Index(strings.Fields(line), name); at > 0 {
+			if values := strings.Fields(lines[i+1]); at < len(values) {
+				n, _ := strconv.Atoi(values[at])
+				return n
+			}
+		}
+	}
+	return 0
 }
 
 // voice sends datagrams downwards.

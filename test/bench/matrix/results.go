@@ -25,6 +25,8 @@ type Round struct {
 	VoiceJitter  float64 `json:"voiceJitterMs,omitempty"` // as in RFC 3550
 	Short100KB   float64 `json:"short100kBMs,omitempty"`  // a transfer of 100 kB on the idle path
 	Short1MB     float64 `json:"short1MBMs,omitempty"`
+	Timeouts     int     `json:"timeouts,omitempty"` // of TCP in the pods, beside the flows, and how many of them were spurious
+	Spurious     int     `json:"spurious,omitempty"`
 	Stolen       float64 `json:"stolen,omitempty"` // share of the machine that others had meanwhile
 	CarrierState string  `json:"path,omitempty"`
 }

@@ -75,6 +75,7 @@ func (r *Results) summary(carrier string, cells []Cell) string {
 	var squares float64
 	worst, where := Figure{Mean: math.Inf(1)}, ""
 	latest, latestWhere := 0.0, ""
+	var timeouts, spurious float64
 	for _, c := range cells {
 		row := r.Row(c.String())
 		shares := row.shares(carrier)
@@ -95,6 +96,8 @@ func (r *Results) summary(carrier string, cells []Cell) string {
 		} else if lateSteady = append(lateSteady, added); added > latest {
 			latest, latestWhere = added, row.Cell
 		}
+		timeouts += figure(row.of(carrier, func(r Round) float64 { return float64(r.Timeouts) })).Mean
+		spurious += figure(row.of(carrier, func(r Round) float64 { return float64(r.Spurious) })).Mean
 		if c.Load == Voice && c.Rate.Down >= thinMost {
 			voice = append(voice, 100*(figure(row.of(carrier, func(r Round) float64 { return r.VoiceLost })).Mean-c.Loss))
 		}
@@ -120,6 +123,7 @@ func (r *Results) summary(carrier string, cells []Cell) string {
 	if latestWhere != "" {
 		fmt.Fprintf(&b, ", most %.0f (%s)", latest, latestWhere)
 	}
+	fmt.Fprintf(&b, "; timeouts of TCP in the pods %.0f a round, spurious %.0f", timeouts, spurious)
 	if len(voice) > 0 {
 		fmt.Fprintf(&b, "; datagrams beside bulk lost above the link's %.2f %%, most %.2f", figure(voice).Mean, slices.Max(voice))
 	}
