@@ -7,7 +7,7 @@ const (
 	pieceCost   = 64           // bytes that a piece needs beside its packet's copy
 	brokenTime  = 2 * holdTime // seconds without the next byte: its sender gave up long ago
 	maxSpare    = 64           // copies that are kept to be used again
-	maxEmpty    = 256          // parts that a bucket has room for while there is none, a tenth of a percent of what all may hold
+	maxEmpty    = 256          // parts that a bucket has room for while there is none: 10 KB
 	bucketParts = 8192         // pieces behind holes of one bucket: maxHeld in packets, and half as many again
 )
 

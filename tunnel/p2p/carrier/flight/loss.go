@@ -17,8 +17,9 @@ const (
 	maxBackoff     = 8
 	timeoutPackets = 2 // sent again by a probe timeout, RFC 9002 6.2.4
 	clockNoise     = 0.001
-	clockWindow    = 5.0   // seconds, once or twice, in which two clocks
-	clockDrift     = 0.010 // may drift so far apart: two that are slewed, each by the usual 500 ppm
+	clockWindow    = 5.0   // seconds, once to three times, in which two clocks
+	clockDrift     = 0.015 // may drift so far apart: two that are slewed, each by the usual 500 ppm
+	addressDiff    = 20    // bytes that IPv6's header is longer than IPv4's: behind NAT64 each end counts its own
 )
 
 // losses is what acknowledgements say of a path, and what they do not.
@@ -31,7 +32,6 @@ type losses struct {
 	arrivedLast       float64    // by the peer's clock
 	ahead             [2]float64 // the peer's clock is by more than this, now and in the window before,
 	aheadSince        float64
-	move              uint64 // packets below were sent on another line
 
 	reorder  float64 // how much later than those behind it a packet may arrive, as spurious repairs show
 	calm     int     // times that losses were found since
@@ -57,12 +57,12 @@ func (p *Path) acknowledged(a *ack, now float64) {
 		return // late
 	}
 	r := s.record(n)
-	fresh := r.state == flying && (!s.any || n > s.newest) && n >= s.move
+	fresh := r.state == flying && (!s.any || n > s.newest)
 	if r.state == never || !p.runs(a, n, now) {
 		p.lied()
 		return
 	}
-	if fresh && a.got > r.total {
+	if fresh && a.got > r.total+addressDiff*(n+1) {
 		p.peer.refused[TooManyBytes]++
 		fresh = false
 	}
@@ -138,25 +138,26 @@ func (p *Path) runs(a *ack, newest uint64, now float64) (ok bool) {
 
 // arrival is when the newest packet arrived by the peer's clock, whose 32 bits of microseconds wrap: next to when it would have
 // with the delay of the one before it. It arrived after it was sent and before now, so the peer's clock is ahead of the own one by
-// at-sent at most and by at-now at least. Where that contradicts what was so just before, the clock was set, or it is slow: rates by
-// it would be too high. Then the controller begins again.
+// at-sent at most and by at-now at least. Where that contradicts what was so just before, a clock stood still for a while, or the peer's
+// is slow or leaps: rates by it would be too high. Then the controller begins again.
 func (p *Path) arrival(a *ack, sent, now float64) float64 {
 	s := &p.s
-	at := float64(a.arrived) / 1e6
-	same := s.any // clock, as far as is seen
-	if s.any {
+	at, known := float64(a.arrived)/1e6, s.any
+	if known {
 		expected := int64((sent + s.shift) * 1e6)
 		at = float64(expected+int64(int32(a.arrived-uint32(expected)))) / 1e6
-		if at < s.arrivedLast-clockNoise || at-sent-s.shift > now-sent+clockNoise {
-			p.peer.refused[WrongTime]++ // the controller forgets the delays it knows
-			same = false
-		} else if at-sent < max(s.ahead[0], s.ahead[1])-clockNoise-clockDrift {
-			p.peer.refused[WrongTime]++
-			s.control, same = control.New(), false
-		}
+		known = now-s.aheadSince <= 2*clockWindow // else the clocks may have drifted apart
+	}
+	slow := at-sent < max(s.ahead[0], s.ahead[1])-clockNoise-clockDrift
+	leaps := at-sent-s.shift > now-sent+clockNoise
+	if known && (slow || leaps) {
+		p.peer.refused[WrongTime]++
+		s.control, known = control.New(), false
+	} else if known && at < s.arrivedLast-clockNoise {
+		p.peer.refused[WrongTime]++ // the controller forgets the delays it knows
 	}
 	switch {
-	case !same:
+	case !known:
 		s.ahead, s.aheadSince = [2]float64{at - now, at - now}, now
 	case now-s.aheadSince > clockWindow:
 		s.ahead, s.aheadSince = [2]float64{at - now, s.ahead[0]}, now

@@ -17,7 +17,10 @@ func (p *Peer) NewPath(overhead int) *Path {
 }
 
 // Close ends a path. What it had in flight is sent again on the next one.
-func (p *Path) Close() {
+func (p *Path) Close() { p.giveBack() }
+
+// giveBack has what is in flight sent again, and forgets the records: what is acknowledged of it teaches nothing.
+func (p *Path) giveBack() {
 	for n := p.s.first; n < p.s.next; n++ {
 		if r := p.s.record(n); r.state == flying {
 			p.peer.out.lost(r.pieces)
@@ -30,10 +33,13 @@ func (p *Path) Close() {
 // Rest has nothing but ACKs leave, or ends that: of all paths to a peer one carries. What is in flight is repaired on that one.
 func (p *Path) Rest(rests bool) { p.rests = rests }
 
-// Afresh forgets what is known of the line, as packets take another one from now on (RFC 9000, 9.4).
+// Afresh forgets what is known of the line, as packets take another one from now on. What is in flight counts neither for the new
+// line's window nor for its round trip (RFC 9000, 9.4), and may well be lost: it is sent again.
 func (p *Path) Afresh() {
+	p.giveBack()
 	p.s.control = control.New()
-	p.s.move = p.s.next
+	p.s.parity.reset()
+	p.s.lossAt, p.s.acked, p.s.lost = 0, 0, 0
 	p.s.any, p.s.srtt, p.s.rtt, p.s.rttvar, p.s.backoff = false, firstRTT, firstRTT, firstRTT/2, 1
 }
 

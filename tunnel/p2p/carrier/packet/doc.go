@@ -29,7 +29,7 @@
 //	receiver  version (1) | index (4) | largest datagram it takes (2)
 //	receiver  id (4) for every probe that arrived, where it cannot send datagrams itself
 //
-// Sealed packets with repair are agreed on for both directions at once, by a stream of the end with the lesser peer ID:
+// Sealed packets with repair are agreed on for both directions in one go, by a stream of the end with the lesser peer ID:
 //
 //	offer, answer  version (2) | nonce (16) | index of its receiver (4) | id of what the two have agreed on before (8); 0: nothing
 //
