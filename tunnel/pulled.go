@@ -427,9 +427,10 @@ func (l *lane) take(line Line) *packet {
 		return p
 	}
 	now := l.p.t.now()
-	if l.adapted == 0 || now-l.adapted > rttEvery || line.LeastRTT < l.line.LeastRTT {
-		l.adapted, l.line = now, line
-		l.line.Path = nil
+	l.line = line
+	l.line.Path = nil
+	if l.adapted == 0 || now-l.adapted > rttEvery {
+		l.adapted = now
 		l.adaptTo(line.RTT, line.Rate)
 	}
 	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {

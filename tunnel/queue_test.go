@@ -369,16 +369,16 @@ func TestQueueKeepsSmallFlows(t *testing.T) {
 	}
 }
 
-// TestShorterTripIsLearntAtOnce: what is known of a path is kept for a while, but a shorter round trip counts with the next packet.
-// Acknowledgements of the first packets say too much, and on a short path TCP carries more.
-func TestShorterTripIsLearntAtOnce(t *testing.T) {
+// TestLineIsAsOfTheLastPacket: acknowledgements of the first packets say too much of a round trip, and on a short path TCP carries more, so
+// what is known of a path may not be old.
+func TestLineIsAsOfTheLastPacket(t *testing.T) {
 	tun := New(Config{Device: &joiner{}, Log: slog.New(slog.DiscardHandler)})
 	tun.SetRoutes([]Route{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Peer: "peer"}})
 	l := tun.peer("peer").lanes[StreamLane]
-	for _, s := range []struct{ trip, known time.Duration }{{6, 6}, {9, 6}, {2, 2}} {
-		l.take(Line{LeastRTT: s.trip * time.Millisecond})
-		if _, line := l.seen(); line.LeastRTT != s.known*time.Millisecond {
-			t.Errorf("the path's least round trip is %d ms, known is %v, want %d ms", s.trip, line.LeastRTT, s.known)
+	for _, trip := range []time.Duration{6, 2, 9} {
+		l.take(Line{LeastRTT: trip * time.Millisecond})
+		if _, line := l.seen(); line.LeastRTT != trip*time.Millisecond {
+			t.Errorf("the path's least round trip is %d ms, known is %v", trip, line.LeastRTT)
 		}
 	}
 }

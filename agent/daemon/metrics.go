@@ -148,6 +148,9 @@ func (c *collector) collectPeers(peers, transports, relays metric) {
 	for _, path := range memberPaths {
 		paths[path] = 0
 	}
+	for _, transport := range memberTransports {
+		over[transport] = 0
+	}
 	used, idle := c.reach.peers(false)
 	paths[describe.Idle] = idle
 	for _, p := range used {
@@ -156,8 +159,8 @@ func (c *collector) collectPeers(peers, transports, relays metric) {
 			over[p.Transport]++
 		}
 	}
-	for _, transport := range memberTransports {
-		transports.gauge(float64(over[transport]), transport)
+	for transport, n := range over {
+		transports.gauge(float64(n), transport)
 	}
 	for path, n := range paths {
 		peers.gauge(float64(n), path)

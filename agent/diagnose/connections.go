@@ -12,6 +12,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -111,9 +112,25 @@ func Peers(used []control.PeerStatus, all []relays.Status) []findings.Finding {
 		out = append(out, f.About(p.Node))
 	}
 	if len(out) == 0 {
-		out = append(out, findings.Okayf("peers", "%s in use, each with a path", wording.Count(len(used), "peer")))
+		out = append(out, findings.Okayf("peers", "%s in use, each with a path%s", wording.Count(len(used), "peer"), transports(used)))
 	}
 	return out
+}
+
+// transports says how many peers each transport carries packets to.
+func transports(used []control.PeerStatus) (text string) {
+	count := map[string]int{}
+	for _, p := range used {
+		if p.Transport != "" {
+			count[p.Transport]++
+		}
+	}
+	sep := ": "
+	for _, t := range slices.Sorted(maps.Keys(count)) {
+		text += fmt.Sprintf("%s%d over %s", sep, count[t], t)
+		sep = ", "
+	}
+	return text
 }
 
 // moment is a time of today without its date.

@@ -32,6 +32,8 @@ func TestOKNames(t *testing.T) {
 	one(t, "udp", UDP([]netcheck.Relay{{UDP: &netcheck.Answer{Addr: "/ip4/5.5.5.5/udp/1", RTTMs: &ms}}}, nil, nil), findings.OK, "udp", "1 relay answers by UDP: /ip4/5.5.5.5/udp/1")
 	one(t, "mtu", MTU([]control.PeerStatus{{Path: "native"}, {Path: "relayed"}}), findings.OK, "mtu", "1 of 2 peers")
 	one(t, "peers", Peers([]control.PeerStatus{{Path: "native"}}, nil), findings.OK, "peers", "1 peer in use, each with a path")
+	one(t, "peers", Peers([]control.PeerStatus{{Path: "native", Transport: "ip"}, {Path: "punched", Transport: "sealed"}, {Path: "direct", Transport: "sealed"}}, nil),
+		findings.OK, "peers", "3 peers in use, each with a path: 1 over ip, 2 over sealed")
 }
 
 // A wrong clock is a warning, and the cause where relays refuse this node.
