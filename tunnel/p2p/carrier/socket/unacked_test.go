@@ -9,6 +9,8 @@ import (
 
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/test/fair"
 )
 
 // deafen makes a socket drop every segment that arrives, as a host does that has lost power.
@@ -106,6 +108,22 @@ func TestUnackedEnds(t *testing.T) {
 	}
 }
 
+// probesImmediately wants a probe to leave as soon as it is ordered, not after the silence once more.
+func probesImmediately(t *testing.T, b *Conn) {
+	t.Helper()
+	time.Sleep(200 * time.Millisecond) // what was on its way is answered
+	sent := b.unacked.info().Segs_out
+	fair.Eventually(t, time.Minute, "probing begins", fair.True(func() bool {
+		b.unacked.mu.Lock()
+		defer b.unacked.mu.Unlock()
+		return b.unacked.probing
+	}))
+	time.Sleep(b.unacked.silence / 2)
+	if b.unacked.info().Segs_out == sent {
+		t.Errorf("no probe has left %v after it was ordered", b.unacked.silence/2)
+	}
+}
+
 // A relay sends nothing to a member that keeps its connection alive, and probes one from which nothing comes any longer. The
 // connection ends if that is gone, and stays, probed once a silence, if it is there.
 func TestSupervise(t *testing.T) {
@@ -133,8 +151,9 @@ func TestSupervise(t *testing.T) {
 			}
 			end(far)
 			wait := 9 * time.Second
-			if name == "gone" { // 10.4 s; 14.4 s where the kernel waits for the silence once more before it probes
-				wait = 12500 * time.Millisecond
+			if name == "gone" {
+				wait = time.Minute
+				probesImmediately(t, b)
 			}
 			_ = b.SetReadDeadline(time.Now().Add(wait))
 			_, err = b.Read(make([]byte, 1))
