@@ -269,6 +269,9 @@ func (a *attachment) gone() error {
 	}
 	links := inNS(a.t, a.node.netns, "ip", "-o", "link")
 	for line := range strings.Lines(links) {
+		if strings.HasPrefix(line, "Error: Peer netns") { // ip looks at all files in /run/netns, of which one is being made or deleted just now
+			continue
+		}
 		name, _, _ := strings.Cut(strings.Fields(line)[1], "@")
 		if !slices.Contains([]string{"lo:", "lan0", "edgemesh-br:"}, name) {
 			errs = append(errs, fmt.Errorf("interface %s", name))
