@@ -8,14 +8,19 @@ import (
 	"edgemesh/tunnel/choice"
 )
 
-// chooseEvery is how often the carriers to a peer are compared while packets wait.
-const chooseEvery = 25 * time.Millisecond
+// chooseEvery is how often the carriers to a peer are compared while packets wait, and at most. Of datagrams manyWait have to: a ping or
+// a voice needs no comparison, and their own pace has a few wait.
+const (
+	chooseEvery = 25 * time.Millisecond
+	manyWait    = 16
+)
 
 // chooser says whether Pulled or carriers take a peer's packets, where both can. A goroutine looks, from a packet that has to wait until
 // none have waited for a while.
 type chooser struct {
-	lanes  atomic.Bool // carriers are to take them
-	sleeps atomic.Bool // there is a choice, and nobody looks
+	lanes  atomic.Bool  // carriers are to take them
+	sleeps atomic.Bool  // there is a choice, and nobody looks
+	next   atomic.Int64 // when somebody may
 
 	mu      sync.Mutex // a leaf, except for wake
 	choice  choice.Choice
@@ -62,10 +67,21 @@ func (c *chooser) reason() string {
 	return c.choice.Why()
 }
 
+// lookWaiting is look for a packet that has to wait, which many do.
+func (l *lane) lookWaiting() {
+	few := 0
+	if l.id == DatagramLane {
+		few = manyWait
+	}
+	if l.q.packets > few && l.p.chooser.sleeps.Load() && l.p.t.now() >= l.p.chooser.next.Load() {
+		l.look()
+	}
+}
+
 // look has the carriers compared, unless they are; l.mu is held and the lane is not closed.
 func (l *lane) look() {
 	c := &l.p.chooser
-	if l.id != StreamLane || !c.sleeps.Load() {
+	if !c.sleeps.Load() {
 		return
 	}
 	c.mu.Lock()
@@ -94,7 +110,10 @@ func (p *peer) choose() {
 func (p *peer) compare() (again bool) {
 	waits, line := p.lanes[StreamLane].seen()
 	seen := choice.Seen{Now: time.Duration(p.t.now()), Bytes: p.counters.txBytes.Load(), Waits: waits, RTT: line.LeastRTT, Loss: line.Loss,
-		TCP: p.t.cfg.TCP == nil || p.t.cfg.TCP(p.id)}
+		TCP: true}
+	if tcp := p.t.cfg.TCP; tcp != nil {
+		seen.Least, seen.TCP = tcp(p.id)
+	}
 	c := &p.chooser
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,6 +130,7 @@ func (p *peer) compare() (again bool) {
 		}
 	}
 	c.running = false
+	c.next.Store(p.t.now() + int64(chooseEvery))
 	c.sleeps.Store(c.of != nil)
 	return false
 }

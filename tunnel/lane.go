@@ -114,9 +114,7 @@ func (l *lane) push(p *packet, pod netip.Addr) {
 	if l.id == StreamLane && l.q.packets > 0 && l.pulled == nil {
 		l.p.passer.Waits(p.n, l.out.drain.Rate(), p.at)
 	}
-	if l.q.packets > 0 {
-		l.look()
-	}
+	l.lookWaiting()
 	l.q.push(p)
 	for l.full() {
 		full.push(l.q.dropFattest())

@@ -278,6 +278,29 @@ func TestPulledMalformed(t *testing.T) {
 	b.packets(t, 2)
 }
 
+// What says that much follows has no memory before it does.
+func TestHeadersAlone(t *testing.T) {
+	_, a, b, _ := pair(t, tunnel.Limits{})
+	x := newTaker(t, a, nodeA, b, nodeB)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	frame := append([]byte{2, 0, 0xff, 0}, make([]byte, 10)...)
+	frame = append(frame, tunneltest.TCPPacket(addrA, addrB, make([]byte, 0xff00-10-40))...)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for bucket := range 128 {
+		x.to.Stream(bucket, frame[:1000])
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 2<<20 {
+		t.Errorf("%d bytes for 128 pieces of 1000", took)
+	}
+	for i := 1000; i < len(frame); i += 1000 {
+		x.to.Stream(1, frame[i:min(i+1000, len(frame))])
+	}
+	b.packets(t, 1)
+}
+
 // While packets wait, they move between the two carriers again and again as their chooser says, in both directions: all arrive, once and in
 // order.
 func TestCarriersAreChosen(t *testing.T) {
@@ -288,7 +311,7 @@ func TestCarriersAreChosen(t *testing.T) {
 	t.Cleanup(net.Wait)
 	var tcp atomic.Bool // the round trip of a taker's line is short: carriers are better where there are any
 	start := func(id tunnel.PeerID) *node {
-		n := startNode(t, id, tunnel.Config{Underlay: net.Underlay(id), TCP: func(tunnel.PeerID) bool { return tcp.Load() },
+		n := startNode(t, id, tunnel.Config{Underlay: net.Underlay(id), TCP: func(tunnel.PeerID) (time.Duration, bool) { return 0, tcp.Load() },
 			Limits: tunnel.Limits{HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute}})
 		net.Attach(id, n.Tunnel)
 		return n
@@ -339,6 +362,44 @@ func TestCarriersAreChosen(t *testing.T) {
 		t.Errorf("%d drops", d)
 	}
 	t.Logf("%d and %d packets", sent[0].Load(), sent[1].Load())
+}
+
+// Datagrams that wait go to carriers whose path is short as the kernel has it, before any packet has said how long it is. A few are no
+// reason to look.
+func TestWaitingDatagramsAreChosen(t *testing.T) {
+	const few, many = 3, 100
+	net, path := tunneltest.NewNet(), tunneltest.NewPath(64<<10)
+	net.SetPath(nodeA, nodeB, path)
+	net.SetPath(nodeB, nodeA, path)
+	t.Cleanup(net.Wait)
+	start := func(id tunnel.PeerID) *node {
+		n := startNode(t, id, tunnel.Config{Underlay: net.Underlay(id),
+			TCP: func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 5, true }})
+		net.Attach(id, n.Tunnel)
+		return n
+	}
+	a, b := start(nodeA), start(nodeB)
+	x := newTaker(t, a, nodeA, b, nodeB)
+	x.least = 0
+	x.up()
+	send := func(n int) {
+		x.mu.Lock() // nothing is taken
+		defer x.mu.Unlock()
+		for range n {
+			a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("together")))
+		}
+	}
+	send(few)
+	b.packets(t, few)
+	if s := a.StatsOf(nodeB); !x.from.Carries() || s.Choice != "not compared yet" {
+		t.Errorf("a few: packets are taken: %v; %q", x.from.Carries(), s.Choice)
+	}
+	send(many)
+	fair.Eventually(t, patience, "carriers take them", fair.True(func() bool { return !x.from.Carries() }))
+	b.packets(t, few+many)
+	if s := a.StatsOf(nodeB); s.Choice != "round trip below 1 ms" {
+		t.Errorf("many: %q", s.Choice)
+	}
 }
 
 // A peer costs nothing more while no packets wait: nobody looks which carrier is better, and packets leave by the one that was.

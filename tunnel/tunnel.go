@@ -21,8 +21,9 @@ type Config struct {
 	// Idle, if set, is called some times after a peer had no traffic for IdleTimeout and its carriers have ended:
 	// connections that are kept for the tunnel may be closed. It must not block.
 	Idle func(PeerID)
-	// TCP, if set, reports whether the carriers of the stream lane run over TCP, not over what Pulled sends on; nil: they do. It may block.
-	TCP func(PeerID) bool
+	// TCP, if set, reports whether the carriers of the stream lane run over TCP, not over what Pulled sends on, and their path's shortest
+	// round trip, 0: unknown; nil: they do. It may block.
+	TCP func(PeerID) (leastRTT time.Duration, ok bool)
 	// Quarantine, if set, is called when malformed frames put a peer into quarantine: all its streams were reset, and new
 	// ones are refused for the time given. It must not block.
 	Quarantine func(p PeerID, d time.Duration, why string)

@@ -52,7 +52,7 @@ func overNode(node *p2p.Node, used func(peer.ID), cfg tunnel.Config) tunnel.Conf
 	cfg.Underlay = underlay{node, used}
 	cfg.Idle = func(id tunnel.PeerID) { node.Disconnect(peer.ID(id)) }
 	cfg.Quarantine = func(id tunnel.PeerID, d time.Duration, why string) { node.Quarantine(peer.ID(id), d, why) }
-	cfg.TCP = func(id tunnel.PeerID) bool { return node.StreamPath(peer.ID(id)).Transport == "tcp" }
+	cfg.TCP = func(id tunnel.PeerID) (time.Duration, bool) { return node.OverTCP(peer.ID(id)) }
 	var reported seldom.Log
 	cfg.Refused = func(id tunnel.PeerID, r tunnel.Reason) {
 		if !reported.Due(string(id)) {

@@ -203,6 +203,21 @@ func TestForced(t *testing.T) {
 	w.run(tick).want(t, Sealed, "not compared yet")
 }
 
+// What the kernel says of a TCP path's round trip decides before sealed packets have gone by theirs, and beside what processors make of
+// that; but not where a TCP that ends on the way would say it.
+func TestNearByTCP(t *testing.T) {
+	for _, sealed := range []time.Duration{0, 3 * time.Millisecond} {
+		w := newWorld(100, 100)
+		w.seen.RTT, w.seen.Least = sealed, 200*time.Microsecond
+		w.run(tick).want(t, Lanes, "round trip below 1 ms")
+	}
+	w := newWorld(100, 100)
+	w.seen.RTT, w.seen.Least = 600*time.Millisecond, 200*time.Microsecond
+	w.run(time.Second).want(t, Sealed, "not compared yet")
+	w.seen.RTT, w.seen.Least = 0, 5*time.Millisecond
+	w.run(time.Second).want(t, Sealed, "not compared yet")
+}
+
 // A demand that the lanes hold and sealed packets nearly do gives no verdict, and is tried ever more seldom; so are equal carriers whose
 // line varies.
 func TestMoreSeldom(t *testing.T) {

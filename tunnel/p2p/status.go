@@ -121,8 +121,8 @@ func (n *Node) PeerStatus(p peer.ID) (st peers.Status, ok bool) {
 	return st, ok
 }
 
-// StreamPath returns the path that streams to a peer would take now, of kind none if there is none.
-func (n *Node) StreamPath(p peer.ID) paths.Path { return n.peers.StreamPath(p) }
+// OverTCP reports whether streams to a peer would take a direct path over TCP now, and the shortest round trip on it, 0: unknown.
+func (n *Node) OverTCP(p peer.ID) (least time.Duration, ok bool) { return n.peers.OverTCP(p) }
 
 // Ping measures a round trip to peer over the best path, connecting first where
 // there is none. The errors are those of OpenStream.

@@ -81,6 +81,14 @@ func (c *Conn) Path() Path {
 		NAT64: endpoint.NAT64(c.RemoteMultiaddr()), Relay: relay, Datagrams: forwarding}
 }
 
+// OverTCP reports whether c is a direct connection over TCP, and its shortest round trip, 0: unknown.
+func (c *Conn) OverTCP() (least time.Duration, ok bool) {
+	if c.transport() != "tcp" {
+		return 0, false
+	}
+	return c.cfg.TCP.LeastRTT(c), true
+}
+
 // CarrierHeard says when the kernel last heard what is directly below c: for TCP the peer
 // on this very connection, for QUIC the peer on a TCP connection beside it, for a relayed
 // path the relay. The zero time: unknown.

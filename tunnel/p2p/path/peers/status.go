@@ -53,16 +53,19 @@ func (t *Table) StatusOf(id peer.ID) (st Status, ok bool) {
 	return p.status(), true
 }
 
-// StreamPath returns the path that streams to a peer would take now, of kind none if there is none.
-func (t *Table) StreamPath(id peer.ID) paths.Path {
-	if p := t.registry.known(id); p != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if all := p.state.ranked(); len(all) > 0 {
-			return all[0].Path()
-		}
+// OverTCP reports whether streams to a peer would take a direct path over TCP now, and the shortest round trip on it, 0: unknown.
+func (t *Table) OverTCP(id peer.ID) (least time.Duration, ok bool) {
+	p := t.registry.known(id)
+	if p == nil {
+		return 0, false
 	}
-	return paths.Path{Kind: paths.KindNone}
+	p.mu.Lock()
+	all := p.state.ranked()
+	p.mu.Unlock()
+	if len(all) == 0 {
+		return 0, false
+	}
+	return all[0].OverTCP()
 }
 
 // ranked are the paths, the best for streams first.
