@@ -20,7 +20,7 @@ const (
 type chooser struct {
 	lanes  atomic.Bool  // carriers are to take them
 	sleeps atomic.Bool  // there is a choice, and nobody looks
-	next   atomic.Int64 // when somebody may
+	next   atomic.Int64 // from when one may
 
 	mu      sync.Mutex // a leaf, except for wake
 	choice  choice.Choice
