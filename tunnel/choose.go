@@ -8,11 +8,11 @@ import (
 	"edgemesh/tunnel/choice"
 )
 
-// chooseEvery is how often the carriers to a peer are compared while packets wait, and at most. Of datagrams manyWait have to: a ping or
-// a voice needs no comparison, and their own pace has a few wait.
 const (
+	// chooseEvery is how often the carriers to a peer are compared while packets wait.
 	chooseEvery = 25 * time.Millisecond
-	manyWait    = 16
+	// manyWait datagrams have to wait for that: a ping or a voice needs no comparison, and their pace has a few wait.
+	manyWait = 16
 )
 
 // chooser says whether Pulled or carriers take a peer's packets, where both can. A goroutine looks, from a packet that has to wait until
@@ -69,11 +69,11 @@ func (c *chooser) reason() string {
 
 // lookWaiting is look for a packet that has to wait, which many do.
 func (l *lane) lookWaiting() {
-	few := 0
+	many := 1
 	if l.id == DatagramLane {
-		few = manyWait
+		many = manyWait
 	}
-	if l.q.packets > few && l.p.chooser.sleeps.Load() && l.p.t.now() >= l.p.chooser.next.Load() {
+	if l.q.packets >= many && l.p.chooser.sleeps.Load() && l.p.t.now() >= l.p.chooser.next.Load() {
 		l.look()
 	}
 }

@@ -93,8 +93,8 @@ const maxHeldFrames = 4 << 20
 // the collector's share was a quarter of what the receiving agent spent.
 const maxSpares = 4
 
-// growth times what is there of a frame is kept free at most for the rest of it: its header alone, which any peer may send for each
-// bucket, is not worth 64 KiB.
+// growth times what is there of a frame is made room for at most, as long as the next piece would not fit: its header alone, which any
+// peer may send for each bucket, is not worth 64 KiB.
 const growth = 4
 
 // leaveTime and two round trips are how long what was taken has to arrive before carriers take packets again. What is late is repaired
@@ -292,7 +292,9 @@ func (x *Pulled) Stream(bucket int, b []byte) {
 	in.b = append(in.b[:0], rest...)
 	switch {
 	case need > 0:
-		in.b = slices.Grow(in.b, min(need-len(in.b), growth*len(in.b)))
+		if cap(in.b)-len(in.b) < len(b) {
+			in.b = slices.Grow(in.b, min(need-len(in.b), growth*len(in.b)))
+		}
 	case len(rest) == 0 && cap(in.b) > largeLen:
 		if len(x.spare) < maxSpares {
 			x.spare = append(x.spare, in.b)

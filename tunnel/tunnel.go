@@ -105,8 +105,8 @@ func (t *Tunnel) PathLost(id PeerID) {
 	if p := t.inUse(id); p != nil {
 		p.chooser.moved()
 		for _, l := range p.lanes {
-			l.pathLost()
 			l.forgetLine()
+			l.pathLost()
 		}
 	}
 }

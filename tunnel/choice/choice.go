@@ -7,11 +7,10 @@
 //	  ├───────── backlog ends, or nothing moves ───────────┘
 //	  └─ less than half after 1 s ───┘ pause ×2
 //
-// Without a trial: no TCP path: sealed, until it is back; a least round trip below 1 ms: the lanes.
+// Without a trial: no TCP path: sealed, until it is back; a least round trip below 1 ms on that: the lanes.
 package choice
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 )
@@ -41,10 +40,8 @@ const (
 	leaveSealed  = 1.5              // times as much, to leave sealed,
 	returnSealed = 0.9              // and to come back
 	// A round trip below swift is one of a line that processors limit: TCP carries more there (as carrier/socket has it). It is one
-	// until it is above twice that. Of one above far only a TCP that ends on the way, as at a satellite's modem, can say so: no scheduler
-	// has all packets wait for as long.
+	// until it is above twice that.
 	swift    = time.Millisecond
-	far      = 20 * time.Millisecond
 	lull     = 500 * time.Millisecond // without backlog end it; four times as much backlog makes up for it
 	stopTime = 5 * time.Second
 	// longStep between two calls says that nobody looked meanwhile.
@@ -56,10 +53,10 @@ type Seen struct {
 	Now   time.Duration // since some moment; never goes back
 	Bytes uint64        // that the carrier in use has taken, in all
 	Waits bool          // packets wait
-	RTT   time.Duration // the least of the sealed path, in which packets wait for processors; 0: unknown
+	RTT   time.Duration // the least of the sealed path; 0: unknown
 	Loss  float64       // the share that the sealed path loses without a queue
 	TCP   bool          // there is a path over TCP
-	Least time.Duration // of it, as the kernel measures it; 0: unknown
+	Least time.Duration // round trip on that; 0: unknown
 }
 
 type phase uint8
@@ -140,11 +137,7 @@ func (c *Choice) Next(s Seen) Carrier {
 // force decides without a trial.
 func (c *Choice) force(s Seen) bool {
 	afresh := Choice{now: c.now, bytes: c.bytes, moved: c.moved, gap: c.gap}
-	rtt := s.RTT
-	if s.Least > 0 && rtt < far {
-		rtt = min(s.Least, cmp.Or(rtt, far))
-	}
-	near := rtt > 0 && (rtt < swift || rtt < 2*swift && c.forced && c.on == Lanes)
+	near := s.Least > 0 && s.Least < swift || c.forced && s.Least < 2*swift
 	switch {
 	case !s.TCP:
 		return false

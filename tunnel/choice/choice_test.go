@@ -176,19 +176,23 @@ func TestPoliced(t *testing.T) {
 // The round trip and the paths decide first.
 func TestForced(t *testing.T) {
 	w := newWorld(100, 100)
-	w.seen.RTT = 500 * time.Microsecond
+	w.seen.Least = 500 * time.Microsecond
 	w.run(time.Hour).want(t, Lanes, "round trip below 1 ms")
-	w.seen.RTT = 1500 * time.Microsecond // it was below
+	w.seen.Least = 1500 * time.Microsecond // it was below
 	w.run(time.Second).want(t, Lanes, "round trip below 1 ms")
-	w.seen.RTT = 3 * time.Millisecond
+	w.seen.Least = 0 // as while a connection ends
+	w.run(time.Second).want(t, Lanes, "round trip below 1 ms")
+	w.seen.Least = 3 * time.Millisecond
 	w.run(time.Second).want(t, Sealed, "not compared yet")
-	w.seen.RTT = 1500 * time.Microsecond // it was not
+	w.seen.Least = 1500 * time.Microsecond // it was not
 	w.run(time.Second).want(t, Sealed, "not compared yet")
 	if len(w.moves) != 2 {
 		t.Errorf("moved at %v", w.moves)
 	}
 	w = newWorld(9, 95)
-	w.seen.TCP = false
+	w.seen.RTT = 500 * time.Microsecond // of UDP: TCP may end at a proxy
+	w.run(time.Second).want(t, Sealed, "not compared yet")
+	w.seen.RTT, w.seen.TCP = 40*time.Millisecond, false
 	w.run(time.Hour).want(t, Sealed, "no TCP path")
 	w.seen.TCP = true
 	w.run(25*time.Second).want(t, Lanes, "tcp carries more")
@@ -196,26 +200,11 @@ func TestForced(t *testing.T) {
 	w.run(time.Minute).want(t, Sealed, "no TCP path")
 	w.seen.TCP = true // what was found holds still
 	w.run(tick).want(t, Lanes, "tcp carries more")
-	w.seen.RTT = 500 * time.Microsecond
+	w.seen.Least = 500 * time.Microsecond
 	w.run(tick).want(t, Lanes, "round trip below 1 ms")
-	w.seen.RTT = 0 // another path
-	w.c.Moved()
+	w.seen.Least = 0
+	w.c.Moved() // another path
 	w.run(tick).want(t, Sealed, "not compared yet")
-}
-
-// What the kernel says of a TCP path's round trip decides before sealed packets have gone by theirs, and beside what processors make of
-// that; but not where a TCP that ends on the way would say it.
-func TestNearByTCP(t *testing.T) {
-	for _, sealed := range []time.Duration{0, 3 * time.Millisecond} {
-		w := newWorld(100, 100)
-		w.seen.RTT, w.seen.Least = sealed, 200*time.Microsecond
-		w.run(tick).want(t, Lanes, "round trip below 1 ms")
-	}
-	w := newWorld(100, 100)
-	w.seen.RTT, w.seen.Least = 600*time.Millisecond, 200*time.Microsecond
-	w.run(time.Second).want(t, Sealed, "not compared yet")
-	w.seen.RTT, w.seen.Least = 0, 5*time.Millisecond
-	w.run(time.Second).want(t, Sealed, "not compared yet")
 }
 
 // A demand that the lanes hold and sealed packets nearly do gives no verdict, and is tried ever more seldom; so are equal carriers whose

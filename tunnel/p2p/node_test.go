@@ -58,6 +58,12 @@ func TestRelayedThenDirect(t *testing.T) {
 		}
 		return nil
 	})
+	if _, ok := a.OverTCP(b.ID()); !ok {
+		t.Error("no path over TCP")
+	}
+	if d, ok := a.OverTCP(relay.ID); ok || d != 0 { // no peer
+		t.Errorf("%v over TCP to a stranger", d)
+	}
 	rtt, path, err := a.Ping(t.Context(), b.ID())
 	if err != nil || rtt <= 0 || path.Kind != paths.KindDirect {
 		t.Errorf("ping: %v over %+v: %v", rtt, path, err)

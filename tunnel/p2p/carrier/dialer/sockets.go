@@ -94,8 +94,8 @@ func (s *Sockets) Heard(c network.ConnMultiaddrs) time.Time {
 	return time.Now().Add(-time.Duration(info.Last_ack_recv) * time.Millisecond)
 }
 
-// LeastRTT is the shortest round trip to the other end of a TCP connection in the last five minutes, as the kernel measured it
-// (tcpi_min_rtt of linux/tcp.h, tcp_min_rtt_wlen of ip-sysctl), 0: unknown, as of any other connection, and behind a proxy.
+// LeastRTT is the shortest round trip to the other end of a TCP connection, as the kernel measured it (tcpi_min_rtt of linux/tcp.h; the
+// first sample after tcp_min_rtt_wlen, five minutes, replaces it), 0: unknown, as of any other connection, and to a proxy.
 func (s *Sockets) LeastRTT(c network.ConnMultiaddrs) time.Duration {
 	info, _ := s.Info(c)
 	if info == nil || info.Min_rtt == math.MaxUint32 || s.Proxied(c) {

@@ -2,8 +2,10 @@ package dialer
 
 import (
 	"testing"
+	"time"
 
 	"edgemesh/internal/upkeep"
+	"edgemesh/tunnel/p2p/base/endpoint"
 )
 
 // A connection that is closed before it is counted leaves nothing behind.
@@ -22,5 +24,24 @@ func TestFollowClosed(t *testing.T) {
 			t.Errorf("closed early %v: it is still counted", early)
 			return true
 		})
+	}
+}
+
+// The kernel knows the shortest round trip of a connection that it has: not where a proxy is its other end.
+func TestLeastRTT(t *testing.T) {
+	c, far := tcpPair(t)
+	defer far.Close()
+	var s Sockets
+	if d := s.LeastRTT(c); d != 0 {
+		t.Errorf("%v of a connection that is not known", d)
+	}
+	defer s.buffered(c).Close()
+	if d := s.LeastRTT(c); d <= 0 || d > time.Second {
+		t.Errorf("%v on this host", d)
+	}
+	to, _ := endpoint.Target(c.RemoteMultiaddr())
+	s.proxies.Store(to, struct{}{})
+	if d := s.LeastRTT(c); d != 0 {
+		t.Errorf("%v to a proxy", d)
 	}
 }

@@ -81,10 +81,18 @@ func (c *Conn) Path() Path {
 		NAT64: endpoint.NAT64(c.RemoteMultiaddr()), Relay: relay, Datagrams: forwarding}
 }
 
-// OverTCP reports whether c is a direct connection over TCP, and its shortest round trip, 0: unknown.
+// far is longer than a probe takes on a short path, though two programs wait for processors and the first opens its stream.
+const far = 20 * time.Millisecond
+
+// OverTCP reports whether c is a direct connection over TCP, and its shortest round trip as the kernel measured it, 0: unknown. The
+// kernel's is that of a proxy or a satellite's modem where TCP ends at one, and too short for some minutes where two ends opened at the
+// same time: it counts unless the peer's own answers take much longer.
 func (c *Conn) OverTCP() (least time.Duration, ok bool) {
 	if c.transport() != "tcp" {
 		return 0, false
+	}
+	if answer := c.Probes.least(); answer == 0 || answer > far {
+		return 0, true
 	}
 	return c.cfg.TCP.LeastRTT(c), true
 }

@@ -48,6 +48,13 @@ func (p *Probes) RTT() time.Duration {
 	return rtt
 }
 
+// least is the shortest round trip of some minutes, 0 as long as none is known.
+func (p *Probes) least() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.trip.shortest()
+}
+
 // path is result for the status, with how long packets wait on the path.
 func (p *Probes) path() (rtt, queue time.Duration, direct bool) {
 	p.mu.Lock()

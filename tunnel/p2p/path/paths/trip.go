@@ -37,9 +37,13 @@ func (t *trip) add(rtt time.Duration, at time.Time) {
 // queue is the round trip minus the shortest: the time that packets wait on the path, in both directions. An idle path is
 // probed seldom, so the last round trip ends a queue that the smoothed one still has.
 func (t *trip) queue() time.Duration {
-	least := t.least
+	return max(0, min(t.smoothed, t.last)-t.shortest())
+}
+
+// shortest is that of the window and of the one before.
+func (t *trip) shortest() time.Duration {
 	if t.leastBefore > 0 {
-		least = min(least, t.leastBefore)
+		return min(t.least, t.leastBefore)
 	}
-	return max(0, min(t.smoothed, t.last)-least)
+	return t.least
 }
