@@ -117,7 +117,7 @@ func (c *carrier) streamRound(ctx context.Context, p plan, d link.Direction, row
 	case <-time.After(streamMargin):
 	case <-ctx.Done():
 	}
-	s, err := c.datagrams(ctx, streamRate, size, p.linkFlow, p.linkFlow+setUpTime)
+	s, err := c.datagrams(ctx, packetSize, streamRate, size, p.linkFlow, p.linkFlow+setUpTime)
 	if err := errors.Join(err, <-ended); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func (c *carrier) burst(ctx context.Context, pps float64, d time.Duration) (b bu
 	if err != nil {
 		return b, err
 	}
-	s, err := c.datagrams(ctx, strconv.Itoa(int(pps*packetSize*8)), size, d, max(3*d, slowControl))
+	s, err := c.datagrams(ctx, packetSize, strconv.Itoa(int(pps*packetSize*8)), size, d, max(3*d, slowControl))
 	if err != nil && ctx.Err() == nil { // its first or last packet got lost
 		return burst{lost: 1}, nil
 	}
@@ -147,12 +147,12 @@ type stream struct {
 	jitter           float64 // ms, smoothed as in RFC 3550, section 6.4.1
 }
 
-// datagrams sends packetSize bytes each at a rate, in bit/s of payload as iperf3
-// writes it, for d. The program has the time to be done.
-func (c *carrier) datagrams(ctx context.Context, rate string, buffer int, d, limit time.Duration) (stream, error) {
+// datagrams sends so many bytes each at a rate, in bit/s of payload as iperf3
+// writes it, 0: all it can, for d. The program has the time to be done.
+func (c *carrier) datagrams(ctx context.Context, bytes int, rate string, buffer int, d, limit time.Duration) (stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return c.udp(ctx, "-b", rate, "-l", strconv.Itoa(packetSize), "-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds())))
+	return c.udp(ctx, "-b", rate, "-l", strconv.Itoa(bytes), "-w", strconv.Itoa(buffer), "-t", strconv.Itoa(int(d.Seconds())))
 }
 
 // udp runs iperf3's client for datagrams.

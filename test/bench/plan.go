@@ -21,6 +21,7 @@ type plan struct {
 	turns                  int           // of short requests on one LAN, in each round
 	packetSteps            int           // rates tried in the first round
 	packetTime             time.Duration // of one step
+	requests               time.Duration // of requests of each form, and of small datagrams
 	packetLoss             float64       // share that counts as none
 	mayFail                []string      // carriers whose values a run can do without
 	members                int           // of the idle agent
@@ -36,6 +37,7 @@ func fullPlan() plan {
 		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
 		pings: 20, answers: 700 * time.Millisecond, turns: 6,
 		packetSteps: 6, packetTime: 2 * time.Second,
+		requests:   2 * time.Second,
 		packetLoss: 0.001, // what a busy machine's receiver drops because it is not run in time
 		members:    1000, quiet: 10 * time.Second, idle: 20 * time.Second,
 		peers: []int{1, 10, 100, 1000, 10_000}, benchTime: "200ms",
@@ -49,7 +51,7 @@ func shortPlan() plan {
 		rounds: 1, flow: time.Second, linkFlow: time.Second,
 		carriers: carrierNames(), linkCarriers: []string{report.Reference, report.Direct},
 		pings: 3, answers: 100 * time.Millisecond, turns: 1,
-		packetSteps: 1, packetTime: time.Second, packetLoss: 0.5, mayFail: foreignCarriers(),
+		packetSteps: 1, packetTime: time.Second, requests: time.Second, packetLoss: 0.5, mayFail: foreignCarriers(),
 		members: 50, quiet: 500 * time.Millisecond, idle: time.Second,
 		peers: []int{1, 20}, benchTime: "100x",
 	}
@@ -92,6 +94,8 @@ func (p plan) lasts(part string) time.Duration {
 	case report.Packets:
 		steps := p.packetSteps + (p.rounds-1)*max(1, p.packetSteps-packetsKnown)
 		return carriers * time.Duration(steps) * (p.packetTime + start)
+	case report.Small:
+		return rounds * carriers * 3 * (p.requests + start)
 	case report.Link:
 		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)
 	case report.Idle:

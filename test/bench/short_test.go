@@ -59,7 +59,7 @@ func TestShortForm(t *testing.T) {
 // matter here.
 func measureShort(t *testing.T) (report.Report, plan) {
 	all := report.Report{Parts: map[string]*report.Part{}}
-	groups := []string{"clean,packets", "link,idle", "lan,egress,code"}
+	groups := []string{"clean,packets,requests", "link,idle", "lan,egress,code"}
 	out, errs := make([]string, len(groups)), make([]error, len(groups))
 	var plan plan
 	var wg sync.WaitGroup
@@ -110,6 +110,7 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 		want(report.Clean, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP,
 			report.AnswerUDP, report.PingIdle, report.PingLoad, report.PingLoad99, report.PingLost)
 		want(report.Packets, c, 0, report.PacketRate, report.PacketCPU)
+		want(report.Small, c, 0, report.Kept, report.New, report.SmallRate)
 		if c != veth && c != vxlan {
 			want(report.Clean, c, 0, report.PeakMB, report.TunnelCPU)
 			want(report.Packets, c, 0, report.PeakMB)

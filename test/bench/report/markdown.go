@@ -122,6 +122,14 @@ func (r Report) sections() []section {
 			text:    "The highest rate that arrives whole (0.1 % counts as none), found by bisection. The row veth says what the load generator can do.",
 		},
 		{
+			part:    Small,
+			title:   "Small requests and datagrams",
+			columns: []Metric{Kept, New, SmallRate},
+			spread:  Kept,
+			ratio:   Kept,
+			text:    "HTTP requests of a few bytes, 64 at a time; then datagrams of 64 bytes as fast as one sender makes them.",
+		},
+		{
 			part:      Link,
 			title:     "A link of 100 Mbit/s, 25 ms one way, queue 50 ms",
 			condition: "loss, %",

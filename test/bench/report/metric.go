@@ -23,6 +23,9 @@ const (
 	PeakMB     Metric = "memory.peakMB"   // largest process of the carrier, resident at most, 10^6 bytes
 	PacketRate Metric = "packets.kpps"    // thousand datagrams per second, the highest rate without loss
 	PacketCPU  Metric = "packets.cpu"     // machine's seconds per million of them
+	Kept       Metric = "requests.kept"   // thousand small HTTP requests per second, over connections that are kept
+	New        Metric = "requests.new"    // over a new one each
+	SmallRate  Metric = "small.kpps"      // thousand datagrams of 64 bytes that arrive per second
 	StreamLost Metric = "stream.lost"     // share of datagrams of a steady stream beside a flow
 	Jitter     Metric = "stream.jitterMs" // its jitter, RFC 3550, section 6.4.1
 	StreamFlow Metric = "stream.flowMbps" // the flow beside it
@@ -61,6 +64,9 @@ func (m Metric) column() column {
 		PeakMB:     {title: "memory, MB", digits: 0},
 		PacketRate: {title: "thousand packets/s", digits: 1},
 		PacketCPU:  {title: "CPU-s per million", digits: 1},
+		Kept:       {title: "thousand requests/s, connections kept", digits: 1},
+		New:        {title: "a new one each", digits: 1},
+		SmallRate:  {title: "thousand 64-byte datagrams/s that arrive", digits: 1},
 		StreamLost: {title: "lost, %", digits: 2, scale: 100},
 		Jitter:     {title: "jitter, ms", digits: 2},
 		StreamFlow: {title: "flow beside it, Mbit/s", digits: 1},

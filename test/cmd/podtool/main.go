@@ -38,6 +38,7 @@ func commands() []command {
 			"a steady flow, its losses and longest gap", gaps},
 		{"answers", "[--proto tcp|udp] [--duration 1s] HOST",
 			"the round trip of one byte, again and again: how long it takes", answers},
+		{"requests", "[--parallel 64] [--new] [--duration 1s] HOST", "small HTTP requests, as many as there can be", requests},
 		{"spoof", "--src A [--count N] [--from-mac M --to-mac M {--dev IF | --vtep A:PORT --vni N}] HOST",
 			"UDP datagrams with a forged source, also in frames of one's own, also inside VXLAN", spoof},
 		{"knock", "[--proto tcp|quic] [--count N] [--first TEXT] [--from A --hosts N] [--hold 10s] HOST:PORT",
