@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	requestsAtOnce = 64
+	parallelRequests = 64
 	smallPacket    = 64 // bytes of payload
 )
 
@@ -62,7 +62,7 @@ func (c *carrier) requestRate(ctx context.Context, d time.Duration, connections 
 		Failed  int     `json:"failed"`
 		Seconds float64 `json:"seconds"`
 	}
-	if err := c.client.Tool(ctx, &r, "requests", "--parallel", fmt.Sprint(requestsAtOnce), fmt.Sprintf("--new=%t", connections),
+	if err := c.client.Tool(ctx, &r, "requests", "--parallel", fmt.Sprint(parallelRequests), fmt.Sprintf("--new=%t", connections),
 		"--duration", d.String(), c.server.IP4().String()); err != nil {
 		return 0, err
 	}
