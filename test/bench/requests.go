@@ -10,7 +10,7 @@ import (
 
 const (
 	parallelRequests = 64
-	smallPacket    = 64 // bytes of payload
+	smallPacket      = 64 // bytes of payload
 )
 
 // requests measures small requests and small datagrams, as many as there can be, turn by turn.
