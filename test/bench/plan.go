@@ -30,14 +30,14 @@ type plan struct {
 	benchTime              string        // of one Go benchmark
 }
 
-// fullPlan is for figures: 19 minutes on two cores.
+// fullPlan is for figures: 20 minutes on two cores.
 func fullPlan() plan {
 	return plan{
 		rounds: 3, flow: 4 * time.Second, linkFlow: 10 * time.Second,
 		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
 		pings: 20, answers: 700 * time.Millisecond, turns: 6,
 		packetSteps: 6, packetTime: 2 * time.Second,
-		requests:   2 * time.Second,
+		requests:   time.Second,
 		packetLoss: 0.001, // what a busy machine's receiver drops because it is not run in time
 		members:    1000, quiet: 10 * time.Second, idle: 20 * time.Second,
 		peers: []int{1, 10, 100, 1000, 10_000}, benchTime: "200ms",
@@ -95,7 +95,7 @@ func (p plan) lasts(part string) time.Duration {
 		steps := p.packetSteps + (p.rounds-1)*max(1, p.packetSteps-packetsKnown)
 		return carriers * time.Duration(steps) * (p.packetTime + start)
 	case report.Small:
-		return rounds * carriers * 3 * (p.requests + start)
+		return rounds * links * 3 * (p.requests + start)
 	case report.Link:
 		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)
 	case report.Idle:

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"edgemesh/test/bench/report"
@@ -18,6 +19,9 @@ func (b *bench) requests(ctx context.Context, p *report.Part) error {
 	return b.onStage(ctx, func(carriers []*carrier) error {
 		for round := range b.plan.rounds {
 			for _, c := range carriers {
+				if !slices.Contains(b.plan.linkCarriers, c.name) {
+					continue
+				}
 				row := p.At(c.name, 0)
 				if err := b.try(ctx, p, row, c.name, func(ctx context.Context, round *report.Row) (float64, error) {
 					return 0, c.requestsRound(ctx, b.plan.requests, round)
