@@ -90,16 +90,24 @@ func startNode(t *testing.T, id tunnel.PeerID, cfg tunnel.Config) *node {
 // pair is two nodes on one net, joined by one path for each direction.
 func pair(t *testing.T, lim tunnel.Limits) (net *tunneltest.Net, a, b *node, path *tunneltest.Path) {
 	t.Helper()
+	return startPair(t, tunnel.Config{Limits: lim})
+}
+
+// startPair is pair with all of a configuration but the underlay.
+func startPair(t *testing.T, cfg tunnel.Config) (net *tunneltest.Net, a, b *node, path *tunneltest.Path) {
+	t.Helper()
 	net = tunneltest.NewNet()
 	path = tunneltest.NewPath(64 << 10)
 	net.SetPath(nodeA, nodeB, path)
 	net.SetPath(nodeB, nodeA, path)
 	t.Cleanup(net.Wait)
-	a = newNode(t, nodeA, net.Underlay(nodeA), lim, nil)
-	b = newNode(t, nodeB, net.Underlay(nodeB), lim, nil)
-	net.Attach(nodeA, a.Tunnel)
-	net.Attach(nodeB, b.Tunnel)
-	return net, a, b, path
+	start := func(id tunnel.PeerID) *node {
+		cfg.Underlay = net.Underlay(id)
+		n := startNode(t, id, cfg)
+		net.Attach(id, n.Tunnel)
+		return n
+	}
+	return net, start(nodeA), start(nodeB), path
 }
 
 // alone is a node whose peer is played by the test.

@@ -304,18 +304,10 @@ func TestHeadersAlone(t *testing.T) {
 // order.
 func TestCarriersAreChosen(t *testing.T) {
 	const moves, window = 20, 300
-	net, path := tunneltest.NewNet(), tunneltest.NewPath(64<<10)
-	net.SetPath(nodeA, nodeB, path)
-	net.SetPath(nodeB, nodeA, path)
-	t.Cleanup(net.Wait)
 	var tcp atomic.Bool // its round trip is short: carriers are better where there are any
-	start := func(id tunnel.PeerID) *node {
-		n := startNode(t, id, tunnel.Config{Underlay: net.Underlay(id), TCP: func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 2, tcp.Load() },
-			Limits: tunnel.Limits{HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute}})
-		net.Attach(id, n.Tunnel)
-		return n
-	}
-	a, b := start(nodeA), start(nodeB)
+	net, a, b, _ := startPair(t, tunnel.Config{
+		TCP:    func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 2, tcp.Load() },
+		Limits: tunnel.Limits{HoldTime: time.Minute, SwitchTime: time.Minute, WaitTime: time.Minute, DelayTarget: time.Minute}})
 	takers := [2]*taker{newTaker(t, a, nodeA, b, nodeB), newTaker(t, b, nodeB, a, nodeA)}
 	var end atomic.Bool
 	var sent [2]atomic.Int64
@@ -366,18 +358,9 @@ func TestCarriersAreChosen(t *testing.T) {
 // Many datagrams that wait go to carriers whose path is short. A few are no reason to look.
 func TestWaitingDatagramsAreChosen(t *testing.T) {
 	const few, many = 3, 100
-	net, path := tunneltest.NewNet(), tunneltest.NewPath(64<<10)
-	net.SetPath(nodeA, nodeB, path)
-	net.SetPath(nodeB, nodeA, path)
-	t.Cleanup(net.Wait)
-	start := func(id tunnel.PeerID) *node {
-		n := startNode(t, id, tunnel.Config{Underlay: net.Underlay(id),
-			TCP:    func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 5, true },
-			Limits: tunnel.Limits{WaitTime: time.Minute, DelayTarget: time.Minute}})
-		net.Attach(id, n.Tunnel)
-		return n
-	}
-	a, b := start(nodeA), start(nodeB)
+	_, a, b, _ := startPair(t, tunnel.Config{
+		TCP:    func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 5, true },
+		Limits: tunnel.Limits{WaitTime: time.Minute, DelayTarget: time.Minute}})
 	x := newTaker(t, a, nodeA, b, nodeB)
 	x.up()
 	send := func(n int) {

@@ -94,7 +94,7 @@ func (p plan) lasts(part string) time.Duration {
 	case report.Packets:
 		steps := p.packetSteps + (p.rounds-1)*max(1, p.packetSteps-packetsKnown)
 		return carriers * time.Duration(steps) * (p.packetTime + start)
-	case report.Small:
+	case report.Requests:
 		return rounds * links * 3 * (p.requests + start)
 	case report.Link:
 		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)

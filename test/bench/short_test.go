@@ -116,7 +116,7 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 		}
 	}
 	for _, c := range p.linkCarriers {
-		want(report.Small, c, 0, report.Kept, report.New, report.SmallRate)
+		want(report.Requests, c, 0, report.Kept, report.New, report.SmallRate)
 		for _, loss := range linkLosses() {
 			want(report.Link, c, loss, report.FlowMbps, report.PingIdle, report.PingLoad, report.PingLoad99,
 				report.PingMax, report.PingLost)

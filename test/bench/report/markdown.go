@@ -122,7 +122,7 @@ func (r Report) sections() []section {
 			text:    "The highest rate that arrives whole (0.1 % counts as none), found by bisection. The row veth says what the load generator can do.",
 		},
 		{
-			part:    Small,
+			part:    Requests,
 			title:   "Small requests and datagrams",
 			columns: []Metric{Kept, New, SmallRate},
 			spread:  Kept,

@@ -12,18 +12,18 @@ import (
 
 // The parts of a report. Each is a run of its own, with its own machine and date.
 const (
-	Clean   = "clean"    // carriers over a clean underlay, as fast as the machine
-	Packets = "packets"  // the rate of datagrams without loss
-	Small   = "requests" // small HTTP requests and datagrams, as many as there can be
-	Link    = "link"     // carriers over a slow, long and lossy link; X is the share lost
-	LAN     = "lan"      // carriers between nodes on one LAN
-	Idle    = "idle"     // an agent that does nothing; X is the number of members
-	Egress  = "egress"   // methods to distinguish peers; X is the number of peers
-	Code    = "code"     // a packet's steps in our own code, without a kernel
+	Clean    = "clean"    // carriers over a clean underlay, as fast as the machine
+	Packets  = "packets"  // the rate of datagrams without loss
+	Requests = "requests" // small HTTP requests and datagrams, as many as there can be
+	Link     = "link"     // carriers over a slow, long and lossy link; X is the share lost
+	LAN      = "lan"      // carriers between nodes on one LAN
+	Idle     = "idle"     // an agent that does nothing; X is the number of members
+	Egress   = "egress"   // methods to distinguish peers; X is the number of peers
+	Code     = "code"     // a packet's steps in our own code, without a kernel
 )
 
 // Parts returns all parts in the order in which they are run and shown.
-func Parts() []string { return []string{Clean, Packets, Small, Link, LAN, Idle, Egress, Code} }
+func Parts() []string { return []string{Clean, Packets, Requests, Link, LAN, Idle, Egress, Code} }
 
 // The carriers that goals speak of. A row's carrier may be any other name, too.
 const (

@@ -24,19 +24,29 @@ func get(ctx context.Context, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url[0], nil)
+	return fetch(ctx, client(0), url[0], os.Stdout)
+}
+
+// client makes HTTP requests over connections that it keeps, so many of them, or over a new one each.
+func client(kept int) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: kept == 0, MaxIdleConnsPerHost: kept}}
+}
+
+// fetch copies what is at a URL; any status but 200 is an error.
+func fetch(ctx context.Context, client *http.Client, url string, to io.Writer) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url[0], resp.Status)
+		return fmt.Errorf("%s: %s", url, resp.Status)
 	}
-	_, err = io.Copy(os.Stdout, resp.Body)
+	_, err = io.Copy(to, resp.Body)
 	return err
 }
 

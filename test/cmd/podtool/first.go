@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -34,7 +33,9 @@ func first(ctx context.Context, args []string) error {
 		}
 		wg.Go(func() {
 			began := time.Now()
-			err := fetch(ctx, url, *timeout)
+			ctx, cancel := context.WithTimeout(ctx, *timeout)
+			defer cancel()
+			err := fetch(ctx, client(0), url, io.Discard)
 			out[i] = firstReport{URL: url, Ms: float64(time.Since(began).Microseconds()) / 1000}
 			if err != nil {
 				out[i].Error = err.Error()
@@ -43,20 +44,4 @@ func first(ctx context.Context, args []string) error {
 	}
 	wg.Wait()
 	return json.NewEncoder(os.Stdout).Encode(out)
-}
-
-func fetch(ctx context.Context, url string, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
 }

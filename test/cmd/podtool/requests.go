@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -34,8 +33,12 @@ func requests(ctx context.Context, args []string) error {
 	if *parallel < 1 {
 		return fmt.Errorf("%w: --parallel %d", errUsage, *parallel)
 	}
-	client := &http.Client{Timeout: 5 * time.Second,
-		Transport: &http.Transport{DisableKeepAlives: *each, MaxIdleConnsPerHost: *parallel}}
+	kept := *parallel
+	if *each {
+		kept = 0
+	}
+	from := client(kept)
+	from.Timeout = 5 * time.Second
 	url := "http://" + net.JoinHostPort(host[0], strconv.Itoa(servePort)) + "/"
 	ctx, cancel := context.WithTimeout(ctx, *duration)
 	defer cancel()
@@ -50,7 +53,7 @@ func requests(ctx context.Context, args []string) error {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
-				err := page(ctx, client, url)
+				err := fetch(ctx, from, url, io.Discard)
 				took := time.Since(began)
 				mu.Lock()
 				switch {
@@ -70,21 +73,4 @@ func requests(ctx context.Context, args []string) error {
 		out.P50Us, out.P99Us = float64(times[n/2].Nanoseconds())/1e3, float64(times[n*99/100].Nanoseconds())/1e3
 	}
 	return report(out)
-}
-
-func page(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %s", resp.Status)
-	}
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
 }

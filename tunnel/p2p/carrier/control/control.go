@@ -208,13 +208,8 @@ func (c *Control) Queue() float64 { return c.path.queue }
 // BDP is what the path holds without a queue, bytes.
 func (c *Control) BDP() float64 { return c.bdp() }
 
-// MinRTT is the round trip without own queue, seconds; 0: unknown.
-func (c *Control) MinRTT() float64 {
-	if c.path.srtt == 0 {
-		return 0
-	}
-	return c.path.minRTT
-}
+// MinRTT is the round trip without own queue, seconds.
+func (c *Control) MinRTT() float64 { return c.path.minRTT }
 
 // Loss is the share of packets that the path loses without a queue.
 func (c *Control) Loss() float64 { return c.path.loss }
