@@ -66,6 +66,7 @@ type Control struct {
 	mark  uint64  // first packet sent with this step
 	since float64 // when it arrived; 0: not yet
 	grown float64 // own clock, when the rate was raised by much
+	full  bool    // a queue or losses have answered once: before that the rate is doubled
 }
 
 // New is for a path of which nothing is known.
@@ -81,8 +82,9 @@ func (c *Control) Acked(a Ack) {
 	}
 	p := &c.path
 	p.judge(a.Arrived, c.target())
+	c.full = c.full || p.stands != 0
 	if rate, lossy := p.countLoss(a, c.state == Probe); lossy {
-		c.rate = min(c.rate, rate)
+		c.full, c.rate = true, min(c.rate, rate)
 		c.startStep(a, c.firstStep())
 	}
 	ended := c.line.ack(a, p, c.standing(), c.state == Hold)
@@ -134,14 +136,18 @@ func (c *Control) probe(a Ack) {
 		c.since = a.Arrived
 		return
 	}
-	if a.Arrived-c.since < max(min(c.target()/c.step, p.minRTT), leastInterval/2) { // a queue could not be seen yet
+	least := leastInterval
+	if !c.full { // how much more than double it is does not matter
+		least = startInterval
+	}
+	if a.Arrived-c.since < max(min(c.target()/c.step, p.minRTT), least/2) { // a queue could not be seen yet
 		return
 	}
-	rate, ok := p.rateSince(c.since)
+	rate, ok := p.rateSince(c.since, least)
 	if !ok && a.Waited {
 		return
 	}
-	if ok && a.Waited && rate > c.rate {
+	if ok && (a.Waited || !c.full) && rate > c.rate {
 		rate = min(rate, c.rate*(1+c.step))
 		if rate > grows*c.rate {
 			c.grown = a.Now
@@ -157,7 +163,7 @@ func (c *Control) measure(a Ack) bool {
 	if c.path.stands == 0 {
 		return false
 	}
-	rate, ok := c.path.rateSince(max(c.path.stands, a.Arrived-0.2))
+	rate, ok := c.path.rateSince(max(c.path.stands, a.Arrived-0.2), leastInterval)
 	if ok {
 		c.rate = rate
 		c.step = c.firstStep()
@@ -194,9 +200,10 @@ func (c *Control) Window() float64 {
 	return max(c.rate*(p.minRTT*(1+step)+c.target()+0.010+p.gap)*(1+p.loss)+2*packet, 4*packet)
 }
 
-// Grows reports whether the rate was raised by much in the last round trips: what waits does so because it is not known yet.
+// Grows reports whether the rate is being learnt: nothing has shown yet that the path is full, or the rate was raised by much in the
+// last round trips. What waits then does so because it is not known.
 func (c *Control) Grows() bool {
-	return c.state == Probe && c.path.now-c.grown < 2.5*c.path.minRTT+0.05
+	return !c.full || c.state == Probe && c.path.now-c.grown < 2.5*c.path.minRTT+0.05
 }
 
 // State is what is being done.

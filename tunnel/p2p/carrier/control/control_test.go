@@ -263,21 +263,28 @@ func TestSmallPackets(t *testing.T) {
 	}
 }
 
-// The rate of a path that takes all there is grows, until less is sent.
+// The rate of a path that takes all there is grows, until a queue has answered and less is sent.
 func TestGrows(t *testing.T) {
 	c, got, now := control.New(), 0.0, 1.0
+	queue := 0.0
 	acks := func(waited bool, share float64, n int) {
 		for range n {
 			now += 0.005
 			bytes := share * c.Rate(0) * 0.005
 			got += bytes
-			c.Acked(control.Ack{Now: now, Sent: now - 0.05, Arrived: now - 0.025, Got: got, Size: 1514, Number: uint64(now * 200), Next: uint64(now*200) + 10, RTT: 0.05,
-				Waited: waited, Acked: bytes})
+			c.Acked(control.Ack{Now: now, Sent: now - 0.05 - queue, Arrived: now - 0.025, Got: got, Size: 1514, Number: uint64(now * 200), Next: uint64(now*200) + 10,
+				RTT: 0.05 + queue, Waited: waited, Acked: bytes})
 		}
 	}
 	if acks(true, 1, 100); !c.Grows() || c.Rate(0) < 1e6 {
 		t.Errorf("it does not grow at %.0f bytes a second", c.Rate(0))
 	}
+	if acks(false, 0.5, 100); !c.Grows() {
+		t.Error("it does not grow, though nothing says what the path carries")
+	}
+	queue = 0.02
+	acks(true, 1, 20)
+	queue = 0
 	if acks(false, 0.5, 100); c.Grows() {
 		t.Error("it grows without anything that waits")
 	}

@@ -5,6 +5,7 @@ import "math"
 const (
 	baseWindow    = 30.0  // seconds a least delay is believed: two of BBR's ten seconds, and one more, as routes change seldom
 	leastInterval = 0.030 // a delivery rate is measured over so long, or many packets: a timer's or a radio's bunches are shorter
+	startInterval = 0.008 // and while the rate is doubled: two acknowledgements
 	manyPackets   = 32
 	fewPackets    = 8
 	mostArrivals  = 4096 // that are kept, whatever the peer's clock says: three seconds of 1 Gbit/s
@@ -123,14 +124,14 @@ func (p *path) judge(arrived, target float64) {
 	}
 }
 
-// rateSince is the delivery rate since an arrival time; false if that is too short to say.
-func (p *path) rateSince(since float64) (float64, bool) {
+// rateSince is the delivery rate since an arrival time; false if that is less than least seconds ago, or too few packets, to say.
+func (p *path) rateSince(since, least float64) (float64, bool) {
 	i, last := 0, p.arrivals[len(p.arrivals)-1]
 	for i < len(p.arrivals)-1 && p.arrivals[i].at < since {
 		i++
 	}
 	took, bytes := last.at-p.arrivals[i].at, last.got-p.arrivals[i].got
-	if took < leastInterval && bytes < manyPackets*packet || bytes < fewPackets*packet || took <= 0.002 {
+	if took < least && bytes < manyPackets*packet || bytes < fewPackets*packet || took <= 0.002 {
 		return 0, false
 	}
 	return bytes / took / (1 - p.loss), true
@@ -150,7 +151,7 @@ func (p *path) countLoss(a Ack, probing bool) (rate float64, tooMuch bool) {
 		return 0, false
 	}
 	if share > p.loss+0.15 {
-		rate, tooMuch = p.rateSince(a.Arrived - max(p.minRTT, leastInterval))
+		rate, tooMuch = p.rateSince(a.Arrived-max(p.minRTT, leastInterval), leastInterval)
 	}
 	p.rounds++
 	p.loss = min(p.loss+(min(share, p.loss+0.05)-p.loss)/min(p.rounds, 8), mostLost)

@@ -26,7 +26,7 @@ func sending(t *testing.T) *lab {
 func (l *lab) honest() ack {
 	s := &l.e[0].path.s
 	r := s.record(s.first)
-	a := ack{newest: uint32(s.first), got: r.total, computed: s.computed, n: 1, arrived: uint32(int64((r.sent + .05) * 1e6))}
+	a := ack{newest: uint32(s.first), got: r.total, computed: s.computed, n: 1, arrived: uint32(int64((r.sent + s.shift) * 1e6))}
 	a.runs[0].arrived = 1
 	return a
 }
