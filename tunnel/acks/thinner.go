@@ -54,7 +54,7 @@ const (
 //
 // A change of the receiver's window with no new acknowledgement replaces the ACK that is held. A packet that is not a
 // plain ACK passes immediately, behind the held ACK. After a SACK, which reports a loss to the sender, everything passes:
-// slow start is over. So does everything while the carrier loses nothing: slow start would wait for the last ACKs of each
+// slow start is over. So does everything while the carrier is known to lose nothing: slow start would wait for the last ACKs of each
 // round trip.
 type Thinner struct {
 	late func(*Held)     // writes an ACK that has waited long enough, and frees it
