@@ -23,7 +23,7 @@ type peer struct {
 	streams streams
 	halves  halves
 	pulled  atomic.Bool // an underlay takes what the lanes have (pulled.go),
-	clear   atomic.Bool // by a path that loses nothing and whose rate is known
+	clear   atomic.Bool // by a path that loses nothing and has shown what it carries
 	chooser chooser
 }
 

@@ -19,7 +19,7 @@ type Line struct {
 	Rate     float64       // bytes per second
 	Room     int           // the longest datagram, bytes
 	Loss     float64       // the share of packets that it loses without a queue
-	Clean    bool          // it loses nothing, and its rate is known
+	Clean    bool          // it loses nothing, and has shown what it carries
 	Grows    bool          // its rate is being learnt: that packets wait is no fault of their flow
 	Path     Waiter        // is told how long packets wait; nil: nobody is
 }

@@ -97,7 +97,7 @@ type pulled struct{ *tunnel.Pulled }
 var _ packet.Lanes = pulled{}
 
 func line(l packet.Line) tunnel.Line {
-	return tunnel.Line{RTT: seconds(l.RTT), LeastRTT: seconds(l.Least), Rate: l.Rate, Room: l.Room, Loss: l.Loss, Clean: l.Loss < cleanLoss && !l.Grows, Grows: l.Grows, Path: l.Path}
+	return tunnel.Line{RTT: seconds(l.RTT), LeastRTT: seconds(l.Least), Rate: l.Rate, Room: l.Room, Loss: l.Loss, Clean: l.Loss < cleanLoss && l.Full, Grows: l.Grows, Path: l.Path}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -200,10 +200,12 @@ func (c *Control) Window() float64 {
 	return max(c.rate*(p.minRTT*(1+step)+c.target()+0.010+p.gap)*(1+p.loss)+2*packet, 4*packet)
 }
 
-// Grows reports whether the rate is being learnt: nothing has shown yet that the path is full, or the rate was raised by much in the
-// last round trips. What waits then does so because it is not known.
+// Full reports whether a queue or losses have shown what the path carries.
+func (c *Control) Full() bool { return c.full }
+
+// Grows reports whether the rate was raised by much in the last round trips: what waits does so because it is not known yet.
 func (c *Control) Grows() bool {
-	return !c.full || c.state == Probe && c.path.now-c.grown < 2.5*c.path.minRTT+0.05
+	return c.state == Probe && c.path.now-c.grown < 2.5*c.path.minRTT+0.05
 }
 
 // State is what is being done.

@@ -263,7 +263,7 @@ func TestSmallPackets(t *testing.T) {
 	}
 }
 
-// The rate of a path that takes all there is grows, until a queue has answered and less is sent.
+// The rate of a path that takes all there is grows, until less is sent. What the path carries shows in a queue.
 func TestGrows(t *testing.T) {
 	c, got, now := control.New(), 0.0, 1.0
 	queue := 0.0
@@ -279,13 +279,11 @@ func TestGrows(t *testing.T) {
 	if acks(true, 1, 100); !c.Grows() || c.Rate(0) < 1e6 {
 		t.Errorf("it does not grow at %.0f bytes a second", c.Rate(0))
 	}
-	if acks(false, 0.5, 100); !c.Grows() {
-		t.Error("it does not grow, though nothing says what the path carries")
+	if acks(false, 0.5, 100); c.Grows() || c.Full() {
+		t.Error("it grows without anything that waits, or is full without a queue")
 	}
 	queue = 0.02
-	acks(true, 1, 20)
-	queue = 0
-	if acks(false, 0.5, 100); c.Grows() {
-		t.Error("it grows without anything that waits")
+	if acks(true, 1, 20); !c.Full() {
+		t.Error("a queue of 20 ms, and it is not full")
 	}
 }

@@ -77,7 +77,7 @@ func (p *flightPeer) line() Line {
 		return Line{}
 	}
 	c := x.path.Control()
-	return Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss(), Grows: c.Grows(), Path: x.link.path}
+	return Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss(), Grows: c.Grows(), Full: c.Full(), Path: x.link.path}
 }
 
 // begin notes that this node offers something to a peer, and what the two have agreed on before; false: it does already.

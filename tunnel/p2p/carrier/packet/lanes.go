@@ -36,5 +36,6 @@ type Line struct {
 	Room  int     // the longest datagram, bytes
 	Loss  float64 // share of the packets, without a queue
 	Grows bool    // its rate is being learnt
+	Full  bool    // it was once: what it carries has shown
 	Path  Path    // which it is
 }
