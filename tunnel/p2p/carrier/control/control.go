@@ -144,8 +144,11 @@ func (c *Control) probe(a Ack) {
 		return
 	}
 	rate, ok := p.rateSince(c.since, least)
-	if !ok && a.Waited {
+	if !ok && (a.Waited || !c.full) {
 		return
+	}
+	if !a.Waited && !c.full { // as much was sent, too: it did not wait anywhere and come in a bunch
+		rate = min(rate, p.sentSince(c.since))
 	}
 	if ok && (a.Waited || !c.full) && rate > c.rate {
 		rate = min(rate, c.rate*(1+c.step))

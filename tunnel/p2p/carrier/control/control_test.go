@@ -263,6 +263,30 @@ func TestSmallPackets(t *testing.T) {
 	}
 }
 
+// Until a queue has shown what a path carries its rate also grows where data run out now and then, by what was sent and has arrived: not by
+// bunches that a stall makes of less.
+func TestStartOfLess(t *testing.T) {
+	const bunch = 80 // packets of 1200 bytes, sent in 200 ms
+	for _, stalls := range []bool{false, true} {
+		c, got := control.New(), 0.0
+		for i := range 50 * bunch {
+			began, n := float64(i/bunch)*0.2, float64(i%bunch)
+			sent := began + n*0.00024 // at 40 Mbit/s, then nothing
+			arrived, told := sent, i%5 == 4
+			if stalls { // at 4 Mbit/s, and arrive within 10 ms at the end
+				sent, arrived, told = began+n*0.0025, began+0.2+n*0.00012, n == 0 || n == bunch-1
+			}
+			if got += 1200; told {
+				c.Acked(control.Ack{Now: arrived + 0.05, Sent: sent, Arrived: arrived + 0.025, Got: got, Size: 1200, Number: uint64(i), Next: uint64(i + 1),
+					RTT: arrived + 0.05 - sent})
+			}
+		}
+		if rate := c.Rate(0) * 8e-6; stalls && rate > 2.2*4 || !stalls && (rate < 40 || rate > 2.2*40) {
+			t.Errorf("stalls %v: the rate is %.1f Mbit/s", stalls, rate)
+		}
+	}
+}
+
 // The rate of a path that takes all there is grows, until less is sent. What the path carries shows in a queue.
 func TestGrows(t *testing.T) {
 	c, got, now := control.New(), 0.0, 1.0

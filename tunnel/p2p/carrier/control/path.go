@@ -126,15 +126,27 @@ func (p *path) judge(arrived, target float64) {
 
 // rateSince is the delivery rate since an arrival time; false if that is less than least seconds ago, or too few packets, to say.
 func (p *path) rateSince(since, least float64) (float64, bool) {
-	i, last := 0, p.arrivals[len(p.arrivals)-1]
-	for i < len(p.arrivals)-1 && p.arrivals[i].at < since {
-		i++
-	}
+	i, last := p.at(since), p.arrivals[len(p.arrivals)-1]
 	took, bytes := last.at-p.arrivals[i].at, last.got-p.arrivals[i].got
 	if took < least && bytes < manyPackets*packet || bytes < fewPackets*packet || took <= 0.002 {
 		return 0, false
 	}
 	return bytes / took / (1 - p.loss), true
+}
+
+// sentSince is the rate at which was sent what has arrived since an arrival time.
+func (p *path) sentSince(since float64) float64 {
+	i, last := p.at(since), p.arrivals[len(p.arrivals)-1]
+	first := p.arrivals[i]
+	return (last.got - first.got) / max(last.at-last.delay-(first.at-first.delay), 0.001)
+}
+
+// at is the first arrival that is not before a time, or the last one.
+func (p *path) at(since float64) (i int) {
+	for i < len(p.arrivals)-1 && p.arrivals[i].at < since {
+		i++
+	}
+	return i
 }
 
 // countLoss learns the usual loss; where much more is lost without a queue, the queue is too short to be seen, as a policer's, and

@@ -302,7 +302,7 @@ func TestParity(t *testing.T) {
 
 // A sum that was begun before the line was full does not have the sender look for its end again and again.
 func TestSumOnAFullLine(t *testing.T) {
-	l := newLab(t, direction(20, 50, .02), direction(20, 50, .02), 2)
+	l := newLab(t, direction(5, 50, .02), direction(5, 50, .02), 1)
 	l.e[0].source.endless = 1
 	l.e[0].source.add(0, 1)
 	l.run(3, nil)
