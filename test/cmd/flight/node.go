@@ -232,7 +232,7 @@ func (n *node) receive() {
 			}
 		}
 		n.acks.SetRTT(time.Duration(n.path.Control().MinRTT() * 1e9))
-		n.clean.Store(n.path.Control().Loss() < 0.0005)
+		n.clean.Store(n.path.Control().Full() && n.path.Control().Loss() < 0.0005)
 		n.mu.Unlock()
 		n.wake()
 	}

@@ -36,6 +36,6 @@ type Line struct {
 	Room  int     // the longest datagram, bytes
 	Loss  float64 // share of the packets, without a queue
 	Grows bool    // its rate is being learnt
-	Full  bool    // it was once: what it carries has shown
+	Full  bool    // a queue or losses have shown what it carries
 	Path  Path    // which it is
 }
