@@ -59,21 +59,21 @@ test: deps tools ## run all tests that CI runs: unit, fuzz seeds, network namesp
 
 e2e: EXTRA_DEPS = ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
-	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
-	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p
 	@$(MAKE) --no-print-directory e2e-kube
 
 e2e-debian: EXTRA_DEPS = mmdebstrap:mmdebstrap
 e2e-debian: deps tools ## run docs/tutorial.md on fresh Debian systems, with the packages of a release
-	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 30m -v ./test/debian
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 30m -v ./test/debian
 
 e2e-moves: EXTRA_DEPS = ipset:ipset
 e2e-moves: deps tools ## move a site's uplink in five ways, 30 times each, behind three pairs of NATs; prints the gaps (40 minutes)
-	@EDGEMESH_E2E=full EDGEMESH_MOVES=30 $(GO) test -count=1 -timeout 150m -parallel 3 -v -run TestMoves ./test/e2e
+	@EDGEMESH_TIER=long EDGEMESH_MOVES=30 $(GO) test -count=1 -timeout 150m -parallel 3 -v -run TestMoves ./test/e2e
 
 e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl dropbear:dropbear-bin ssh:openssh-client
 e2e-kube: deps tools ## run the Kubernetes half of e2e alone
-	@EDGEMESH_E2E=full $(GO) test -count=1 -timeout 60m -v ./test/kube/...
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m -v ./test/kube/...
 	@$(MAKE) --no-print-directory e2e-release e2e-versions
 
 # KUBERNETES=v1.37.2 chooses another version for e2e-kube and conformance; test/kubeapi/build.sh builds any whose module is served, for minutes.
@@ -85,24 +85,24 @@ e2e-versions: deps tools ## attack the policies, or the webhook, on API servers 
 ATTACKS := Nodes?(Write|Group)|TokensWithoutANode|MeshNodeStaysSmall|Controller(s|Makes)|Cloudcore|Forged|TrustedNodes|NetworkSchema|Rotation|EveryField|WebhookIsDown|NoFieldIsDropped
 
 e2e-upgrades: deps tools ## upgrade a cluster's control plane one minor at a time while pods talk (UPGRADES=)
-	@EDGEMESH_E2E=full EDGEMESH_K8S_UPGRADE='$(or $(UPGRADES),v1.28.15 v1.29.14 v1.30.14 v1.31.13)' $(GO) test -count=1 -timeout 100m -v -run 'TestKubernetes(Up|Down)grade$$' ./test/e2e
+	@EDGEMESH_TIER=long EDGEMESH_K8S_UPGRADE='$(or $(UPGRADES),v1.28.15 v1.29.14 v1.30.14 v1.31.13)' $(GO) test -count=1 -timeout 100m -v -run 'TestKubernetes(Up|Down)grade$$' ./test/e2e
 
 e2e-release: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, from a release and a registry
-	@EDGEMESH_E2E=full EDGEMESH_RELEASE=build $(GO) test -count=1 -timeout 30m -v -run 'TestRelease$$' ./test/kube
+	@EDGEMESH_TIER=long EDGEMESH_RELEASE=build $(GO) test -count=1 -timeout 30m -v -run 'TestRelease$$' ./test/kube
 
 e2e-kubeedge: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl gcc:gcc /usr/include/stdlib.h:libc6-dev
 e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
-	@EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 45m -v -run KubeEdge ./test/kube
+	@EDGEMESH_TIER=long EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 45m -v -run KubeEdge ./test/kube
 
 e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
-	@EDGEMESH_E2E=full EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
+	@EDGEMESH_TIER=long EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
 
 conformance: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
 conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud, and upstream's chained plugins; ONLY=policies runs those of NetworkPolicies alone, ONLY=cluster-policies those of ClusterNetworkPolicies; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt
-	@EDGEMESH_KUBE='$(ON)' FAMILIES='$(FAMILIES)' EDGEMESH_E2E=full EDGEMESH_CONFORMANCE='$(or $(ONLY),$(if $(FULL),full,1))' $(GO) test -count=1 -timeout 90m -v -run 'TestConformance$$' ./test/kube
-	@$(if $(FULL),EDGEMESH_E2E=full $(GO) test -count=1 -timeout 30m -v -run 'TestUpstream$$' ./cni)
+	@EDGEMESH_KUBE='$(ON)' FAMILIES='$(FAMILIES)' EDGEMESH_TIER=long EDGEMESH_CONFORMANCE='$(or $(ONLY),$(if $(FULL),full,1))' $(GO) test -count=1 -timeout 90m -v -run 'TestConformance$$' ./test/kube
+	@$(if $(FULL),EDGEMESH_TIER=long $(GO) test -count=1 -timeout 30m -v -run 'TestUpstream$$' ./cni)
 
 map-browser: EXTRA_DEPS = $(if $(shell command -v chromium),,chromium-headless-shell:chromium-headless-shell) npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
@@ -179,7 +179,7 @@ rules: ## test the chart's alert rules and scrape configuration with promtool, a
 
 attack: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
 attack: deps tools ## run every test that docs/security.md names for what an attacker cannot do
-	@CGO_ENABLED=0 EDGEMESH_E2E=full GOFLAGS="$$GOFLAGS -trimpath" $(GO) run ./test/cmd/attack
+	@CGO_ENABLED=0 EDGEMESH_TIER=long GOFLAGS="$$GOFLAGS -trimpath" $(GO) run ./test/cmd/attack
 
 fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)

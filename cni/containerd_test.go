@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"edgemesh/test/tier"
 )
 
 // EDGEMESH_CONTAINERD_DIR names a directory with other binaries of containerd than
@@ -242,6 +244,7 @@ func (m *machine) sandbox(name string, attempt int, port string) (id string, add
 // A real containerd makes pods, loses power, and makes them again, with the
 // calls it makes then: late, repeated, or never.
 func TestContainerd(t *testing.T) {
+	tier.All(t)
 	m := newMachine(t, dualStack...)
 	ids, addrs := map[string]string{}, map[string][]string{}
 	for i, name := range []string{"web-0", "web-1", "web-2"} {

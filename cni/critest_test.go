@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/containernetworking/plugins/pkg/ns"
+
+	"edgemesh/test/tier"
 )
 
 // The networking part of critest, the runtimes' own test suite, with a real containerd and our network behind it: DNS configuration,
 // hostname, the pod's port and a hostPort.
 func TestCritest(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("run by make e2e: critest takes minutes to build, once")
-	}
+	tier.Long(t)
 	m := newMachine(t, dualStack...)
 	suite, program := m.path("critest"), m.path("program")
 	for _, args := range [][]string{

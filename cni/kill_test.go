@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/cni/podlink"
+	"edgemesh/test/tier"
 )
 
 // faultBinary builds the plugin that dies on request.
@@ -245,7 +246,7 @@ func TestKilledAtEachStep(t *testing.T) {
 // The plugin dies at random moments, EDGEMESH_KILLS times (20 by default, 60 in the full suite).
 func TestKilledAtRandom(t *testing.T) {
 	kills := 20
-	if os.Getenv("EDGEMESH_E2E") == "full" {
+	if tier.IsLong() {
 		kills = 60
 	}
 	if s := os.Getenv("EDGEMESH_KILLS"); s != "" {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"edgemesh/test/tier"
 )
 
 var dualStack = []string{"10.244.1.0/24", "fd00:1::/64"}
@@ -393,7 +395,7 @@ func TestRequestedAddress(t *testing.T) {
 // its own, at which it is reached.
 func TestManyPodsTogether(t *testing.T) {
 	pods := 40
-	if os.Getenv("EDGEMESH_E2E") == "full" {
+	if tier.IsLong() {
 		pods = 200
 	}
 	n := newNode(t, dualStack...)

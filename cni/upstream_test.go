@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/test/tier"
 )
 
 // upstream is what an operator may chain behind our plugin, and what it must then do.
@@ -89,9 +90,10 @@ func upstreams(vrf bool) []upstream {
 }
 
 // Upstream's plugins do their work behind ours in one list, as runtimes call it, in every version of the specification. What cannot
-// work fails as it is known to. EDGEMESH_E2E=full tries every plugin in every version.
+// work fails as it is known to. EDGEMESH_TIER=long tries every plugin in every version.
 func TestUpstream(t *testing.T) {
-	full := os.Getenv("EDGEMESH_E2E") == "full"
+	tier.All(t)
+	full := tier.IsLong()
 	referencePlugins(t)
 	vrf := newLAN(t).vrf()
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {

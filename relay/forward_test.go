@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 
 	"edgemesh/internal/keytest"
 	"edgemesh/test/fair"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/relay/forward"
 )
@@ -306,11 +306,11 @@ func atLeast(got, want float64) error {
 	return nil
 }
 
-// A stranger's packets to the port cost members' flows at most one packet in a hundred, and are not answered. EDGEMESH_E2E=full sends
+// A stranger's packets to the port cost members' flows at most one packet in a hundred, and are not answered. EDGEMESH_TIER=long sends
 // 100,000 a second, and judges.
 func TestForwardUnderFlood(t *testing.T) {
 	rate, last := 2000, 500*time.Millisecond
-	full := os.Getenv("EDGEMESH_E2E") == "full"
+	full := tier.IsLong()
 	if full {
 		rate, last = 100_000, 5*time.Second
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
+	"edgemesh/test/tier"
 )
 
 // blocked is the relay with the configuration that its argument names. It blocks the loop whose name is in the file hang beside it.
@@ -36,9 +37,7 @@ func blocked() {
 // TestHungRelay: a relay whose loop hangs is named by its liveness probe and its log, ends by itself, and serves members again
 // once it is started again.
 func TestHungRelay(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("slow: run with EDGEMESH_E2E=full (make e2e)")
-	}
+	tier.Long(t)
 	for _, loop := range []string{"membership", "connections"} {
 		t.Run(loop, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/host/sysctl"
+	"edgemesh/test/tier"
 )
 
 func TestConntrackIsNearlyFull(t *testing.T) {
@@ -36,9 +37,7 @@ func TestConntrackIsNearlyFull(t *testing.T) {
 // have: a namespace has no nf_conntrack_max of its own. The finding says so; connections that are there continue, new ones are dropped, which
 // is the kernel's doing, and pass once there is room, without the finding.
 func TestConntrackFull(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("slow: run with EDGEMESH_E2E=full (make e2e)")
-	}
+	tier.Long(t)
 	l := newLab(t, "")
 	most, err := sysctl.Read("net/netfilter/nf_conntrack_max")
 	must := func(err error) {

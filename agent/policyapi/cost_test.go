@@ -24,6 +24,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/test/tier"
 )
 
 // whole is a kernel with br_netfilter.
@@ -34,9 +35,7 @@ func (whole) Partly() string { return "" }
 // TestCost holds what policies take of an agent that has 30 of 10,000 pods, and 30 of 1,000 policies and their groups for these, with a
 // controller: compiled and in force in a kernel. Most memory is what they hold; processor time is that of a minute's upkeep.
 func TestCost(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("slow: run with EDGEMESH_E2E=full")
-	}
+	tier.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: network namespaces need root")
 	}

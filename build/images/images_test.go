@@ -23,7 +23,12 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/klauspost/compress/zstd"
+
+	"edgemesh/test/tier"
 )
+
+// They make images, from Debian packages.
+var _ = tier.Package(tier.OfAll)
 
 // limits of the compressed images and of the agent's stripped binary, in bytes: an edge pulls them over 4G. They were 15, 9
 // and 30 MB until client-go's rest and clientcmd (2.4 MB) came in, 33 until cilium/ebpf's loader did (0.7), and 33.6

@@ -15,7 +15,11 @@ import (
 	spdxjson "github.com/spdx/tools-golang/json"
 
 	"edgemesh/build/programs"
+	"edgemesh/test/tier"
 )
+
+// They make releases.
+var _ = tier.Package(tier.OfAll)
 
 const repo = "../.."
 

@@ -8,7 +8,11 @@ import (
 
 	"edgemesh/test/bench/report"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
+
+// They build what the benchmark compares with.
+var _ = tier.Package(tier.OfAll)
 
 func TestOptions(t *testing.T) {
 	for _, good := range [][]string{

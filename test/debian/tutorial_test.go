@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 const (
@@ -29,9 +30,7 @@ const (
 )
 
 func TestTutorial(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("a long test: make e2e-debian")
-	}
+	tier.Long(t)
 	base := debian(t)
 	debs := t.TempDir()
 	version := chartVersion(t)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestMeshAddresses: by its mesh address each node is reached from other nodes and from pods, over every kind of path, by
@@ -45,7 +46,7 @@ func TestMeshAddresses(t *testing.T) {
 // TestMeshAddressIPv6: a node with an IPv6 block alone, behind a NAT without IPv6, is reached by its mesh address, and reaches
 // others by theirs.
 func TestMeshAddressIPv6(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	const block = "fd44:44:0:66::/64"

@@ -9,6 +9,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
 
 // longestSilence is for how long flows may be silent after a line has changed.
@@ -33,7 +34,7 @@ func asUsual(*link.Direction) {}
 // and take smaller packets, all while flows run: packets continue within 5 s, large datagrams too, no TCP flow ends, and
 // one that sends little is not silent for long beside the others.
 func TestLinkChanges(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	changes := []lineChange{
 		{"after it stopped for 5 s", asUsual, 5 * time.Second, 3 * time.Second, longestSilence, 0},
 		// The new flow shares 1 Mbit/s with the transfer and two flows of datagrams. Messages that ran before should not be
@@ -54,6 +55,7 @@ func TestLinkChanges(t *testing.T) {
 
 // TestLinkStopsAndShrinks is the short form of TestLinkChanges.
 func TestLinkStopsAndShrinks(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	linkChanges(t, lab.EIM, "punched", 24_000_000, []lineChange{ // 19 s
 		{"after it stopped for 5 s", asUsual, 5 * time.Second, time.Second, longestSilence, 0},

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestClockJumps sets one node's clock while it runs: by hours, as with NTP after a
 // boot, by decades, and back to 1971. No path, relay or flow depends on it, nor does
 // what is made while it is wrong.
 func TestClockJumps(t *testing.T) {
-	slow(t) // the agent is compiled with a standard library of its own
+	tier.Long(t) // the agent is compiled with a standard library of its own
 	p := newPair(t, lab.EIM, lab.EIM)
 	clock, err := p.n2.OwnClock()
 	ok(t, err)

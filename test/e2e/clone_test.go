@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel/p2p/who/clones"
 )
 
@@ -77,7 +78,7 @@ func TestClone(t *testing.T) {
 		copyFirst bool // it is known first, and its hardware is not the key's
 	}{{"known first", false}, {"hardware", true}} {
 		t.Run(tc.name, func(t *testing.T) {
-			slow(t)
+			tier.Long(t)
 			beside(t)
 			l := newLab(t)
 			relay(t, l, "relay")
@@ -145,7 +146,7 @@ func TestClone(t *testing.T) {
 // TestNoClone: a node that is killed while its uplink is cut leaves half-open connections at the relay and its peers. It starts
 // again at another address, or with another network card, and is no clone.
 func TestNoClone(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	const times = 30
 	l := newLab(t)

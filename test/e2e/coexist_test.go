@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // docker is what dockerd 27 makes of an idle host: docker0, its chains, and a FORWARD
@@ -170,11 +171,12 @@ func ufw(t *testing.T, n *lab.Node) {
 // TestCoexist: pods reach each other through native or VXLAN paths and the tunnel on a
 // host that has a network of its own; that network stays as it is, during and after.
 func TestCoexist(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	for _, w := range worlds() {
 		t.Run(w.name, func(t *testing.T) {
 			if !w.short {
-				slow(t)
+				tier.Long(t)
 			}
 			beside(t)
 			coexist(t, w)

@@ -18,6 +18,7 @@ import (
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // caller does what a container runtime does with a node's conflist.
@@ -105,6 +106,7 @@ func metaPlugins(t *testing.T, dir string) {
 // runtime does with the conflist, and that the conflist comes when the node can
 // serve pods.
 func TestConflist(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

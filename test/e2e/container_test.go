@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // contained is what runs a node's agent as in the manifests' container, by the node's name of the program: with their capabilities, and the
@@ -63,9 +64,10 @@ func backend(t *testing.T, dir, name string) string {
 // TestHostPortsInContainer: with the agent as DaemonSet or static pod, hostPorts of both IP versions come back after a reload of the
 // firewall, in the backend in which the runtime's plugins have made them, and nowhere else; nothing of a deleted pod's is left.
 func TestHostPortsInContainer(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	for _, host := range []string{"nft", "legacy"} {
-		if host == "legacy" && !full() { // the kernel does not announce its changes: some seconds
+		if host == "legacy" && !tier.IsLong() { // the kernel does not announce its changes: some seconds
 			break
 		}
 		t.Run(host, func(t *testing.T) {

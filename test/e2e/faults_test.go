@@ -16,6 +16,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // faultRounds is how often each fault is made, healthyRounds how often doctor looks at nodes without any.
@@ -165,7 +166,7 @@ func (a *again) stop() error {
 // itself is harmed again and again, so that doctor finds it; what it says meanwhile is that, or that nothing is wrong. Not here: large packets that vanish (TestFaultMTUHole), the
 // proxy (TestFaultProxy) and kubelet's address (test/kube TestFaultNodeAddress, test/kubeapi TestNodeWithoutAddress).
 func TestFaults(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
@@ -282,7 +283,7 @@ func firstLine(t *testing.T, n *lab.Node, id string) {
 // TestFaultsOfPaths makes what docs/troubleshooting.md has under no connection between nodes: a peer that is off, and an uplink
 // that is gone. Each is one finding, named in the first line of status, and gone with its cause.
 func TestFaultsOfPaths(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

@@ -18,6 +18,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // shown are the places that show findings beside status and doctor: the page of a map, and kubectl's plugin.
@@ -324,7 +325,7 @@ func TestEveryFindingHasATest(t *testing.T) {
 
 // TestFindings makes one finding after the other, in one lab.
 func TestFindings(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	s := &scene{t: t, lab: l, relay: relay(t, l, "relay"), home: site(t, l, "site-2", lab.EIM)}

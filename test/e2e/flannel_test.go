@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // flannel makes of two nodes what flanneld and the conflist of its manifest make:
@@ -60,13 +61,13 @@ func flannel(t *testing.T, nodes [2]*lab.Node) {
 // TestFlannelStays: cloud nodes keep Flannel among themselves, and reach an edge's pods
 // through the tunnel; nothing of Flannel's changes, during and after.
 func TestFlannelStays(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	flannelStays(t, flannel)
 }
 
 // TestFlanneldStays is the same with the real flanneld and its plugin.
 func TestFlanneldStays(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	flannelStays(t, flanneld)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // A stranger's flood, as docs/security.md has it.
@@ -163,6 +164,7 @@ func comes(t *testing.T, n *lab.Node, bound time.Duration) {
 // TestFloods has a stranger open thousands of connections to a relay, to port 443 there, which TCP and WebSocket share, and
 // to a public node's agent. Members get in, running flows continue, and memory stays.
 func TestFloods(t *testing.T) {
+	tier.All(t)
 	f := newFlooded(t)
 	t.Run("Control", func(t *testing.T) { // the same tool is heard as long as it is modest
 		const few = 20
@@ -184,7 +186,7 @@ func TestFloods(t *testing.T) {
 		for _, hosts := range []int{1, floodHosts} {
 			t.Run(fmt.Sprintf("%s-%d", proto, hosts), func(t *testing.T) {
 				if proto != "tcp" || hosts != floodHosts { // the one that costs most
-					slow(t)
+					tier.Long(t)
 				}
 				f.attack(t, proto, hosts)
 			})

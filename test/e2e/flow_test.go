@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // fullRounds is how often the full suite measures a gap.
@@ -18,7 +19,7 @@ const fullRounds = 5
 
 // rounds is how often a gap is measured, and the median taken.
 func rounds() int {
-	if full() {
+	if tier.IsLong() {
 		return fullRounds
 	}
 	return 1

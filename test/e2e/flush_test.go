@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestFlush: another program's rule leads pods' packets to the site's router, before every place of ours, and the guard drops them. `nft flush
 // ruleset` takes the guard away, again and again, also while the agent is writing the rules of iptables that went with it. What leaves until it
 // is back is measured.
 func TestFlush(t *testing.T) {
-	slow(t) // it measures, alone
+	tier.Long(t) // it measures, alone
 	l := newLab(t)
 	relay(t, l, "relay")
 	n, far := node(t, site(t, l, "site-1", lab.EIM), "edge-1", lab.NodeOptions{}), node(t, site(t, l, "site-2", lab.EIM), "edge-2", lab.NodeOptions{})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // worst are the longest gaps, in ms, that pings each 50 ms may see.
@@ -30,6 +31,7 @@ func (p *pair) onPaths(t *testing.T, d time.Duration, kinds ...string) {
 // TestDirectPathCut cuts the direct path silently, and restores it. A running transfer
 // continues, and its checksum is right; small flows lose nothing and keep their order.
 func TestDirectPathCut(t *testing.T) {
+	tier.All(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	a, b := p.lab.Sites[0], p.lab.Sites[1]
 	var cut, back []float64
@@ -86,6 +88,7 @@ func TestDirectPathCut(t *testing.T) {
 
 // TestSiteMoves gives a site another public address.
 func TestSiteMoves(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -105,7 +108,7 @@ func TestSiteMoves(t *testing.T) {
 
 // TestAgentRestarts kills an agent and starts it again immediately.
 func TestAgentRestarts(t *testing.T) {
-	slow(t) // TestTwoSites has one restart
+	tier.Long(t) // TestTwoSites has one restart
 	p := newPair(t, lab.EIM, lab.EIM)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	var gaps []float64
@@ -124,6 +127,7 @@ func TestAgentRestarts(t *testing.T) {
 // TestSleep stops an agent for a minute (a short one unless the whole suite runs),
 // as a host that sleeps, and resumes it.
 func TestSleep(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	asleep := 8 * time.Second
 	if rounds() > 1 {
@@ -152,6 +156,7 @@ func TestSleep(t *testing.T) {
 // TestRebinding has a router forget all its connections, and then boot: its NAT is
 // gone for some seconds, and remembers nothing.
 func TestRebinding(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -169,7 +174,7 @@ func TestRebinding(t *testing.T) {
 		held(t, gaps, worstCut)
 	})
 	t.Run("boots", func(t *testing.T) {
-		slow(t)
+		tier.Long(t)
 		const away = 5 * time.Second
 		wait := pings(t, p.pod1, p.pod2.IP4(), away+10*time.Second)
 		time.Sleep(time.Second)

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // local has pings between two pods of a node until the function returned is called, which wants none to be lost.
@@ -31,7 +32,7 @@ func local(t *testing.T, from, to *lab.Pod) (end func()) {
 // TestUplinkAway takes the uplink away for 90 s, at the node and behind its router, with a clock that is a day later when it is back. The
 // node's pods continue, new ones start, the agent stays, and others are reached again soon.
 func TestUplinkAway(t *testing.T) {
-	slow(t) // the agent is compiled with a standard library of its own
+	tier.Long(t) // the agent is compiled with a standard library of its own
 	beside(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	clock, err := p.n1.OwnClock()
@@ -87,7 +88,7 @@ func TestUplinkAway(t *testing.T) {
 // TestClockStartsIn1970: a node without a clock of its own starts in 1970, with its membership and from its snapshot, and NTP sets the
 // clock while it runs. It is a member like others before, and no flow nor path is lost by that.
 func TestClockStartsIn1970(t *testing.T) {
-	slow(t) // the agent is compiled with a standard library of its own
+	tier.Long(t) // the agent is compiled with a standard library of its own
 	beside(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	clock, err := p.n1.OwnClock()
@@ -136,7 +137,7 @@ func TestClockStartsIn1970(t *testing.T) {
 // TestShortOfMemory: the kernel ends an agent for want of memory, again and again. Its node's pods keep their addresses and reach each
 // other all the time, new ones start, and with memory enough the agent is back.
 func TestShortOfMemory(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	g := newGroup(t, smallMemory)
 	p := newPair(t, lab.EIM, lab.EIM)
 	second := pod(t, p.n1, "second")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestFirewalls holds that what is often found on hosts does not break pods:
@@ -118,6 +119,7 @@ func reversePathFilter(value int) (lines []string) {
 // advertisements stays, and is still renewed, when the agent switches
 // forwarding on.
 func TestIPv6UplinkKeepsDefaultRoute(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

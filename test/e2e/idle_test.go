@@ -15,6 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 const (
@@ -88,7 +89,7 @@ func absent(t *testing.T, c *lab.Cluster, n int) {
 // TestIdleHour leaves a small mesh alone for an hour after every pair has talked: paths that nobody needs end, none is lost,
 // nobody warns, and the first packet after it flows immediately.
 func TestIdleHour(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -137,7 +138,7 @@ func TestIdleHour(t *testing.T) {
 // TestIdleAgentSleeps holds what an agent of a large cluster costs whose pods say nothing, with two peers connected behind
 // NATs and two relays.
 func TestIdleAgentSleeps(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	relay(t, l, "relay-2")

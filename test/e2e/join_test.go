@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // secrets writes a file with join secrets.
@@ -38,6 +39,7 @@ func wantsAnotherSecret(t *testing.T, n *lab.Node) {
 // and punched paths, and refuses the node that proves another one, whose pods therefore reach nobody. That node is the
 // control of itself: with the right file the same node gets through.
 func TestJoinSecretRelay(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // flannelsConf leaves Flannel's configuration where the node's runtime looks for its network.
@@ -53,6 +54,7 @@ func bridgePlugin(t *testing.T, n *lab.Node) *lab.Plugin {
 // pods and ours reach each other, with their own addresses, and nothing of the
 // other plugin is touched.
 func TestKeepCNI(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

@@ -12,13 +12,14 @@ import (
 
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestKubeProxy: Services through the real kube-proxy, in both of its modes, over a
 // native path and over VXLAN: from a pod, from the node, and from a host of the LAN, whose
 // packets are masqueraded.
 func TestKubeProxy(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newLANPair(t, nil)
 	laptop, _, err := p.site.AddHost("laptop")
 	ok(t, err)

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestSiteCutOff reboots all nodes of a site that has lost its uplink: relays and
 // membership are out of reach, and two of the nodes never talked to each other.
 func TestSiteCutOff(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // block has the LAN's bridge drop what matches an nft expression; undo lets it
@@ -100,6 +101,7 @@ func TestLANBreaks(t *testing.T) {
 // TestFlowAcrossPaths runs a transfer with a checksum while its path becomes, one
 // after the other, native, vxlan, the tunnel's, vxlan and native again.
 func TestFlowAcrossPaths(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newLANPair(t, nil)
 	type result struct {
@@ -139,7 +141,7 @@ func TestFlowAcrossPaths(t *testing.T) {
 // TestNotNative goes through what must keep a pair from a native path, and what is
 // said about it.
 func TestNotNative(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newLANPair(t, nil)
 	for _, c := range []struct {
 		name   string
@@ -282,6 +284,7 @@ func TestRoutedSites(t *testing.T) {
 // TestStrangerWithTheNeighboursAddress: in another site a stranger has the address
 // that the peer announces. Neither is ever taken for the other.
 func TestStrangerWithTheNeighboursAddress(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

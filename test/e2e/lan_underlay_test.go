@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestLANUnderlayChanges changes a node's uplink under a native path: down for a
 // moment, another address, another name. The path follows, and flows continue.
 func TestLANUnderlayChanges(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newLANPair(t, func(p *lanPair) {
 		// Strict reverse-path filtering, as some distributions have it.
@@ -55,7 +57,7 @@ func TestLANUnderlayChanges(t *testing.T) {
 // TestTwoUplinks: a second LAN between the same nodes takes over when the first
 // breaks.
 func TestTwoUplinks(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newLANPair(t, func(p *lanPair) {
 		ok(t, p.lab.Wire(p.n1.NS, "eth1", "10.99.0.1/24", p.n2.NS, "eth1", "10.99.0.2/24"))
 	})
@@ -174,7 +176,7 @@ func TestGlobalUnderlay(t *testing.T) {
 // TestVXLANUnderlayComesLate: while the nodes boot there are IPv6 addresses alone. IPv4's
 // come when the agents run already, and VXLAN takes them, as it does on other nodes.
 func TestVXLANUnderlayComesLate(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newLANPair(t, func(p *lanPair) {
 		for i, n := range []*lab.Node{p.n1, p.n2} {
 			n.Config.LAN = map[string]any{"native": false}

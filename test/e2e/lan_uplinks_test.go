@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestLANUplinkKinds: the address of one node stands on a bridge with the uplink in it, as
 // on a host of virtual machines, the other's on an interface above the uplink, with a MAC of
 // its own. (This kernel has neither VLAN nor bonding.)
 func TestLANUplinkKinds(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	var guest *lab.NS
 	p := newLANPair(t, func(p *lanPair) {
 		ok(t, p.n1.Script(
@@ -61,7 +62,7 @@ func TestLANUplinkKinds(t *testing.T) {
 // TestWiredAndMobile: a node has a LAN and a modem. When the LAN's link goes away, flows
 // continue through the tunnel over the modem, and come back; no pod's address is ever seen there.
 func TestWiredAndMobile(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newLANPair(t, func(p *lanPair) {
 		carrier, err := p.lab.AddCarrier("carrier", lab.Symmetric)
 		ok(t, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // liveMap is a running `edgemesh-agent map`, and what a page has heard of it.
@@ -106,7 +107,7 @@ func (m *liveMap) all(t *testing.T) (nodes map[string]mapNode, edges map[string]
 // TestLiveMapRelayDead holds that the map shows the only relay as broken within 10 s after an agent can know it, and as well again
 // when it is.
 func TestLiveMapRelayDead(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
 	node(t, site(t, l, "site-a", lab.EIM), "edge-1", lab.NodeOptions{})
@@ -135,7 +136,7 @@ func TestLiveMapRelayDead(t *testing.T) {
 // TestLiveMapNodeOff holds that a node that is off is where the map draws it, as soon as another one has found so, and that who
 // found it is only affected.
 func TestLiveMapNodeOff(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	edge1 := node(t, site(t, l, "site-a", lab.EIM), "edge-1", lab.NodeOptions{})
@@ -163,7 +164,7 @@ func TestLiveMapNodeOff(t *testing.T) {
 // TestLiveMap holds that an observer's map has every pair, and a changed path within 2 s; that another node's has its own pairs
 // only; and that nobody sees it without the token.
 func TestLiveMap(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
 	a, b := site(t, l, "site-a", lab.EIM), site(t, l, "site-b", lab.EIM)

@@ -4,7 +4,7 @@
 // machine, and never slower than a quarter of the wall clock (package fair); everything
 // else waits on conditions.
 //
-// EDGEMESH_E2E=full runs the slow tests too; EDGEMESH_NOBUILD=1 takes the
+// EDGEMESH_TIER=long runs the slow tests too; EDGEMESH_NOBUILD=1 takes the
 // binaries in bin/ as they are.
 package e2e
 
@@ -35,17 +35,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(m.Run())
-}
-
-// full says whether the whole suite was requested.
-func full() bool { return os.Getenv("EDGEMESH_E2E") == "full" }
-
-// slow skips a test unless the whole suite was asked for.
-func slow(t *testing.T) {
-	t.Helper()
-	if !full() {
-		t.Skip("slow: run with EDGEMESH_E2E=full (make e2e)")
-	}
 }
 
 // beside has a test run beside others of its kind, after those that have the machine to

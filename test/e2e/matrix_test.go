@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // stands is where a node stands, as the matrix goes, and what it needs of the other side.
@@ -92,7 +93,7 @@ func best(a, b stands) (paths []string, within time.Duration) {
 
 // TestMatrix holds what is promised for all pairs of places, and prints the path and the time of each.
 func TestMatrix(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	matrix(t, meet)
 }
 

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestMemberIsRelay has no relay but a cloud node that is one.
 func TestMemberIsRelay(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	c := memberRelay(t, l)
@@ -83,7 +85,7 @@ func TestMemberIsRelay(t *testing.T) {
 // TestIdleCost measures what a node sends to each relay while nobody talks: two
 // servers, and a member that is a relay.
 func TestIdleCost(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	to := map[string]string{}
 	for _, name := range []string{"relay-1", "relay-2"} {

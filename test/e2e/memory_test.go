@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 const (
@@ -135,7 +136,7 @@ func (g group) value(t *testing.T, file, key string) int {
 // TestSmallMemory saturates an agent of a cluster with 100 members in both directions, by many flows and datagrams, with the memory
 // that the smallest edges have for it, and without a bound. The kernel does not end it, and it is as fast.
 func TestSmallMemory(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	g := newGroup(t, smallMemory)
 	l := newLab(t)
 	relay(t, l, "relay")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // medianMoved is the longest gap of pings, in ms, that half of the moves may see; worstMoved holds for all of them.
@@ -79,6 +80,7 @@ func modem(t *testing.T, l *lab.Lab, n *lab.Node, carrier string) {
 // TestMoves holds that pings, in either direction and behind either kind of NAT, are back within 5 s, half of them within 3 s,
 // whatever happens to a site's uplink, with two relays. EDGEMESH_MOVES says how often it happens (make e2e-moves: 30).
 func TestMoves(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	times, _ := strconv.Atoi(os.Getenv("EDGEMESH_MOVES"))
 	if times == 0 {
@@ -88,7 +90,7 @@ func TestMoves(t *testing.T) {
 		for _, kinds := range [][2]lab.NAT{{lab.EIM, lab.EIM}, {lab.Symmetric, lab.EIM}, {lab.EIM, lab.Symmetric}} {
 			t.Run(m.name+" "+string(kinds[0])+"-"+string(kinds[1]), func(t *testing.T) {
 				if m.name != "address" || kinds[0] != lab.EIM {
-					slow(t)
+					tier.Long(t)
 				}
 				beside(t)
 				m.hold(t, kinds, times)

@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
 
 // holed is two public nodes, a link with a path MTU between them and everybody
@@ -41,6 +42,7 @@ func (p *pair) echoes(ctx context.Context) error {
 // TestDatagramsThroughShrinkingMTU holds that large datagrams find their way when
 // the underlay takes smaller packets than before, and says nothing.
 func TestDatagramsThroughShrinkingMTU(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p, k := holed(t, 0)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -96,7 +98,7 @@ func TestUnderlayMTU576(t *testing.T) {
 // TestUnderlayMTUShrinks holds that a transfer survives and datagrams continue when the
 // underlay's packets shrink under them.
 func TestUnderlayMTUShrinks(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p, k := holed(t, 0)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	_, err := p.n1.WaitPath(within(t, 10*time.Second), p.n2, "direct")

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // resolver runs a program with these name servers in /etc/resolv.conf.
@@ -32,6 +33,7 @@ func startBy(t *testing.T, n *lab.Node, run []string) {
 // A relay by name: half an answer of DNS, a name server that is dead, or all of them once the relay is known, keep no node
 // offline. The other node knows the relay's address.
 func TestHalfDeadNameServers(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

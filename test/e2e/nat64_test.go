@@ -10,11 +10,13 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // A node with IPv6 alone reaches a relay that has an IPv4 literal through its network's NAT64, however that says its prefix, and
 // gets direct paths to IPv4 nodes.
 func TestNAT64(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
@@ -67,7 +69,7 @@ func TestNAT64(t *testing.T) {
 			return tryCurl(t.Context(), from.NS, to, pairs(from, to)[0][1], pairs(from, to)[0][0], fair.Slowest*time.Second)
 		}))
 		took := elapsed()
-		if t.Logf("by %s: first curl after %v", x.what, took); took > x.within && full() { // a figure
+		if t.Logf("by %s: first curl after %v", x.what, took); took > x.within && tier.IsLong() { // a figure
 			t.Errorf("by %s: the first curl took %v, want at most %v", x.what, took, x.within)
 		}
 		curlPods(t, from, cone, 5*time.Second)
@@ -95,6 +97,7 @@ func TestNAT64(t *testing.T) {
 // A site whose uplink changes from IPv4 to IPv6 with NAT64 and back keeps its flows. The relay has a name, and the agent runs in a
 // pod whose copy of resolv.conf is from before; each uplink has a name server of its own, and the host knows which.
 func TestNAT64Failover(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")
@@ -150,6 +153,7 @@ func TestNAT64Failover(t *testing.T) {
 
 // Of two nodes one has IPv4 alone, behind a NAT, and one IPv6 alone: they are relayed, say why, and do not punch.
 func TestNoIPVersionInCommon(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // pair is one topology with a pod on each of two nodes.
@@ -67,6 +68,7 @@ func (p *pair) countProbes(t *testing.T) (count func() int) {
 
 // TestSymmetricNATIsLeftAlone holds that two sites that cannot meet send each other little, however many relays see them.
 func TestSymmetricNATIsLeftAlone(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newPair(t, lab.Symmetric, lab.Symmetric, "relay-2")
 	probes := p.countProbes(t)
@@ -146,7 +148,7 @@ func TestSymmetricNAT(t *testing.T) {
 // TestPunchedEveryTime starts two sites again and again: no start may need
 // longer than promised.
 func TestPunchedEveryTime(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	for i := range 15 {
 		elapsed := stopwatch(t)
@@ -177,7 +179,7 @@ func TestPunchedEveryTime(t *testing.T) {
 // TestGuessedEveryTime starts two sites again and again, of which one has a symmetric NAT: of 30 starts 29 are punched
 // within 30 s.
 func TestGuessedEveryTime(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	const starts, enough, most = 30, 29, 30 * time.Second
 	p := newPair(t, lab.EIM, lab.Symmetric)
 	punched := 0
@@ -225,6 +227,7 @@ func TestGuessedEveryTime(t *testing.T) {
 // TestRouterRemembersUntranslated holds that a node gets through although its router forwarded its first packets before the
 // NAT rules were loaded: the router remembers those ports without a translation for as long as they are used.
 func TestRouterRemembersUntranslated(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

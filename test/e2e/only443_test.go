@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestOnly443 lets nothing but TCP to port 443 out of two sites.
 func TestOnly443(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	for _, ws := range []bool{false, true} {
 		name := "tcp"

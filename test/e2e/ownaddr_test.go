@@ -9,6 +9,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
 
 // newIPv6Pair are two sites with IPv6 behind firewalls, whose NATs for IPv4 are of a kind, 40 ms apart in the full suite. The first node has an
@@ -24,7 +25,7 @@ func newIPv6Pair(t *testing.T, kind lab.NAT) *pair {
 	ok(t, p.n1.Site.Router.Script("ip -6 addr add 2a05:6:9::1/64 dev lan0 nodad"))
 	ok(t, p.n1.Script("ip -6 addr add 2a05:6:9::10/64 dev eth0 nodad"))
 	ok(t, l.WAN.Script("ip -6 route add 2a05:6:9::/64 via 2a05:5:0:1::1"))
-	if full() { // for gaps alone: an emulator that has to wait for its turn loses neighbour discovery
+	if tier.IsLong() { // for gaps alone: an emulator that has to wait for its turn loses neighbour discovery
 		_, err := l.InsertLink(t.Context(), p.n1.Site.Router, link.Both(link.Direction{Delay: 20 * time.Millisecond}), 1)
 		ok(t, err)
 	}
@@ -82,9 +83,10 @@ func (p *pair) from(t *testing.T, used string) time.Duration {
 
 // TestAddressDeleted deletes the own address that the direct path uses, while there is another one. The full suite measures the gap.
 func TestAddressDeleted(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newIPv6Pair(t, lab.Symmetric)
-	if !full() {
+	if !tier.IsLong() {
 		ok(t, p.n1.Script("ip -6 addr del 2a05:6:1::10/64 dev eth0"))
 		p.from(t, "2a05:6:1::10")
 		curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -109,12 +111,13 @@ func TestAddressDeleted(t *testing.T) {
 // TestPrefixLost has a site's router lose the prefix of the address that the kernel chooses, silently: the node still has it. The full
 // suite measures the gap.
 func TestPrefixLost(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newIPv6Pair(t, lab.Symmetric)
 	lose := func() {
 		ok(t, p.lab.WAN.Script("ip -6 route del 2a05:6:1::/64", "ip -6 route add blackhole 2a05:6:1::/64"))
 	}
-	if !full() {
+	if !tier.IsLong() {
 		lose()
 		p.from(t, "2a05:6:1::10")
 		return
@@ -134,7 +137,7 @@ func TestPrefixLost(t *testing.T) {
 
 // TestNewAddressDeleted gives a node an address that the kernel prefers for paths which began without it, and deletes it again.
 func TestNewAddressDeleted(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	p := newIPv6Pair(t, lab.Symmetric)
 	ok(t, p.n1.Site.Router.Script("ip -6 addr add 2a05:6:3::1/64 dev lan0 nodad"))
@@ -159,7 +162,7 @@ func TestNewAddressDeleted(t *testing.T) {
 
 // TestIPv6ComesBack cuts IPv6 between two sites whose IPv4 is punched, and has it back.
 func TestIPv6ComesBack(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	p := newIPv6Pair(t, lab.EIM)
 	time.Sleep(2 * time.Second)

@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
 
 // public is a node with an address of its own on the internet.
@@ -108,6 +109,7 @@ func behindIPv6Firewalls(t *testing.T, l *lab.Lab) (a, b *lab.Node) {
 // TestPairs holds what is promised for every pair of places in the world. The
 // first packet always flows immediately.
 func TestPairs(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	const behindNAT = "both addresses are translated by NAT"
 	port := []string{"/ip4/0.0.0.0/tcp/4321", "/ip4/0.0.0.0/udp/4321/quic-v1"}
@@ -249,7 +251,7 @@ func TestPairs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.slow {
-				slow(t)
+				tier.Long(t)
 			}
 			beside(t)
 			tc.hold(t)

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestBulkFromFirstPacket sends 200 MB in each direction as fast as it gets, beginning
 // with the first packet between two idle sites: the path moves from relayed to
 // punched under full load.
 func TestBulkFromFirstPacket(t *testing.T) {
+	tier.All(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	var wg sync.WaitGroup
 	for _, dir := range [][]string{{"--bytes", "200000000"}, {"--bytes", "200000000", "--pull"}} {

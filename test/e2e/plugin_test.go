@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // subnet is subnet.json, as the agent writes it.
@@ -32,6 +33,7 @@ func pluginNode(t *testing.T, l *lab.Lab, name string, blocks ...string) *lab.No
 
 // TestPluginAlone holds what the plugin does with no agent running.
 func TestPluginAlone(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	for _, tc := range []struct {

@@ -19,6 +19,7 @@ import (
 
 	"edgemesh/cni/conf"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // webPolicy lets near, far and the laptop reach HTTP of web, far SCTP port 7777 also; web may reach far alone.
@@ -79,7 +80,7 @@ func TestPolicyOnEveryPath(t *testing.T) {
 	curlPods(t, j.odd, j.stranger, 5*time.Second)
 	j.both(t, 20*time.Second, "native")
 	j.judge(t, "native")
-	if !full() {
+	if !tier.IsLong() {
 		return
 	}
 	for _, c := range []struct {
@@ -226,7 +227,7 @@ func (j *judged) sctp(t *testing.T, path string) {
 // TestPolicyThroughput: one flow between two isolated pods is as fast as without policies, on a native path and through the tunnel:
 // interleaved, missed if the geometric mean of ratios is below 0.97 by more than two standard errors. Only a quiet machine can judge it.
 func TestPolicyThroughput(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	const rounds = 10
 	file := filepath.Join(t.TempDir(), "policies.yaml")
 	ok(t, os.WriteFile(file, nil, 0o600))

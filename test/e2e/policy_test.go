@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // policyFile is a file of policies with these pods: labels app by name.
@@ -84,7 +85,7 @@ func TestPolicy(t *testing.T) {
 	ok(t, err)
 	contains(t, out, file, "ingress: isolated by default/only-near", "accepted by default/only-near:", far.IP4().String()+" to "+web.IP4().String()+", TCP port 9376")
 	t.Run("Shown", func(t *testing.T) {
-		slow(t)
+		tier.Long(t)
 		captured := make(chan string, 1)
 		go func() {
 			out, more, err := n1.AgentCommand(t.Context(), "capture", "--pod", web.IP4().String(), "--duration", "3s", "--runtime-dir", n1.Config.RuntimeDir)
@@ -101,7 +102,7 @@ func TestPolicy(t *testing.T) {
 		contains(t, here, fmt.Sprintf("dropped within the last minute: %s to %s, TCP port 9376, egress of default/web by default/only-near", web.IP4(), far.IP4()))
 	})
 	t.Run("Broken", func(t *testing.T) {
-		slow(t)
+		tier.Long(t)
 		ok(t, lab.ReplaceFile(file, "kind: NetworkPolicy\nmetadata: {namespace: default, name: typo}\nspec: {ingres: []}\n"))
 		ok(t, lab.Until(within(t, 5*time.Second), 50*time.Millisecond, func() error {
 			if log := n1.Agent.Tail(1 << 20); !strings.Contains(log, file) || !strings.Contains(log, "default/typo") || !strings.Contains(log, "ingres") {
@@ -119,7 +120,7 @@ func TestPolicy(t *testing.T) {
 		curlPods(t, near, fresh, 5*time.Second)
 	})
 	t.Run("PluginAlone", func(t *testing.T) {
-		slow(t)
+		tier.Long(t)
 		ok(t, n1.Agent.Stop())
 		alone := pod(t, n1, "alone")
 		for _, a := range alone.Addrs {
@@ -138,7 +139,7 @@ func TestPolicy(t *testing.T) {
 		ok(t, os.Remove(file))
 		ok(t, os.Remove(n1.Membership))
 		ok(t, n1.Script("ip link set eth0 down || ip link set wan0 down"))
-		for range map[bool]int{false: 1, true: 20}[full()] {
+		for range map[bool]int{false: 1, true: 20}[tier.IsLong()] {
 			if powerCut(t, n1, &web, &near, refused); t.Failed() {
 				return
 			}
@@ -239,7 +240,7 @@ func passing(t *testing.T, to *lab.Pod, from []*lab.Pod, do func()) (n passed) {
 // TestPolicyHolds: while policies that forbid a packet do not change, none passes: while the agent restarts, is killed, is upgraded, while the
 // file is read again, and changes a thousand times a minute, and while another program flushes all rules.
 func TestPolicyHolds(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	n1, n2 := cloud(t, l, "edge-1", lab.NodeOptions{}), cloud(t, l, "edge-2", lab.NodeOptions{})

@@ -13,11 +13,13 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestCaptivePortal: a site's router lets nobody out, and answers web requests with a redirect to its own page, for names with its own
 // address, too. doctor and netcheck name the page's host, as the one cause, and no longer once a user has logged in.
 func TestCaptivePortal(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestPortMapping lets a node behind a symmetric NAT ask its router for a port:
 // another one behind a symmetric NAT, which could not be punched, reaches it there, directly.
 func TestPortMapping(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	for _, tc := range []struct {
 		name string

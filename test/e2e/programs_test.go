@@ -13,6 +13,7 @@ import (
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // wireGuard is wg-quick, and the implementation that it starts where the kernel has none.
@@ -46,7 +47,7 @@ func (w wireGuard) quick(n *lab.NS, path, verb string) error {
 // the tunnel, the LAN stays, everything else leaves through the VPN, the agent's own connections, too, and nothing for pods leaves in
 // clear.
 func TestBesideWGQuick(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	path := newWireGuard(t)
 	l := newLab(t)
@@ -140,7 +141,7 @@ func logRepairs(t *testing.T, n *lab.Node) {
 // TestBesideNetworkd: the real systemd-networkd manages every interface that it finds, with DHCP, and removes foreign rules and routes.
 // Pods are reached all the same, without `edgemesh-agent install`'s file, which keeps it off.
 func TestBesideNetworkd(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	const networkd = "/lib/systemd/systemd-networkd"
 	if _, err := os.Stat(networkd); err != nil {
@@ -205,7 +206,7 @@ type manager struct {
 // besideManager wants pods reached, those made before the program and after it, a running flow without a gap, and no address of the
 // program's on a pod's interface.
 func besideManager(t *testing.T, m manager) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	for _, p := range []string{m.program, "dbus-daemon"} {
 		if _, err := exec.LookPath(p); err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // proxyPort is where tinyproxy listens on a site's router.
@@ -93,6 +94,7 @@ func throughProxy(t *testing.T, n *lab.Node, credentials string) {
 // TestOnlyProxy has one site out of which nothing leads but an HTTP proxy, with and without a password: its nodes are
 // relayed soon after their start, and soon after the proxy was restarted; and leave the proxy when there is a direct way.
 func TestOnlyProxy(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	for name, x := range map[string]struct {
 		tail, auth, first, password string
@@ -104,7 +106,7 @@ func TestOnlyProxy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if x.squid {
-				slow(t)
+				tier.Long(t)
 			}
 			beside(t)
 			l := newLab(t)
@@ -208,7 +210,7 @@ func (p *pair) viaProxy(t *testing.T, proxy string) {
 // TestProxyCuts has the site's proxy end each connection after half a minute. With two relays no ping notices it once the
 // agent has learnt that: what carries nothing is renewed in the middle of its time.
 func TestProxyCuts(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	const life = 24 * time.Second
 	l := newLab(t)
 	p := &pair{lab: l}
@@ -241,6 +243,7 @@ func TestProxyCuts(t *testing.T) {
 // TestProxyInspects has a proxy that ends TLS in the relay's place, with a certificate of its own, and drops what is no TLS:
 // status and doctor name that as the cause, immediately and each time, and the node is there as soon as its relay is exempted.
 func TestProxyInspects(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	for name, x := range map[string]struct{ tail, says string }{
 		"wss": {"/tls/ws", "ends TLS in the target's place"},

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestRawPacketsFromAPod: a pod with raw sockets writes frames of its own, to a pod beside it, one on another node, and its
 // node. None arrives that goes to the host's loopback, has a foreign source, or hides an extension header; each has its
 // control, by the same tool on the same way.
 func TestRawPacketsFromAPod(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newLANPair(t, nil)
 	near := pod(t, p.n1, "near")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // newRelayedPair makes two nodes that stay relayed, with some relays.
@@ -116,6 +117,7 @@ func TestRelayFailover(t *testing.T) {
 // TestForwardingRelaysRestart restarts two relays one after the other, as an upgrade does, each while it forwards flows beside a circuit.
 // Ping shows the relay that is left.
 func TestForwardingRelaysRestart(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newRelayedPair(t, 2)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -152,6 +154,7 @@ func TestForwardingRelaysRestart(t *testing.T) {
 
 // TestRelaysComeAndGo changes the membership's relays under a relayed flow.
 func TestRelaysComeAndGo(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newRelayedPair(t, 1)
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
@@ -193,6 +196,7 @@ func TestRelaysComeAndGo(t *testing.T) {
 // TestManyRelays: of five relays a node holds reservations at three; peers find
 // each other nevertheless, immediately, and also when their relays die.
 func TestManyRelays(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	p := newRelayedPair(t, 5)
 	holds := func(n *lab.Node) (held []string) {
@@ -258,7 +262,7 @@ func TestAllRelaysRestart(t *testing.T) {
 			t.Logf("%s: the peer is reached after %v", how, took)
 		}
 	}
-	if full() {
+	if tier.IsLong() {
 		for _, r := range p.lab.Relays {
 			ok(t, r.Script("ip link set wan0 down"))
 			r.Process.Kill()
@@ -279,6 +283,7 @@ func TestAllRelaysRestart(t *testing.T) {
 // TestBadRelays lists relays that are of no use beside one that is: each says why, in
 // status and doctor, and none is in the way.
 func TestBadRelays(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	good := relay(t, l, "relay")

@@ -9,6 +9,7 @@ import (
 
 	"edgemesh/internal/resolve"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // inPod is what runs an agent as in a pod: its /etc/resolv.conf is a copy from when it began, with one name server, and the files of
@@ -39,7 +40,7 @@ func byName(t *testing.T, l *lab.Lab, n *lab.Node, r *lab.Relay) {
 // Each uplink has a name server of its own, which the other one does not reach, and the relay by the address that it says. The
 // host's network manager replaces its file.
 func TestFailoverWithStaleResolver(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 func (s *sites) agentKilled(t *testing.T) {
@@ -84,7 +85,7 @@ func (s *sites) secondAgent(t *testing.T) {
 // TestRelayRestarts kills the relay for different times, with and without a
 // circuit in use: reservations must always be back in time, and what was forwarded beside the circuit is again.
 func TestRelayRestarts(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newPair(t, lab.Symmetric, lab.Symmetric)
 	r := p.lab.Relays[0]
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)

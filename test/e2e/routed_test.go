@@ -11,6 +11,7 @@ import (
 	"edgemesh/test/cpu"
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // startUnfiltered starts a node's agent on a host whose kernel seems to lack br_netfilter.
@@ -76,7 +77,7 @@ func TestRoutedPods(t *testing.T) {
 
 // TestRoutedThroughput measures one flow between two pods of a node, by the bridge with br_netfilter and by the host without it.
 func TestRoutedThroughput(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	n := cloud(t, l, "edge-1", lab.NodeOptions{})

@@ -12,11 +12,13 @@ import (
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
 
 // TestSealedPackets holds that sealed packets with repair carry flows of TCP and datagrams on a line that loses 1 %, while an address changes
 // under them, and that TCP carries where one end has them off.
 func TestSealedPackets(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -96,7 +98,7 @@ func bulk(ctx context.Context, pods [2]*lab.Pod, from int, sent *lab.Bulk, bytes
 // TestPolicedUDP holds that a flow ends on TCP where the network gives UDP a tenth of the line, with at least half of what the line has, and
 // that status says why.
 func TestPolicedUDP(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	from, to := at(t, l, "edge-1", lab.EIM), at(t, l, "edge-2", public)

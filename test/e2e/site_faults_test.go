@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestFaultMTUHole: large packets vanish between two nodes of one LAN. Each time doctor names it first; once both interfaces
 // have the MTU that it asks for, doctor is content and the native path is back.
 func TestFaultMTUHole(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	p := newLANPair(t, nil)
 	page := readNewcomer(t)
@@ -48,7 +49,7 @@ func TestFaultMTUHole(t *testing.T) {
 // TestFaultProxy: a site's proxy refuses user and password (407). Each time doctor names it first; once they are in the file,
 // the running agent is back without a restart.
 func TestFaultProxy(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // soakTime is how long the soak lasts, by EDGEMESH_SOAK or ten minutes.
@@ -19,7 +20,7 @@ func soakTime(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("EDGEMESH_SOAK")
 	if text == "" {
-		slow(t)
+		tier.Long(t)
 		return 10 * time.Minute
 	}
 	d, err := time.ParseDuration(text)

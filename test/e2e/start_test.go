@@ -12,6 +12,7 @@ import (
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestStartDegraded: what is missing at a boot does not take the network from the node's own pods, is named by a finding, and is used
@@ -48,7 +49,7 @@ func TestStartDegraded(t *testing.T) {
 			return err
 		})
 	}
-	full := full()
+	full := tier.IsLong()
 	for i, x := range []struct {
 		name  string
 		spoil func() error
@@ -157,6 +158,7 @@ func TestNoIPv6OnHost(t *testing.T) {
 // TestOnlyIPv6BlocksOnHostWithoutIPv6: such a node's agent runs and says why it takes no pods; no pod gets addresses that lead nowhere,
 // from a subnet.json of before, neither. Once the host has IPv6 pods start; and when it loses it, no new ones do.
 func TestOnlyIPv6BlocksOnHostWithoutIPv6(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -186,7 +188,7 @@ func TestOnlyIPv6BlocksOnHostWithoutIPv6(t *testing.T) {
 		if !n.Agent.Running() {
 			t.Errorf("the agent has ended: %s", n.Agent.Tail(5))
 		}
-		if !full() { // the plugin waits 6 s for the agent
+		if !tier.IsLong() { // the plugin waits 6 s for the agent
 			return
 		}
 		_, err := n.AddPod(t.Context(), "refused")
@@ -202,7 +204,7 @@ func TestOnlyIPv6BlocksOnHostWithoutIPv6(t *testing.T) {
 	ready(t, n)
 	p := pod(t, n, "one")
 	ok(t, n.NS.Ping(t.Context(), p.IP6().String(), 2*time.Second))
-	if !full() {
+	if !tier.IsLong() {
 		return
 	}
 	ipv6(1)

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // TestMatrixStock prints what go-libp2p as it comes makes of the pairs of TestMatrix: a relay, reservations, DCUtR and port
 // mapping, with reachability forced, without which a node dials no relay for a minute. Nothing is promised for it.
 func TestMatrixStock(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	bin := filepath.Join(t.TempDir(), "dcutr")
 	out, err := exec.Command("go", "build", "-o", bin, "edgemesh/test/cmd/dcutr").CombinedOutput()
 	if err != nil {

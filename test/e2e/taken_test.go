@@ -16,6 +16,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // readOnlySysctls and noIptables run a program on a host that lacks something.
@@ -37,6 +38,7 @@ func noIptables(*lab.Node) []string {
 // numbers, or where it cannot set what it must. It says so in its log, and in status
 // and doctor afterwards; nothing of the host changes, by the start nor by a cleanup.
 func TestHostTaken(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	for _, tc := range []struct {
@@ -126,6 +128,7 @@ func sameState(t *testing.T, before, after map[string]string) {
 // TestHostInTheWay: what the agent can live with is named in its log, in status and by
 // doctor, and stays.
 func TestHostInTheWay(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -211,6 +214,7 @@ func TestLANInsideRange(t *testing.T) {
 // own connections keep to the LAN, by mark and rule; pods are refused, and it is told why. A
 // restart of the agent does not take the network from the pods that are there.
 func TestLANComesInsideRange(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -255,6 +259,7 @@ func TestLANComesInsideRange(t *testing.T) {
 // TestRangeComesOverLAN: the membership gains a range that has the node's LAN while the agent runs. Router and ssh stay, also after a
 // restart, the rest of the membership is in force, and the range is named.
 func TestRangeComesOverLAN(t *testing.T) {
+	tier.All(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")

@@ -8,12 +8,13 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/lab/link"
+	"edgemesh/test/tier"
 )
 
 // TestNodeThroughput: between nodes by their mesh addresses a transfer is as fast as between their pods, in turn over the
 // same path.
 func TestNodeThroughput(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newPair(t, lab.EIM, lab.EIM)
 	curlPods(t, p.pod1, p.pod2, 5*time.Second)
 	_, err := p.n1.WaitPath(within(t, 20*time.Second), p.n2, "punched")
@@ -46,7 +47,7 @@ func TestNodeThroughput(t *testing.T) {
 // TestGuessedThroughput: a path over a guessed port carries what a punched one over the same transport does, from a site
 // whose line has 100 Mbit/s.
 func TestGuessedThroughput(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	relay(t, l, "relay-2")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // Commits of versions 0.1.0 and 0.2.0.
@@ -43,7 +44,7 @@ type rolling struct {
 // TestUpgrade runs a mesh of version 0.1.0 and exchanges one program after the other for today's, in both orders: pods
 // stay, every pair talks after every step. Then a site steps back offline.
 func TestUpgrade(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	old := programsOf(t, release010)
 	for name, relaysFirst := range map[string]bool{"RelaysFirst": true, "AgentsFirst": false} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestUpgrade(t *testing.T) {
 // TestUpgradeKeepsPaths exchanges the programs of version 0.2.0, one after the other: every path stays what it was, but VXLAN
 // across a router. That pair takes the tunnel, and the note names the line with which it is back.
 func TestUpgradeKeepsPaths(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	old := programsOf(t, release020)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -127,7 +128,7 @@ func TestUpgradeKeepsPaths(t *testing.T) {
 // TestForwardingMeetsOlder has a relay, or a peer, of an older version, which know no forwarding: circuits carry all, in both
 // directions, and what can be forwarded is once that program is exchanged again.
 func TestForwardingMeetsOlder(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	for version, commit := range map[string]string{"0.1.0": release010, "0.2.0": release020} {
 		old := programsOf(t, commit)
 		for who, want := range map[string]string{

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // Two sites whose routers translate IPv6 have the same network inside, and their nodes the same address there. A path is punched
 // over IPv6, and never taken for a LAN's; where a firewall forbids that, status says that IPv6 is translated at both ends.
 func TestNAT66(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay").ServeIPv6()
@@ -54,7 +55,7 @@ func TestNAT66(t *testing.T) {
 // A node with IPv6 alone is behind a NAT64, and gets a CLAT while flows run: they continue, and paths made from then on are of
 // IPv4. When it goes, NAT64 serves again.
 func TestLaterCLAT(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	relay(t, l, "relay")
@@ -88,7 +89,7 @@ func TestLaterCLAT(t *testing.T) {
 		time.Sleep(time.Second)
 		ok(t, x.do())
 		gap := wait()
-		if t.Logf("%s: a gap of %.0f ms", x.what, gap); gap > x.within && full() { // a figure
+		if t.Logf("%s: a gap of %.0f ms", x.what, gap); gap > x.within && tier.IsLong() { // a figure
 			t.Errorf("%s: a gap of %.0f ms, want at most %.0f", x.what, gap, x.within)
 		}
 		if p, err := n.WaitPath(within(t, 20*time.Second), far, "punched"); err != nil || p.NAT64 != x.nat64 {
@@ -102,7 +103,7 @@ func TestLaterCLAT(t *testing.T) {
 
 // Doctor's words about a relay: its UDP is blocked, its IPv6 is broken at this site or at the relay, nothing listens there.
 func TestDoctorOfVersions(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	l := newLab(t)
 	r := relay(t, l, "relay")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // watchShare is what looking at an agent of a large cluster may take of a processor: a scrape every 15 s, status --watch and an
@@ -14,7 +15,7 @@ const watchShare = 0.01
 // TestWatchingIsCheap measures what scrapes, status and a map cost the agent of a cluster of 1,000 members. A capture has no code in
 // the agent: it reads packet sockets of its own (package capture), and only while it runs.
 func TestWatchingIsCheap(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	l := newLab(t)
 	relay(t, l, "relay")
 	n := at(t, l, "edge-1", lab.EIM)

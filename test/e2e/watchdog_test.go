@@ -14,6 +14,7 @@ import (
 
 	"edgemesh/test/lab"
 	"edgemesh/test/repo"
+	"edgemesh/test/tier"
 )
 
 // supervised is a pair whose first agent runs under a supervisor that speaks sd_notify (test/cmd/watched).
@@ -121,7 +122,7 @@ const (
 // TestHungLoop: a loop that hangs is named in time, and the agent restarts itself; pods of the node reach each other meanwhile.
 // No more than three a lab: the agent does not restart itself more often in an hour.
 func TestHungLoop(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	p := newSupervised(t)
 	p.hangs(t, "TUN reader", p.talk)
@@ -135,7 +136,7 @@ func TestHungLoop(t *testing.T) {
 
 // TestHungCall: so are a call to the control socket that hangs, while others come and go, and the writer of a lane.
 func TestHungCall(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	beside(t)
 	p := newSupervised(t)
 	newLiveMap(t, p.n1) // fetches each second
@@ -183,7 +184,7 @@ func (p *supervised) hangs(t *testing.T, loop string, work func()) {
 // TestStoppedAgent: the service manager restarts an agent that is stopped altogether. A machine that is suspended, and comes
 // back, restarts nothing.
 func TestStoppedAgent(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newSupervised(t)
 	both := []int{p.n1.Agent.PID(), p.pid(t)}
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
@@ -211,7 +212,7 @@ func TestStoppedAgent(t *testing.T) {
 // TestFrozenDisk: a disk that takes nothing for longer than a loop may hang restarts nothing, although the membership waits for
 // it; packets do not.
 func TestFrozenDisk(t *testing.T) {
-	slow(t)
+	tier.Long(t)
 	p := newSupervised(t)
 	ok(t, p.n1.Agent.Stop())
 	frozen := diskAt(t, p.n1.Config.StateDir)

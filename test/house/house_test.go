@@ -4,6 +4,8 @@
 //	fuzz_test.go    fuzz targets have corpora
 //	hosts_test.go   every libp2p host is guarded
 //	modules_test.go every check covers every module of go.work
+//	tiers_test.go   every test has one tier
+//	weight_test.go  no programs and no large files are in the tree
 //	source_test.go  what the rules look at: directories, files and types
 //
 // CONTRIBUTING.md lists the rules, and the reviewer's question that takes the place of caps on sizes.

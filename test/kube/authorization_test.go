@@ -9,7 +9,7 @@ import (
 )
 
 // authorizationTest is how to run the test of this file.
-const authorizationTest = "EDGEMESH_E2E=full EDGEMESH_KUBE=kubeedge REQUIRE_AUTH=true go test -v -run TestRequireAuthorization ./test/kube"
+const authorizationTest = "EDGEMESH_TIER=long EDGEMESH_KUBE=kubeedge REQUIRE_AUTH=true go test -v -run TestRequireAuthorization ./test/kube"
 
 // requireAuthorization says that MetaServer asks for tokens, over https.
 func requireAuthorization() bool { return os.Getenv("REQUIRE_AUTH") == "true" }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,14 +22,13 @@ import (
 	"edgemesh/test/fair"
 	"edgemesh/test/kube/cluster"
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
 
 // TestCrashStopsRollout: agents of a version that crashes after it took over stop its rollout among those that were begun;
 // all others keep the former one, and a corrected version reaches all. Nodes and pods are only objects, the controllers are not.
 func TestCrashStopsRollout(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("slow: make e2e-kube")
-	}
+	tier.Long(t)
 	c, err := kubeapi.New(t.TempDir())
 	t.Cleanup(c.Stop)
 	ok(t, err)

@@ -17,6 +17,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
 
 // kubelets are nodes that are only objects, on which pods run that are only objects. The real controller-manager's DaemonSet
@@ -31,9 +32,7 @@ const daemonsets = "/apis/apps/v1/namespaces/kube-system/daemonsets/"
 // TestRolloutWithDarkNodes decides the chart's update strategy: with 10 of 200 nodes without power the other 190 are
 // upgraded. With maxSurge 1 it stops soon: the new pods on dark nodes use the surge up.
 func TestRolloutWithDarkNodes(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("slow: make e2e-kube")
-	}
+	tier.Long(t)
 	api, err := kubeapi.New(t.TempDir())
 	t.Cleanup(api.Stop)
 	ok(t, err)

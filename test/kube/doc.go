@@ -3,7 +3,7 @@
 // test here, and prints what it measured. Bounds of time are those promises;
 // everything else waits on conditions.
 //
-//	EDGEMESH_E2E=full            run them (make e2e)
+//	EDGEMESH_TIER=long            run them (make e2e)
 //	KEEP=1                       leave the cluster running at the end
 //	EDGEMESH_KUBE_ATTACH=DIR     use one that was left
 //	FAMILIES=ipv6,ipv4           of pods and Services, the first first (ipv4)

@@ -11,7 +11,11 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/kube/cluster"
+	"edgemesh/test/tier"
 )
+
+// They need a cluster.
+var _ = tier.Package(tier.OfLong)
 
 // product is our programs on the cluster's nodes and in its pods: their load never slows
 // its clocks.
@@ -63,9 +67,7 @@ func flavour() string { return os.Getenv("EDGEMESH_KUBE") }
 // network until installed was called.
 func bare(t *testing.T) *cluster.Cluster {
 	t.Helper()
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("slow: run with EDGEMESH_E2E=full (make e2e)")
-	}
+	tier.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("NOT RUN: needs root")
 	}

@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/logs"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
 
 // hangVar has the test's program run a controller: whose kubeconfig that is, and beside which the file hang names the loop to block.
@@ -81,7 +82,7 @@ func TestHungController(t *testing.T) {
 	}
 	must(t, c.CreateNode("before", "10.244.1.0/24"))
 	fair.Eventually(t, patience, "the controller records a Node", recorded("before"))
-	old := os.Getenv("EDGEMESH_E2E") == "full"
+	old := tier.IsLong()
 	if old {
 		time.Sleep(time.Until(began.Add(20*time.Minute + 5*time.Second)))
 	}

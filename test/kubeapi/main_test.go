@@ -21,7 +21,11 @@ import (
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
+
+// They need Kubernetes' programs.
+var _ = tier.Package(tier.OfAll)
 
 // patience bounds every wait for something that takes moments on an idle machine.
 const patience = 45 * time.Second

@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
 
 const (
@@ -120,7 +121,7 @@ func TestPolicies(t *testing.T) {
 		label("web")
 		open := e.becomes(t, "its label is there again", "10.244.2.5", "10.244.1.5", true)
 		t.Logf("a label that changes: closed after %v, open after %v", closed.Round(time.Millisecond), open.Round(time.Millisecond))
-		if os.Getenv("EDGEMESH_E2E") == "full" && max(closed, open) > time.Second {
+		if tier.IsLong() && max(closed, open) > time.Second {
 			t.Errorf("%v, want at most 1s", max(closed, open))
 		}
 	}
@@ -173,9 +174,7 @@ func TestPolicies(t *testing.T) {
 
 // While the API comes and goes no rules are in force that let a stranger pass, for no moment; and what changed meanwhile counts then.
 func TestPoliciesWhileTheAPIFlaps(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("set EDGEMESH_E2E=full")
-	}
+	tier.Long(t)
 	t.Parallel()
 	c := clusterOfTwo(t)
 	startControllers(t, c, "one")
@@ -236,9 +235,7 @@ func TestPoliciesWithoutController(t *testing.T) {
 // What 10,000 pods in 100 namespaces and 1,000 policies take: of the API's bytes at an agent with 30 pods in 3 of these, and of the
 // controller's memory.
 func TestPolicyScale(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("set EDGEMESH_E2E=full")
-	}
+	tier.Long(t)
 	const spaces, perSpace, policiesOf = 100, 100, 10
 	const most = 300 << 10     // bytes at a start: what 30 pods of 3 namespaces need, not 10,000
 	c, err := clusters.start() // none that is lent: its namespaces stay

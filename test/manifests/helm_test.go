@@ -16,7 +16,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
+
+// They need helm, kubeconform and an API server.
+var _ = tier.Package(tier.OfAll)
 
 const (
 	root  = "../.."

@@ -20,9 +20,13 @@ import (
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/who/members"
 )
+
+// Their module is that of the simulation.
+var _ = tier.Package(tier.OfAll)
 
 // full reports whether this is `make sim`.
 func full() bool { return os.Getenv("EDGEMESH_SIM") != "" }

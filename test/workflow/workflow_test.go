@@ -10,10 +10,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"edgemesh/test/tier"
 )
 
 // TestWorkflows: actionlint finds nothing, and finds what is wrong.
 func TestWorkflows(t *testing.T) {
+	tier.All(t)
 	out, err := exec.Command("../../build/tool.sh", "actionlint").Output()
 	if err != nil {
 		t.Skip("NOT TESTED: actionlint does not build here: ", err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/members"
@@ -123,7 +123,7 @@ func TestTwoPlacesOfOneKey(t *testing.T) {
 			if got := c.yielded.Load(); got != want {
 				t.Errorf("%d remember that they stood by, want %d", got, want)
 			}
-			if os.Getenv("EDGEMESH_E2E") != "full" {
+			if !tier.IsLong() {
 				return // the rest takes its time
 			}
 			_ = keeps.Close()
@@ -216,7 +216,7 @@ func (c peerConn) RemoteMultiaddr() ma.Multiaddr { return c.at }
 // TestRestartIsNoClone: a node that starts again, with its former connections half-open at the peer and the relay, is one machine.
 func TestRestartIsNoClone(t *testing.T) {
 	times := 3
-	if os.Getenv("EDGEMESH_E2E") == "full" {
+	if tier.IsLong() {
 		times = 30
 	}
 	c := newCopied(t)

@@ -15,6 +15,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -246,9 +247,7 @@ func (p *process) cpu() time.Duration {
 
 // What a gigabyte costs the relay: forwarded at most 0.7 of what it costs in a circuit.
 func TestForwardCost(t *testing.T) {
-	if os.Getenv("EDGEMESH_E2E") != "full" {
-		t.Skip("a measurement: EDGEMESH_E2E=full")
-	}
+	tier.Long(t)
 	_, relay, _, a, b := takers(t)
 	a.call(b)
 	a.carries(b)

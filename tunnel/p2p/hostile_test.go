@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"edgemesh/test/fair"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/tunneltest"
 )
@@ -144,7 +144,7 @@ func TestHostileMember(t *testing.T) {
 	rest := v.ask(request{Cmd: "rest"}).Counts
 
 	count := 40_000
-	if os.Getenv("EDGEMESH_E2E") == "full" {
+	if tier.IsLong() {
 		count = 200_000
 	}
 	for _, x := range []struct{ what, from, to, reason string }{

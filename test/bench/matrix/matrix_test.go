@@ -7,7 +7,11 @@ import (
 	"time"
 
 	"edgemesh/test/bench/report"
+	"edgemesh/test/tier"
 )
+
+// Their module has the plots.
+var _ = tier.Package(tier.OfAll)
 
 // Every two levels meet in a cell, and there are not many.
 func TestCells(t *testing.T) {

@@ -8,7 +8,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/test/tier"
 )
+
+// They draw plots.
+var _ = tier.Package(tier.OfAll)
 
 func TestQuantile(t *testing.T) {
 	v := []float64{5, 1, 4, 2, 3}

@@ -250,7 +250,7 @@ func (c *Cluster) Keep() (string, error) {
   kubectl -n kube-system exec ds/edgemesh-agent -- edgemesh-agent status
   %[4]s/node.sh exec edge-b1 bash                       # a shell on a node
   %[4]s/net.sh wan-down b; %[4]s/node.sh reboot edge-b1; %[4]s/net.sh wan-up b
-  EDGEMESH_KUBE_ATTACH=%[3]s EDGEMESH_E2E=full go test -v -run TestScene ./test/kube
+  EDGEMESH_KUBE_ATTACH=%[3]s EDGEMESH_TIER=long go test -v -run TestScene ./test/kube
   %[4]s/down.sh                                        # remove it
 `, c.bin, c.Kubeconfig, c.Dir, scripts), nil
 }

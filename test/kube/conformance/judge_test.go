@@ -5,7 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"edgemesh/test/tier"
 )
+
+// They need a cluster.
+var _ = tier.Package(tier.OfLong)
 
 const report = `[{"SpecReports": [
 	{"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
