@@ -13,9 +13,13 @@ LDFLAGS  := -s -w -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X 
 # 1.27 on would call net/http's, were it not for the second tag. Tests have them too, so that nothing is compiled twice.
 TAGS     := nethttpomithttp2,http2legacy
 # VERSION is set above, so that a clone which git considers another user's builds as well.
-export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -tags=$(TAGS)
+# One set of flags for programs, tools and tests, as in build/programs, so that nothing is compiled twice. Debuggers' tables, which the
+# linker would strip, are a tenth of the compiler's time; for a debugger: make build DWARF=1.
+export CGO_ENABLED := 0
+export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -trimpath -tags=$(TAGS) $(if $(DWARF),,-gcflags=all=-dwarf=false)
+export GO
 # Without the workspace, so that go.mod alone decides what is linked.
-BUILD    := GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+BUILD    := GOWORK=off $(GO) build -ldflags '$(LDFLAGS)'
 PROGRAMS := agent relay cni
 VULN     := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 STATIC   := honnef.co/go/tools/cmd/staticcheck@v0.7.0
@@ -27,12 +31,15 @@ TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Ch
 ARCHES   ?= amd64,arm64,arm
 IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: help build build-all tools deps demo test attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: root help build build-all tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build static linux/amd64 binaries in bin/
+compile: # what the programs and test tools need, with progress
+	@build/compile.sh ./agent ./relay ./cni ./test/cmd/podtool
+
+build: compile ## build static linux/amd64 binaries in bin/
 	@for p in $(PROGRAMS); do echo "build bin/edgemesh-$$p"; \
 	  GOOS=linux GOARCH=amd64 $(BUILD) -o bin/edgemesh-$$p ./$$p; done
 
@@ -41,37 +48,50 @@ build-all: build ## also build linux/arm64 and linux/arm/v7, in dist/
 	  GOOS=linux GOARCH=$$a GOARM=7 $(BUILD) -o dist/linux-$$a/edgemesh-$$p ./$$p; done; done
 
 tools: build ## build the test tools in bin/
-	@echo "build bin/podtool"; CGO_ENABLED=0 $(GO) build -trimpath -o bin/podtool ./test/cmd/podtool
+	@echo "build bin/podtool"; $(GO) build -o bin/podtool ./test/cmd/podtool
 
-deps: ## install the Debian packages that demo and tests need
+deps: ## install the Debian packages that what is made needs, the demo's by default
 	@build/deps.sh $(EXTRA_DEPS)
 
-demo: deps tools ## run two NATed sites, a relay and a cloud node on this machine; curl between all pods
-	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
+demo: root deps tools ## run two NATed sites, a relay and a cloud node on this machine; curl between all pods
+	@$(GO) build -o bin/demo ./test/demo
 	@bin/demo
 
 unit: ## run unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list work | grep -v /test/e2e)
 
-test: EXTRA_DEPS = containerd:containerd runc:runc ipset:ipset gcc:gcc /usr/include/stdlib.h:libc6-dev
-test: deps tools ## run all tests that CI runs: unit, fuzz seeds, network namespaces
-	@exec setpriv --pdeathsig TERM build/test.sh
+test: EXTRA_DEPS = test
+test: root deps tools ## run the tests of tier test: unit, fuzz seeds, network namespaces, the demo, end to end (5 minutes)
+	@exec setpriv --pdeathsig TERM build/test.sh test
 
-e2e: EXTRA_DEPS = ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
+test-all: test ## run make test, then the rest of what CI runs: other end-to-end tests, the Kubernetes API, images, releases (25 minutes)
+	@$(MAKE) --no-print-directory test-rest
+
+test-rest: EXTRA_DEPS = all
+test-rest: root deps tools # what test-all has beyond make test
+	@exec setpriv --pdeathsig TERM build/test.sh rest
+
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "this makes network namespaces, which only root may: run sudo make $(MAKECMDGOALS)" >&2; exit 1; }
+
+faults: root deps tools ## put each fault of test/faults into a copy of the tree and see which tier catches it (TIER=test|all|unit, ONLY='05 17')
+	@test/faults/run.sh '$(or $(TIER),unit)' $(ONLY)
+
+e2e: EXTRA_DEPS = all ufw:ufw
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p
 	@$(MAKE) --no-print-directory e2e-kube
 
-e2e-debian: EXTRA_DEPS = mmdebstrap:mmdebstrap
+e2e-debian: EXTRA_DEPS = all
 e2e-debian: deps tools ## run docs/tutorial.md on fresh Debian systems, with the packages of a release
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 30m -v ./test/debian
 
-e2e-moves: EXTRA_DEPS = ipset:ipset
+e2e-moves: EXTRA_DEPS = all
 e2e-moves: deps tools ## move a site's uplink in five ways, 30 times each, behind three pairs of NATs; prints the gaps (40 minutes)
 	@EDGEMESH_TIER=long EDGEMESH_MOVES=30 $(GO) test -count=1 -timeout 150m -parallel 3 -v -run TestMoves ./test/e2e
 
-e2e-kube: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl dropbear:dropbear-bin ssh:openssh-client
+e2e-kube: EXTRA_DEPS = all openssl:openssl dropbear:dropbear-bin ssh:openssh-client
 e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m -v ./test/kube/...
 	@$(MAKE) --no-print-directory e2e-release e2e-versions
@@ -87,19 +107,19 @@ ATTACKS := Nodes?(Write|Group)|TokensWithoutANode|MeshNodeStaysSmall|Controller(
 e2e-upgrades: deps tools ## upgrade a cluster's control plane one minor at a time while pods talk (UPGRADES=)
 	@EDGEMESH_TIER=long EDGEMESH_K8S_UPGRADE='$(or $(UPGRADES),v1.28.15 v1.29.14 v1.30.14 v1.31.13)' $(GO) test -count=1 -timeout 100m -v -run 'TestKubernetes(Up|Down)grade$$' ./test/e2e
 
-e2e-release: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
+e2e-release: EXTRA_DEPS = all openssl:openssl
 e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, from a release and a registry
 	@EDGEMESH_TIER=long EDGEMESH_RELEASE=build $(GO) test -count=1 -timeout 30m -v -run 'TestRelease$$' ./test/kube
 
-e2e-kubeedge: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl gcc:gcc /usr/include/stdlib.h:libc6-dev
+e2e-kubeedge: EXTRA_DEPS = all openssl:openssl
 e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
 	@EDGEMESH_TIER=long EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 45m -v -run KubeEdge ./test/kube
 
-e2e-openyurt: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl
+e2e-openyurt: EXTRA_DEPS = all openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge
 	@EDGEMESH_TIER=long EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
 
-conformance: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
+conformance: EXTRA_DEPS = all openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
 conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud, and upstream's chained plugins; ONLY=policies runs those of NetworkPolicies alone, ONLY=cluster-policies those of ClusterNetworkPolicies; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt
 	@EDGEMESH_KUBE='$(ON)' FAMILIES='$(FAMILIES)' EDGEMESH_TIER=long EDGEMESH_CONFORMANCE='$(or $(ONLY),$(if $(FULL),full,1))' $(GO) test -count=1 -timeout 90m -v -run 'TestConformance$$' ./test/kube
 	@$(if $(FULL),EDGEMESH_TIER=long $(GO) test -count=1 -timeout 30m -v -run 'TestUpstream$$' ./cni)
@@ -116,7 +136,7 @@ map-bundle: ## fetch the live map's drawing library as web/package-lock.json nam
 # Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
 
-bench: EXTRA_DEPS = ipset:ipset
+bench: EXTRA_DEPS = all
 bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, docs/performance.md (18 minutes)
 	@$(BENCH) -out test/bench/results -page docs/performance.md
 	@$(BENCH) -cells . -cells-always
@@ -124,28 +144,34 @@ bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes t
 bench-page: ## render the benchmark's pages again from test/bench/results/results.json
 	@$(GO) run ./test/bench -render -out test/bench/results -page docs/performance.md
 
+bench-link: EXTRA_DEPS = all
 bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (90 minutes; continues where it stopped; DRAWN=1: 40 links drawn by a seed; CARRIERS='bare BBR,edgemesh-before,edgemesh-tcp', OUT=directory)
 	@$(BENCH) -cells . $(if $(DRAWN),-drawn) $(if $(CARRIERS),-carriers '$(CARRIERS)') -out $(or $(OUT),docs/measurements/$(if $(DRAWN),drawn,links))
 
+bench-packets: EXTRA_DEPS = all
 bench-packets: deps tools ## measure the highest rate of datagrams without loss; prints only (4 minutes)
 	@$(BENCH) -parts packets
 
-bench-egress: EXTRA_DEPS = ipset:ipset
+bench-egress: EXTRA_DEPS = all
 bench-egress: deps tools ## measure the cost of iptables, ipset and routes by number of peers; prints only (2 minutes)
 	@$(BENCH) -parts egress
 
+bench-idle: EXTRA_DEPS = all
 bench-idle: deps tools ## measure what a member costs whose pods say little, at its router; prints only (15 minutes; LONG=1: an hour of silence, too)
 	@$(GO) run ./test/idle $(if $(TIME),-time $(TIME)) $(if $(LONG),-silence 1h) $(if $(BIN),-bin '$(BIN)') -v
 
+bench-first: EXTRA_DEPS = all
 bench-first: deps tools ## measure first requests to peers never met, in round trips; prints only (8 minutes)
 	@$(GO) run ./test/first $(if $(BIN),-bin '$(BIN)')
 
+bench-relayed: EXTRA_DEPS = all
 bench-relayed: deps tools ## measure flows and pings through a relay whose legs lose packets, beside bare BBR; prints only (10 minutes)
 	@$(GO) run ./test/relayed $(if $(BIN),-bin '$(BIN)')
 
 sim: tools ## put clusters of up to 100,000 members before the parts of an agent, 10,000 before a relay, hours of churn; prints only (30 minutes)
 	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 120m -v ./test/sim
 
+soak: EXTRA_DEPS = all
 soak: deps tools ## let things fail on four nodes for an hour, and see that nothing grows (SOAK=10m, SEED of an earlier run)
 	@EDGEMESH_SOAK='$(or $(SOAK),60m)' EDGEMESH_SOAK_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run 'TestSoak$$' ./test/e2e
 
@@ -177,9 +203,9 @@ helm-lint: ## lint the chart and validate what it renders
 rules: ## test the chart's alert rules and scrape configuration with promtool, and its dashboards on a Prometheus
 	@$(GO) test -count=1 -v -run 'TestRules|TestPrometheus' ./test/manifests
 
-attack: EXTRA_DEPS = containerd:containerd runc:runc openssl:openssl ipset:ipset ufw:ufw gcc:gcc /usr/include/stdlib.h:libc6-dev
+attack: EXTRA_DEPS = all openssl:openssl ufw:ufw
 attack: deps tools ## run every test that docs/security.md names for what an attacker cannot do
-	@CGO_ENABLED=0 EDGEMESH_TIER=long GOFLAGS="$$GOFLAGS -trimpath" $(GO) run ./test/cmd/attack
+	@EDGEMESH_TIER=long $(GO) run ./test/cmd/attack
 
 fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 	@build/fuzz.sh $(FUZZTIME)
@@ -193,6 +219,7 @@ staticcheck: ## run staticcheck alone, as make test does
 lint: ## run golangci-lint with the house rules, import direction among them
 	@$(GO) run $(LINT) run $$($(GO) list -m -f '{{.Dir}}/...')
 
-clean: ## remove build results, and namespaces that a killed run left behind
+clean: ## remove build results, and namespaces that a killed run left behind; say what is left on the machine
 	@if [ -x bin/podtool ] && [ "$$(id -u)" = 0 ]; then bin/podtool lab reap; fi
 	@rm -rf bin dist
+	@build/left.sh

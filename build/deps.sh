@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the demo and the tests need, unless their commands or files exist.
-# Arguments name more of them, as COMMAND:PACKAGE or FILE:PACKAGE.
+# Installs the Debian packages that the demo needs, and those of further tiers that the arguments name, unless their commands or
+# files exist: build/deps.sh [test] [all] [COMMAND:PACKAGE or FILE:PACKAGE …]. It lists them before, starts no service, and
+# notes what it installed, for `make clean`.
 set -euo pipefail
 
 # command or file → package
-needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping conntrack:conntrack
-       tcpdump:tcpdump iperf3:iperf3 curl:curl jq:jq sysctl:procps ethtool:ethtool miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin tayga:tayga
-       # Images are made from signed Debian packages.
-       /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring mmdebstrap:mmdebstrap "$@")
+needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping sysctl:procps tcpdump:tcpdump curl:curl)
+for a in "$@"; do
+  case $a in
+    test) ;; # what the demo needs is enough
+    all) # proxies, routers and NAT64 of the end-to-end tests; containers; the race detector; images from signed Debian packages
+      needs+=(ipset:ipset conntrack:conntrack miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin tayga:tayga iperf3:iperf3 containerd:containerd
+        runc:runc gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring mmdebstrap:mmdebstrap) ;;
+    *:*) needs+=("$a") ;;
+    *) echo "build/deps.sh: $a is neither a tier (test, all) nor COMMAND:PACKAGE" >&2; exit 2 ;;
+  esac
+done
 
 missing=()
 look() {
@@ -24,21 +32,36 @@ if [ "$(id -u)" != 0 ]; then
   echo "missing packages, and not root: run  sudo apt-get install ${missing[*]}" >&2
   exit 1
 fi
+if ! command -v apt-get >/dev/null; then
+  echo "no apt-get here: install what these Debian packages have, then run this again: ${missing[*]}" >&2
+  exit 1
+fi
 
 exec 9>"${TMPDIR:-/tmp}/edgemesh-deps.lock"
-flock 9   # of two runs at the same time, the second finds everything installed
+if ! flock -n 9; then # of two runs at the same time, the second finds everything installed
+  echo "another run is installing packages; waiting for it"
+  flock 9
+fi
 look
 [ ${#missing[@]} -gt 0 ] || exit 0
-echo "installing: ${missing[*]}"
+echo "installing from Debian: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+policy=/usr/sbin/policy-rc.d # asked before a package starts a service
+if [ -e $policy ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy; fi
+trap 'rm -f "$log" $policy' EXIT
 # If the mirror is unreachable, the lists may still be recent: only the installation must succeed.
 apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 { "${apt[@]}" update || true; } >"$log" 2>&1
 if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
   tail -n 20 "$log" >&2
-  echo "apt-get could not install: ${missing[*]}" >&2
-  echo "On a machine without network access install them beforehand; then apt is not called." >&2
+  if grep -q 'No space left\|not enough free space' "$log"; then
+    echo "no space left for the packages: free some, and run this again" >&2
+  else
+    echo "apt-get could not install: ${missing[*]}. See the network and apt's proxy; without a network install them beforehand, then apt is not called" >&2
+  fi
   exit 1
 fi
+note=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh
+mkdir -p "$note"
+printf '%s\n' "${missing[@]}" >>"$note/installed"

@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# All tests that CI runs, in order of how fast they fail. Needs root: the suites make network namespaces.
-# Tests that were skipped are listed at the end, with the reason, also when the run fails; then those that failed.
+# Runs the tests of one tier; package test/tier says what each has.
+#
+#   build/test.sh test   gofmt; unit, fuzz-seed and namespace tests, vet beside them; the demo; end to end: what nothing faster catches
+#   build/test.sh rest   what tier all has beyond it: the other end-to-end tests, the API, manifests, images, releases, the bench's short
+#                        form, the race detector, 32 bits, staticcheck. Builds Kubernetes' programs once, into a cache
+#
+# Needs root: the suites make network namespaces. Tests that were skipped are listed at the end, by tier and with the reason, also
+# when the run fails; then those that failed.
 #
 # A failed test of a suite that uses network namespaces is tried once more at the end, alone. If it passes then, the run
-# passes and lists it as FLAKY: a fault to be found, in the test or in what it tests. A run that passes writes the commit that
-# it tested to ${XDG_CACHE_HOME:-~/.cache}/edgemesh/tested, if the working tree has no changes.
+# passes and lists it as FLAKY: a fault to be found, in the test or in what it tests. If a tier passes, and the working tree has no changes,
+# ${XDG_CACHE_HOME:-~/.cache}/edgemesh/tested-TIER gets the commit.
 #
 # A run cleans up after itself, even if make or this script is killed: every step and every test ends with
 # its parent, a lab's watcher removes its namespaces, and temporary files are in one directory, which the
@@ -12,6 +18,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+tier=${1:-}
+case $tier in test | rest) ;; *) echo "usage: build/test.sh test|rest" >&2; exit 2 ;; esac
 if [ "$(id -u)" != 0 ]; then
   echo "make test needs root: it makes network namespaces (they are removed at the end, also on Ctrl-C)" >&2
   exit 1
@@ -127,66 +135,106 @@ race() { # on the packet way
   done
   CGO_ENABLED=1 gotest -race -skip "^($(IFS='|'; echo "${long[*]##*/}"))\$" -timeout 15m -- ./tunnel ./internal/membership/mesh ./internal/membership/file ./cni/ipam
 }
-lint() { # staticcheck alone: all of golangci-lint (make lint) takes eight times as long to build
-  make --no-print-directory staticcheck
-}
-programs() { # once: minutes
+# What make test-all compares with, and what judges: each is built once into a cache, by its version.
+programs() {
+  echo "building, once: etcd, kube-apiserver, kubectl and kube-controller-manager (4 to 20 minutes), helm, kubeconform, wireguard-go, Nebula"
+  test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
   test/bench/build.sh
   build/tool.sh helm
   build/tool.sh kubeconform
-  test/kubeapi/build.sh etcd kube-apiserver kubectl kube-controller-manager
 }
-api() { # the agents' side of the Kubernetes API, and the manifests: both mostly wait
-  gotest -p 2 -parallel 5 -timeout 25m -- ./test/kubeapi/... ./test/manifests
+lint() { # staticcheck alone: all of golangci-lint (make lint) takes eight times as long to build
+  make --no-print-directory staticcheck
 }
+vet() { go vet "$@"; }
 export namespaces
-export -f gotest skipped priority checks small race lint programs api
+export -f gotest skipped priority checks small race lint programs vet
 shell=(setpriv --pdeathsig KILL bash -euo pipefail -c)
 
 export EDGEMESH_NOBUILD=1 # make has just built bin/
-# As make has built it, so that nothing is compiled a second time in another way.
-export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -trimpath"
 
 # commit prints what is in the working tree; nothing if that has changes, or git fails.
 commit() { [ -n "$(git status --porcelain 2>&1)" ] || git rev-parse HEAD; }
 tested=$(commit)
+(cd test/testlog && go build -o "$TMPDIR/testlog" .)
+tiers=$TMPDIR/tiers
+go build -o "$tiers" ./test/cmd/tiers
 
-step "gofmt"
-unformatted=$(gofmt -l agent build cni internal relay test tunnel)
-if [ -n "$unformatted" ]; then
-  printf 'not formatted; run gofmt -w on:\n%s\n' "$unformatted" >&2
-  exit 1
-fi
+# Suites that need the whole machine run one at a time.
+alone='/test/lab|/test/demo|/test/e2e'
+# those prints the import paths of the directories that are its input, or nothing.
+those() {
+  local dirs
+  mapfile -t dirs
+  [ ${#dirs[@]} -eq 0 ] || go list "${dirs[@]}"
+}
+own() { go list ./... ./test/testlog; } # what make test compiles: the module that ships, and that of testlog
 
-step "vet"
-begin go vet work
-finish
-go build -o "$TMPDIR/testlog" ./test/testlog
+suite_test() {
+  step "gofmt"
+  local unformatted packages long t names
+  unformatted=$(gofmt -l agent build cni internal relay test tunnel)
+  if [ -n "$unformatted" ]; then
+    printf 'not formatted; run gofmt -w on:\n%s\n' "$unformatted" >&2
+    exit 1
+  fi
+  for t in all long; do
+    while read -r p; do skipped "$("$tiers" reason $t)" "${p#./}" '*'; done < <("$tiers" packages $t)
+  done
 
-# Suites that need the whole machine, or hold a whole cluster, run one at a time.
-alone='/test/lab|/test/bench|/test/demo|/test/e2e|/test/kube|/test/manifests$'
+  step "compiling what the tests import"
+  mapfile -t packages < <(own | grep -vxFf <({ "$tiers" packages all; "$tiers" packages long; } | those))
+  build/compile.sh -test "${packages[@]}"
 
-step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs"
-# The longest first, two at a time: with four, the load was above 70, and a run took as long.
-long=(./tunnel/p2p ./cni ./agent/host ./tunnel ./relay ./build/images)
-mapfile -t packages < <(go list "${long[@]}"; go list work | grep -Ev "$alone" | grep -vxFf <(go list "${long[@]}"))
-# What runs beside each other inside a package mostly waits.
-begin "${shell[@]}" 'gotest "$@"' bash -p 2 -parallel 4 -timeout 20m -- "${packages[@]}"
-step "beside them: vet and unit tests for 32 bits (arm, 386), staticcheck, the race detector, building etcd, kube-apiserver and others"
-begin "${shell[@]}" 'priority 10; programs & checks; small; lint; priority 5; race; wait $!'
-finish
+  step "unit tests, fuzz seeds, namespace tests of the packages, libp2p through NATs; vet beside them"
+  # The longest first, two at a time: with four, the load was above 70, and a run took as long.
+  long=(edgemesh/tunnel/p2p edgemesh/cni edgemesh/agent/host edgemesh/relay edgemesh/tunnel/p2p/carrier/socket edgemesh/agent/netcheck)
+  mapfile -t t < <(printf '%s\n' "${packages[@]}" | grep -Ev "$alone" | grep -vxFf <(printf '%s\n' "${long[@]}"))
+  # What runs beside each other inside a package mostly waits.
+  begin "${shell[@]}" 'gotest "$@"' bash -p 2 -parallel 4 -timeout 20m -- "${long[@]}" "${t[@]}"
+  begin "${shell[@]}" 'priority 10; vet "$@"' bash "${packages[@]}"
+  finish
 
-step "the Kubernetes API" # its leases of seconds run out beside all of that
-begin "${shell[@]}" 'api'
-finish
+  step "the lab and the demo"
+  begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m -- ./test/lab/... ./test/demo
+  finish
 
-step "the lab, the demo, and the benchmark's short form"
-begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m -- ./test/lab/... ./test/bench/... ./test/demo
-finish
+  step "end to end: agents, relays and plugin in network namespaces"
+  begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 4 -timeout 40m -- ./test/e2e/...
+  finish
+}
 
-step "end to end: agents, relays and plugin in network namespaces"
-begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -parallel 4 -timeout 40m -- ./test/e2e/...
-finish
+suite_rest() {
+  export EDGEMESH_TIER=all
+  local packages names dirs
+  step "Kubernetes' programs; the race detector, vet and unit tests for 32 bits (arm, 386), staticcheck, vet of the other modules"
+  # Two at a time: the programs alone do not fill two processors to their end.
+  begin "${shell[@]}" 'programs'
+  begin "${shell[@]}" 'race; small; checks; lint; vet "$@"' bash $(go list work | grep -vxFf <(own))
+  finish
+
+  step "images, releases, the simulation; the Kubernetes API and the manifests"
+  # The API's leases of seconds run out beside much else; what is beside it mostly waits, too.
+  mapfile -t packages < <("$tiers" packages all | grep -v '^./test/bench' | those)
+  begin "${shell[@]}" 'gotest "$@"' bash -p 2 -parallel 5 -timeout 25m -- "${packages[@]}"
+  finish
+
+  step "the benchmark's short form"
+  mapfile -t packages < <("$tiers" packages all | grep '^./test/bench' | those)
+  begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m -- "${packages[@]}"
+  finish
+
+  step "the end-to-end tests and those of packages that make test leaves out"
+  names=$("$tiers" tests all | awk '$1 != "./test/e2e" {print $2}' | paste -sd'|')
+  mapfile -t dirs < <("$tiers" tests all | awk '$1 != "./test/e2e" {print $1}' | sort -u)
+  begin "${shell[@]}" 'gotest "$@"' bash -run "^($names)\$" -p 1 -timeout 20m -- "${dirs[@]}"
+  finish
+  names=$("$tiers" tests all | awk '$1 == "./test/e2e" {print $2}' | paste -sd'|')
+  begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -run "^($names)\$" -parallel 4 -timeout 40m -- ./test/e2e
+  finish
+}
+
+"suite_$tier"
 
 step "failed tests of suites with network namespaces, once more and alone"
 begin "$TMPDIR/testlog" retry -results "$TMPDIR/results"
@@ -195,7 +243,7 @@ finish
 if [ -n "$tested" ] && [ "$(commit)" = "$tested" ]; then
   cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh
   mkdir -p "$cache"
-  echo "$tested" >"$cache/tested"
+  echo "$tested" >"$cache/tested-$tier"
 fi
 
 step "done"

@@ -45,11 +45,11 @@ if [ ! -x "$dir/$1" ]; then
   if [ "$version" = debian ]; then
     (cd "$tmp" && { apt-get -q download "$package" || { apt-get -q update && apt-get -q download "$package"; }; } && dpkg -x "$package"_*.deb . && cp "usr/bin/$1" .) >&2
   elif [ -z "$also" ]; then
-    (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -ldflags "$flags" "$package@$version") >&2
+    (cd / && GOBIN=$tmp GOFLAGS='' CGO_ENABLED=$cgo nice go install -trimpath -gcflags=all=-dwarf=false -ldflags "$flags" "$package@$version") >&2
   else # `go install` refuses modules that replace others
     mkdir "$tmp/module"
     (cd "$tmp/module" && export GOFLAGS='' && go mod init tool && go get "${package%/cmd/*}@$version" "$also@$version" "$package@$version" &&
-      CGO_ENABLED=$cgo nice go build -trimpath -ldflags "$flags" -o "$tmp/${package##*/}" "$package") >&2
+      CGO_ENABLED=$cgo nice go build -trimpath -gcflags=all=-dwarf=false -ldflags "$flags" -o "$tmp/${package##*/}" "$package") >&2
   fi
   tool=$1; [ "$version" = debian ] || tool=${package##*/}
   mv "$tmp/$tool" "$dir/$1"

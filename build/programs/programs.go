@@ -26,6 +26,9 @@ type Stamp struct {
 // Tags leave out net/http's copy of HTTP/2, as the Makefile says.
 const Tags = "nethttpomithttp2,http2legacy"
 
+// compiler are flags of the compiler: without tables for debuggers, which the linker strips.
+const compiler = "-gcflags=all=-dwarf=false"
+
 // flags are the linker's.
 func (s Stamp) flags() string {
 	const at = " -X edgemesh/internal/version."
@@ -44,7 +47,7 @@ type Platform struct{ GOOS, GOARCH, GOARM string }
 
 // Build builds the program in directory part of the module at repo to the file out.
 func Build(ctx context.Context, repo, part string, p Platform, s Stamp, out string) error {
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", Tags, "-ldflags", s.flags(), "-o", out, "./"+part)
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", Tags, compiler, "-ldflags", s.flags(), "-o", out, "./"+part)
 	c.Dir = repo
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+cmp.Or(p.GOOS, "linux"), "GOARCH="+p.GOARCH, "GOARM="+p.GOARM, "GOFLAGS=", "GOWORK=off")
 	if p.GOARCH == "amd64" {

@@ -61,7 +61,7 @@ for p in "${programs[@]}"; do
     *)    import=k8s.io/kubernetes/cmd/$p tags=(-tags "notest,grpcnotrace,providerless") ld=$flags ;; # before 1.31 clouds were in, by modules that have no checksum
   esac
   start=$SECONDS
-  CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=$mod" GOWORK=off nice -n 10 \
+  CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -mod=$mod -gcflags=all=-dwarf=false" GOWORK=off nice -n 10 \
     go build "${tags[@]}" -ldflags "$ld" -o "$cache/.$p.new" "$import" >&2
   mv "$cache/.$p.new" "$cache/$p"
   echo "$stamp" > "$cache/.$p.built"

@@ -122,7 +122,11 @@ func summarize(all []result) string {
 	for _, why := range slices.SortedFunc(maps.Keys(skips), func(a, b string) int {
 		return cmp.Or(len(skips[b])-len(skips[a]), cmp.Compare(a, b))
 	}) {
-		fmt.Fprintf(&b, "  %s\n    %s\n", why, strings.Join(slices.Sorted(slices.Values(skips[why])), "\n    "))
+		title, between := why, "\n    "
+		if strings.HasPrefix(why, "tier ") { // many, and on purpose
+			title, between = fmt.Sprintf("%s, %d of them", why, len(skips[why])), ", "
+		}
+		fmt.Fprintf(&b, "  %s\n    %s\n", title, strings.Join(slices.Sorted(slices.Values(skips[why])), between))
 	}
 	for _, r := range all {
 		if r.Kind != isFailed {

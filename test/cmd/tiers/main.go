@@ -2,6 +2,7 @@
 //
 //	tiers packages all   packages whose tests are all of this tier: ./test/kubeapi
 //	tiers tests all      tests of this tier in other packages: ./cni TestContainerd
+//	tiers reason all     why a test of this tier is not run in a former one
 //	tiers                how many tests each tier has
 package main
 
@@ -39,10 +40,14 @@ func list(args []string) error {
 		}
 		return nil
 	}
-	if len(args) != 2 || !slices.Contains(tier.Names[:], args[1]) || args[0] != "packages" && args[0] != "tests" {
-		return fmt.Errorf("usage: tiers [packages|tests test|all|long], in the repository's root")
+	if len(args) != 2 || !slices.Contains(tier.Names[:], args[1]) || !slices.Contains([]string{"packages", "tests", "reason"}, args[0]) {
+		return fmt.Errorf("usage: tiers [packages|tests|reason test|all|long], in the repository's root")
 	}
 	want := tier.Tier(slices.Index(tier.Names[:], args[1]))
+	if args[0] == "reason" {
+		fmt.Println(tier.Reasons[want])
+		return nil
+	}
 	for _, d := range dirs {
 		own := tier.OfTest
 		if d.Whole {
