@@ -74,7 +74,7 @@ test-rest: root deps tools # what test-all has beyond make test
 root:
 	@[ "$$(id -u)" = 0 ] || { echo "this makes network namespaces, which only root may: run sudo make $(MAKECMDGOALS)" >&2; exit 1; }
 
-faults: root deps tools ## put each fault of test/faults into a copy of the tree and see which tier catches it (TIER=test|all|unit, ONLY='05 17')
+faults: root deps tools ## put each fault of test/faults into a copy of the tree and see which tier catches it (TIER=own|unit|test|all, ONLY='05 17')
 	@test/faults/run.sh '$(or $(TIER),unit)' $(ONLY)
 
 e2e: EXTRA_DEPS = all ufw:ufw
