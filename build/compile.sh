@@ -78,7 +78,7 @@ fi
 
 # Packages: those that are not in the cache, without programs, which would be linked. The standard library's come along.
 form='{{if and .Stale (ne .Name "main") (not .ForTest)}}{{if .Standard}}-{{else}}{{.ImportPath}}{{end}}{{end}}'
-"$go" list -deps -f "$form" "$@" >"$log.list" 2>"$log" || { rm -f "$log.list"; why "go list $*" "mend what it says above"; }
+"$go" list -deps -f "$form" "$@" >"$log.list" 2>"$log" || { rm -f "$log.list"; why "go list $*" "fix what it says above"; }
 mapfile -t packages < <(grep -v '^-$' "$log.list")
 m=$(wc -l <"$log.list")
 rm -f "$log.list"
@@ -91,6 +91,6 @@ while kill -0 "$job" 2>/dev/null; do
   [ "$n" -ge "$m" ] || shown "compiling packages" "$n" "$m"
   sleep 0.5
 done
-wait "$job" || why "packages do not compile" "mend what the compiler says above"
+wait "$job" || why "packages do not compile" "fix what the compiler says above"
 job=
 shown "compiling packages" "$m" "$m"

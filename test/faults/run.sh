@@ -42,7 +42,7 @@ fails() { # PACKAGE [FLAG…]
   [ -z "$names" ] || ! go test -vet=off -count=1 -timeout 20m -run "^($names)\$" "$1" >"$tmp/out" 2>&1
 }
 
-# near lists the packages of make test that depend on package $1, those in its folder and its parents' first.
+# near lists the packages of make test that depend on package $1, those in its directory and its parents' first.
 near() {
   go list -f '{{.ImportPath}} {{.Deps}} {{.TestImports}} {{.XTestImports}}' ./agent/... ./cni/... ./relay/... ./tunnel/... ./internal/... |
     awk -v p="$1" '{gsub(/[][]/, " ")} $1 != p && index($0 " ", " " p " ") {
@@ -73,7 +73,7 @@ for patch in "${patches[@]}"; do
   package=$(sed -n 's/^package: //p' "$patch" | head -1)
   git reset --quiet --hard && git clean -fdq -e bin
   if ! git apply "$patch"; then
-    echo "$name does not apply any more: make the same fault in today's code, or remove it" >&2
+    echo "$name no longer applies: make the same fault in today's code, or remove it" >&2
     missed+=("$name")
     continue
   fi

@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"edgemesh/test/tier"
-	"edgemesh/test/tier/scan"
+	"edgemesh/test/tiers"
 )
 
 // TestTiers: each test is in one tier, which its source declares with package tier alone. What make test compiles is one module and that
 // of testlog: the packages of the others are of a later tier.
 func TestTiers(t *testing.T) {
-	dirs, err := scan.Tree("../..")
+	dirs, err := tiers.Tree("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestTiersAreHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dirs, err := scan.Tree(root)
+	dirs, err := tiers.Tree(root)
 	if err != nil || len(dirs) != 3 {
 		t.Fatalf("%v, %d directories", err, len(dirs))
 	}
@@ -72,7 +72,7 @@ func TestTiersAreHeld(t *testing.T) {
 // TestNoOtherTiers: no test asks the environment for its tier by itself.
 func TestNoOtherTiers(t *testing.T) {
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasPrefix(path, "../../test/tier/") || strings.HasSuffix(path, "tiers_test.go") {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasPrefix(path, "../../test/tier") || strings.HasSuffix(path, "tiers_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)

@@ -5,7 +5,7 @@
 //	long  Long(t): suites with a target of their own, as `make e2e`
 //
 // Package(OfAll) or Package(OfLong), once in a package, puts all of its tests there: `make test` does not compile them. The suites set
-// EDGEMESH_TIER; unset it is test. Package scan reads the declarations, test/house holds that each test has one tier.
+// EDGEMESH_TIER; unset it is test. Package tiers reads the declarations, test/house holds that each test has one tier.
 package tier
 
 import (

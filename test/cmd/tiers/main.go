@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"edgemesh/test/tier"
-	"edgemesh/test/tier/scan"
+	"edgemesh/test/tiers"
 )
 
 func main() {
@@ -24,7 +24,7 @@ func main() {
 }
 
 func list(args []string) error {
-	dirs, err := scan.Tree(".")
+	dirs, err := tiers.Tree(".")
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package scan reads from the sources in which tier every test is.
-package scan
+// Package tiers reads from the sources in which tier every test is.
+package tiers
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ type Dir struct {
 	Broken  []string // declarations that say nothing clear
 }
 
-// Tree reads all directories below root, but for testdata and what is built.
+// Tree reads all directories below root, except testdata and what is built.
 func Tree(root string) ([]*Dir, error) {
 	dirs := map[string]*Dir{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
