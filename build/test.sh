@@ -214,13 +214,9 @@ suite_rest() {
   begin "${shell[@]}" 'race; small; checks; lint; vet "$@"' bash $(go list work | grep -vxFf <(own))
   finish
 
-  step "images, releases, the simulation; the Kubernetes API and the manifests"
-  # The API's leases of seconds run out beside much else; what is beside it mostly waits, too.
-  mapfile -t packages < <("$tiers" packages all | grep -v '^./test/bench' | those)
-  begin "${shell[@]}" 'gotest "$@"' bash -p 2 -parallel 5 -timeout 25m -- "${packages[@]}"
-  finish
-
-  step "the benchmark's short form"
+  step "the Kubernetes API and the manifests; images, releases, the simulation, the benchmark's short form"
+  mapfile -t packages < <("$tiers" packages all | grep -v '^./test/bench' | those) # these mostly wait
+  begin "${shell[@]}" 'gotest "$@"' bash -p 3 -parallel 6 -timeout 25m -- "${packages[@]}"
   mapfile -t packages < <("$tiers" packages all | grep '^./test/bench' | those)
   begin "${shell[@]}" 'gotest "$@"' bash -p 1 -timeout 20m -- "${packages[@]}"
   finish
