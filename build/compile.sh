@@ -39,12 +39,12 @@ why() { # WHAT HINT
   fail "$1: $2"
 }
 
-room() { # refuses early what would end with half a build
-  local d free
+room() { # MB: refuses early what would end with half a build
+  local d free need=$1
   for d in "$("$go" env GOCACHE)" "$("$go" env GOMODCACHE)" "${TMPDIR:-/tmp}"; do
     while [ ! -d "$d" ]; do d=$(dirname "$d"); done
     free=$(df -Pm "$d" | awk 'END {print $4}')
-    [ "$free" -ge 1500 ] || fail "$d has $free MB free, and this needs 1500: free some, or set GOCACHE, GOMODCACHE or TMPDIR to another disk, and run this again"
+    [ "$free" -ge "$need" ] || fail "$d has $free MB free, and this needs $need: free some, or set GOCACHE, GOMODCACHE or TMPDIR to another disk, and run this again"
   done
 }
 
@@ -62,7 +62,7 @@ archives() {
 missing=()
 for a in $(archives); do [ -f "$a" ] || missing+=("$a"); done
 if [ ${#missing[@]} -gt 0 ]; then
-  room
+  room $((200 + 8 * ${#missing[@]}))
   GOWORK=off "$go" mod download >"$log" 2>&1 &
   job=$!
   while kill -0 "$job" 2>/dev/null; do
@@ -83,7 +83,7 @@ mapfile -t packages < <(grep -v '^-$' "$log.list")
 m=$(wc -l <"$log.list")
 rm -f "$log.list"
 [ ${#packages[@]} -gt 0 ] || exit 0
-room
+room $((200 + 2 * m))
 "$go" build -v "${packages[@]}" >"$log" 2>&1 &
 job=$!
 while kill -0 "$job" 2>/dev/null; do
