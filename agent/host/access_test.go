@@ -41,6 +41,7 @@ func limited(w mesh.Host, access mesh.HostAccess, lan bool) mesh.Host {
 // TestHostAccess: who reaches a node by its address in the pod network, directly and through a Service's translation, with
 // each backend and IP version, with our pods and with another plugin's.
 func TestHostAccess(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		backend string
 		keep    bool
@@ -49,6 +50,7 @@ func TestHostAccess(t *testing.T) {
 		for name, v := range versions(c.backend) {
 			for _, mode := range []mesh.HostAccess{mesh.HostAll, mesh.HostNodes, mesh.HostNone} {
 				t.Run(fmt.Sprint(c.backend, "/", name, "/keep ", c.keep, "/", mode), func(t *testing.T) {
+					t.Parallel()
 					w := limited(dual(), mode, c.lan)
 					var l *lab
 					if w.Keep = c.keep; c.keep {
@@ -223,6 +225,7 @@ func TestHostAccessLinkLocal(t *testing.T) {
 
 // TestPodDeny: pods do not reach what is denied, answer who is there, and reach everything else.
 func TestPodDeny(t *testing.T) {
+	t.Parallel()
 	const metadata4, metadata6 = "169.254.169.254", "2001:db8:1::254"
 	for _, c := range []struct {
 		backend string
@@ -230,6 +233,7 @@ func TestPodDeny(t *testing.T) {
 	}{{"nft", false}, {"legacy", false}, {"nft", true}} {
 		for name, v := range versions(c.backend) {
 			t.Run(fmt.Sprint(c.backend, "/", name, "/keep ", c.keep), func(t *testing.T) {
+				t.Parallel()
 				var l *lab
 				w := dual()
 				if w.Keep = c.keep; c.keep {
@@ -330,6 +334,7 @@ func TestPodDeny(t *testing.T) {
 // TestLoopbackOfTheHost: pods, and members with packets from the LAN, do not reach 127.0.0.0/8 of the host, though
 // route_localnet is on, as portmap and kube-proxy set it.
 func TestLoopbackOfTheHost(t *testing.T) {
+	t.Parallel()
 	noLAN := dual()
 	noLAN.LAN = mesh.LAN{}
 	for _, c := range []struct {
@@ -337,6 +342,7 @@ func TestLoopbackOfTheHost(t *testing.T) {
 		w             mesh.Host
 	}{{"guard", "nft", dual()}, {"chains", "nft", noLAN}, {"chains", "legacy", noLAN}, {"keep", "nft", kept()}} {
 		t.Run(c.name+"/"+c.backend, func(t *testing.T) {
+			t.Parallel()
 			var l *lab
 			bridge := BridgeName
 			if c.w.Keep {

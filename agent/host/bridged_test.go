@@ -77,6 +77,7 @@ func TestPodsOfOneNode(t *testing.T) {
 // TestRoutedPods: the same without br_netfilter, where the host forwards between its pods. Pods that reached each other over the bridge
 // before continue, no redirect has them try again without the host, and once the module is loaded the bridge forwards.
 func TestRoutedPods(t *testing.T) {
+	t.Parallel()
 	runtime.LockOSThread() // and never unlocked: the thread ends
 	runtime.LockOSThread() // and never unlocked: the thread ends
 	l := newLab(t, "sysctl -qw net.bridge.bridge-nf-call-iptables=0\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=0")
@@ -126,6 +127,7 @@ func TestRoutedPods(t *testing.T) {
 
 // TestRoutedIPv6Alone: the same in a cluster without IPv4, in both directions; and where the host has IPv6 off.
 func TestRoutedIPv6Alone(t *testing.T) {
+	t.Parallel()
 	runtime.LockOSThread() // and never unlocked: the thread ends
 	l := newLab(t, "sysctl -qw net.bridge.bridge-nf-call-iptables=0\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=0")
 	for ifc, pod := range map[string]string{"vethA": podA4 + "," + podA6, "vethB": podB4 + "," + podB6} {

@@ -22,6 +22,7 @@ func findingOf(t *testing.T, all []findings.Finding, name string) findings.Findi
 }
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	h := newHost(t)
 	before := found(t)
@@ -74,6 +75,7 @@ func TestCheck(t *testing.T) {
 
 // TestCheckInput: a firewall of the host that keeps other nodes out is told, with its remedy, until it lets them in.
 func TestCheckInput(t *testing.T) {
+	t.Parallel()
 	const (
 		drop   = "%[1]s -P INPUT DROP\n%[1]s -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n%[1]s -A INPUT -i lo -j ACCEPT\n%[1]s -A INPUT -p tcp --dport 22 -j ACCEPT"
 		native = "nft add table inet strict\nnft add chain inet strict in {type filter hook input priority 0 ; policy drop ; }\nnft add rule inet strict in tcp dport 22 accept"
@@ -93,6 +95,7 @@ func TestCheckInput(t *testing.T) {
 	} {
 		for _, backend := range []string{"iptables-nft", "iptables-legacy"} {
 			t.Run(name+"/"+backend, func(t *testing.T) {
+				t.Parallel()
 				enter(t)
 				h, w := newHost(t), planOf("10.244.1.0/24", "10.244.0.0/16")
 				h.toTUN = writes(openTUN(t))
@@ -118,8 +121,10 @@ func TestCheckInput(t *testing.T) {
 // TestCheckForward: rules of others that drop packets between pods are named, whichever backend holds them, and not once they
 // are gone.
 func TestCheckForward(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
 		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
 			enter(t)
 			h := newHost(t)
 			h.toTUN = writes(openTUN(t))

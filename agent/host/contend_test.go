@@ -8,6 +8,7 @@ import (
 // TestFirstPlace: an engine takes the first place of each chain of table filter again and again, as kube-router does, and accepts
 // everything there. What we drop is dropped all the same, and nobody rewrites the table because of it.
 func TestFirstPlace(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "")
 	first := func(command string) {
 		for _, ipt := range []string{"iptables", "ip6tables"} {

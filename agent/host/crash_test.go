@@ -30,6 +30,7 @@ func TestEveryStepIsSafe(t *testing.T) {
 // TestCrashBetweenSteps stops Set after some of its changes; another agent's
 // Set puts the rest in place.
 func TestCrashBetweenSteps(t *testing.T) {
+	t.Parallel()
 	for last := 0; ; last += 5 {
 		made := 0
 		t.Run(fmt.Sprint(last), func(t *testing.T) {

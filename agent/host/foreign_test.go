@@ -20,6 +20,7 @@ func blocked(t *testing.T, h *Host) (out []findings.Finding) {
 
 // TestNativeFilter: what native nftables of others does with packets between pods, and where.
 func TestNativeFilter(t *testing.T) {
+	t.Parallel()
 	const (
 		table = "nft add table inet strict\n"
 		chain = table + "nft add chain inet strict forward_all {type filter hook forward priority 10 ; policy "
@@ -59,6 +60,7 @@ func TestNativeFilter(t *testing.T) {
 		{"a limit", pass + add + "limit rate over 1000/second burst 10 packets drop", findings.OK, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			enter(t)
 			h := newHost(t)
 			h.toTUN = writes(openTUN(t))

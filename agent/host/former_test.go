@@ -31,6 +31,7 @@ func former(t *testing.T) {
 
 // TestFormerNames: the devices of an earlier agent go, and their routes move to ours.
 func TestFormerNames(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	former(t)
 	makeTUN(t)

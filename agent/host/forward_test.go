@@ -22,6 +22,7 @@ func forwarding(w mesh.Host) mesh.Host {
 // TestForward: who is named reaches the port of far nodes and own pods through a hardened host, a far one under this node's
 // mesh address. Nobody else does, and no other port is reached.
 func TestForward(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		backend string
 		w       mesh.Host
@@ -33,6 +34,7 @@ func TestForward(t *testing.T) {
 	} {
 		for name, v := range versions(c.backend) {
 			t.Run(fmt.Sprint(c.backend, "/", name, "/keep ", c.keep), func(t *testing.T) {
+				t.Parallel()
 				var l *lab
 				if c.keep {
 					l = newKeepLab(t, fmt.Sprintf(hardened, c.backend))

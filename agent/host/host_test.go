@@ -55,8 +55,10 @@ func TestSetWithoutTUN(t *testing.T) {
 }
 
 func TestCleanupLeavesHostAsFound(t *testing.T) {
+	t.Parallel()
 	for _, forwarding := range []string{"0", "1"} {
 		t.Run("forwarding="+forwarding, func(t *testing.T) {
+			t.Parallel()
 			enter(t)
 			run(t, `
 ip link add up0 type veth peer name other
@@ -88,6 +90,7 @@ sysctl -qw net.ipv4.conf.other.rp_filter=1`)
 }
 
 func TestDriftIsRepaired(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)
@@ -216,6 +219,7 @@ func TestFormerBlocksGo(t *testing.T) {
 // TestFormerNodeIPStays: what kubelet reports of a former block stays on the bridge, and is there again after a reboot,
 // until kubelet reports another address. An address of a former range stays, too, where it is.
 func TestFormerNodeIPStays(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)

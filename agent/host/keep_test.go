@@ -181,6 +181,7 @@ func TestKeepFormerNodeIP(t *testing.T) {
 
 // TestKeepNeedsNoBridge goes from our pods to another plugin's and back.
 func TestKeepNeedsNoBridge(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	h := newHost(t)
 	openTUN(t)

@@ -61,6 +61,7 @@ func mustSetPaths(t *testing.T, h *Host, p mesh.Paths) {
 }
 
 func TestSetPaths(t *testing.T) {
+	t.Parallel()
 	h, p := lanHost(t, 2)
 	mustSetPaths(t, h, p.Paths(candidates(2))) // kept for the first Set
 	mustSet(t, h, p.Host)
@@ -139,6 +140,7 @@ func TestSetPaths(t *testing.T) {
 
 // TestStand: the guard is back, with the elements of all paths, while a Set or a probe waits for iptables.
 func TestStand(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	run(t, uplinkScript)
 	makeTUN(t)
@@ -174,6 +176,7 @@ func TestStand(t *testing.T) {
 }
 
 func TestCleanupTakesPathsAway(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	run(t, uplinkScript)
 	before := foundAtRest(t, "up0", "other")
@@ -193,6 +196,7 @@ func TestCleanupTakesPathsAway(t *testing.T) {
 
 // What stands in the way of VXLAN leaves native paths, and is told.
 func TestVXLANNotPossible(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, prepare, says string }{
 		{"name taken", "ip link add edgemesh-vx type bridge", "edgemesh-vx is taken"},
 		{"name taken by a VXLAN", "ip link add edgemesh-vx type vxlan id 9 dstport 4789", "edgemesh-vx is taken"},
@@ -200,6 +204,7 @@ func TestVXLANNotPossible(t *testing.T) {
 		{"port in use, IPv6 underlay", "ip link set lo up", "UDP port 5210 is in use"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			enter(t)
 			run(t, uplinkScript)
 			run(t, c.prepare)
@@ -294,6 +299,7 @@ func TestThousandPeers(t *testing.T) {
 // pass after the last way over an uplink is gone, and by Cleanup, also when the uplink has
 // another name meanwhile.
 func TestUplinkGetsItsFilterBack(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	run(t, uplinkScript)
 	makeTUN(t)

@@ -11,6 +11,7 @@ import (
 // TestOthersConfigureInterfaces: what dhcpcd, connman and NetworkManager do to each interface that they find is undone, counted and
 // reported; what an operator routes to a pod, or to IPv6 Services, on purpose stays.
 func TestOthersConfigureInterfaces(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "")
 	setAlias(t, "vethA", conf.PodAlias+podA4+" eth0 0123456789ab edgemesh")
 	run(t, `

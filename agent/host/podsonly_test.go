@@ -35,8 +35,10 @@ func (l *lab) onLAN(v version) (paths mesh.Paths, farNode string) {
 // TestNodesAreNoSendersOnTheLAN: with a member's MAC, and inside VXLAN with its outer address, too, a LAN host sends as a pod of
 // that member, but not as its node where hostAccess trusts nodes more than pods. Probes pass.
 func TestNodesAreNoSendersOnTheLAN(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []mesh.HostAccess{mesh.HostAll, mesh.HostNodes, mesh.HostNone} {
 		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
 			l := newLabOf(t, "", limited(dual(), mode, true))
 			for _, v := range versions("nft") {
 				l.forgedNodes(v, mode != mesh.HostAll)
@@ -104,9 +106,11 @@ func withOption(p []byte, port int) []byte {
 // TestNodesSendThroughTheTunnel: where hostAccess closes nodes to pods, what the node itself sends to a member on the LAN takes the
 // tunnel, also what kube-proxy gives the node's address; what pods send takes the native path, in a pod's name whatever masquerades it.
 func TestNodesSendThroughTheTunnel(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"nft", "legacy"} {
 		for name, v := range versions(backend) {
 			t.Run(backend+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				newLabOf(t, fmt.Sprintf(hardened, backend), limited(dual(), mesh.HostAll, true)).nodesSend(v)
 			})
 		}

@@ -136,6 +136,7 @@ func (p *plant) open(e ends) {
 // other, however the LAN's host dresses its packets, and as long as the host is up. What the node publishes, containers of
 // other programs, and hosts that shall route work.
 func TestNoRouterBetweenUplinks(t *testing.T) {
+	t.Parallel()
 	noLAN := dual()
 	noLAN.LAN = mesh.LAN{}
 	for name, c := range map[string]struct {
@@ -145,6 +146,7 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 		"guard": {dual(), true}, "table": {noLAN, true}, "keep": {kept(), true}, "iptables": {noLAN, false}, "keep, iptables": {kept(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPlant(t, "")
 			p.start(c.tables)
 			var log strings.Builder
@@ -373,6 +375,7 @@ func ownTable(t *testing.T) (end func()) {
 
 // TestTableIsRefusedLater: while the kernel refuses our table, the rest is repaired, and iptables drops what would leave in clear.
 func TestTableIsRefusedLater(t *testing.T) {
+	t.Parallel()
 	l := newBareLab(t, "")
 	w := dual()
 	w.LAN = mesh.LAN{}

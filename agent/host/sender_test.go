@@ -13,6 +13,7 @@ import (
 // TestNativeSenders: what a peer on the LAN may send is bound to its block, its MAC and the
 // interface, and as long as it is only being probed, to probes.
 func TestNativeSenders(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "")
 	var mac [6]byte
 	l.in(l.lan, func() {

@@ -30,6 +30,7 @@ func inVXLAN(packet []byte) string {
 // TestStrangersVXLAN: a peer's VXLAN comes in, and a stranger's with the same packet in it does
 // not: also where the host tracks no connections, or has no pods of the outer packets' IP version.
 func TestStrangersVXLAN(t *testing.T) {
+	t.Parallel()
 	v4, v6 := planOf("10.244.1.0/24", "10.244.0.0/16"), planOf("fd00:1::/64", "fd00::/16")
 	v4.LAN, v6.LAN = dual().LAN, dual().LAN
 	v4.LAN.Bits, v6.LAN.Bits = [2][]int{{24}}, [2][]int{nil, {64}}
@@ -47,6 +48,7 @@ func TestStrangersVXLAN(t *testing.T) {
 		"IPv6 over IPv4, untracked": {untracked, v6},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := newLabOf(t, c.prepare, c.w)
 			node, peer, stranger, far, to, block := nodeLAN4, "192.168.1.51", lanHost4, far4, podA4, "10.244.2.0/24"
 			if c.w.LAN.IPv6Underlay {
@@ -336,6 +338,7 @@ func TestStrangersFragments(t *testing.T) {
 // TestForgedVXLANFromThePublicSide: a node has a LAN and a public link, and no reverse-path filter. From the public side comes
 // what a peer on the LAN sends, its address included: to each of the node's addresses, as a pod's packet and as a probe.
 func TestForgedVXLANFromThePublicSide(t *testing.T) {
+	t.Parallel()
 	const peer4, peer6, public4, public6 = "192.168.1.51", "2001:db8:1::51", "5.5.5.2", "2001:db8:5::2"
 	for name, c := range map[string]struct {
 		w                  mesh.Host
@@ -345,6 +348,7 @@ func TestForgedVXLANFromThePublicSide(t *testing.T) {
 		"IPv6": {func() mesh.Host { w := dual(); w.LAN.IPv6Underlay = true; return w }(), nodeLAN6, peer6, public6},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := newLabOf(t, "sysctl -qw net.ipv4.conf.all.rp_filter=0\nsysctl -qw net.ipv4.conf.default.rp_filter=0\nsysctl -qw net.ipv4.conf.up0.rp_filter=0", c.w)
 			internet := l.namespace()
 			l.wire("pub0", internet, "far0")

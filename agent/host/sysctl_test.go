@@ -68,6 +68,7 @@ func (l *lab) learn() {
 // TestAdvertisedRouterStays: a site's default route came by advertisement. It
 // must stay, and still be learnt, although the node becomes a router.
 func TestAdvertisedRouterStays(t *testing.T) {
+	t.Parallel()
 	l := &lab{t: t, node: enter(t)}
 	l.lan = l.namespace()
 	l.wire("up0", l.lan, "lan0")

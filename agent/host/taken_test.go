@@ -15,6 +15,7 @@ import (
 // TestTaken: what other programs have under our names and numbers is found before
 // anything is set, and neither Set nor Cleanup changes the host.
 func TestTaken(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, prepare string
 		is            error
@@ -34,6 +35,7 @@ ip link set edgemesh-br up`, rtnetlink.ErrNameTaken, []string{"edgemesh-br", "no
 		{"rule to the table", "ip rule add pref 99 from 192.0.2.1 lookup 5210", rtnetlink.ErrTableTaken, []string{"table 5210", "rule 99"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			enter(t)
 			run(t, c.prepare)
 			if !strings.Contains(c.prepare, "edgemesh-tun") {
@@ -79,6 +81,7 @@ ip link set edgemesh-br up`, rtnetlink.ErrNameTaken, []string{"edgemesh-br", "no
 
 // TestOursIsNotTaken: what an agent left is taken up again, whatever came beside it.
 func TestOursIsNotTaken(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	mustSet(t, newHost(t), dual())
@@ -98,6 +101,7 @@ func TestOursIsNotTaken(t *testing.T) {
 
 // TestCheckSeesOthersInTheWay: a VPN's rule before ours, rules in both backends.
 func TestCheckSeesOthersInTheWay(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	openTUN(t)
 	h := newHost(t)

@@ -47,12 +47,14 @@ func at(addr string, port int) string {
 // TestTraffic shows on a hardened host, with each backend and IP version, with paths on
 // the LAN and without, that pods reach what they should and that the LAN does not reach them.
 func TestTraffic(t *testing.T) {
+	t.Parallel()
 	noLAN := dual()
 	noLAN.LAN = mesh.LAN{}
 	for _, backend := range []string{"nft", "legacy"} {
 		for name, v := range versions(backend) {
 			for guarded, plan := range map[string]mesh.Host{"guard": dual(), "chains": noLAN} {
 				t.Run(backend+"/"+name+"/"+guarded, func(t *testing.T) {
+					t.Parallel()
 					l := newLabOf(t, fmt.Sprintf(hardened, backend), plan)
 					if is := backendsOf(t, v.iptables); !slices.Equal(is, []string{backend}) {
 						t.Fatalf("our chains are in %q, the host uses %s", is, backend)
@@ -246,6 +248,7 @@ func TestNothingLeaksWithoutTUN(t *testing.T) {
 }
 
 func TestMSSIsClamped(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "ip link set up0 mtu 1400")
 	for name, v := range versions("nft") {
 		headers := 40

@@ -17,6 +17,7 @@ import (
 // dropped its routes, tells nobody, and everything looks as before: the next SetPaths
 // puts them back all the same. Interfaces without paths make none suspect.
 func TestUplinkFlaps(t *testing.T) {
+	t.Parallel()
 	ns := enter(t)
 	run(t, uplinkScript+"\nip link add pod0 type veth peer name pod1\nip link set pod0 up")
 	makeTUN(t)

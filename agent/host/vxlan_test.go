@@ -15,6 +15,7 @@ import (
 
 // TestVXLANDevice: what the device must have, and that each of it comes back.
 func TestVXLANDevice(t *testing.T) {
+	t.Parallel()
 	h, p := lanHost(t, 1)
 	mustSet(t, h, p.Host)
 	mustSetPaths(t, h, p.Paths(candidates(1)))
@@ -67,6 +68,7 @@ func TestVXLANDevice(t *testing.T) {
 // TestVXLANIsNeverUnguarded: after each single change on the way from one port, IP version or
 // wish for VXLAN to another, there is no device at a port that the firewall does not look at.
 func TestVXLANIsNeverUnguarded(t *testing.T) {
+	t.Parallel()
 	h, p := lanHost(t, 1)
 	mustSetPaths(t, h, p.Paths(candidates(1)))
 	for i, step := range []mesh.LAN{

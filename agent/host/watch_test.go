@@ -112,7 +112,8 @@ ip link del vethc1`)
 	end()
 }
 
-// listenTo sends on heard whenever a Watcher calls, until end, which fails if anything of it is left.
+// listenTo sends on heard whenever a Watcher calls, until end, which fails if anything of it is left: no test that calls
+// it runs beside others.
 func listenTo(t *testing.T, h *Host) (heard chan struct{}, end func()) {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()

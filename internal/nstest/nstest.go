@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +90,9 @@ func Prepare(t testing.TB) {
 	Run(t, "ip link set lo up\nsysctl -qw net.ipv6.conf.all.accept_dad=0\nsysctl -qw net.ipv6.conf.default.accept_dad=0")
 }
 
+// locking are the programs that fail while another one of them runs, in whatever namespace.
+var locking = regexp.MustCompile(`^ip6?tables(-legacy|-nft)?$`) //nolint:gochecknoglobals // a constant
+
 // Run executes commands, one a line, in the thread's namespace, and returns what they print.
 func Run(t testing.TB, commands string) string {
 	t.Helper()
@@ -99,6 +104,9 @@ func Run(t testing.TB, commands string) string {
 		f := strings.Fields(line)
 		if len(f) == 0 {
 			continue
+		}
+		if locking.MatchString(f[0]) {
+			f = slices.Insert(f, 1, "-w") // a test beside this one may hold the lock of all namespaces
 		}
 		out, err := exec.Command(f[0], f[1:]...).CombinedOutput()
 		if err != nil {
