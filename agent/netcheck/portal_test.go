@@ -48,6 +48,7 @@ func TestPortal(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for what does not answer
 			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { x.answer(w) }))
 			defer web.Close()
 			k, end := newChecker(Config{})

@@ -73,8 +73,7 @@ func TestKeyExchangeIsPostQuantum(t *testing.T) {
 // shake connects a client and a server, which expect each other.
 func shake(t *testing.T, client, server end, clientWants, serverWants peer.ID) (c, s sec.SecureConn, cerr, serr error) {
 	t.Helper()
-	a, b := net.Pipe()
-	t.Cleanup(func() { a.Close(); b.Close() })
+	a, b := wired(t)
 	ctx, cancel := fair.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	done := make(chan struct{})
@@ -91,6 +90,25 @@ func shake(t *testing.T, client, server end, clientWants, serverWants peer.ID) (
 	}
 	<-done
 	return c, s, cerr, serr
+}
+
+// wired are the ends of a connection that holds what is written: in net.Pipe, TLS waits 5 s for the reader of its last alert.
+func wired(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		defer l.Close()
+		a, err = net.Dial("tcp", l.Addr().String())
+	}
+	if err == nil {
+		t.Cleanup(func() { a.Close() })
+		b, err = l.Accept()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return a, b
 }
 
 // TestTLS talks to itself and to go-libp2p's own, in both roles.
