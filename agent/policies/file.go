@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 
@@ -52,7 +51,7 @@ type written struct {
 	pods       []policy.Pod
 }
 
-// parseFile reads documents of kind NetworkPolicy, ClusterNetworkPolicy, Namespace and Pod. Every key of a policy's spec must be known; of the others only
+// parseFile reads documents of kind NetworkPolicy, Namespace and Pod. Every key of a policy's spec must be known; of the others only
 // labels, names of ports and addresses count. The error names each document that is wrong.
 func parseFile(path string) (out written, err error) {
 	f, err := strict.Open(path, maxFile)
@@ -79,12 +78,8 @@ func parseFile(path string) (out written, err error) {
 	}
 }
 
-// named adds namespaces that Pods and NetworkPolicies name, and that have no document: their name is known. Beside ClusterNetworkPolicies,
-// which may deny by what is not known, they stay unknown.
+// named adds namespaces that Pods and NetworkPolicies name, and that have no document: their name is known.
 func (w *written) named() {
-	if slices.ContainsFunc(w.policies, policy.Policy.Cluster) {
-		return
-	}
 	add := func(name string) {
 		if _, has := w.namespaces[name]; !has {
 			w.namespaces[name] = map[string]string{nameLabel: name}
@@ -140,21 +135,9 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 		w.policies = append(w.policies, p)
 		return err
 	case "ClusterNetworkPolicy":
-		var spec policy.ClusterSpec
-		err := strictly(text, &spec)
-		if err == nil && m.Namespace != "" {
-			err = errors.New("metadata.namespace: it is of the whole cluster")
-		}
-		if err != nil {
-			return fmt.Errorf("%s %s: %w", head.Kind, name, err)
-		}
-		p, err := policy.ParseCluster(policy.ClusterNetworkPolicy{Metadata: m, Spec: spec})
-		w.policies = append(w.policies, p)
-		if err != nil || m.Name != "" {
-			return err
-		}
+		return fmt.Errorf("%s %s: this kind is not enforced: podDenyCIDRs in cluster.yaml denies metadata addresses and LANs; use NetworkPolicy for the rest", head.Kind, name)
 	default:
-		return fmt.Errorf("kind: %q is not one of NetworkPolicy, ClusterNetworkPolicy, Namespace and Pod", head.Kind)
+		return fmt.Errorf("kind: %q is not one of NetworkPolicy, Namespace and Pod", head.Kind)
 	}
 	if m.Name == "" || head.Kind == "Pod" && m.Namespace == "" {
 		return fmt.Errorf("%s: metadata: it needs a name, and a Pod a namespace", head.Kind)

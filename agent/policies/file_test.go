@@ -4,69 +4,30 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"edgemesh/agent/policy"
 )
 
-// TestClusterFile: a file's ClusterNetworkPolicies are in force for its pods; pods of namespaces that the file does not have are closed, and
-// a key that is not known refuses the file.
-func TestClusterFile(t *testing.T) {
-	const text = `
-kind: Namespace
-metadata: {name: shop}
----
-kind: Namespace
-metadata: {name: free, labels: {trusted: "yes"}}
----
-kind: Pod
-metadata: {namespace: shop, name: web-0}
----
-apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata: {name: no-metadata-service}
-spec:
-  tier: Admin
-  priority: 10
-  subject: {namespaces: {matchLabels: {kubernetes.io/metadata.name: shop}, matchExpressions: [{key: trusted, operator: DoesNotExist}]}}
-  egress: [{action: Deny, to: [{networks: [169.254.169.254/32]}], protocols: [{tcp: {destinationPort: {number: 80}}}]}]
-`
+// TestClusterPolicyInAFile: a ClusterNetworkPolicy refuses the file, which says what is used in its place; what was in force stays.
+func TestClusterPolicyInAFile(t *testing.T) {
 	f := &fake{}
-	o, c := owner(t, f, t.TempDir())
+	o, _ := owner(t, f, t.TempDir())
 	path := filepath.Join(t.TempDir(), "policies.yaml")
-	write := func(text string) {
-		t.Helper()
+	const good = "kind: Pod\nmetadata: {namespace: shop, name: web-0}\n---\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: p}\nspec: {podSelector: {}}\n"
+	const bad = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: lan}\nspec: {tier: Admin, priority: 10, subject: {namespaces: {}}}\n"
+	for _, text := range []string{good, good + bad} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		o.readFile(path)
-	}
-	record := `{"ip":"10.1.1.3","network":"edgemesh","containerID":"d","ifName":"eth0","namespace":"other","pod":"db-0","allocated":"2026-01-02T03:04:05Z"}`
-	if err := os.WriteFile(filepath.Join(c.DataDir, "10.1.1.3_other_db-0"), []byte(record), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	write(text)
-	for _, x := range []struct {
-		from, to string
-		port     uint16
-		want     bool
-	}{{"10.1.1.2", "169.254.169.254", 80, false}, {"10.1.1.2", "169.254.169.254", 81, true}, {"10.1.1.3", "8.8.8.8", 80, false}} {
-		if pass, by, _ := f.placed.Verdict(policy.Packet{Src: netip.MustParseAddr(x.from), Dst: netip.MustParseAddr(x.to), Protocol: 6, Port: x.port}); pass != x.want {
-			t.Errorf("%+v: passes %t, by %v; %+v", x, pass, by, o.InForce().Problem)
+		if len(f.placed.At) == 0 {
+			t.Fatalf("nothing is in force: %v", o.InForce().Problem)
 		}
 	}
-	file := closing(t, c)
-	for namespace, want := range map[string][]string{"other": {"Egress"}, "shop": {"Egress"}, "free": {}} {
-		if got := file.Closed(namespace); !slices.Equal(got, want) {
-			t.Errorf("the plugin closes %v of namespace %s", got, namespace)
-		}
-	}
-	for _, wrong := range [][2]string{{"priority: 10", "prio: 10"}, {"name: no-metadata-service", "namespace: shop, name: x"}, {"tier: Admin", "tier: Other"}, {"networks: [169.254.169.254/32]", "nodes: {}"}} {
-		if write(strings.Replace(text, wrong[0], wrong[1], 1)); o.InForce().Problem == nil || !strings.Contains(o.InForce().Problem.Error(), "document 4: ") || len(f.placed.At) != 4 { // and their link-local addresses
-			t.Errorf("%s: %v, in force %+v", wrong[1], o.InForce().Problem, f.placed.At)
-		}
+	if err := o.InForce().Problem; err == nil || !strings.Contains(err.Error(), "document 3: ClusterNetworkPolicy lan") || !strings.Contains(err.Error(), "podDenyCIDRs") {
+		t.Errorf("%v", err)
 	}
 }
 
