@@ -49,6 +49,13 @@ func (s *Source) Follow(ctx context.Context, k api.Kind, on func(News)) {
 	}
 }
 
+// Has reports whether the API surely has objects of another kind; of a cache it requests nothing.
+func (s *Source) Has(ctx context.Context, k api.Kind) bool {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return !s.c.Cache() && s.c.Has(ctx, k)
+}
+
 // followers are the kinds that are followed beside the membership's.
 type followers struct {
 	mu  sync.Mutex

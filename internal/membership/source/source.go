@@ -47,6 +47,8 @@ type Source interface {
 	Leaderless() string
 	// Follow lists and watches another kind of the API, if there is one, until ctx ends; on is called from its goroutine.
 	Follow(ctx context.Context, k api.Kind, on func(kube.News))
+	// Has reports whether the API surely has objects of another kind, by one small request; through an edge's cache it requests nothing.
+	Has(ctx context.Context, k api.Kind) bool
 	// Contact is what came of the requests to the API; nil: no API is in use.
 	Contact() *client.Contact
 	// String names the source in messages.
@@ -87,6 +89,9 @@ func (None) Leaderless() string { return "" }
 
 // Follow returns: there is no API.
 func (None) Follow(context.Context, api.Kind, func(kube.News)) {}
+
+// Has is false: there is no API.
+func (None) Has(context.Context, api.Kind) bool { return false }
 
 // Contact is nil: no API is in use.
 func (None) Contact() *client.Contact { return nil }

@@ -261,6 +261,12 @@ func (c *Client) List(ctx context.Context, k api.Kind, trim func(api.Object)) ([
 	return items, rv, nil
 }
 
+// Has reports whether the API has said that there are objects of a kind: it lacks the kind, forbids to read it or does not answer otherwise.
+func (c *Client) Has(ctx context.Context, k api.Kind) bool {
+	var list struct{ Items []struct{} }
+	return c.object(ctx, http.MethodGet, k.Path(""), url.Values{"limit": {"1"}}, "", nil, &list) == nil && len(list.Items) > 0
+}
+
 // Watch streams the changes after resource version rv; the server ends it after
 // timeout seconds.
 func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, trim func(api.Object)) (*Stream, error) {
