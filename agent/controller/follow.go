@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	pods "edgemesh/agent/podgroups"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
@@ -29,8 +28,6 @@ const (
 
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 4 * time.Second
-	// absentWait is how soon a kind is tried again that the cluster does not have, or forbids, not only while the API server starts.
-	absentWait = 20 * time.Second
 )
 
 // cluster is what the parts of a controller need of the API.
@@ -79,10 +76,6 @@ func follow(ctx context.Context, c cluster, k api.Kind, trim func(api.Object), o
 			// The storage of a kind that was made a moment ago is "(re)initializing" (429): an error once that lasts, after 3 s.
 			if !apierrors.IsTooManyRequests(err) || wait == maxBackoff {
 				send(news{err: err})
-			}
-			if wait == maxBackoff && k.Name == pods.ClusterPolicies().Name && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
-				wake.Sleep(ctx, absentWait)
-				continue
 			}
 			wake.Sleep(ctx, wait)
 			wait = min(2*wait, maxBackoff)

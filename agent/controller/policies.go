@@ -31,10 +31,10 @@ const (
 	soon = 50 * time.Millisecond
 	// idleGroup is how long a group stays that no policy needs: policies are replaced, and an agent may not have heard yet.
 	idleGroup = 10 * time.Minute
-	// longestAgain is after how long a group is tried again at the latest that cannot be written; decidesAgain of ClusterNetworkPolicies', which
-	// agents take for whole until then, and of the PodNetwork, without which they read no first one.
+	// longestAgain is after how long a group is tried again at the latest that cannot be written; networkAgain of the PodNetwork, without which
+	// agents read no first policy.
 	longestAgain = time.Minute
-	decidesAgain = 5 * time.Second
+	networkAgain = 5 * time.Second
 	// mostNamespaces is how many the PodNetwork names: where as many have policies it says that any may.
 	mostNamespaces = 10_000
 )
@@ -51,16 +51,13 @@ type policies struct {
 	reported seldom.Log
 	accused  seldom.Log // nodes
 
-	peers   *pods.Peers
-	have    map[string]map[string]bool             // by kind: keys that were listed; nil: not listed yet
-	made    map[string]map[string]*api.PolicyGroup // as they are in the API, by group and name
-	owned   bool                                   // the membership is known
-	idle    map[string]time.Time                   // groups that no policy needs, and since when
-	began   bool                                   // pods are followed
-	blind   bool                                   // ClusterNetworkPolicies cannot be read
-	doubted map[string]bool                        // groups that were there then, and that nothing keeps up to date
-	still   bool                                   // and there were some, which may need groups
-	later   map[string]later                       // groups that could not be written; "": the PodNetwork
+	peers *pods.Peers
+	have  map[string]map[string]bool             // by kind: keys that were listed; nil: not listed yet
+	made  map[string]map[string]*api.PolicyGroup // as they are in the API, by group and name
+	owned bool                                   // the membership is known
+	idle  map[string]time.Time                   // groups that no policy needs, and since when
+	began bool                                   // pods are followed
+	later map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
 // later is when a group is tried again, and how long after the last attempt that is.
@@ -71,7 +68,7 @@ type later struct {
 
 func newPolicies(c cluster, members func(context.Context, chan<- mesh.State), loop *watchdog.Loop, log *slog.Logger, m *metrics) *policies {
 	return &policies{api: c, members: members, loop: loop, log: log, metrics: m, peers: pods.NewPeers(func(netip.Addr) string { return "" }),
-		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}, doubted: map[string]bool{}, later: map[string]later{}}
+		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}, later: map[string]later{}}
 }
 
 // run compiles until ctx ends.
@@ -81,7 +78,6 @@ func (p *policies) run(ctx context.Context) {
 	defer readers.Wait()
 	read := func(k api.Kind) { readers.Go(func() { follow(ctx, p.api, k, nil, in) }) }
 	read(pods.Policies(""))
-	read(pods.ClusterPolicies())
 	read(api.PolicyGroups())
 	next, say := time.NewTimer(time.Hour), time.NewTicker(sayEvery)
 	defer next.Stop()
@@ -94,7 +90,7 @@ func (p *policies) run(ctx context.Context) {
 			return
 		case n := <-in:
 			p.hear(ctx, n)
-			if !p.began && len(p.have[pods.Policies("").Name])+len(p.have[pods.ClusterPolicies().Name]) > 0 {
+			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
 				p.began = true
 				read(pods.Namespaces(""))
 				read(pods.Pods(""))
@@ -149,7 +145,7 @@ func (p *policies) failed(what string, err error) {
 
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
-	kinds := []api.Kind{pods.Policies(""), pods.ClusterPolicies()} // without any, it does not matter whether the API has PolicyGroups
+	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
 	if p.began {
 		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(""), pods.Pods(""))
 	}
@@ -160,21 +156,7 @@ func (p *policies) ready() bool {
 func (p *policies) hear(ctx context.Context, n news) {
 	_, end := p.loop.Begin(ctx)
 	defer end()
-	absent := false
-	if n.kind.Name == pods.ClusterPolicies().Name {
-		absent = apierrors.IsNotFound(n.err)
-		if p.blind = n.err != nil && (p.blind || p.have[n.kind.Name] == nil && (absent || apierrors.IsForbidden(n.err))); p.blind && p.have[n.kind.Name] == nil {
-			p.have[n.kind.Name] = map[string]bool{} // a cluster without the kind, or a chart of an older release: NetworkPolicies do not wait for it
-		}
-		if p.still = p.still && p.blind; !p.still {
-			clear(p.doubted)
-		}
-	}
 	switch {
-	case (absent || apierrors.IsForbidden(n.err) && n.kind.Name == pods.ClusterPolicies().Name) && len(p.have[n.kind.Name]) == 0: // most clusters do not have the kind
-		if !absent && !p.still && p.reported.Due("read "+n.kind.Name) {
-			p.log.Warn("ClusterNetworkPolicies are not read: new ones are not enforced", "err", n.err, "remedy", "upgrade the chart, which has the right to read them")
-		}
 	case n.err != nil:
 		p.failed("follow "+n.kind.Name+": NetworkPolicies stay as they were compiled", n.err)
 	case n.all:
@@ -253,7 +235,7 @@ func (p *policies) forget(k api.Kind, key string) {
 		p.peers.SetPod(key, nil)
 	case pods.Namespaces("").Name:
 		p.peers.SetNamespace(key, nil)
-	case pods.Policies("").Name, pods.ClusterPolicies().Name:
+	case pods.Policies("").Name:
 		p.peers.SetPolicy(key, nil)
 	case api.PolicyGroups().Name:
 		p.take(&api.PolicyGroup{Meta: api.Meta{Name: key}}, true)
@@ -266,18 +248,13 @@ func (p *policies) round(ctx context.Context) error {
 	defer end()
 	now := time.Now()
 	p.tidy(now)
-	changed := slices.DeleteFunc(slices.Sorted(maps.Keys(p.peers.Changed)), func(id string) bool {
-		l := p.later[id] // possibly of before a ClusterNetworkPolicy needed it
-		return now.Before(l.at) && (l.wait <= decidesAgain || !p.decides(id))
-	})
+	changed := slices.DeleteFunc(slices.Sorted(maps.Keys(p.peers.Changed)), func(id string) bool { return now.Before(p.later[id].at) })
 	errs := make([]error, len(changed))
 	slots := make(chan struct{}, workers)
 	var all sync.WaitGroup
 	for i, id := range changed {
 		var want []*api.PolicyGroup
-		if p.peers.Lost(id) || p.unknown(id) {
-			want = part(id)
-		} else if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
+		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
 			want = pods.Chunks(id, p.peers.Members(id), len(p.made[id]))
 		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
 			continue
@@ -313,26 +290,11 @@ func (p *policies) round(ctx context.Context) error {
 // postpone has what could not be written tried again, later each time.
 func (p *policies) postpone(id string) {
 	longest := longestAgain
-	if id == "" || p.decides(id) {
-		longest = decidesAgain
+	if id == "" {
+		longest = networkAgain
 	}
 	wait := min(max(sweepAgain, 2*p.later[id].wait), longest)
 	p.later[id] = later{time.Now().Add(wait), wait}
-}
-
-// part is a group that is not whole, one empty chunk of two: nodes deny what rules would decide by it.
-func part(id string) []*api.PolicyGroup {
-	out := pods.Chunks(id, nil, 1)
-	out[0].Spec.Chunks = 2
-	return out
-}
-
-// decides reports whether a ClusterNetworkPolicy needs the group, or may need it.
-func (p *policies) decides(id string) bool { return p.peers.Decides(id) || p.unknown(id) }
-
-// unknown reports whether a ClusterNetworkPolicy that cannot be read may need the group, which nothing keeps up to date.
-func (p *policies) unknown(id string) bool {
-	return p.still && p.doubted[id] && !p.peers.Known(id) && !p.peers.Needed(id)
 }
 
 // several are the first errors of some, and how many more there are.
@@ -372,7 +334,6 @@ func (p *policies) consider(id string, now time.Time) {
 		delete(p.idle, id)
 	case !idle:
 		p.idle[id] = now
-	case p.unknown(id):
 	case now.Sub(since) >= idleGroup, p.peers.Pressed(id):
 		p.peers.Drop(id)
 		delete(p.idle, id)
@@ -381,17 +342,11 @@ func (p *policies) consider(id string, now time.Time) {
 }
 
 // agree makes the PolicyGroups of one group what they should be: what gains members first, and what is not wanted last, so that whoever
-// reads all of them misses none. What shall not be whole is so from the first write on: there, what is not wanted goes first.
+// reads all of them misses none.
 func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[string]*api.PolicyGroup) error {
 	named := map[string]bool{}
 	for _, w := range want {
 		named[w.Meta.Name] = true
-	}
-	remove := func() error { return p.remove(ctx, named, made) }
-	if len(want) > 0 && want[0].Spec.Chunks > len(want) {
-		if err := remove(); err != nil {
-			return err
-		}
 	}
 	slices.SortStableFunc(want, func(a, b *api.PolicyGroup) int { return gains(b, made) - gains(a, made) })
 	for _, w := range want {
@@ -420,11 +375,6 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 		}
 		made[w.Meta.Name] = &got
 	}
-	return remove()
-}
-
-// remove deletes those of a group's PolicyGroups that are not named.
-func (p *policies) remove(ctx context.Context, named map[string]bool, made map[string]*api.PolicyGroup) error {
 	for name, old := range made {
 		if named[name] {
 			continue
@@ -438,15 +388,11 @@ func (p *policies) remove(ctx context.Context, named map[string]bool, made map[s
 	return nil
 }
 
-// gains is 3 if w has no members in the API, as where its group is not whole there, which it stays until all else is written; 2 if w is not in
-// the API, where members of others move to it, and 1 if it has members that it lacks there.
+// gains is 2 if w is not in the API, where members of others move to it, and 1 if it has members that it lacks there.
 func gains(w *api.PolicyGroup, made map[string]*api.PolicyGroup) int {
 	old := made[w.Meta.Name]
 	if old == nil {
 		return 2
-	}
-	if len(old.Spec.Members) == 0 {
-		return 3
 	}
 	have := make(map[string]bool, len(old.Spec.Members))
 	for _, m := range old.Spec.Members {
@@ -498,21 +444,14 @@ func (p *policies) namespaces() map[string]string {
 	}
 	out := map[string]string{}
 	every := [2]bool{}
-	all := p.peers.Namespaces()
-	for name, d := range all {
+	for name, d := range p.peers.Namespaces() {
 		out[name] = directions(d)
-		if name != policy.ClusterKind {
-			every = [2]bool{every[0] || d[0], every[1] || d[1]}
-		}
+		every = [2]bool{every[0] || d[0], every[1] || d[1]}
 	}
-	if len(out) < mostNamespaces { // one more may be ClusterKind, see say
+	if len(out) < mostNamespaces {
 		return out
 	}
-	out = map[string]string{policy.EveryNamespace: directions(every)}
-	if d, is := all[policy.ClusterKind]; is {
-		out[policy.ClusterKind] = directions(d)
-	}
-	return out
+	return map[string]string{policy.EveryNamespace: directions(every)}
 }
 
 // say writes into the PodNetwork's status which namespaces have policies.
@@ -526,12 +465,6 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 			return nil // nobody reads it yet
 		}
 		return fmt.Errorf("read the PodNetwork: %w", err)
-	}
-	was := n.Status.Policies[policy.ClusterKind]
-	if p.still = p.blind && was != ""; p.still && want[policy.ClusterKind] == "" {
-		want = maps.Clone(want)
-		want[policy.ClusterKind] = was
-		p.doubt()
 	}
 	if n.Status.Policies != nil && maps.Equal(n.Status.Policies, want) {
 		return nil
@@ -551,21 +484,6 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 	}
 	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", len(p.made))
 	return nil
-}
-
-// doubt has those PolicyGroups marked as not whole that ClusterNetworkPolicies may need that cannot be read: nodes then deny what rules would
-// deny by them, also of pods that start or get other labels.
-func (p *policies) doubt() {
-	for id := range p.made {
-		if !p.doubted[id] && !p.peers.Known(id) && !p.peers.Needed(id) {
-			p.doubted[id], p.peers.Changed[id] = true, true
-		}
-	}
-	if p.reported.Due("ClusterNetworkPolicies in doubt") {
-		p.log.Error("ClusterNetworkPolicies cannot be read, but there were some: nodes keep them, and where these deny or pass by pods or namespaces, all is denied",
-			"remedy", "give the controller the right to list and watch clusternetworkpolicies of policy.networking.k8s.io, as the chart does; "+
-				"if the CustomResourceDefinition was deleted, apply it again, and delete it after the policies")
-	}
 }
 
 // membership hands out the members until ctx ends.

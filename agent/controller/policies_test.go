@@ -16,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -36,28 +35,18 @@ type groupAPI struct {
 	objects map[string][]api.Object // of other kinds, as they are listed
 	writes  []string
 	version int
-	fail    string                   // writes to this path fail
-	lacks   bool                     // it has no PolicyGroups
-	cluster error                    // what lists of ClusterNetworkPolicies are answered with
-	asked   int                      // how many there were
-	down    error                    // what writes are answered with
-	slow    map[string]time.Duration // how long lists take, by kind
+	fail    string // writes to this path fail
+	lacks   bool   // it has no PolicyGroups
+	down    error  // what writes are answered with
 }
 
 var _ cluster = (*groupAPI)(nil)
 
 func (f *groupAPI) List(_ context.Context, k api.Kind, _ func(api.Object)) (out []api.Object, rv string, err error) {
-	time.Sleep(f.slow[k.Name])
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k.Name == "clusternetworkpolicies" {
-		f.asked++
-	}
 	if f.lacks && k.Name == "policygroups" {
 		return nil, "", apierrors.NewNotFound(schema.GroupResource{}, k.Name)
-	}
-	if f.cluster != nil && k.Name == "clusternetworkpolicies" {
-		return nil, "", f.cluster
 	}
 	for _, g := range f.groups {
 		if k.Name == "policygroups" {
@@ -405,170 +394,10 @@ func TestNoPolicyGroupsKind(t *testing.T) {
 	}
 }
 
-func clusterJSON(t *testing.T, subject string) api.Object {
-	t.Helper()
-	o := pods.ClusterPolicies().New()
-	if err := json.Unmarshal([]byte(`{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":`+subject+`,
-		"egress":[{"action":"Deny","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"web"}}}}]}]}}`), o); err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
-// A ClusterNetworkPolicy's peers become a PolicyGroup, and the PodNetwork says that there is one, whatever it selects.
-func TestClusterPolicies(t *testing.T) {
-	for _, subject := range []string{`{"namespaces":{}}`, `{"namespaces":{"matchLabels":{"none":"x"}}}`} {
-		f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, subject)}, "namespaces": {shop(t)},
-			"pods": {podJSON(t, "web-1", "a", "10.244.1.5", ""), podJSON(t, "web-2", "b", "10.244.2.5", "")}})
-		runningPolicies(t, f, nil)
-		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress"}) {
-			t.Errorf("%s: the PodNetwork says %v", subject, got)
-		}
-		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) {
-			t.Errorf("members %v", got)
-		}
-	}
-}
-
-// NetworkPolicies are compiled where ClusterNetworkPolicies cannot be read: the cluster does not have the kind, or the chart is of a release that
-// did not read it. What the PodNetwork says of these stays, and groups are marked as not whole, until a list says that there are none.
-func TestNoClusterPolicies(t *testing.T) {
-	for _, why := range []error{apierrors.NewNotFound(schema.GroupResource{}, ""), apierrors.NewForbidden(schema.GroupResource{}, "", nil)} {
-		f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
-		f.cluster = why
-		runningPolicies(t, f, nil)
-		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) || len(f.members()) != 1 {
-			t.Errorf("%v: the PodNetwork says %v, members %v", why, got, f.members())
-		}
-		f.network.Status.Policies = map[string]string{policy.ClusterKind: "Egress", "gone": "Ingress"}
-		f.groups["00000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunks: 2, Members: []string{"10.244.1.7"}}}
-		f.groups["00000000000000aa-1"] = &api.PolicyGroup{Meta: api.Meta{Name: "00000000000000aa-1", UID: "y"}, Spec: api.PolicyGroupSpec{Group: "00000000000000aa", Chunk: 1, Chunks: 2, Members: []string{"10.244.1.8"}}}
-		f.writes = nil
-		var said strings.Builder
-		runningWhile(t, f, slog.NewTextHandler(&said, nil), func() { time.Sleep(10 * time.Minute) }, func(p *policies) {
-			p.idle["00000000000000aa"] = time.Now().Add(-idleGroup)
-			if err := p.round(t.Context()); err != nil || f.groups["00000000000000aa-0"] == nil {
-				t.Errorf("%v: a group of policies that cannot be read is deleted: %v", why, err)
-			}
-		})
-		// The first write ends the group's being whole, and nothing is written twice.
-		if g := f.groups["00000000000000aa-0"]; !slices.Equal(f.writes, []string{"delete 1", "patch 0"}) || g.Spec.Chunks != 2 || len(g.Spec.Members) > 0 || len(f.groups) != 2 {
-			t.Errorf("%v: %v; chunks %d, members %v", why, f.writes, g.Spec.Chunks, g.Spec.Members)
-		}
-		if n := strings.Count(said.String(), "level=ERROR"); n < 1 || n > 11 || !strings.Contains(said.String(), "apply it again") {
-			t.Errorf("%v: said %s", why, said.String())
-		}
-		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress", "shop": "Ingress"}) {
-			t.Errorf("%v, after a restart: the PodNetwork says %v", why, got)
-		}
-		f.cluster = nil
-		runningPolicies(t, f, nil)
-		if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
-			t.Errorf("proved to be gone: the PodNetwork says %v", got)
-		}
-	}
-}
-
-// A kind that may not be read, and never was, is no failure, is named seldom, and is tried again seldom.
-func TestForbiddenClusterPolicies(t *testing.T) {
-	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}})
-	f.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
-	var said strings.Builder
-	runningWhile(t, f, slog.NewTextHandler(&said, nil), func() { time.Sleep(10 * time.Minute) }, func(p *policies) {
-		if n := testutil.ToFloat64(p.metrics.failures); n > 0 {
-			t.Errorf("%v failures", n)
-		}
-	})
-	if n := strings.Count(said.String(), "are not read"); n < 1 || n > 11 || f.asked > 40 || strings.Contains(said.String(), "stay as they were compiled") {
-		t.Errorf("asked %d times, said %s", f.asked, said.String())
-	}
-}
-
-// What a ClusterNetworkPolicy needs is written within seconds once the API takes writes again, however long it did not.
-func TestClusterPoliciesAfterAnOutage(t *testing.T) {
-	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
-		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
-	f.down = errors.New("down")
-	runningWhile(t, f, slog.DiscardHandler, func() {
-		time.Sleep(130 * time.Second)
-		f.mu.Lock()
-		f.down = nil
-		f.mu.Unlock()
-		time.Sleep(decidesAgain + sweepAgain)
-	}, func(p *policies) {
-		if len(f.members()) != 1 || f.network.Status.Policies[policy.ClusterKind] == "" {
-			t.Errorf("members %v, the PodNetwork says %v", f.members(), f.network.Status.Policies)
-		}
-		id := p.peers.Groups()[0]
-		p.peers.Changed[id], p.later[id] = true, later{time.Now().Add(longestAgain), longestAgain} // a NetworkPolicy needed it before
-		if err := p.round(t.Context()); err != nil || len(p.later) > 0 {
-			t.Errorf("waits: %v, %v", p.later, err)
-		}
-	})
-}
-
-// Groups are not written before the pods are known, whatever else happens: they would be empty, and whole.
-func TestFirstPolicyWaitsForPods(t *testing.T) {
-	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
-		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
-	f.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
-	f.slow = map[string]time.Duration{"policygroups": minBackoff - soon/2, "pods": time.Second} // a round is due just after the policy is read
-	runningWhile(t, f, slog.DiscardHandler, func() {
-		time.Sleep(minBackoff / 2)
-		f.mu.Lock()
-		f.cluster = nil
-		f.mu.Unlock()
-		time.Sleep(2 * time.Second)
-	}, nil)
-	if len(f.members()) != 1 || !slices.Equal(f.writes, []string{"create 0"}) {
-		t.Errorf("members %v after %v", f.members(), f.writes)
-	}
-}
-
-// A group that is not whole is so until all of it is written.
-func TestWholeAgain(t *testing.T) {
-	f := newGroupAPI(nil)
-	p := newPolicies(f, nil, nil, slog.New(slog.DiscardHandler), newMetrics(nil))
-	var members []policy.Member
-	for i := range api.MaxChunk {
-		members = append(members, policy.Member{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})})
-	}
-	made := map[string]*api.PolicyGroup{}
-	for _, step := range []struct {
-		want   []*api.PolicyGroup
-		writes []string
-	}{{part("00000000000000aa"), []string{"create 0"}}, {pods.Chunks("00000000000000aa", members, 1), []string{"patch 0", "create 1"}},
-		{part("00000000000000aa"), []string{"delete 1", "patch 0"}}} {
-		f.writes = nil
-		if err := p.agree(t.Context(), step.want, made); err != nil || !slices.Equal(f.writes, step.writes) {
-			t.Errorf("%v: %v", f.writes, err)
-		}
-	}
-}
-
-// The kind's 404 ends no policy that was read.
-func TestClusterKindGone(t *testing.T) {
-	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
-	for _, k := range []api.Kind{pods.Policies(""), api.PolicyGroups()} {
-		p.hear(t.Context(), news{kind: k, all: true})
-	}
-	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true, list: []api.Object{clusterJSON(t, `{"namespaces":{}}`)}})
-	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), err: apierrors.NewNotFound(schema.GroupResource{}, "")})
-	if got := p.namespaces(); !maps.Equal(got, map[string]string{policy.ClusterKind: "Egress"}) {
-		t.Errorf("%v", got)
-	}
-	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true})
-	if got := p.namespaces(); len(got) > 0 {
-		t.Errorf("proved to be gone: %v", got)
-	}
-}
-
 // More namespaces than the PodNetwork can name are any namespace.
 func TestManyNamespaces(t *testing.T) {
 	p := newPolicies(newGroupAPI(nil), nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
-	for _, k := range []api.Kind{pods.Policies(""), pods.ClusterPolicies()} {
-		p.hear(t.Context(), news{kind: k, all: true})
-	}
+	p.hear(t.Context(), news{kind: pods.Policies(""), all: true})
 	for i := range mostNamespaces {
 		if i == mostNamespaces-1 {
 			if got := p.namespaces(); len(got) != i || got[policy.EveryNamespace] != "" {
@@ -582,25 +411,19 @@ func TestManyNamespaces(t *testing.T) {
 	}
 }
 
-// A group of which not all members fit is marked as such: nodes deny what a rule would decide by it.
-func TestGroupOverItsBound(t *testing.T) {
-	f := newGroupAPI(map[string][]api.Object{"clusternetworkpolicies": {clusterJSON(t, `{"namespaces":{}}`)}, "namespaces": {shop(t)},
-		"pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
-	runningPolicies(t, f, func(p *policies) {
-		p.peers.Owner = func(netip.Addr) string { return "a" }
-		many := policy.Pod{Namespace: "shop", Name: "many", Labels: map[string]string{"app": "web"}}
-		for i := range pods.MaxMembers {
-			many.Addrs = append(many.Addrs, netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}))
-		}
-		p.peers.SetPod("shop/many", &pods.Pod{Node: "a", As: many})
-		if err := p.round(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	})
-	for name, g := range f.groups {
-		if len(f.groups) != 1 || g.Spec.Chunks != 2 || len(g.Spec.Members) > 0 {
-			t.Errorf("%d groups; %s has %d chunks and %d members", len(f.groups), name, g.Spec.Chunks, len(g.Spec.Members))
-		}
+// The PodNetwork is written within seconds once the API takes writes again, however long it did not.
+func TestPoliciesAfterAnOutage(t *testing.T) {
+	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
+	f.down = errors.New("down")
+	runningWhile(t, f, slog.DiscardHandler, func() {
+		time.Sleep(130 * time.Second)
+		f.mu.Lock()
+		f.down = nil
+		f.mu.Unlock()
+		time.Sleep(networkAgain + sweepAgain)
+	}, nil)
+	if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
+		t.Errorf("the PodNetwork says %v", got)
 	}
 }
 
@@ -631,48 +454,4 @@ func TestEcho(t *testing.T) {
 	if got := p.made["00000000000000aa"]["00000000000000aa-0"].Meta.ResourceVersion; got != "11" {
 		t.Errorf("version %s of an older echo", got)
 	}
-}
-
-// TestClusterKindDeleted: the CustomResourceDefinition is deleted: its objects are reported as deleted, and then the API has no such kind.
-func TestClusterKindDeleted(t *testing.T) {
-	f := newGroupAPI(nil)
-	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
-	for _, k := range []api.Kind{pods.Policies(""), api.PolicyGroups()} {
-		p.hear(t.Context(), news{kind: k, all: true})
-	}
-	c := clusterJSON(t, `{"namespaces":{}}`)
-	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), all: true, list: []api.Object{c}})
-	if err := p.say(t.Context(), p.namespaces()); err != nil || f.network.Status.Policies[policy.ClusterKind] == "" {
-		t.Fatal(err, f.network.Status.Policies)
-	}
-	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), event: client.Event{What: client.Deleted, Object: c}})
-	p.hear(t.Context(), news{kind: pods.ClusterPolicies(), err: apierrors.NewNotFound(schema.GroupResource{}, "")})
-	if err := p.say(t.Context(), p.namespaces()); err != nil || f.network.Status.Policies[policy.ClusterKind] != "" {
-		t.Errorf("all policies were reported as deleted, and the PodNetwork keeps saying that there are some: %v, still %v, %v", f.network.Status.Policies, p.still, err)
-	}
-}
-
-// TestBlindGrowth: while ClusterNetworkPolicies cannot be read, groups of NetworkPolicies that come and go are deleted.
-func TestBlindGrowth(t *testing.T) {
-	f := newGroupAPI(map[string][]api.Object{"networkpolicies": {policyJSON(t, "one")}, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
-	f.cluster = apierrors.NewForbidden(schema.GroupResource{}, "", nil)
-	f.network.Status.Policies = map[string]string{policy.ClusterKind: "Egress"}
-	runningPolicies(t, f, func(p *policies) {
-		for i := range 200 {
-			n := readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"shop","name":"churn","uid":"u%d"},"spec":{"podSelector":{},"policyTypes":["Ingress"],
-				"ingress":[{"from":[{"podSelector":{"matchLabels":{"x":"y%d"}}}]}]}}`, i, i))
-			p.take(n, false)
-			if err := p.round(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			p.take(n, true)
-			time.Sleep(2 * idleGroup)
-			if err := p.round(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if len(f.groups) > 10 {
-			t.Errorf("%d PolicyGroups", len(f.groups))
-		}
-	})
 }
