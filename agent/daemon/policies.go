@@ -36,7 +36,7 @@ func policiesOf(c config.Config, o *policies.Owner, from source.Source, log *slo
 	if c.Membership.Kubernetes == nil || c.CNIMode == config.CNIKeep {
 		return nil
 	}
-	l := policyapi.New(policyapi.Config{Node: c.NodeName, Follow: from.Follow, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
+	l := policyapi.New(policyapi.Config{Node: c.NodeName, Follow: from.Follow, Has: from.Has, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
 		InForce: o.Given, Log: log})
 	o.OnPods(l.PodsChanged)
 	return l

@@ -52,7 +52,7 @@ func TestPoliciesAtFirstStart(t *testing.T) {
 		}
 		k := &kernel{policies: policies.New(c)}
 		if x.kube {
-			k.compiler = policyapi.New(policyapi.Config{Node: "a", Follow: func(context.Context, api.Kind, func(kube.News)) {},
+			k.compiler = policyapi.New(policyapi.Config{Node: "a", Follow: func(context.Context, api.Kind, func(kube.News)) {}, Has: func(context.Context, api.Kind) bool { return false },
 				Local: func() (map[netip.Addr]string, error) { return nil, nil }, InForce: k.policies.Given, Set: k.policies.Set, SetOff: k.policies.SetOff, Log: c.Log})
 		}
 		s := mesh.State{Policies: x.state}

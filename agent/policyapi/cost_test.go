@@ -77,7 +77,7 @@ func TestCost(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	o := policies.New(policies.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir(), DataDir: dir, Kernel: whole{nft.NewPolicies(log)}, Warn: func(string, string) {}, Log: log})
-	l := New(Config{Node: "a", Follow: w.follow, Local: o.Local, Set: o.Set, SetOff: o.SetOff, InForce: o.Given, Log: log})
+	l := New(Config{Node: "a", Follow: w.follow, Has: func(context.Context, api.Kind) bool { return false }, Local: o.Local, Set: o.Set, SetOff: o.SetOff, InForce: o.Given, Log: log})
 	o.OnPods(l.PodsChanged)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{}, 2)

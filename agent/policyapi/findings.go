@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"edgemesh/agent/findings"
-	"edgemesh/agent/policy"
 )
 
 // lasting is how long what the API answers at a start, or during an upgrade, is no finding.
@@ -19,18 +18,14 @@ func (l *Live) Findings() (out []findings.Finding) {
 	if s.Engine != "" {
 		out = append(out, findings.Notef(id, "%s enforces NetworkPolicies on this node, and the agent does not", s.Engine))
 	}
-	if s.Engine != "" && s.Cluster {
-		out = append(out, findings.Warningf(id, "run "+s.Engine+" without its policies (kube-router: --run-firewall=false), or delete the ClusterNetworkPolicies",
-			"ClusterNetworkPolicies are not enforced on this node: %s does not know them, and the agent stands back beside it", s.Engine))
+	if l.cluster.Load() && !s.Off && s.Engine == "" {
+		out = append(out, findings.Warningf(id, "podDenyCIDRs in PodNetwork denies metadata addresses and LANs; use NetworkPolicy for the rest",
+			"ClusterNetworkPolicy objects exist; this network does not enforce them"))
 	}
 	if s.Trouble != nil && time.Since(s.Since) >= lasting {
 		out = append(out, findings.Warningf(id, "fix what it names; `networkPolicy: \"off\"` in the PodNetwork silences this", "not every policy of the API is in force, those that were stay: %v", s.Trouble))
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Invalid)) {
-		if policy.OfCluster(key) {
-			out = append(out, findings.Warningf(id, "correct "+key, "%s is in force as it could be read last, or denies all where a rule of it cannot be read, and accepts nothing there: %v", key, s.Invalid[key]))
-			continue
-		}
 		out = append(out, findings.Warningf(id, "correct the NetworkPolicy "+key, "NetworkPolicy %s lets nothing pass to and from the pods that it selects: %v", key, s.Invalid[key]))
 	}
 	return out

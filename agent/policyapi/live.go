@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"edgemesh/agent/podgroups"
@@ -39,17 +40,25 @@ const (
 	// groupPatience is how long a pod keeps its former rules where new ones need a PolicyGroup of which not all is known: from when it was
 	// first needed, or all of it was known last.
 	groupPatience = 1500 * time.Millisecond
-	// denyPatience is the same for groups of ClusterNetworkPolicies, and for what is to be read of a namespace.
-	denyPatience = 15 * time.Second
+	// closePatience is after how long pods that were never judged are closed, where policies are named that cannot be compiled.
+	closePatience = 15 * time.Second
 	// unprovedPatience is after how long lists count that nothing proves, where no rule is in force.
 	unprovedPatience = 15 * time.Second
+	// lookEvery is how often the API is asked for ClusterNetworkPolicies, which nothing here enforces.
+	lookEvery = time.Hour
 )
+
+// clusterPolicies are a kind that the cluster may have, and nothing here enforces.
+func clusterPolicies() api.Kind {
+	return api.Kind{Name: "clusternetworkpolicies", Group: "policy.networking.k8s.io", Version: "v1alpha2"}
+}
 
 // Config is what a Live works with.
 type Config struct {
 	Node    string
 	Follow  func(ctx context.Context, k api.Kind, on func(kube.News)) // until ctx ends
 	Local   func() (map[netip.Addr]string, error)                     // this node's pods, NAMESPACE/NAME by address
+	Has     func(ctx context.Context, k api.Kind) bool                // the API has objects of a kind
 	InForce func() policy.Rules
 	Set     func(policies.Given)
 	SetOff  func(bool)
@@ -62,6 +71,8 @@ type Live struct {
 	state chan mesh.State // latest
 	pods  wake.One        // this node's changed
 	in    chan message
+
+	cluster atomic.Bool // there are ClusterNetworkPolicies
 
 	mu     sync.Mutex // a leaf
 	status Status
@@ -82,7 +93,6 @@ type Live struct {
 	unread   time.Time                  // since when what is in force stays because something cannot be read
 	last     policy.Rules
 	lastFrom string
-	guessed  bool // last has ClusterKind though nothing was compiled
 	first    bool // all pods are closed since nothing was ever known here, and nothing was compiled
 }
 
@@ -90,7 +100,7 @@ type Live struct {
 type Status struct {
 	Engine  string           // another program that enforces NetworkPolicies here
 	Invalid map[string]error // policies that close what they select, by NAMESPACE/NAME
-	Cluster bool             // there are ClusterNetworkPolicies
+	Off     bool             // networkPolicy: off
 	Trouble error            // why policies of the API are not in force, or not all
 	Since   time.Time        // of Trouble
 }
@@ -146,6 +156,11 @@ func (l *Live) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer l.readers.Wait()
 	defer cancel()
+	l.readers.Go(func() {
+		for again := true; again; again = wake.Sleep(ctx, lookEvery) {
+			l.cluster.Store(l.c.Has(ctx, clusterPolicies()))
+		}
+	})
 	next := time.NewTimer(unprovedPatience)
 	defer next.Stop()
 	waiting := false
@@ -206,7 +221,7 @@ func (l *Live) compile(ctx context.Context) time.Duration {
 		l.peers = nil // its followers end
 		l.steer(ctx, nil)
 		l.c.SetOff(off)
-		s := Status{}
+		s := Status{Off: off}
 		if !off {
 			l.release()
 			s.Trouble = errors.New("a controller is configured, and the API has not said yet which namespaces have NetworkPolicies: it does not answer, or no controller runs of this release")
@@ -276,30 +291,19 @@ func (l *Live) open() bool {
 	return (l.first && !l.now.PolicyController || len(l.c.InForce().Namespaces) == 0) && time.Since(l.began) >= unprovedPatience
 }
 
-// complete says why what is followed does not count yet, nil if it does. PolicyGroups and namespaces count one by one once rules were
-// compiled; groups also where they were waited for at a start, and there are ClusterNetworkPolicies: those that need none must hold.
+// complete says why what is followed does not count yet, nil if it does. PolicyGroups and namespaces' policies count one by one once rules
+// were compiled.
 func (l *Live) complete() error {
 	open := l.open()
-	var groups error
 	for _, f := range l.follows {
-		one := f.kind.Namespace != "" || f.kind.Name == podgroups.Namespaces("").Name && f.kind.Fields != ""
-		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" || one && (l.lastFrom != "" || time.Since(l.began) >= unprovedPatience) {
+		if f.kind.Name == api.PolicyGroups().Name && l.lastFrom != "" || f.kind.Namespace != "" && (l.lastFrom != "" || time.Since(l.began) >= unprovedPatience) {
 			continue
 		}
-		if f.kind.Name == podgroups.ClusterPolicies().Name && !f.listed && l.held[policy.ClusterKind] == [2]bool{} && (f.absent || f.refused != nil || f.trouble != nil && time.Since(l.began) >= unprovedPatience) {
-			continue // a cluster without the kind, a chart of an older release, or a cache: NetworkPolicies do not wait for it, and a finding names it
-		}
-		sure := open && (f.kind.Name != podgroups.ClusterPolicies().Name || len(f.items) > 0 || l.held[policy.ClusterKind] == [2]bool{}) // or the PodNetwork knows better
-		if err := f.usable(sure); err != nil && f.kind.Name == api.PolicyGroups().Name {
-			groups = err
-		} else if err != nil {
+		if err := f.usable(open); err != nil {
 			return err
 		}
 	}
-	if groups != nil && l.held[policy.ClusterKind] != [2]bool{} && l.waiting(start) >= denyPatience {
-		return nil
-	}
-	return groups
+	return nil
 }
 
 // refused says what cannot be read any longer that was.
@@ -331,37 +335,18 @@ func (l *Live) follow(spaces map[string]bool) {
 		}
 		l.hold(map[string][2]bool{name: d})
 	}
-	cluster := l.follows[keyOf(podgroups.ClusterPolicies())]
 	for name := range l.held {
 		if l.now.PolicyNamespaces[name] != "" {
 			continue
 		}
 		gone := l.now.PolicyProved
-		switch f := l.follows[keyOf(podgroups.Policies(name))]; {
-		case name == policy.ClusterKind && gone && cluster != nil && cluster.absent: // the controller has read an empty list before
-			clear(cluster.items)
-		case name == policy.ClusterKind && cluster != nil && cluster.proved:
-			gone = len(cluster.items) == 0
-		case name == policy.ClusterKind:
-			unanswered := cluster != nil && !cluster.listed && (cluster.refused != nil || !l.unread.IsZero() && time.Since(l.unread) >= denyPatience)
-			gone = gone && (len(spaces) == 0 || l.last.Namespaces[name] == [2]bool{} || (l.guessed || unanswered) && !l.decides())
-		case spaces[name]:
+		if f := l.follows[keyOf(podgroups.Policies(name))]; spaces[name] {
 			gone = f != nil && f.proved && len(f.items) == 0
 		}
 		if gone {
 			delete(l.held, name)
 		}
 	}
-}
-
-// decides reports whether a chain in force is a ClusterNetworkPolicy's: where none is, pods may be closed for policies that nobody could read.
-func (l *Live) decides() bool {
-	for _, c := range l.last.Chains {
-		if len(c.Cluster) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func either(a, b [2]bool) [2]bool { return [2]bool{a[0] || b[0], a[1] || b[1]} }
@@ -397,14 +382,6 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			kinds = append(kinds, podgroups.Policies(namespace))
 		}
 	}
-	f := l.follows[keyOf(podgroups.ClusterPolicies())]
-	cluster := l.held[policy.ClusterKind] != [2]bool{} || f != nil && len(f.items) > 0
-	if cluster && len(spaces) > 0 {
-		kinds = append(kinds, podgroups.ClusterPolicies())
-		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
-			kinds = append(kinds, podgroups.Namespaces(namespace))
-		}
-	}
 	if len(kinds) > 0 {
 		kinds = append(kinds, podgroups.Pods(l.c.Node))
 	}
@@ -415,7 +392,6 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	l.asked = map[string]bool{}
 	status := Status{Invalid: map[string]error{}, Engine: engine(own)}
 	var all []policy.Policy
-	labels := map[string]map[string]string{}
 	for _, f := range l.follows {
 		for _, p := range each[*podgroups.Policy](f) {
 			parsed, err := p.Parse()
@@ -423,15 +399,11 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 				status.Invalid[parsed.Key()] = err
 			}
 		}
-		for name, n := range each[*podgroups.Namespace](f) {
-			labels[name] = n.Labels
-		}
 	}
-	unread := l.unreadOf(spaces, cluster, labels, &status)
-	maps.DeleteFunc(labels, func(name string, _ map[string]string) bool { return unread[name] })
-	needs, missing, unknown, readable, patience := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable(), patienceOf(all)
+	unread := l.unreadOf(spaces, &status)
+	needs, missing, unknown, readable := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable()
 	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
-	rules := policy.Compile(all, labels, judged, func(g policy.Group) []policy.Member {
+	rules := policy.Compile(all, nil, judged, func(g policy.Group) []policy.Member {
 		id := g.ID()
 		needs[id] = true
 		members, complete := l.groups.members(id)
@@ -441,11 +413,11 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		}
 		since := l.waiting("group " + id)
 		if since >= groupPatience {
-			status.Trouble = errors.New("a PolicyGroup that a policy needs is not there as a whole: its other peers are closed until it is, and what rules deny or pass is denied; " +
+			status.Trouble = errors.New("a PolicyGroup that a policy needs is not there as a whole: its other peers are closed until it is; " +
 				"check that a controller runs, and whether its log names policies that are over its bounds")
 		}
 		whole, known := l.whole[id]
-		if missing[id] = !known; known && since < patience(id) {
+		if missing[id] = !known; known && since < groupPatience {
 			return policy.Sorted(slices.Concat(whole, members))
 		}
 		unknown[id] = true
@@ -455,7 +427,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	if every {
 		var known []string
 		for _, namespace := range slices.Sorted(maps.Keys(spaces)) {
-			if _, labelled := labels[namespace]; !unread[namespace] && (labelled || !cluster) {
+			if !unread[namespace] {
 				known = append(known, namespace)
 			}
 		}
@@ -470,16 +442,14 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 			return l.unready(err)
 		}
 	}
-	l.former(rules, own, unread, cluster, missing)
+	l.former(rules, own, unread, missing)
 	rules.Without(unknown)
 	l.bring(rules, "the controller", status)
 	maps.DeleteFunc(l.waits, func(key string, _ time.Time) bool { return !l.asked[key] })
 	again := time.Duration(0)
 	for _, since := range l.waits {
-		for _, d := range []time.Duration{groupPatience, denyPatience} {
-			if left := time.Until(since.Add(d)); left > 0 && (again == 0 || left < again) {
-				again = left
-			}
+		if left := time.Until(since.Add(groupPatience)); left > 0 && (again == 0 || left < again) {
+			again = left
 		}
 	}
 	return again
@@ -490,30 +460,22 @@ func (l *Live) closing(rules *policy.Rules) {
 	for name, d := range l.held {
 		rules.Namespaces[name] = either(rules.Namespaces[name], d)
 	}
-	if d := l.held[policy.ClusterKind]; d != [2]bool{} {
-		rules.Namespaces[policy.EveryNamespace] = either(rules.Namespaces[policy.EveryNamespace], d)
-	}
 }
 
-// unreadOf are the namespaces whose policies or labels are not known yet: nothing is compiled for their pods, and no other pod waits.
-func (l *Live) unreadOf(spaces map[string]bool, cluster bool, labels map[string]map[string]string, s *Status) map[string]bool {
+// unreadOf are the namespaces whose policies are not known yet: nothing is compiled for their pods, and no other pod waits.
+func (l *Live) unreadOf(spaces map[string]bool, s *Status) map[string]bool {
 	out, open := map[string]bool{}, l.open()
 	for namespace := range spaces {
-		var err error
-		if f := l.follows[keyOf(podgroups.Policies(namespace))]; f != nil {
-			err = f.usable(open)
+		f := l.follows[keyOf(podgroups.Policies(namespace))]
+		if f == nil {
+			continue
 		}
-		if f := l.follows[keyOf(podgroups.Namespaces(namespace))]; f != nil {
-			err = errors.Join(err, f.current(open))
-		}
-		if _, known := labels[namespace]; err == nil && cluster && !known {
-			err = errors.New("the API has no such namespace")
-		}
+		err := f.usable(open)
 		if err == nil {
 			continue
 		}
 		if out[namespace] = true; l.waiting("namespace "+namespace) >= groupPatience {
-			s.Trouble = fmt.Errorf("what namespace %s has of policies and labels is not known: %w", namespace, err)
+			s.Trouble = fmt.Errorf("the policies of namespace %s are not known: %w", namespace, err)
 		}
 	}
 	return out
@@ -532,9 +494,6 @@ func (l *Live) readable() func(id string) bool {
 	}
 }
 
-// start is what waiting calls the PolicyGroups of a start, groupsOfAll what they are made of without a controller.
-const start, groupsOfAll = "start", "pods and namespaces"
-
 // waiting is for how long key has been waited for: each compilation has asked since then.
 func (l *Live) waiting(key string) time.Duration {
 	if _, waits := l.waits[key]; !waits {
@@ -544,28 +503,14 @@ func (l *Live) waiting(key string) time.Duration {
 	return time.Since(l.waits[key])
 }
 
-// patienceOf returns how long rules wait for a group.
-func patienceOf(all []policy.Policy) func(id string) time.Duration {
-	decides := map[string]bool{}
-	for _, g := range policy.Groups(slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool { return !p.Cluster() })) {
-		decides[g.ID()] = true
-	}
-	return func(id string) time.Duration {
-		if decides[id] {
-			return denyPatience
-		}
-		return groupPatience
-	}
-}
-
 // former leaves pods the chains that they have where their new ones need a group that is missing, all of which was never known, or where their
-// namespace is unread: for as long as there is patience, from when that began, whatever changes meanwhile.
-func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread map[string]bool, cluster bool, missing map[string]bool) {
+// namespace is unread: for a group as long as there is patience, from when that began, whatever changes meanwhile.
+func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread, missing map[string]bool) {
 	for pod, chains := range rules.Pods {
 		was, there := l.last.Pods[pod]
 		for d, name := range chains {
-			lacks, patience := lacking(rules.Chains[name], missing)
-			if lacks && l.waiting(fmt.Sprint("pod ", pod, d, patience)) < patience && there && l.lastFrom != "" { // a start does not prolong it
+			lacks := slices.ContainsFunc(rules.Chains[name].Groups(), func(id string) bool { return missing[id] })
+			if lacks && l.waiting(fmt.Sprint("pod ", pod, d)) < groupPatience && there && l.lastFrom != "" { // a start does not prolong it
 				chains[d] = was[d]
 				l.keep(rules, was[d])
 			}
@@ -575,7 +520,7 @@ func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread 
 	for _, p := range pods(own, l.c.Node) {
 		pod := p.Namespace + "/" + p.Name
 		_, there := l.last.Pods[pod]
-		if there && unread[p.Namespace] && (!cluster || l.waiting("namespace "+p.Namespace) < denyPatience) {
+		if there && unread[p.Namespace] {
 			l.keepPod(rules, pod)
 		}
 	}
@@ -602,19 +547,6 @@ func (l *Live) keep(rules policy.Rules, chain string) {
 	}
 }
 
-// lacking reports whether a chain needs one of the groups, and how long a pod keeps another one for that.
-func lacking(c policy.Chain, missing map[string]bool) (lacks bool, patience time.Duration) {
-	patience = groupPatience
-	for _, a := range c.All() {
-		if slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] }) {
-			if lacks = true; policy.OfCluster(a.Policy) {
-				patience = denyPatience
-			}
-		}
-	}
-	return lacks, patience
-}
-
 // own are the pods of this node that are followed as k.
 func (l *Live) own(k api.Kind) map[string]*podgroups.Pod {
 	f := l.follows[keyOf(k)]
@@ -634,7 +566,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 	}
 	all, errs := l.peers.Policies()
 	l.hold(policy.Isolated(all))
-	kinds := []api.Kind{podgroups.Policies(""), podgroups.ClusterPolicies()}
+	kinds := []api.Kind{podgroups.Policies("")}
 	if len(all) > 0 {
 		kinds = append(kinds, podgroups.Namespaces(""), podgroups.Pods(""))
 	} else if l.follows[keyOf(podgroups.Pods(""))] != nil {
@@ -645,24 +577,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	own := l.own(podgroups.Pods(""))
-	var stale error // what groups are made of is not read any longer
-	for _, k := range []api.Kind{podgroups.Pods(""), podgroups.Namespaces("")} {
-		if f := l.follows[keyOf(k)]; f != nil {
-			stale = errors.Join(stale, f.current(l.open()))
-		}
-	}
-	again, unknown := time.Duration(0), false
-	if stale == nil {
-		delete(l.waits, groupsOfAll)
-	} else if again = denyPatience - l.waiting(groupsOfAll); again <= 0 {
-		again, unknown = 0, true
-	}
-	lost := map[string]bool{}
-	rules := policy.Compile(all, l.peers.Labels(), pods(own, l.c.Node), func(g policy.Group) []policy.Member {
-		lost[g.ID()] = unknown || l.peers.Lost(g.ID())
-		return l.peers.Members(g.ID())
-	})
-	rules.Without(lost)
+	rules := policy.Compile(all, nil, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
 	invalid := map[string]error{}
 	for key, why := range l.peers.Over() {
 		invalid[key] = errors.New(why)
@@ -674,7 +589,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		l.peers.Drop(id) // unless it is needed
 	}
 	clear(l.peers.Changed)
-	return again
+	return 0
 }
 
 func (l *Live) newPeers() *podgroups.Peers {
@@ -702,10 +617,10 @@ func (l *Live) unready(err error) time.Duration {
 	if f := l.follows[keyOf(podgroups.Policies(""))]; f != nil && f.refused != nil {
 		l.release()
 	}
-	if time.Since(l.unread) >= denyPatience {
+	if time.Since(l.unread) >= closePatience {
 		l.closeUnjudged()
 	}
-	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(denyPatience), l.waits[start].Add(denyPatience)} {
+	for _, at := range []time.Time{l.began.Add(unprovedPatience), l.unread.Add(closePatience)} {
 		if left := time.Until(at); left > 0 {
 			return left
 		}
@@ -713,19 +628,15 @@ func (l *Live) unready(err error) time.Duration {
 	return lasting
 }
 
-// closeUnjudged closes pods that were never judged: what there is cannot be read, and may deny.
+// closeUnjudged closes pods that were never judged: what there is cannot be read, and may close them.
 func (l *Live) closeUnjudged() {
 	rules := l.last
 	rules.Namespaces = map[string][2]bool{}
 	maps.Copy(rules.Namespaces, l.last.Namespaces)
 	l.closing(&rules)
-	cluster := rules.Namespaces[policy.ClusterKind] != l.last.Namespaces[policy.ClusterKind]
 	// A right that is missing is the chart's of an older release: its policies were never in force.
-	if !cluster && (l.refused() != nil || maps.Equal(rules.Namespaces, l.last.Namespaces)) {
+	if l.refused() != nil || maps.Equal(rules.Namespaces, l.last.Namespaces) {
 		return
-	}
-	if cluster {
-		rules.Except, l.guessed = nil, true
 	}
 	l.last = rules
 	l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules, Closes: true})
@@ -737,7 +648,6 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 	if s.Trouble == nil {
 		s.Trouble = l.refused()
 	}
-	s.Cluster = rules.Namespaces[policy.ClusterKind] != [2]bool{}
 	l.say(s)
 	l.c.SetOff(s.Engine != "")
 	if len(rules.Namespaces) == 0 {
@@ -746,7 +656,7 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 	if from == l.lastFrom && reflect.DeepEqual(rules, l.last) {
 		return
 	}
-	l.last, l.lastFrom, l.guessed, l.first = rules, from, false, false
+	l.last, l.lastFrom, l.first = rules, from, false
 	l.c.Set(policies.Given{From: from, Rules: rules})
 }
 

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/agent/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
@@ -24,7 +22,6 @@ type followed struct {
 	proved  bool // an API server has said so, once
 	trouble error
 	refused error // it could be read before
-	absent  bool  // the API has no such kind
 }
 
 // keyOf names what a follower reads.
@@ -34,13 +31,7 @@ func (f *followed) take(n kube.News) {
 	if f.changed == nil {
 		f.changed = map[string]bool{}
 	}
-	f.absent = f.kind.Name == podgroups.ClusterPolicies().Name && apierrors.IsNotFound(n.Missing) || f.absent && n.Err != nil
 	switch {
-	case f.absent && len(f.items) == 0: // none were read: whether there are some says who knew some
-		f.trouble, f.refused = fmt.Errorf("ClusterNetworkPolicies are in force, or the PodNetwork names some, and the API does not have the kind: %s", remedy), nil
-	case f.absent:
-		f.trouble = fmt.Errorf("the API no longer has the kind of ClusterNetworkPolicies that are in force: %s", remedy)
-		f.refused = f.trouble
 	case n.Missing != nil:
 		f.trouble = fmt.Errorf("%s cannot be read: %w; upgrade the chart, its CustomResourceDefinitions included, or set networkPolicy: \"off\"", f.kind.Name, n.Missing)
 		f.refused = f.trouble
@@ -65,15 +56,8 @@ func (f *followed) take(n kube.News) {
 	}
 }
 
-// remedy is how an operator says that ClusterNetworkPolicies are gone: an outage looks the same as a kind that was removed.
-const remedy = "apply its CustomResourceDefinition again; a list without policies ends them, and it may be removed after that"
-
 func (f *followed) put(o api.Object) {
 	key := podgroups.Key(o)
-	if p, is := o.(*podgroups.Policy); is {
-		before, _ := f.items[key].(*podgroups.Policy)
-		p.Keep(before)
-	}
 	if old := f.items[key]; old != nil && old.Metadata().UID == o.Metadata().UID && old.Metadata().ResourceVersion == o.Metadata().ResourceVersion {
 		return
 	}
@@ -96,7 +80,7 @@ func (f *followed) feed(p *podgroups.Peers) {
 		case podgroups.Namespaces("").Name:
 			namespace, _ := f.items[key].(*podgroups.Namespace)
 			p.SetNamespace(key, namespace)
-		case podgroups.Policies("").Name, podgroups.ClusterPolicies().Name:
+		case podgroups.Policies("").Name:
 			written, _ := f.items[key].(*podgroups.Policy)
 			p.SetPolicy(key, written)
 		}

@@ -48,6 +48,7 @@ func enforces(t *testing.T, a *agent, addr, pod string) *enforcer {
 			e.rules = append(e.rules, g.Rules)
 		},
 		SetOff: func(bool) {}, Follow: func(ctx context.Context, k api.Kind, on func(kube.News)) { a.source.Follow(ctx, k, on) },
+		Has: func(ctx context.Context, k api.Kind) bool { return a.source.Has(ctx, k) },
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	a.also = e.live.SetState
