@@ -92,7 +92,7 @@ func (p *policies) run(ctx context.Context) {
 			p.hear(ctx, n)
 			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
 				p.began = true
-				read(pods.Namespaces(""))
+				read(pods.Namespaces())
 				read(pods.Pods(""))
 				readers.Go(func() { p.members(ctx, states) })
 			}
@@ -147,7 +147,7 @@ func (p *policies) failed(what string, err error) {
 func (p *policies) ready() bool {
 	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
 	if p.began {
-		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(""), pods.Pods(""))
+		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })
 }
@@ -233,7 +233,7 @@ func (p *policies) forget(k api.Kind, key string) {
 	switch k.Name {
 	case pods.Pods("").Name:
 		p.peers.SetPod(key, nil)
-	case pods.Namespaces("").Name:
+	case pods.Namespaces().Name:
 		p.peers.SetNamespace(key, nil)
 	case pods.Policies("").Name:
 		p.peers.SetPolicy(key, nil)

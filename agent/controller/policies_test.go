@@ -301,7 +301,7 @@ func TestChunks(t *testing.T) {
 	step := func(n int) []string {
 		t.Helper()
 		f.objects["pods"] = list(n)
-		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(""), pods.Pods(""), api.PolicyGroups()} {
+		for _, k := range []api.Kind{pods.Policies(""), pods.Namespaces(), pods.Pods(""), api.PolicyGroups()} {
 			all, _, _ := f.List(t.Context(), k, nil)
 			p.hear(t.Context(), news{kind: k, all: true, list: all})
 		}

@@ -11,9 +11,6 @@ import (
 // bounds are how many groups, and members of all groups together, there may be: of all namespaces, and of the policies of one.
 type bounds struct{ groups, members, spaceGroups, spaceMembers int }
 
-// clusterSpace has the groups of ClusterNetworkPolicies. No namespace has that name.
-const clusterSpace = "ClusterNetworkPolicy"
-
 // ofCluster is some 40 MB of PolicyGroups, of which one namespace has an eighth: enough for 25 groups of 10,000 pods.
 var ofCluster = bounds{groups: 16_384, members: 2_000_000, spaceGroups: 1024, spaceMembers: 250_000} //nolint:gochecknoglobals // a constant
 
@@ -30,30 +27,10 @@ func (p *Peers) usage(space string) *usage {
 	return p.used[space]
 }
 
-// count adds to what g uses: nothing while a ClusterNetworkPolicy needs it.
 func (p *Peers) count(g *group, groups, members int) {
-	if g.cluster > 0 {
-		return
-	}
 	for _, u := range []*usage{p.usage(g.space), p.usage("")} {
 		u.groups += groups
 		u.members += members
-	}
-}
-
-// claim has one more ClusterNetworkPolicy need g, which from the first on leaves its room to others; release one less.
-func (p *Peers) claim(g *group) {
-	if p.within[g.Namespace][g] && g.cluster == 0 {
-		p.count(g, -1, -len(g.members))
-		p.usage(g.space).freed, p.usage("").freed = true, true
-	}
-	g.cluster++
-}
-
-func (p *Peers) release(g *group) {
-	if g.cluster--; p.within[g.Namespace][g] && g.cluster == 0 {
-		p.count(g, 1, len(g.members))
-		p.full(g, 0)
 	}
 }
 
@@ -61,14 +38,9 @@ func (p *Peers) release(g *group) {
 func (p *Peers) full(g *group, more int) {
 	own, all := p.usage(g.space), p.usage("")
 	mine := func() bool {
-		if g.cluster > 0 {
-			return len(g.members) > MaxMembers
-		}
 		return own.groups+more > p.bounds.spaceGroups || own.members > p.bounds.spaceMembers || len(g.members) > MaxMembers
 	}
-	total := func() bool {
-		return g.cluster == 0 && (all.groups+more > p.bounds.groups || all.members > p.bounds.members)
-	}
+	total := func() bool { return all.groups+more > p.bounds.groups || all.members > p.bounds.members }
 	if !mine() && !total() {
 		return
 	}
@@ -151,9 +123,6 @@ func (p *Peers) readmit() {
 // Pressed reports whether the group was dropped to make room for others.
 func (p *Peers) Pressed(id string) bool { return p.pressed[id] }
 
-// Decides reports whether a ClusterNetworkPolicy needs the group.
-func (p *Peers) Decides(id string) bool { return p.groups[id] != nil && p.groups[id].cluster > 0 }
-
 // Over are policies, some of whose peers have no members because there are too many groups or members, and why.
 func (p *Peers) Over() map[string]string {
 	out := map[string]string{}
@@ -168,7 +137,7 @@ func (p *Peers) Over() map[string]string {
 	}
 	for key := range p.policies {
 		for _, g := range policy.Groups(p.policy(key)) {
-			if x, key := closed[g.ID()], p.policies[key].Key(); x != nil && out[key] == "" {
+			if x := closed[g.ID()]; x != nil && out[key] == "" {
 				u, b := p.usage(x.space), p.bounds
 				of, groups, members := "the policies of namespace "+x.space, b.spaceGroups, b.spaceMembers
 				if x.ofAll {

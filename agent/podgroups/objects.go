@@ -31,31 +31,16 @@ type Namespace struct {
 	Labels map[string]string
 }
 
-// Policy is a NetworkPolicy of networking.k8s.io/v1 or a ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2.
+// Policy is a NetworkPolicy of networking.k8s.io/v1.
 type Policy struct {
 	Meta    api.Meta
 	Written policy.NetworkPolicy
-	Cluster *policy.ClusterNetworkPolicy // then Written is empty
-	Err     error                        // it cannot be decoded: Written closes its namespace, Cluster is what could be, or what was before
-	kept    bool                         // the latter
-}
-
-// Keep leaves in force what an object was before, if it cannot be decoded any longer; before may be nil.
-func (p *Policy) Keep(before *Policy) {
-	if p.Err != nil && p.Cluster != nil && before != nil && before.Cluster != nil && before.Meta.UID == p.Meta.UID && (before.Err == nil || before.kept) {
-		p.Cluster, p.kept = before.Cluster, true
-	}
+	Err     error // it cannot be decoded: Written closes its namespace
 }
 
 // Parse checks the policy.
 func (p *Policy) Parse() (policy.Policy, error) {
-	var out policy.Policy
-	var err error
-	if p.Cluster != nil {
-		out, err = policy.ParseCluster(*p.Cluster)
-	} else {
-		out, err = policy.Parse(p.Written)
-	}
+	out, err := policy.Parse(p.Written)
 	if p.Err != nil {
 		err = fmt.Errorf("%w %s: %w", policy.ErrInvalid, Key(p), p.Err)
 	}
@@ -71,25 +56,15 @@ func Pods(node string) api.Kind {
 	return k
 }
 
-// Namespaces are the one of that name, or all of them where it is "".
-func Namespaces(name string) api.Kind {
-	k := api.Kind{Name: "namespaces", Kind: "Namespace", Foreign: true, New: func() api.Object { return new(Namespace) }}
-	if name != "" {
-		k.Fields = "metadata.name=" + name
-	}
-	return k
+// Namespaces are all of them.
+func Namespaces() api.Kind {
+	return api.Kind{Name: "namespaces", Kind: "Namespace", Foreign: true, New: func() api.Object { return new(Namespace) }}
 }
 
 // Policies are those of one namespace, or all of them where it is "".
 func Policies(namespace string) api.Kind {
 	return api.Kind{Name: "networkpolicies", Kind: "NetworkPolicy", Group: "networking.k8s.io", Version: "v1", Foreign: true, Namespace: namespace,
 		New: func() api.Object { return new(Policy) }}
-}
-
-// ClusterPolicies are the ClusterNetworkPolicies. The cluster may not have the kind.
-func ClusterPolicies() api.Kind {
-	return api.Kind{Name: "clusternetworkpolicies", Kind: "ClusterNetworkPolicy", Group: "policy.networking.k8s.io", Version: "v1alpha2", Foreign: true,
-		New: func() api.Object { return &Policy{Cluster: new(policy.ClusterNetworkPolicy)} }}
 }
 
 // Key names an object: NAMESPACE/NAME, or NAME.
@@ -195,11 +170,6 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	p.Meta = bare(wire.Meta)
-	if p.Cluster != nil {
-		*p.Cluster, p.Err = policy.ReadCluster(data)
-		p.Cluster.Metadata = policy.Metadata{Name: p.Meta.Name}
-		return nil
-	}
 	p.Err = json.Unmarshal(data, &p.Written)
 	if p.Err != nil { // a field of a type that does not fit closes the namespace
 		p.Written = policy.NetworkPolicy{Spec: policy.Spec{PolicyTypes: []string{"Ingress", "Egress"}}}

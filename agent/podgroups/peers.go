@@ -27,8 +27,7 @@ type Peers struct {
 	pods       map[string]*peer           // by NAMESPACE/NAME
 	at         map[netip.Addr][]*peer     // pods that claim an address
 	policies   map[string]policy.Policy   // by Key
-	written    map[string]*Policy         // ClusterNetworkPolicies
-	errs       map[string]error           // of policies, by what they call themselves
+	errs       map[string]error           // of policies
 	groups     map[string]*group          // by ID
 	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
 	blocks     map[netip.Prefix]string    // as Owner knows them
@@ -54,7 +53,6 @@ type group struct {
 	id      string
 	members map[policy.Member]int
 	users   int    // policies
-	cluster int    // of these, ClusterNetworkPolicies: no bounds but its own close it, as what they deny would pass, and it counts in no others
 	space   string // the namespace of the policy that needed it first
 	closed  bool   // has no members: over its bounds, or dropped
 	ofAll   bool   // it is the bounds of all namespaces that it is over
@@ -63,7 +61,7 @@ type group struct {
 // NewPeers returns Peers without anything.
 func NewPeers(owner func(netip.Addr) string) *Peers {
 	return &Peers{Owner: owner, Changed: map[string]bool{}, namespaces: map[string]*Namespace{}, pods: map[string]*peer{}, at: map[netip.Addr][]*peer{},
-		policies: map[string]policy.Policy{}, written: map[string]*Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{},
+		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{},
 		bounds: ofCluster, used: map[string]*usage{}, pressed: map[string]bool{}}
 }
 
@@ -80,26 +78,11 @@ func (p *Peers) Namespaces() map[string][2]bool {
 	return policy.Isolated(slices.Collect(maps.Values(p.policies)))
 }
 
-// Labels are those of the namespaces.
-func (p *Peers) Labels() map[string]map[string]string {
-	out := make(map[string]map[string]string, len(p.namespaces))
-	for name, n := range p.namespaces {
-		out[name] = n.Labels
-	}
-	return out
-}
-
 // Needed reports whether a policy has the group as a peer.
 func (p *Peers) Needed(id string) bool { return p.groups[id] != nil && p.groups[id].users > 0 }
 
 // Known reports whether the group is kept up to date.
 func (p *Peers) Known(id string) bool { return p.groups[id] != nil && !p.groups[id].closed }
-
-// Lost reports whether a ClusterNetworkPolicy needs the group, and it has more members than a group may: who is in it is not known.
-func (p *Peers) Lost(id string) bool {
-	g := p.groups[id]
-	return g != nil && g.closed && g.cluster > 0
-}
 
 // Groups are the IDs of those that are kept up to date: those that policies need, and those that they needed before, until Drop.
 func (p *Peers) Groups() []string {
@@ -125,30 +108,22 @@ func (p *Peers) Members(id string) []policy.Member {
 
 // SetPolicy takes a policy as it is now, nil where it is gone.
 func (p *Peers) SetPolicy(key string, now *Policy) {
-	old, before := p.policies[key], policy.Groups(p.policy(key))
-	was := p.written[key]
+	before := policy.Groups(p.policy(key))
 	delete(p.policies, key)
-	delete(p.written, key)
-	delete(p.errs, old.Key())
+	delete(p.errs, key)
 	if now != nil {
-		if now.Keep(was); now.Cluster != nil {
-			p.written[key] = now
-		}
 		parsed, err := now.Parse()
 		if p.policies[key] = parsed; err != nil {
-			p.errs[parsed.Key()] = err
+			p.errs[key] = err
 		}
 	}
 	for _, g := range policy.Groups(p.policy(key)) {
-		p.use(g, p.policies[key])
+		p.use(g, p.policies[key].Namespace)
 	}
 	for _, g := range before {
 		have := p.groups[g.ID()]
 		if have.users--; have.users == 0 {
 			p.usage(have.space).freed, p.usage("").freed = true, true
-		}
-		if old.Cluster() {
-			p.release(have)
 		}
 	}
 	p.readmit()
@@ -161,23 +136,16 @@ func (p *Peers) policy(key string) []policy.Policy {
 	return nil
 }
 
-// use counts a policy that needs g.
-func (p *Peers) use(g policy.Group, by policy.Policy) {
+// use counts a policy of a namespace that needs g.
+func (p *Peers) use(g policy.Group, space string) {
 	id := g.ID()
-	have, known := p.groups[id]
-	if !known {
-		have = &group{Group: g, id: id, members: map[policy.Member]int{}, space: by.Namespace}
-		if by.Cluster() {
-			have.space = clusterSpace
-		}
-		p.groups[id] = have
+	if have := p.groups[id]; have != nil {
+		have.users++
+		return
 	}
-	if have.users++; by.Cluster() {
-		p.claim(have)
-	}
-	if !known || have.closed && by.Cluster() {
-		p.admit(have)
-	}
+	n := &group{Group: g, id: id, members: map[policy.Member]int{}, users: 1, space: space}
+	p.groups[id] = n
+	p.admit(n)
 }
 
 // SetNamespace takes a namespace as it is now, nil where it is gone.

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -251,108 +250,5 @@ func BenchmarkPeers(b *testing.B) {
 		b.ReportMetric(float64(len(p.Groups())), "groups")
 		b.ReportMetric(float64(heap()-before)/1e6, "MB")
 		runtime.KeepAlive(p)
-	}
-}
-
-// What a ClusterNetworkPolicy denies does not pass because a namespace is at its bounds, or all are.
-func TestBoundsOfClusterPolicies(t *testing.T) {
-	p := NewPeers(func(netip.Addr) string { return "a" })
-	p.bounds = bounds{groups: 6, members: 8, spaceGroups: 4, spaceMembers: 4}
-	p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
-	for i := range 5 {
-		p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
-	}
-	own := read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{}}]}]}}`)
-	p.SetPolicy("shop/p", own)
-	id := policy.Groups(p.policy("shop/p"))[0].ID()
-	if p.Known(id) {
-		t.Error("a namespace is over its bounds")
-	}
-	cluster := read(t, ClusterPolicies().New().(*Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},
-		"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`)
-	p.SetPolicy("c", cluster)
-	if len(p.Members(id)) != 5 || len(p.Over()) > 0 || p.Lost(id) {
-		t.Errorf("members %v, over %v", p.Members(id), p.Over())
-	}
-	p.SetPod("shop/more", anyPod(t, "shop", "more", "a", "10.244.1.9", "web", ""))
-	if len(p.Members(id)) != 6 {
-		t.Errorf("members %v", p.Members(id))
-	}
-	p.SetPolicy("c", nil)
-	p.SetPod("shop/again", anyPod(t, "shop", "again", "a", "10.244.1.10", "web", ""))
-	if p.Known(id) || len(p.Over()) != 1 {
-		t.Errorf("without the ClusterNetworkPolicy: %v", p.Over())
-	}
-}
-
-// TestClusterPoliciesTakeNoRoom: what ClusterNetworkPolicies need counts in no bounds, whoever needed it first, and counts again once they are gone.
-func TestClusterPoliciesTakeNoRoom(t *testing.T) {
-	cluster := read(t, ClusterPolicies().New().(*Policy), `{"metadata":{"name":"c","uid":"c"},"spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},
-		"ingress":[{"action":"Deny","from":[{"pods":{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"shop"}},"podSelector":{"matchLabels":{"app":"web"}}}}]}]}}`)
-	shared := read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{
-		"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"shop"}},"podSelector":{"matchLabels":{"app":"web"}}}]}]}}`)
-	for _, bound := range []bounds{{groups: 1, members: 5, spaceGroups: 9, spaceMembers: 99}, {groups: 9, members: 99, spaceGroups: 1, spaceMembers: 5}} {
-		for _, first := range []string{"c", "shop/p"} {
-			p := NewPeers(onNode("a"))
-			p.bounds = bound
-			p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop","labels":{"kubernetes.io/metadata.name":"shop"}}}`))
-			for i := range 5 {
-				p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
-			}
-			policies := map[string]*Policy{"c": cluster, "shop/p": shared}
-			p.SetPolicy(first, policies[first])
-			delete(policies, first)
-			for key, x := range policies {
-				p.SetPolicy(key, x)
-			}
-			if len(p.Groups()) != 1 {
-				t.Fatalf("groups %v", p.Groups())
-			}
-			p.SetPod("shop/more", anyPod(t, "shop", "more", "a", "10.244.1.9", "web", ""))
-			p.SetPolicy("shop/q", from(t, "shop", "q", "none"))
-			if len(p.Over()) > 0 || len(p.Groups()) != 2 || *p.usage("") != (usage{groups: 1}) {
-				t.Errorf("%v, %s first: over %v, used %+v", bound, first, p.Over(), *p.usage(""))
-			}
-			p.SetPolicy("c", nil)
-			if len(p.Over()) == 0 && first != "c" {
-				t.Errorf("%v, %s first: gone, and used %+v", bound, first, *p.usage(""))
-			}
-			p.SetPolicy("shop/p", nil)
-			p.SetPolicy("shop/q", nil)
-			for _, id := range p.Groups() {
-				p.Drop(id)
-			}
-			if len(p.used) > 0 {
-				t.Errorf("%v, %s first: used %v in the end", bound, first, p.used)
-			}
-		}
-	}
-}
-
-// TestUndecodable: a ClusterNetworkPolicy with a field of another type stays what it was while it is the same object, and else denies what can be read
-// of its subject; the error names the field.
-func TestUndecodable(t *testing.T) {
-	of := func(uid, priority string) *Policy {
-		p := ClusterPolicies().New().(*Policy)
-		if err := json.Unmarshal(fmt.Appendf(nil, `{"metadata":{"name":"c","uid":%q},"spec":{"tier":"Admin","priority":%s,"subject":{"namespaces":{}},
-			"ingress":[{"action":"Accept","from":[{"namespaces":{"matchLabels":{"a":"b"}}}]}]}}`, uid, priority), p); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	p := NewPeers(func(netip.Addr) string { return "" })
-	for _, step := range []struct {
-		now    *Policy
-		groups int
-	}{{of("1", "1"), 1}, {of("1", `"x"`), 1}, {of("1", `"x"`), 1}, {of("2", `"x"`), 0}, {nil, 0}, {of("2", "1"), 1}} {
-		p.SetPolicy("c", step.now)
-		all, errs := p.Policies()
-		wrong := errs["ClusterNetworkPolicy/c"]
-		if got := len(policy.Groups(all)); got != step.groups || (wrong != nil) != (step.now != nil && step.now.Err != nil) || wrong != nil && !strings.Contains(wrong.Error(), "spec.priority") {
-			t.Errorf("%d groups, want %d; %v", got, step.groups, wrong)
-		}
-		if judges := p.Namespaces()[policy.ClusterKind] == [2]bool{true, false}; judges != (step.now != nil) {
-			t.Errorf("judges: %t; %v", judges, wrong)
-		}
 	}
 }

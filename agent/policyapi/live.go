@@ -568,7 +568,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 	l.hold(policy.Isolated(all))
 	kinds := []api.Kind{podgroups.Policies("")}
 	if len(all) > 0 {
-		kinds = append(kinds, podgroups.Namespaces(""), podgroups.Pods(""))
+		kinds = append(kinds, podgroups.Namespaces(), podgroups.Pods(""))
 	} else if l.follows[keyOf(podgroups.Pods(""))] != nil {
 		l.peers = l.newPeers() // pods are followed no longer
 	}

@@ -77,7 +77,7 @@ func (f *followed) feed(p *podgroups.Peers) {
 		case podgroups.Pods("").Name:
 			pod, _ := f.items[key].(*podgroups.Pod)
 			p.SetPod(key, pod)
-		case podgroups.Namespaces("").Name:
+		case podgroups.Namespaces().Name:
 			namespace, _ := f.items[key].(*podgroups.Namespace)
 			p.SetNamespace(key, namespace)
 		case podgroups.Policies("").Name:
