@@ -184,7 +184,7 @@ func (w written) rules(local map[netip.Addr]string) policy.Rules {
 		}
 		pods[i].Addrs = addrs
 	}
-	return policy.Compile(w.policies, w.namespaces, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
+	return policy.Compile(w.policies, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
 }
 
 // SetFile has the policies of a file in force, "": none. The file has been read when it returns, and is reread until another is set.

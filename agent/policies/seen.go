@@ -51,7 +51,7 @@ func (o *Owner) Status(pod string) control.Policies {
 				continue
 			}
 			if *of == nil {
-				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].By(), Hits: counts.HitsOf(policy.Direction(d), name)}
+				*of = &control.PolicyDirection{Closed: name == policy.Closed, Policies: f.Chains[name].Policies, Hits: counts.HitsOf(policy.Direction(d), name)}
 			}
 			(*of).Dropped += counts.Pods[d][a]
 			(*of).NoPort = noPort(f.Lacks, policy.Direction(d), (*of).Policies)
@@ -267,19 +267,15 @@ func (o *Owner) Explain(from, to netip.Addr) findings.Finding {
 		protocol = 58
 	}
 	if pass, by, d := f.Verdict(policy.Packet{Src: from, Dst: to, Protocol: protocol}); from.IsValid() && !pass {
-		why := "is isolated by %s, and none of them accepts that"
-		if len(by) == 1 && policy.OfCluster(by[0]) {
-			why = "is denied by %s"
-		}
 		return findings.Brokenf("policy", "let a NetworkPolicy accept it, or do nothing if that is meant; `edgemesh-agent policy "+place.Pod+"` there says more",
-			"NetworkPolicy drops what %s sends to %s, which is %s: its %s "+why, from, to, place.Pod, directions[d], wording.List(by))
+			"NetworkPolicy drops what %s sends to %s, which is %s: its %s is isolated by %s, and none of them accepts that", from, to, place.Pod, directions[d], wording.List(by))
 	}
 	var parts []string
 	for d, name := range place.Chains {
 		if name == policy.Closed {
 			parts = append(parts, directions[d]+" is closed, since no source has named the pod yet")
 		} else if name != "" {
-			parts = append(parts, directions[d]+" is isolated by "+wording.List(f.Chains[name].By()))
+			parts = append(parts, directions[d]+" is isolated by "+wording.List(f.Chains[name].Policies))
 		}
 	}
 	return findings.Okayf("policy", "%s is %s: %s; its own node always reaches it%s", to, place.Pod, wording.List(parts), lately(o.Status(place.Pod).Flows))

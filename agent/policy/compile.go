@@ -4,8 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -30,34 +30,30 @@ func (r rule) members(d Direction) []Group {
 	return out
 }
 
-// Compile says what all policies of the cluster mean for pods of this node. namespaces are the labels of those that exist and are known: of
-// others, ClusterNetworkPolicies close all pods. members returns who is in a group.
-func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod, members func(Group) []Member) Rules {
-	out := Rules{Pods: map[string][2]string{}, Namespaces: Isolated(all), Chains: map[string]Chain{}, Sets: map[string][]Member{}}
-	cluster := out.Namespaces[ClusterKind]
-	if cluster != [2]bool{} {
-		out.Namespaces[EveryNamespace] = cluster
-		for name, l := range namespaces {
-			for _, p := range all {
-				if p.Cluster() && p.isolates != [2]bool{} && p.subject.namespaces.Matches(labels.Set(l)) {
-					out.Namespaces[name] = either(out.Namespaces[name], p.isolates)
-				}
-			}
+// Isolated are the namespaces with policies, and the directions in which one of them isolates.
+func Isolated(all []Policy) map[string][2]bool {
+	out := map[string][2]bool{}
+	for _, p := range all {
+		if p.isolates != [2]bool{} {
+			out[p.Namespace] = either(out[p.Namespace], p.isolates)
 		}
-		out.SetExcept(slices.Sorted(maps.Keys(namespaces)))
 	}
-	all = slices.SortedFunc(slices.Values(all), order)
+	return out
+}
+
+func either(a, b [2]bool) [2]bool { return [2]bool{a[0] || b[0], a[1] || b[1]} }
+
+// Compile says what all policies of the cluster mean for pods of this node. members returns who is in a group.
+func Compile(all []Policy, local []Pod, members func(Group) []Member) Rules {
+	out := Rules{Pods: map[string][2]string{}, Namespaces: Isolated(all), Chains: map[string]Chain{}, Sets: map[string][]Member{}}
+	all = slices.SortedFunc(slices.Values(all), func(a, b Policy) int { return strings.Compare(a.Key(), b.Key()) }) // names of chains do not depend on it
 	for _, pod := range local {
 		if !pod.counts() {
 			continue
 		}
-		namespace, known := namespaces[pod.Namespace]
-		if !known && cluster != [2]bool{} {
-			continue // closed
-		}
 		var chains [2]string
 		for _, d := range []Direction{Ingress, Egress} {
-			if c := chainOf(all, namespace, pod, d); c.applies() {
+			if c := chainOf(all, pod, d); len(c.Policies) > 0 {
 				chains[d] = out.add(c)
 			}
 		}
@@ -78,38 +74,19 @@ func Compile(all []Policy, namespaces map[string]map[string]string, local []Pod,
 	return out
 }
 
-// chainOf is what policies, in their order, say of a pod in one direction. namespace are the labels of its namespace.
-func chainOf(all []Policy, namespace map[string]string, pod Pod, d Direction) (out Chain) {
-	var baseline []string
+// chainOf is what policies, in their order, say of a pod in one direction.
+func chainOf(all []Policy, pod Pod, d Direction) (out Chain) {
 	for _, p := range all {
-		if !p.isolates[d] {
+		if !p.isolates[d] || p.Namespace != pod.Namespace || !p.pods.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		into, by := &out.Accepts, &out.Policies
-		switch {
-		case p.subject == nil:
-			if p.Namespace != pod.Namespace || !p.pods.Matches(labels.Set(pod.Labels)) {
-				continue
-			}
-		case !p.subject.has(namespace, pod):
-			continue
-		case p.tier == tierAdmin:
-			into, by = &out.Admin, &out.Cluster
-		default:
-			into, by = &out.Baseline, &baseline
-		}
-		*by = append(*by, p.Key())
+		out.Policies = append(out.Policies, p.Key())
 		for _, r := range p.rules[d] {
 			if a, matches := r.accept(pod, d); matches {
-				a.Policy, a.Action = p.Key(), r.action
-				*into = append(*into, a)
+				a.Policy = p.Key()
+				out.Accepts = append(out.Accepts, a)
 			}
 		}
-	}
-	if len(out.Policies) > 0 {
-		out.Baseline = nil // NetworkPolicies have the last word
-	} else {
-		out.Cluster = append(out.Cluster, baseline...)
 	}
 	return out
 }
@@ -123,7 +100,7 @@ func (r rule) accept(pod Pod, d Direction) (a Accept, matches bool) {
 	switch {
 	case d == Ingress:
 		for _, c := range pod.Ports {
-			if slices.ContainsFunc(r.named, func(n NamedPort) bool { return n.means(c.NamedPort) }) {
+			if slices.Contains(r.named, c.NamedPort) {
 				a.Ports = append(a.Ports, Ports{c.Protocol, c.Number, c.Number})
 			}
 		}
@@ -141,7 +118,7 @@ func (r *Rules) lack(all []Policy, local []Pod) {
 	selected := [2]map[string][]Pod{{}, {}}
 	for _, pod := range local {
 		for d, chain := range r.Pods[pod.Namespace+"/"+pod.Name] {
-			for _, key := range r.Chains[chain].By() {
+			for _, key := range r.Chains[chain].Policies {
 				selected[d][key] = append(selected[d][key], pod)
 			}
 		}
@@ -159,13 +136,10 @@ func (r *Rules) lack(all []Policy, local []Pod) {
 					continue // it has no peers
 				}
 				for _, n := range x.named {
-					l := Lack{Policy: p.Key(), Direction: Direction(d), Port: n.Name}
-					if n.Protocol != 0 {
-						l.Port += " (" + ProtocolName(n.Protocol) + ")"
-					}
+					l := Lack{Policy: p.Key(), Direction: Direction(d), Port: n.Name + " (" + ProtocolName(n.Protocol) + ")"}
 					if l.Direction == Ingress {
 						if seen[n] || slices.ContainsFunc(pods, func(pod Pod) bool {
-							return slices.ContainsFunc(pod.Ports, func(c ContainerPort) bool { return n.means(c.NamedPort) })
+							return slices.ContainsFunc(pod.Ports, func(c ContainerPort) bool { return c.NamedPort == n })
 						}) {
 							continue
 						}
@@ -197,30 +171,9 @@ func (r Rules) add(c Chain) string {
 	return name
 }
 
-// Without is what a group means of which not all is known: a rule that accepts counts the members that are known, any other denies all.
+// Without forgets ports that nobody seems to have while not all is known of a group.
 func (r *Rules) Without(missing map[string]bool) {
-	lacks := func(a Accept) bool {
-		return a.Action != ActionAccept && slices.ContainsFunc(slices.Concat(a.Groups, a.Named), func(id string) bool { return missing[id] })
-	}
 	r.Lacks = slices.DeleteFunc(r.Lacks, func(l Lack) bool {
 		return slices.ContainsFunc(l.Groups, func(id string) bool { return missing[id] })
 	})
-	for pod, chains := range r.Pods {
-		for d, name := range chains {
-			c := r.Chains[name]
-			if !slices.ContainsFunc(c.All(), lacks) {
-				continue
-			}
-			for _, rules := range []*[]Accept{&c.Admin, &c.Baseline} {
-				*rules = slices.Clone(*rules)
-				for i, a := range *rules {
-					if lacks(a) {
-						(*rules)[i] = Accept{Policy: a.Policy, Action: ActionDeny, Any: true}
-					}
-				}
-			}
-			chains[d] = r.add(c)
-		}
-		r.Pods[pod] = chains
-	}
 }

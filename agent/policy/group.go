@@ -31,12 +31,7 @@ type ContainerPort struct {
 // NamedPort is a port by name.
 type NamedPort struct {
 	Name     string
-	Protocol byte // of IP; of a policy 0 for any
-}
-
-// means reports whether a container's port is the one that a policy names.
-func (n NamedPort) means(c NamedPort) bool {
-	return n.Name == c.Name && (n.Protocol == 0 || n.Protocol == c.Protocol)
+	Protocol byte // of IP
 }
 
 // counts reports whether policies know the pod.
@@ -86,11 +81,6 @@ func (g Group) Members(namespaces map[string]map[string]string, pods []Pod) []Me
 	return Sorted(out)
 }
 
-// has reports whether a pod is in the group. namespace are the labels of its namespace.
-func (g Group) has(namespace map[string]string, p Pod) bool {
-	return g.namespaces.Matches(labels.Set(namespace)) && g.pods.Matches(labels.Set(p.Labels))
-}
-
 // Of is what one pod adds to the group. namespace are the labels of its namespace, which exists.
 func (g Group) Of(namespace map[string]string, p Pod) []Member {
 	if p.Namespace != g.Namespace && (g.namespaces == nil || !g.namespaces.Matches(labels.Set(namespace))) {
@@ -109,7 +99,7 @@ func (g Group) selected(p Pod) (out []Member) {
 			out = append(out, Member{Addr: a})
 		}
 		for _, c := range p.Ports {
-			if g.port.Name != "" && g.port.means(c.NamedPort) {
+			if g.port.Name != "" && c.NamedPort == g.port {
 				out = append(out, Member{a, c.Protocol, c.Number})
 			}
 		}

@@ -1,8 +1,7 @@
-// Package policy decides, purely, what policies mean for the pods of one node: which packets pass.
+// Package policy decides, purely, what NetworkPolicies (networking.k8s.io/v1) mean for the pods of one node: which packets pass.
 // DESIGN.md has the whole: who compiles, what a node reads, what stands in the kernel.
 //
 //	policy.go   the objects as written, and as checked: Parse
-//	cluster.go  ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2): ParseCluster
 //	group.go    pods as peers: who is in a group, at which addresses and named ports
 //	compile.go  policies, groups and local pods become Rules
 //	rules.go    Rules, and what they say of a packet
@@ -16,7 +15,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,39 +94,22 @@ const (
 	Egress
 )
 
-// Policy is a NetworkPolicy or ClusterNetworkPolicy that was checked.
+// Policy is a NetworkPolicy that was checked.
 type Policy struct {
-	Namespace, Name string // no Namespace: a ClusterNetworkPolicy
-	tier            tier
-	priority        int32           // within the tier
-	subject         *Group          // of a ClusterNetworkPolicy
-	pods            labels.Selector // of a NetworkPolicy
-	isolates        [2]bool         // by Direction: it closes what it selects, or as a ClusterNetworkPolicy has rules
+	Namespace, Name string
+	pods            labels.Selector
+	isolates        [2]bool // by Direction
 	rules           [2][]rule
 }
 
-// Key names the policy: NAMESPACE/NAME, or ClusterNetworkPolicy/NAME.
-func (p Policy) Key() string {
-	if p.subject != nil {
-		return clusterKey + p.Name
-	}
-	return p.Namespace + "/" + p.Name
-}
+// Key names the policy: NAMESPACE/NAME.
+func (p Policy) Key() string { return p.Namespace + "/" + p.Name }
 
-const clusterKey = "ClusterNetworkPolicy/"
-
-// OfCluster reports whether a Key is a ClusterNetworkPolicy's.
-func OfCluster(key string) bool { return strings.HasPrefix(key, clusterKey) }
-
-// Cluster reports whether it is a ClusterNetworkPolicy.
-func (p Policy) Cluster() bool { return p.subject != nil }
-
-// Isolates are the directions in which the policy closes what it selects, or decides about it.
+// Isolates are the directions in which the policy closes what it selects.
 func (p Policy) Isolates() [2]bool { return p.isolates }
 
-// rule does its action with what matches one of its peers and one of its ports.
+// rule allows what matches one of its peers and one of its ports.
 type rule struct {
-	action Action
 	any    bool           // every peer
 	groups []Group        // peers that are pods
 	blocks []netip.Prefix // peers that are addresses; no two overlap
@@ -193,15 +174,14 @@ var ErrInvalid = errors.New("invalid policy")
 
 // checker collects what is wrong with one policy.
 type checker struct {
-	of    string
-	errs  []error
-	found int // how many there are
+	of   string
+	errs []error
 }
 
 const maxErrors = 8
 
 func (c *checker) addf(field, text string, args ...any) {
-	if c.found++; c.found <= maxErrors {
+	if len(c.errs) < maxErrors {
 		c.errs = append(c.errs, fmt.Errorf("%w %s: %s: %s", ErrInvalid, c.of, field, fmt.Sprintf(text, args...)))
 	}
 }

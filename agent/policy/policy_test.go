@@ -76,7 +76,7 @@ func compiled(t *testing.T, specs ...string) Placed {
 	for _, s := range specs {
 		all = append(all, parsed(t, s))
 	}
-	return placed(Compile(all, namespaces, pods, func(g Group) []Member { return g.Members(namespaces, pods) }), pods)
+	return placed(Compile(all, pods, func(g Group) []Member { return g.Members(namespaces, pods) }), pods)
 }
 
 const web = "{podSelector: {matchLabels: {app: web}}"
@@ -159,7 +159,7 @@ func TestVerdictNames(t *testing.T) {
 // isolate; a judged one that none selects is open.
 func TestClosedUntilJudged(t *testing.T) {
 	_, pods := town()
-	rules := Compile([]Policy{parsed(t, web+"}")}, nil, pods, func(Group) []Member { return nil })
+	rules := Compile([]Policy{parsed(t, web+"}")}, pods, func(Group) []Member { return nil })
 	at := rules.Place(map[netip.Addr]string{addr("10.1.1.2"): "shop/web-0", addr("10.1.2.2"): "shop/db-0", addr("10.1.1.9"): "shop/new", addr("10.1.3.9"): "ops/new"})
 	for to, want := range map[string]bool{"10.1.1.2": false, "10.1.2.2": true, "10.1.1.9": false, "10.1.3.9": true} {
 		if pass, _, _ := at.Verdict(Packet{addr("8.8.8.8"), addr(to), 6, 80}); pass != want {
@@ -179,7 +179,7 @@ func TestShared(t *testing.T) {
 	all[1].Name = "q"
 	again := pods[0]
 	again.Name, again.Addrs = "web-1", []netip.Addr{addr("10.1.1.3")}
-	rules := Compile(all, namespaces, []Pod{pods[0], again}, func(g Group) []Member { return g.Members(namespaces, pods) })
+	rules := Compile(all, []Pod{pods[0], again}, func(g Group) []Member { return g.Members(namespaces, pods) })
 	if len(rules.Chains) != 1 || len(rules.Sets) != 1 || len(rules.Pods) != 2 {
 		t.Errorf("%+v", rules)
 	}
@@ -213,7 +213,7 @@ func TestRefused(t *testing.T) {
 		}
 		// What was selected is closed, and nothing is open that a valid policy would close.
 		_, pods := town()
-		rules := placed(Compile([]Policy{p}, nil, pods, func(Group) []Member { return nil }), pods)
+		rules := placed(Compile([]Policy{p}, pods, func(Group) []Member { return nil }), pods)
 		if pass, _, _ := rules.Verdict(Packet{addr("8.8.8.8"), addr("10.1.1.2"), 6, 1}); pass {
 			t.Errorf("%s: open", field)
 		}
@@ -271,7 +271,7 @@ func TestLacks(t *testing.T) {
 		many: "16",
 	} {
 		p := parsed(t, spec)
-		r := Compile([]Policy{p}, namespaces, pods, func(g Group) []Member { return g.Members(namespaces, pods) })
+		r := Compile([]Policy{p}, pods, func(g Group) []Member { return g.Members(namespaces, pods) })
 		said := func() string {
 			var got []string
 			for _, l := range r.Lacks {

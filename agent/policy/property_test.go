@@ -18,7 +18,6 @@ type naive struct {
 	namespaces map[string]map[string]string
 	pods       []Pod
 	policies   []NetworkPolicy
-	cluster    []ClusterNetworkPolicy
 }
 
 func selects(s *metav1.LabelSelector, l map[string]string) bool {
@@ -59,34 +58,6 @@ func (n naive) allows(own *Pod, direction string, peerAddr netip.Addr, peer, at 
 	if own == nil {
 		return true
 	}
-	namespace, known := n.namespaces[own.Namespace]
-	if judges := func(p ClusterNetworkPolicy) bool { return len(rulesIn(p, direction)) > 0 }; !known && slices.ContainsFunc(n.cluster, func(p ClusterNetworkPolicy) bool {
-		return len(p.Spec.Ingress)+len(p.Spec.Egress) > 0
-	}) {
-		return !slices.ContainsFunc(n.cluster, judges) && !slices.ContainsFunc(n.policies, func(p NetworkPolicy) bool {
-			return p.Metadata.Namespace == own.Namespace && (direction == "Ingress" && len(p.Spec.PolicyTypes) == 0 || slices.Contains(p.Spec.PolicyTypes, direction) ||
-				len(p.Spec.PolicyTypes) == 0 && len(p.Spec.Egress) > 0)
-		})
-	}
-	decide := func(tier string) string {
-		for priority := range int32(3) { // as drawn
-			for _, p := range n.cluster { // in order of their names
-				if p.Spec.Tier != tier || p.Spec.Priority != priority || !n.clusterPeer(p.Spec.Subject, own, netip.Addr{}, namespace) {
-					continue
-				}
-				for _, r := range rulesIn(p, direction) {
-					peers := append(slices.Clone(r.From), r.To...)
-					if slices.ContainsFunc(peers, func(x ClusterPeer) bool { return n.clusterPeer(x, peer, peerAddr, nil) }) && clusterPort(r, at, packet) {
-						return r.Action
-					}
-				}
-			}
-		}
-		return "Pass"
-	}
-	if what := decide("Admin"); what != "Pass" {
-		return what == "Accept"
-	}
 	isolated := false
 	for _, p := range n.policies {
 		types := p.Spec.PolicyTypes
@@ -115,49 +86,7 @@ func (n naive) allows(own *Pod, direction string, peerAddr netip.Addr, peer, at 
 			}
 		}
 	}
-	return !isolated && decide("Baseline") != "Deny"
-}
-
-func rulesIn(p ClusterNetworkPolicy, direction string) []ClusterRule {
-	if direction == "Ingress" {
-		return p.Spec.Ingress
-	}
-	return p.Spec.Egress
-}
-
-// clusterPeer reports whether an address, or the pod there, is one that x selects. namespace are the labels of the pod's, nil: to be found.
-func (n naive) clusterPeer(x ClusterPeer, pod *Pod, a netip.Addr, namespace map[string]string) bool {
-	if x.Networks != nil {
-		return slices.ContainsFunc(x.Networks, func(c string) bool { return netip.MustParsePrefix(c).Contains(a) })
-	}
-	if pod == nil {
-		return false
-	}
-	if namespace == nil {
-		var exists bool
-		if namespace, exists = n.namespaces[pod.Namespace]; !exists {
-			return false
-		}
-	}
-	if x.Namespaces != nil {
-		return selects(x.Namespaces, namespace)
-	}
-	return selects(&x.Pods.NamespaceSelector, namespace) && selects(&x.Pods.PodSelector, pod.Labels)
-}
-
-func clusterPort(r ClusterRule, at *Pod, p Packet) bool {
-	return len(r.Protocols) == 0 || slices.ContainsFunc(r.Protocols, func(x ClusterProtocol) bool {
-		for name, of := range map[string]*ClusterPort{"TCP": x.TCP, "UDP": x.UDP, "SCTP": x.SCTP} {
-			if of == nil || protocols[name] != p.Protocol {
-				continue
-			}
-			if of.Destination == nil || of.Destination.Range == nil && of.Destination.Number == int32(p.Port) ||
-				of.Destination.Range != nil && of.Destination.Range.Start <= int32(p.Port) && int32(p.Port) <= of.Destination.Range.End {
-				return true
-			}
-		}
-		return x.Named != "" && at != nil && slices.Contains(at.Ports, ContainerPort{NamedPort{x.Named, p.Protocol}, p.Port})
-	})
+	return !isolated
 }
 
 // peer reports whether one of peers is this; as a pod only, where onlyPods.
@@ -289,63 +218,7 @@ func drawWorld(t *rapid.T) naive {
 		}
 		n.policies = append(n.policies, p)
 	}
-	for i := range rapid.IntRange(0, 3).Draw(t, "cluster policies") {
-		p := ClusterNetworkPolicy{Metadata: Metadata{Name: fmt.Sprint("cnp", i)}}
-		p.Spec = ClusterSpec{Tier: rapid.SampledFrom([]string{"Admin", "Baseline"}).Draw(t, "tier"), Priority: rapid.Int32Range(0, 2).Draw(t, "priority"),
-			Subject: drawClusterPeer(t, false), Ingress: drawClusterRules(t, Ingress), Egress: drawClusterRules(t, Egress)}
-		n.cluster = append(n.cluster, p)
-	}
 	return n
-}
-
-func drawClusterPeer(t *rapid.T, networks bool) ClusterPeer {
-	switch kind := rapid.IntRange(0, 3).Draw(t, "peer"); {
-	case kind == 0 && networks:
-		return ClusterPeer{Networks: rapid.SliceOfN(rapid.SampledFrom([]string{"10.1.0.0/29", "10.0.0.0/8", "0.0.0.0/0", "fd00::4/126", "::/0"}), 1, 3).Draw(t, "networks")}
-	case kind < 2:
-		return ClusterPeer{Namespaces: drawSelector(t)}
-	}
-	return ClusterPeer{Pods: &NamespacedPods{*drawSelector(t), *drawSelector(t)}}
-}
-
-func drawClusterRules(t *rapid.T, d Direction) (out []ClusterRule) {
-	for range rapid.IntRange(0, 3).Draw(t, "rules") {
-		r := ClusterRule{Action: rapid.SampledFrom([]string{"Accept", "Deny", "Pass"}).Draw(t, "action")}
-		names := false
-		for range rapid.IntRange(0, 2).Draw(t, "protocols") {
-			port := new(ClusterPort)
-			first := rapid.Int32Range(1, 4).Draw(t, "port")
-			form := rapid.IntRange(0, 3).Draw(t, "form")
-			text := []string{"{}", `{"destinationPort": {"number": %d}}`, `{"destinationPort": {"range": {"start": %d, "end": 5}}}`}[min(form, 2)]
-			if form > 0 {
-				text = fmt.Sprintf(text, first)
-			}
-			if err := json.Unmarshal([]byte(text), port); err != nil {
-				t.Fatal(err)
-			}
-			var x ClusterProtocol
-			switch rapid.IntRange(0, 3).Draw(t, "protocol") {
-			case 0:
-				x.TCP = port
-			case 1:
-				x.UDP = port
-			case 2:
-				x.SCTP = port
-			default:
-				x.Named, names = rapid.SampledFrom([]string{"http", "dns"}).Draw(t, "name"), true
-			}
-			r.Protocols = append(r.Protocols, x)
-		}
-		peers := &r.From
-		if d == Egress {
-			peers = &r.To
-		}
-		for range rapid.IntRange(1, 2).Draw(t, "peers") {
-			*peers = append(*peers, drawClusterPeer(t, d == Egress && !names))
-		}
-		out = append(out, r)
-	}
-	return out
 }
 
 // ends are pods that there may be, addresses beside them and others.
@@ -370,14 +243,7 @@ func TestAgainstNaiveJudge(t *testing.T) {
 			}
 			all = append(all, parsed)
 		}
-		for _, p := range n.cluster {
-			parsed, err := ParseCluster(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, parsed)
-		}
-		rules := Compile(all, n.namespaces, n.pods, func(g Group) []Member { return g.Members(n.namespaces, n.pods) })
+		rules := Compile(all, n.pods, func(g Group) []Member { return g.Members(n.namespaces, n.pods) })
 		rules.Lacks = nil // for people, and not saved
 		b, err := json.Marshal(rules)
 		var saved Rules
@@ -411,12 +277,8 @@ func TestUnknownGroups(t *testing.T) {
 			parsed, _ := Parse(p)
 			all = append(all, parsed)
 		}
-		for _, p := range n.cluster {
-			parsed, _ := ParseCluster(p)
-			all = append(all, parsed)
-		}
 		missing := map[string]bool{}
-		rules := Compile(all, n.namespaces, n.pods, func(g Group) (some []Member) {
+		rules := Compile(all, n.pods, func(g Group) (some []Member) {
 			members := g.Members(n.namespaces, n.pods)
 			if missing[g.ID()] = rapid.Bool().Draw(t, "missing"); !missing[g.ID()] {
 				return members

@@ -29,32 +29,22 @@ const mostLacks = 16
 type Lack struct {
 	Policy    string // as Key names it
 	Direction Direction
-	Port      string   // NAME, or NAME (PROTOCOL)
+	Port      string   // NAME (PROTOCOL)
 	Groups    []string // of peers that would have it
 }
 
-// Chain is what a pod may do in one direction: the first rule of Admin that matches decides, unless it passes. Then, where NetworkPolicies
-// isolate, Accepts say what goes through, and else the first of Baseline that matches; what none matches goes through there.
+// EveryNamespace stands among namespaces for each one of which not all is known, those to come included. No namespace can have such a name.
+const EveryNamespace = "*"
+
+// Chain is what a pod may do in one direction; what matches no Accept is dropped.
 type Chain struct {
-	Policies []string `json:"policies"`          // that isolate: NAMESPACE/NAME
-	Cluster  []string `json:"cluster,omitempty"` // that decide: ClusterNetworkPolicy/NAME
-	Admin    []Accept `json:"admin,omitempty"`
+	Policies []string `json:"policies"` // that isolate: NAMESPACE/NAME
 	Accepts  []Accept `json:"accepts,omitempty"`
-	Baseline []Accept `json:"baseline,omitempty"`
 }
-
-// applies reports whether any policy does.
-func (c Chain) applies() bool { return len(c.Policies)+len(c.Cluster) > 0 }
-
-// By are all policies of the chain, in the order in which they decide.
-func (c Chain) By() []string { return slices.Concat(c.Cluster, c.Policies) }
-
-// All are all rules of the chain.
-func (c Chain) All() []Accept { return slices.Concat(c.Admin, c.Accepts, c.Baseline) }
 
 // Groups are the IDs of the groups that the chain needs.
 func (c Chain) Groups() (out []string) {
-	for _, a := range c.All() {
+	for _, a := range c.Accepts {
 		out = append(append(out, a.Groups...), a.Named...)
 	}
 	return out
@@ -107,10 +97,9 @@ func (r Rules) Place(pods map[netip.Addr]string) Placed {
 	return out
 }
 
-// Accept is what one rule of a policy lets pass, or decides otherwise about: from or to one of its peers, at one of its ports.
+// Accept is what one rule of a policy lets pass: from or to one of its peers, at one of its ports.
 type Accept struct {
 	Policy string         `json:"policy"` // as Key names it
-	Action Action         `json:"action,omitempty"`
 	Any    bool           `json:"any,omitempty"`
 	Groups []string       `json:"groups,omitempty"` // IDs
 	Blocks []netip.Prefix `json:"blocks,omitempty"` // no two overlap
@@ -133,8 +122,8 @@ type Packet struct {
 	Port     uint16 // destination
 }
 
-// Verdict says whether a packet passes on this node, and which policies accepted it, or else which one denied it, or which ones isolate
-// the pod, in the direction in which it was dropped. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
+// Verdict says whether a packet passes on this node, and which policies accepted it, or else which ones isolate the pod in the
+// direction in which it was dropped. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
 func (r Placed) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 	if p.Src == p.Dst {
 		return true, nil, 0
@@ -148,42 +137,15 @@ func (r Placed) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 		if name == "" {
 			continue
 		}
-		pass, who := r.judge(name, peer, p)
-		if !pass {
-			return false, who, d
+		chain := r.Chains[name] // Closed has none
+		at := slices.IndexFunc(chain.Accepts, func(a Accept) bool { return r.matches(a, peer, p) })
+		if at < 0 {
+			return false, chain.Policies, d
 		}
-		by = append(by, who...)
+		by = append(by, chain.Accepts[at].Policy)
 	}
 	slices.Sort(by)
 	return true, by, 0
-}
-
-// judge is the verdict of one chain, and who decided.
-func (r Rules) judge(name string, peer netip.Addr, p Packet) (pass bool, by []string) {
-	c, judged := r.Chains[name]
-	if !judged {
-		return false, nil // Closed
-	}
-	first := func(rules []Accept) (Action, []string) {
-		at := slices.IndexFunc(rules, func(a Accept) bool { return r.matches(a, peer, p) })
-		if at < 0 {
-			return ActionPass, nil
-		}
-		return rules[at].Action, []string{rules[at].Policy}
-	}
-	if what, who := first(c.Admin); what != ActionPass {
-		return what == ActionAccept, who
-	}
-	if len(c.Policies) > 0 {
-		if what, who := first(c.Accepts); what == ActionAccept {
-			return true, who
-		}
-		return false, c.Policies
-	}
-	if what, who := first(c.Baseline); what != ActionPass {
-		return what == ActionAccept, who
-	}
-	return true, nil
 }
 
 func (r Rules) matches(a Accept, peer netip.Addr, p Packet) bool {

@@ -403,7 +403,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	unread := l.unreadOf(spaces, &status)
 	needs, missing, unknown, readable := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable()
 	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
-	rules := policy.Compile(all, nil, judged, func(g policy.Group) []policy.Member {
+	rules := policy.Compile(all, judged, func(g policy.Group) []policy.Member {
 		id := g.ID()
 		needs[id] = true
 		members, complete := l.groups.members(id)
@@ -577,7 +577,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	own := l.own(podgroups.Pods(""))
-	rules := policy.Compile(all, nil, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
+	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
 	invalid := map[string]error{}
 	for key, why := range l.peers.Over() {
 		invalid[key] = errors.New(why)

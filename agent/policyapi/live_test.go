@@ -687,7 +687,7 @@ func TestRefusedLater(t *testing.T) {
 func TestPodsComeBackWithoutTheAPI(t *testing.T) {
 	w := newWorld()
 	parsed, _ := onlyWeb(t).Parse()
-	was := policy.Compile([]policy.Policy{parsed}, nil, []policy.Pod{{Namespace: "shop", Name: "db"}}, func(policy.Group) []policy.Member { return []policy.Member{{Addr: netip.MustParseAddr("10.244.2.5")}} })
+	was := policy.Compile([]policy.Policy{parsed}, []policy.Pod{{Namespace: "shop", Name: "db"}}, func(policy.Group) []policy.Member { return []policy.Member{{Addr: netip.MustParseAddr("10.244.2.5")}} })
 	w.given, w.silent, w.proved = []policies.Given{{Rules: was}}, "pods", false
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}))
@@ -772,7 +772,7 @@ func TestNothingPassesInTheEnd(t *testing.T) {
 				}
 				parsed = append(parsed, one)
 			}
-			want := policy.Compile(parsed, nil, []policy.Pod{{Namespace: "shop", Name: "db"}}, func(g policy.Group) []policy.Member {
+			want := policy.Compile(parsed, []policy.Pod{{Namespace: "shop", Name: "db"}}, func(g policy.Group) []policy.Member {
 				return []policy.Member{{Addr: netip.MustParseAddr(teams[g.ID()])}}
 			}).Place(w.local)
 			for from := range 4 {
@@ -818,7 +818,7 @@ func TestNameAfterRestart(t *testing.T) {
 	a := netip.MustParseAddr("10.244.1.5")
 	np := object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{"matchLabels":{"app":"db"}},"policyTypes":["Ingress"]}}`)
 	parsed, _ := np.Parse()
-	was := policy.Compile([]policy.Policy{parsed}, nil, []policy.Pod{{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "other"}}}, nil)
+	was := policy.Compile([]policy.Policy{parsed}, []policy.Pod{{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "other"}}}, nil)
 	w.given = []policies.Given{{Rules: was}}
 	w.run(t, func(t *testing.T, l *Live) {
 		w.put(np, false)

@@ -43,8 +43,6 @@ import (
 //		}
 //		chain midstream { ip saddr @apart-in4 drop; ip daddr @apart-out4 drop }
 //		chain in-CHAIN { ip saddr @GROUP-4 tcp dport @ports-HASH counter return; …; goto dropped-in }
-//		chain in-CHAIN { … goto dropped-in; … goto in-CHAIN-rest; goto in-CHAIN-rest }    with an Admin tier: the first that matches
-//		chain in-CHAIN-rest { … }                without NetworkPolicies the Baseline tier, and return
 //		chain dropped-in { update @drops-in4 { ip daddr counter }; update @flows4 { … }; counter drop }
 //	}
 //
@@ -52,7 +50,7 @@ import (
 // packet of either side. The answers of an isolated pod must not do that: the whole connection would pass as theirs (chain midstream). Of
 // UDP nothing says who answers, so those of what we cut are noted, and dropped for cutStays, unless rules let the conversation pass again.
 const (
-	policyVersion = 3
+	policyVersion = 4
 	chainMid      = "midstream"
 	trialTable    = closing.Table + "-trial" // it stands for an instant, see refused
 	flowStays     = time.Minute
@@ -221,8 +219,7 @@ func bigBuffers(s *mdnetlink.Conn) error {
 	return errors.Join(s.SetWriteBuffer(64<<20), s.SetReadBuffer(64<<20))
 }
 
-// narrows reports whether now lets less through than before, or other pods have addresses. A chain's name stands for its rules. More
-// members of a group let less through where a rule denies them, or passes them to what does.
+// narrows reports whether now lets less through than before, or other pods have addresses. A chain's name stands for its rules.
 func narrows(before, now policy.Placed) bool {
 	for a, place := range now.At {
 		was := before.At[a]
@@ -232,21 +229,10 @@ func narrows(before, now policy.Placed) bool {
 			}
 		}
 	}
-	decides := map[string]bool{}
-	for _, c := range now.Chains {
-		for _, a := range slices.Concat(c.Admin, c.Baseline) {
-			for _, id := range slices.Concat(a.Groups, a.Named) {
-				decides[id] = true
-			}
-		}
-	}
 	for id, was := range before.Sets {
 		is, used := now.Sets[id]
 		if !used || slices.Equal(was, is) {
 			continue // where it is no longer used, chains differ
-		}
-		if decides[id] {
-			return true
 		}
 		left := make(map[policy.Member]bool, len(is))
 		for _, m := range is {
@@ -414,7 +400,7 @@ func refused(p policy.Placed) string {
 				continue
 			}
 			tried[chainName(d, name)] = true
-			for _, a := range p.Chains[name].All() {
+			for _, a := range p.Chains[name].Accepts {
 				one := policyRules{sets: map[string]policySet{}, chains: map[string][]policyRule{}}
 				for _, w := range one.accept(p, d, a) {
 					one.chains["trial"] = append(one.chains["trial"], policyRule{words: w})

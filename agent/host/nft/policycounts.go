@@ -3,7 +3,6 @@ package nft
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -24,13 +23,7 @@ type PolicyCounts struct {
 
 // HitsOf are those of a pod's chain in one direction.
 func (c PolicyCounts) HitsOf(d policy.Direction, chain string) map[string]uint64 {
-	out := map[string]uint64{}
-	for _, name := range []string{chainName(d, chain), chainName(d, chain) + restSuffix} {
-		for by, n := range c.Hits[name] {
-			out[by] += n
-		}
-	}
-	return out
+	return c.Hits[chainName(d, chain)]
 }
 
 // Counts reads what was counted; only Total unless all.
@@ -97,18 +90,13 @@ func (p *Policies) Counts(all bool) (PolicyCounts, error) {
 		}
 		hits := map[string]uint64{}
 		for _, r := range rules {
-			if by, ok := userdata.GetString(r.UserData, userdata.TypeComment); ok && accepts(r) {
+			if by, ok := userdata.GetString(r.UserData, userdata.TypeComment); ok {
 				hits[by] += counted(r)
 			}
 		}
 		out.Hits[x.Name] = hits
 	}
 	return out, nil
-}
-
-// accepts reports whether a rule counts what it lets pass.
-func accepts(r *nftables.Rule) bool {
-	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, is := e.(*expr.Counter); return is })
 }
 
 // counted is how many packets a rule has counted.

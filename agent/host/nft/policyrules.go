@@ -106,42 +106,15 @@ func rulesOf(p policy.Placed) policyRules {
 	return out
 }
 
-// restSuffix ends the name of the chain that has what follows the Admin tier.
-const restSuffix = "-rest"
-
-// chain adds a chain and the sets that it needs. With rules of the Admin tier what follows is a chain of its own, to which these pass.
+// chain adds a chain and the sets that it needs.
 func (r policyRules) chain(p policy.Placed, d policy.Direction, name string) {
-	c, judged := p.Chains[name]
-	own, closed := chainName(d, name), goTo(closing.Dropped[d])
-	rules := func(all []policy.Accept, pass words) (out []policyRule) {
-		for _, a := range all {
-			for _, w := range r.accept(p, d, a) {
-				switch a.Action {
-				case policy.ActionDeny:
-					w = append(w, closed...)
-				case policy.ActionPass:
-					w = append(w, pass...)
-				default:
-					w = append(w, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictReturn})
-				}
-				out = append(out, policyRule{w, a.Policy})
-			}
+	var all []policyRule
+	for _, a := range p.Chains[name].Accepts {
+		for _, w := range r.accept(p, d, a) {
+			all = append(all, policyRule{append(w, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictReturn}), a.Policy})
 		}
-		return out
 	}
-	var rest []policyRule
-	if len(c.Policies) > 0 || !judged {
-		rest = append(rules(c.Accepts, nil), policyRule{words: closed})
-	} else {
-		rest = append(rules(c.Baseline, ret), policyRule{words: ret})
-	}
-	if len(c.Admin) == 0 {
-		r.chains[own] = rest
-		return
-	}
-	next := goTo(own + restSuffix)
-	r.chains[own] = append(rules(c.Admin, next), policyRule{words: next})
-	r.chains[own+restSuffix] = rest
+	r.chains[chainName(d, name)] = append(all, policyRule{words: goTo(closing.Dropped[d])})
 }
 
 // accept is one rule for each protocol and kind of peer.

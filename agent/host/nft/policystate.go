@@ -154,20 +154,16 @@ func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want polic
 			}
 		}
 	}
-	for name := range want.chains { // some continue in another one
-		if _, exists := have.chains[name]; !exists {
-			c.AddChain(&nftables.Chain{Name: name, Table: table})
-		}
-	}
 	for name, rules := range want.chains {
 		of := &nftables.Chain{Name: name, Table: table}
-		was, exists := have.chains[name]
-		if was == len(rules) && exists {
+		if have.chains[name] == len(rules) { // each has one at least
 			continue
 		}
 		n++
-		if exists {
+		if _, exists := have.chains[name]; exists {
 			c.FlushChain(of)
+		} else {
+			c.AddChain(of)
 		}
 		for _, r := range rules {
 			c.AddRule(&nftables.Rule{Table: table, Chain: of, Exprs: r.words, UserData: comment(r.policy)})
@@ -179,16 +175,12 @@ func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want polic
 			return n, err
 		}
 	}
-	var gone []*nftables.Chain
 	for name := range have.chains {
 		if _, wanted := want.chains[name]; !wanted {
 			n++
-			gone = append(gone, &nftables.Chain{Name: name, Table: table})
-			c.FlushChain(gone[len(gone)-1]) // Linux before 4.15 deletes empty ones only, and none that another one continues in
+			c.FlushChain(&nftables.Chain{Name: name, Table: table}) // Linux before 4.15 deletes empty ones only
+			c.DelChain(&nftables.Chain{Name: name, Table: table})
 		}
-	}
-	for _, x := range gone {
-		c.DelChain(x)
 	}
 	for name := range have.sets {
 		if _, wanted := want.sets[name]; !wanted {

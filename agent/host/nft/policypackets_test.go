@@ -22,23 +22,17 @@ import (
 	"edgemesh/internal/nstest"
 )
 
-// tiers are ClusterNetworkPolicies, and NetworkPolicies of namespace shop beside them.
-var tiers = map[string]struct{ cluster, policies []string }{
-	"Deny before Accept, by port": {cluster: []string{`{tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {tier: back}}}], protocols: [{udp: {destinationPort: {number: 80}}}]}, {action: Accept, from: [{namespaces: {}}]}]}`},
-		policies: []string{`{podSelector: {}, policyTypes: [Ingress, Egress]}`}},
-	"Pass to NetworkPolicies": {cluster: []string{`{tier: Admin, priority: 1, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}, ingress: [{action: Pass, from: [{namespaces: {matchLabels: {tier: back}}}], protocols: [{destinationNamedPort: main}]}, {action: Accept, from: [{namespaces: {}}]}],
-		egress: [{action: Pass, to: [{networks: [10.1.1.3/32]}]}, {action: Deny, to: [{networks: [10.0.0.0/8, "fd00::/16"]}]}]}`},
-		policies: []string{`{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress], egress: [{ports: [{port: 90, protocol: UDP}]}]}`}},
-	"Pass to the Baseline": {cluster: []string{`{tier: Admin, priority: 9, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`,
-		`{tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {range: {start: 80, end: 90}}}}]}]}`,
-		`{tier: Baseline, priority: 1, subject: {namespaces: {}}, ingress: [{action: Pass, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}]}, {action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 90}}}]}]}`},
-		policies: []string{`{podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {}}]}]}`}},
-	"Baseline alone": {cluster: []string{`{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Accept, to: [{namespaces: {matchLabels: {tier: back}}}]}, {action: Deny, to: [{networks: [0.0.0.0/0, "::/0"]}], protocols: [{udp: {}}]}]}`}},
+// packetPolicies are NetworkPolicies of namespace shop.
+var packetPolicies = map[string][]string{
+	"peers by namespace, at one port": {`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {tier: back}}}], ports: [{port: 80, protocol: UDP}]}]}`},
+	"a port by name, and addresses": {`{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress], ingress: [{ports: [{port: main, protocol: UDP}]}],
+		egress: [{to: [{ipBlock: {cidr: 10.1.1.0/24}}], ports: [{port: 80, endPort: 90, protocol: UDP}]}]}`},
+	"several policies": {`{podSelector: {}, policyTypes: [Ingress, Egress], egress: [{ports: [{port: 90, protocol: UDP}]}]}`,
+		`{podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {}}, {namespaceSelector: {matchLabels: {tier: back}}}]}]}`},
 }
 
-// TestTiersInTheKernel: what the kernel lets through, packet by packet between three pods of a node, is what Verdict says, with NetworkPolicies
-// and each tier; a second pass changes nothing, and the way from each set of policies to each other one leaves what a new start makes.
-func TestTiersInTheKernel(t *testing.T) {
+// TestPacketsInTheKernel: what the kernel lets through, packet by packet between three pods of a node, is what Verdict says; a second pass changes nothing, and the way from each set of policies to each other one leaves what a new start makes.
+func TestPacketsInTheKernel(t *testing.T) {
 	node := nstest.Enter(t)
 	nstest.Run(t, "sysctl -qw net.ipv4.ip_forward=1")
 	in := map[string]nstest.Namespace{}
@@ -70,10 +64,10 @@ func TestTiersInTheKernel(t *testing.T) {
 		in[name] = ns
 	}
 	p := NewPolicies(slog.New(slog.DiscardHandler))
-	names, first := slices.Sorted(maps.Keys(tiers)), map[string]string{}
+	names, first := slices.Sorted(maps.Keys(packetPolicies)), map[string]string{}
 	for round := range 2 {
 		for _, name := range names {
-			rules, at := tiersWorld(t, name)
+			rules, at := packetWorld(t, name)
 			if err := p.Enforce(enforcing(rules, at)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -184,28 +178,17 @@ func passing(t *testing.T, name string, rules policy.Placed, addrs map[string]ne
 	}
 }
 
-// tiersWorld is world with ClusterNetworkPolicies, where mon is local, too.
-func tiersWorld(t *testing.T, name string) (policy.Rules, map[netip.Addr]string) {
+// packetWorld is world where mon is local, too.
+func packetWorld(t *testing.T, name string) (policy.Rules, map[netip.Addr]string) {
 	t.Helper()
 	namespaces := map[string]map[string]string{"shop": {}, "ops": {"tier": "back"}}
 	var all []policy.Policy
-	for i, s := range tiers[name].policies {
+	for i, s := range packetPolicies[name] {
 		n := policy.NetworkPolicy{Metadata: policy.Metadata{Namespace: "shop", Name: fmt.Sprint("p", i)}}
 		if err := yaml.UnmarshalStrict([]byte(s), &n.Spec); err != nil {
 			t.Fatal(err)
 		}
 		p, err := policy.Parse(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-	}
-	for i, s := range tiers[name].cluster {
-		n := policy.ClusterNetworkPolicy{Metadata: policy.Metadata{Name: fmt.Sprint("c", i)}}
-		if err := yaml.UnmarshalStrict([]byte(s), &n.Spec); err != nil {
-			t.Fatal(err)
-		}
-		p, err := policy.ParseCluster(n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,5 +202,5 @@ func tiersWorld(t *testing.T, name string) (policy.Rules, map[netip.Addr]string)
 			Ports: []policy.ContainerPort{{NamedPort: policy.NamedPort{Name: "main", Protocol: 17}, Number: 8080}}})
 		at[a] = x.namespace + "/" + x.name
 	}
-	return policy.Compile(all, namespaces, pods, func(g policy.Group) []policy.Member { return g.Members(namespaces, pods) }), at
+	return policy.Compile(all, pods, func(g policy.Group) []policy.Member { return g.Members(namespaces, pods) }), at
 }
