@@ -120,7 +120,7 @@ e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every e
 	@EDGEMESH_TIER=long EDGEMESH_KUBE=openyurt $(GO) test -count=1 -timeout 45m -v -run OpenYurt ./test/kube
 
 conformance: EXTRA_DEPS = all openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
-conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud, and upstream's chained plugins; ONLY=policies runs those of NetworkPolicies alone, ONLY=cluster-policies those of ClusterNetworkPolicies; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt
+conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud, and upstream's chained plugins; ONLY=policies runs those of NetworkPolicies alone; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt
 	@EDGEMESH_KUBE='$(ON)' FAMILIES='$(FAMILIES)' EDGEMESH_TIER=long EDGEMESH_CONFORMANCE='$(or $(ONLY),$(if $(FULL),full,1))' $(GO) test -count=1 -timeout 90m -v -run 'TestConformance$$' ./test/kube
 	@$(if $(FULL),EDGEMESH_TIER=long $(GO) test -count=1 -timeout 30m -v -run 'TestUpstream$$' ./cni)
 

@@ -13,7 +13,7 @@ import (
 )
 
 // pins are modules that hold versions of foreign programs and no code of ours: scripts build them, without go.work.
-var pins = []string{"test/bench/nebula", "test/bench/wireguard", "test/cni/testdata/cri", "test/cni/testdata/critest", "test/cni/testdata/plugins", "test/kube/conformance/binaries", "test/kube/conformance/clusterpolicies", "test/kubeapi/binaries"}
+var pins = []string{"test/bench/nebula", "test/bench/wireguard", "test/cni/testdata/cri", "test/cni/testdata/critest", "test/cni/testdata/plugins", "test/kube/conformance/binaries", "test/kubeapi/binaries"}
 
 // golist is what `go list` prints in the source tree, a line each; GOWORK=off looks at the shipped module alone.
 func golist(t *testing.T, env string, args ...string) []string {

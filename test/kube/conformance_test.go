@@ -56,10 +56,6 @@ func TestConformance(t *testing.T) {
 		edgeServices(t, c)
 	}
 
-	if which == "cluster-policies" {
-		clusterPolicies(t, c, bin)
-		return
-	}
 	focus, skip, must := `\[sig-network\].*\[Conformance\]`, `\[Serial\]|\[Disruptive\]`, []string{filepath.Join(bin, "conformance.yaml")}
 	if c.DualStack() {
 		focus, skip = focus+`|\[sig-network\].*\[Feature:IPv6DualStack\]`, skip+`|\[Slow\]|\[Feature:SCTPConnectivity\]`
@@ -77,7 +73,7 @@ func TestConformance(t *testing.T) {
 		focus, skip = `\[sig-network\] Netpol`, skip+`|\[Feature:SCTPConnectivity\]`
 		must = []string{"policies.txt"}
 	default:
-		t.Fatalf("EDGEMESH_CONFORMANCE=%s: want 1, full, policies or cluster-policies", which)
+		t.Fatalf("EDGEMESH_CONFORMANCE=%s: want 1, full or policies", which)
 	}
 	dir := filepath.Join(root, "dist/conformance")
 	if v := os.Getenv("EDGEMESH_K8S_VERSION"); v != "" {
@@ -186,56 +182,4 @@ func judge(t *testing.T, dir string, must []string, took time.Duration, suiteErr
 	}
 	figure(t, "Kubernetes' own tests: %d passed, %d failed, %d skipped themselves, in %s; %s/report.json",
 		count["passed"], count["failed"], count["skipped"], seconds(took), dir)
-}
-
-// clusterPolicies runs the suite of ClusterNetworkPolicies, but its tests of nodes as peers, which are of the experimental channel, and of SCTP
-// alone: each attempt waits for 10 s where the kernel has none. The kind comes when the network is in force already.
-func clusterPolicies(t *testing.T, c *cluster.Cluster, cache string) {
-	t.Helper()
-	later := filepath.Join(c.Dir, "later")
-	build := exec.CommandContext(t.Context(), filepath.Join(root, "test/kube/conformance/clusterpolicies/build.sh"), cache, later)
-	build.Stderr = os.Stderr
-	out, err := build.Output()
-	ok(t, err)
-	program, crd, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	for _, n := range cluster.FirstNodes() {
-		ok(t, c.Import(t.Context(), n, "suite-patient"))
-		_, err := c.On(t.Context(), n, "ctr", "-n", "k8s.io", "images", "tag", "--force", "e2e.test/suite-patient:1", "registry.k8s.io/e2e-test-images/agnhost:2.45")
-		ok(t, err)
-	}
-	kubectl(t, "apply", "--server-side", "-f", crd)
-	kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/clusternetworkpolicies.policy.networking.k8s.io")
-	dir, err := filepath.Abs(filepath.Join(root, "dist/conformance-cluster-policies"))
-	ok(t, err)
-	ok(t, os.MkdirAll(dir, 0o755))
-	log, err := os.Create(filepath.Join(dir, "log"))
-	ok(t, err)
-	defer log.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-	defer cancel()
-	start := time.Now()
-	suite := c.AdminCommand(ctx, program, "-test.v", "-test.timeout=55m", "-test.run=^TestConformance$", "-test.skip=/SCTP$", "-supported-features=ClusterNetworkPolicyNamedPorts")
-	suite.Stdout, suite.Stderr, suite.Dir = log, log, dir
-	suiteErr := suite.Run() // the report decides
-	_, err = log.Seek(0, 0)
-	ok(t, err)
-	ran, err := conformance.ReadGo(log, "TestConformance")
-	ok(t, err)
-	lists := map[string]string{}
-	for _, name := range []string{"tests.txt", "expected.txt"} {
-		b, err := os.ReadFile(filepath.Join("conformance/clusterpolicies", name))
-		ok(t, err)
-		lists[name] = string(b)
-	}
-	expected, err := conformance.Expected(lists["expected.txt"])
-	ok(t, err)
-	for _, wrong := range conformance.Judge(ran, conformance.Lines(lists["tests.txt"]), expected) {
-		t.Error(wrong)
-	}
-	count := map[string]int{}
-	for _, s := range ran {
-		count[s.State]++
-	}
-	figure(t, "tests of ClusterNetworkPolicies: %d passed, %d failed, %d skipped, in %s (%v); %s/log", count["passed"], count["failed"], count["skipped"],
-		seconds(time.Since(start)), suiteErr, dir)
 }

@@ -6,13 +6,11 @@
 //	expected.txt     specs that fail, each with its reason
 //	build.sh         builds the suite and its images
 //	binaries/        the suite's module
-//	clusterpolicies/ the module of the suite of ClusterNetworkPolicies, its build, its tests and those that fail
 //
 // The specs with [Conformance] are those that the suite lists itself (test/conformance/testdata/conformance.yaml of its version).
 package conformance
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,27 +60,6 @@ func Read(r io.Reader) ([]Spec, error) {
 		}
 	}
 	return out, nil
-}
-
-// ReadGo returns the tests of a Go test program from what it wrote with -test.v, without their parents, and below root.
-func ReadGo(r io.Reader, root string) (out []Spec, err error) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20)
-	parents := map[string]bool{}
-	for lines.Scan() {
-		state, name, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "--- "), ": ")
-		name, _, _ = strings.Cut(name, " ")
-		name, inside := strings.CutPrefix(name, root+"/")
-		state = map[string]string{"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[state]
-		if !found || !inside || state == "" {
-			continue
-		}
-		out = append(out, Spec{Name: name, State: state, Attempts: 1})
-		for at := strings.LastIndex(name, "/"); at > 0; at = strings.LastIndex(name[:at], "/") {
-			parents[name[:at]] = true
-		}
-	}
-	return slices.DeleteFunc(out, func(s Spec) bool { return parents[s.Name] }), lines.Err()
 }
 
 // Lines are those of a list that are no comments.

@@ -97,14 +97,3 @@ func TestLists(t *testing.T) {
 		}
 	}
 }
-
-// TestReadGo: of a Go test program's output the tests count that have none below them, whatever stands between their lines.
-func TestReadGo(t *testing.T) {
-	const text = "=== RUN   TestConformance/A/one\n    a.go:1: --- odd: TestConformance/A/one\n--- FAIL: TestConformance (9.00s)\n    --- FAIL: TestConformance/A (2.00s)\n" +
-		"        --- PASS: TestConformance/A/one_'two' (1.00s)\n        --- FAIL: TestConformance/A/three (1.00s)\n    --- SKIP: TestConformance/B (0.00s)\n--- PASS: TestOther/C (0.00s)\n"
-	got, err := ReadGo(strings.NewReader(text), "TestConformance")
-	want := []Spec{{Name: "A/one_'two'", State: "passed", Attempts: 1}, {Name: "A/three", State: "failed", Attempts: 1}, {Name: "B", State: "skipped", Attempts: 1}}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%+v, %v", got, err)
-	}
-}
