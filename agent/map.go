@@ -27,6 +27,7 @@ const mapListen = "127.0.0.1:9475"
 type mapCommand struct {
 	clientFlags
 	listen, tokenFile string
+	untilEOF          bool
 }
 
 func newMap() *cobra.Command {
@@ -44,16 +45,34 @@ this node, from both ends.
 
 The page is on this host only, or with --listen mesh:PORT on the node's mesh address, for other
 nodes and pods as far as hostAccess lets them. It is HTTP: encrypted by the tunnel, not on native
-and VXLAN paths. From elsewhere use ssh -L 9475:127.0.0.1:9475 NODE.`,
+and VXLAN paths. From elsewhere use ssh -L 9475:127.0.0.1:9475 NODE, or kubectl edgemesh map NODE.`,
 		Example: `  edgemesh-agent map
   edgemesh-agent map --listen mesh:9475 --token-file /etc/edgemesh/map.token`,
 		Args: cli.Args(),
-		RunE: func(c *cobra.Command, _ []string) error { return k.run(c.Context(), c.OutOrStdout()) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx := c.Context()
+			if k.untilEOF {
+				ctx = untilEOF(ctx, c.InOrStdin())
+			}
+			return k.run(ctx, c.OutOrStdout())
+		},
 	}
 	k.addDir(c)
 	c.Flags().StringVar(&k.listen, "listen", mapListen, "loopback address and port, or mesh:PORT for the node's mesh address")
+	c.Flags().BoolVar(&k.untilEOF, "until-eof", false, "end when standard input does, as with kubectl exec -i")
 	c.Flags().StringVar(&k.tokenFile, "token-file", "", "file with the token (default: a new one each time)")
 	return c
+}
+
+// untilEOF ends with ctx, or when in does: kubectl ends no program in a pod, but closes what it reads. The goroutine ends with the process,
+// as nothing interrupts a read.
+func untilEOF(ctx context.Context, in io.Reader) context.Context {
+	ctx, end := context.WithCancel(ctx)
+	go func() {
+		defer end()
+		_, _ = io.Copy(io.Discard, in)
+	}()
+	return ctx
 }
 
 func (k *mapCommand) run(ctx context.Context, w io.Writer) error {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -37,4 +39,16 @@ func TestMapRefuses(t *testing.T) {
 		!strings.Contains(complaint.String(), "at least 16 characters") {
 		t.Errorf("%d %s", code, complaint.String())
 	}
+}
+
+// With --until-eof the map ends when its standard input does, and not before.
+func TestMapUntilEOF(t *testing.T) {
+	in, out := io.Pipe()
+	ctx := untilEOF(t.Context(), in)
+	fmt.Fprintln(out, "x")
+	if ctx.Err() != nil {
+		t.Error("it has ended before")
+	}
+	out.Close()
+	<-ctx.Done()
 }

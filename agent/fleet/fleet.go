@@ -6,12 +6,12 @@
 //	kubectl.go  calls of kubectl: which agents there are, and what they answer
 //	status.go   all nodes on one screen
 //	doctor.go   what is wrong with any of them
+//	map.go      a node's map, here
 //	connectivity.go  pods on all nodes query each other; testpods.go: those pods
 package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -69,7 +69,7 @@ are shown as the others see them.`,
 	f.StringVar(&c.context, "context", "", "kubectl's context")
 	f.StringVarP(&c.namespace, "namespace", "n", "kube-system", "namespace of the agents")
 	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "how long each agent may take to answer")
-	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), goneMap(), newVersion(), pass(&c, &cobra.Command{
+	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), newMap(&c), newVersion(), pass(&c, &cobra.Command{
 		Use:   "ping NODE TARGET [OPTIONS]",
 		Short: "Have NODE's agent ping a node or a pod's IP",
 		Example: `  kubectl edgemesh ping edge-1 edge-2
@@ -85,16 +85,6 @@ are shown as the others see them.`,
   kubectl edgemesh capture edge-1 --pod 10.244.2.7 --write pod.pcapng`,
 	}, 1))
 	return root
-}
-
-// goneMap refuses the command that drew a picture of one moment, and names what replaces it.
-func goneMap() *cobra.Command {
-	return &cobra.Command{
-		Use: "map", Hidden: true, DisableFlagParsing: true,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return cli.BadUsage(c.Root(), errors.New("map was removed: run `edgemesh-agent map` on a node that observers names, or set controller.map in the chart; docs/map.md"))
-		},
-	}
 }
 
 // newVersion prints the plugin's version; status has the agents'.

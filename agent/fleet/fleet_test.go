@@ -66,15 +66,29 @@ END
 esac
 `
 
-// The command that was removed names what replaces it, whatever its options were.
-func TestGoneMap(t *testing.T) {
-	code, out := run(t, fake, "map", "--write", "mesh.html")
-	if code != cli.ExitUsage {
-		t.Errorf("code %d", code)
-	}
-	contains(t, out, "map was removed", "`edgemesh-agent map`", "controller.map", "docs/map.md")
-	if _, out := run(t, fake, "--help"); strings.Contains(out, "  map ") {
-		t.Errorf("help offers it:\n%s", out)
+// TestMap: the agent's page is at a port of this machine while it runs; a node that prints anything else, or whose kubectl ends, has none.
+func TestMap(t *testing.T) {
+	const maps = `#!/bin/sh
+case "$*" in
+*"exec -i -n mesh agent-1 -c agent -- edgemesh-agent map --listen 127.0.0.1:0 --until-eof") echo "http://127.0.0.1:4711/?token=abc123"; exec sleep 1 ;;
+*"exec -i -n mesh agent-2 "*) echo "http://127.0.0.1:4711/?token=abc\033[31m" ; exec sleep 5 ;;
+*"port-forward -n mesh pod/agent-1 80:4711") echo "Forwarding from 127.0.0.1:80 -> 4711"; echo "Forwarding from [::1]:80 -> 4711"; exec sleep 5 ;;
+*port-forward*) echo "Unable to listen on port 9475" >&2; exit 1 ;;
+esac
+`
+	script := maps + strings.TrimPrefix(fake, "#!/bin/sh\n")
+	for _, x := range []struct{ args, want string }{
+		{"map edge-1 --port 80", "http://127.0.0.1:80/?token=abc123"},
+		{"map edge-1 --port 80", "edge-1: its map has ended"},
+		{"map edge-1", "Unable to listen on port 9475"},
+		{"map edge-2", "edge-2: no map: "},
+		{"map edge-9", "no such MeshNode"},
+		{"map", "NODE"},
+	} {
+		code, out := run(t, script, strings.Fields(x.args)...)
+		if contains(t, out, x.want); code == 0 || strings.Contains(out, "\033") {
+			t.Errorf("%s: code %d\n%q", x.args, code, out)
+		}
 	}
 }
 
@@ -341,7 +355,7 @@ func TestNoMembers(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"ping": "NODE TARGET is missing (see `kubectl edgemesh ping --help`)", "ping a": "TARGET is missing", "capture": "NODE is missing",
-		"nope": `unknown command "nope" (see`, "statsu": "(did you mean status?)", "map": "map was removed",
+		"nope": `unknown command "nope" (see`, "statsu": "(did you mean status?)", "map": "NODE is missing",
 		"connectivity-test x": `unexpected argument "x"`, "status --foo": "unknown flag: --foo (see",
 	} {
 		var b strings.Builder

@@ -355,19 +355,28 @@ func find(all []member, node string) (member, error) {
 	return member{}, fmt.Errorf("%s: no such MeshNode%s; `kubectl get meshnodes` lists them", node, wording.Offer(node, names))
 }
 
-// pass runs a command of one node's agent, whose exit code becomes this program's, and whose output does, as far as a terminal
-// can show it: the node may be hostile.
-func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error) {
-	all, _, err := k.members(c.Context())
+// reached is the member of that name, whose agent can be reached.
+func (k *cluster) reached(ctx context.Context, node string) (member, error) {
+	all, _, err := k.members(ctx)
 	if err != nil {
-		return err
+		return member{}, err
 	}
 	m, err := find(all, node)
 	if err != nil {
-		return err
+		return m, err
 	}
 	if err := m.unreachable(); err != nil {
-		return fmt.Errorf("%s: %w", node, err)
+		return m, fmt.Errorf("%s: %w", node, err)
+	}
+	return m, nil
+}
+
+// pass runs a command of one node's agent, whose exit code becomes this program's, and whose output does, as far as a terminal
+// can show it: the node may be hostile.
+func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error) {
+	m, err := k.reached(c.Context(), node)
+	if err != nil {
+		return err
 	}
 	args, file, streams := streamed(args)
 	run := k.command(c.Context(), k.inPod(m.Pod, args...)...)
