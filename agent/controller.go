@@ -37,10 +37,6 @@ With --sign the leader signs who is a member, with its key, in the NodeRecords. 
 another key (signers) believe that within the ranges that this one has delegated to it: its log says what
 to run (edgemesh-agent membership delegate).
 
-With --map the leader also serves the live map, as edgemesh-agent map does, with all members:
-they connect to it over the relays while a page is open, if ` + "`observers`" + ` in the PodNetwork has its
-peer ID, which the PodNetwork's status names. The token is in the Secret edgemesh-map.
-
 With --webhook it judges who writes what, where the API server cannot (Kubernetes 1.28 and 1.29), and
 has the ValidatingWebhookConfiguration edgemesh name its CA, the Secret edgemesh-webhook. While no
 controller answers, nodes can neither join nor report; packets flow.
@@ -49,7 +45,6 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 		Example: `  edgemesh-agent controller                   # in a pod, as the chart's service account
   edgemesh-agent controller --kubeconfig admin.conf --namespace kube-system \
     --metrics-address ""
-  edgemesh-agent controller --map 127.0.0.1:9475
   kubectl -n kube-system get lease edgemesh-controller      # which one leads`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -77,7 +72,8 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 	f.StringVar(&cfg.Webhook, "webhook", "", `HOST:PORT where it serves the API server's admission webhooks, for Kubernetes 1.28 and 1.29; "" = off`)
 	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they send requests over the relays, and prove by their node certificate who they are")
 	f.BoolVar(&cfg.Sign, "sign", false, "sign who is a member, for nodes that pin a key which has delegated to this controller's")
-	f.StringVar(&cfg.Map, "map", "", "serve the live map on 127.0.0.1:PORT while this controller leads; \"\" = off")
+	f.String("map", "", "")
+	_ = f.MarkDeprecated("map", "the controller serves no map any longer: use `kubectl edgemesh map NODE`, or edgemesh-agent map on a node; docs/map.md")
 	f.StringSliceVar(&cfg.CAs, "node-ca", nil, "PEM file with a CA of nodes' certificates, besides the API server's for its clients; may be repeated")
 	f.StringVar(&cfg.JoinSecretFile, "join-secret-file", "", "file with the secret that relays outside of the cluster require, as in agent.yaml")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log details")

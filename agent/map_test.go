@@ -52,3 +52,14 @@ func TestMapUntilEOF(t *testing.T) {
 	out.Close()
 	<-ctx.Done()
 }
+
+// A controller that is started with --map, which is gone, starts all the same, and its log says what is used in its place.
+func TestControllerWithMap(t *testing.T) {
+	c := newController()
+	var said strings.Builder
+	c.SetErr(&said)
+	c.Flags().SetOutput(&said)
+	if err := c.ParseFlags([]string{"--map", "127.0.0.1:9475"}); err != nil || !strings.Contains(said.String(), "kubectl edgemesh map NODE") {
+		t.Errorf("%v: %s", err, said.String())
+	}
+}

@@ -12,7 +12,6 @@
 //	sign.go         signs who is a member, as a delegate
 //	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
-//	map.go          a map of all members, in this pod
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
 //	webhook.go      judges who writes what, on Kubernetes 1.28 and 1.29
 //	certificate.go  has the API server trust that
@@ -54,7 +53,6 @@ type Config struct {
 	Identity   string // of this process among the controllers
 
 	Sign   bool     // it signs who is a member, with its key, to which a key that nodes pin has delegated
-	Map    string   // where the leader serves a map, on the loopback; "": nowhere
 	Enroll bool     // edges reach it, over relays
 	CAs    []string // files with CAs of nodes' certificates, besides the API server's for its clients
 	// JoinSecretFile has what relays outside of the cluster require; "": none does.
@@ -83,11 +81,6 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("%w: --namespace: not in a pod (%w); name the namespace of the controllers' Lease", ErrConfig, err)
 		}
 		cfg.Namespace = strings.TrimSpace(string(text))
-	}
-	if cfg.Map != "" {
-		if err := CheckMap(cfg.Map); err != nil {
-			return err
-		}
 	}
 	names := resolve.New(resolve.Config{Log: cfg.Log})
 	defer names.Close()
@@ -128,7 +121,7 @@ func Run(ctx context.Context, cfg Config) error {
 	shared, seen := watched{c}, dog.Loop("sight of nodes")
 	e.run(ctx, func(ctx context.Context) {
 		s := &surplus{api: shared, loop: dog.Loop("surplus PodBlocks"), log: cfg.Log, metrics: m}
-		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, answers: cfg.Enroll, mapAt: cfg.Map, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: seen, metrics: m, log: cfg.Log}
+		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: seen, metrics: m, log: cfg.Log}
 		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying(), unguarded: unguarded}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
@@ -159,10 +152,9 @@ func Run(ctx context.Context, cfg Config) error {
 		p := &rollouts{api: shared, loop: dog.Loop("rollouts"), namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
 		all.Go(func() { newJournal(shared, dog.Loop("Events about members"), cfg.Log).run(ctx) })
-		if cfg.Enroll || cfg.Map != "" {
+		if cfg.Enroll {
 			all.Go(func() { g.run(ctx) })
-		}
-		if !cfg.Enroll { // these nodes have kubelets that are heard
+		} else { // these nodes have kubelets that are heard
 			kubelets := &sight{Sight: g.sight, api: shared, loop: seen, log: cfg.Log, pace: writing()}
 			all.Go(func() { kubelets.run(ctx) })
 		}

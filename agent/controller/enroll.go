@@ -48,8 +48,6 @@ type registry struct {
 	caFiles   []string
 	secrets   string // file with the join secrets that relays require; "": none does
 	sight     Sight
-	answers   bool   // it writes for edges
-	mapAt     string // where its map is; "": none
 	metrics   *metrics
 	log       *slog.Logger
 
@@ -80,20 +78,16 @@ func (g *registry) serve(ctx context.Context) error {
 		return err
 	}
 	d := &deputy{api: g.api, log: g.log}
-	var v *enroll.Server
-	if g.answers {
-		v = enroll.NewServer(g.trusted, d.write, g.metrics.request, g.log)
-	}
 	prover, err := g.prover()
 	if err != nil {
 		return err
 	}
-	c, err := enroll.NewController(key, v, g.mapAt != "", prover.Admit, g.log)
+	c, err := enroll.NewController(key, enroll.NewServer(g.trusted, d.write, g.metrics.request, g.log), false, prover.Admit, g.log)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	g.log.Info("this controller is reached over relays", "peerID", self, "edgesMayAsk", g.answers)
+	g.log.Info("this controller is reached over relays", "peerID", self)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	var stay sync.WaitGroup
@@ -101,14 +95,8 @@ func (g *registry) serve(ctx context.Context) error {
 	stay.Go(func() {
 		c.Run(ctx, func() []peer.AddrInfo { return *g.relays.Load() }, func(n int) { g.metrics.relays.Set(float64(n)) })
 	})
-	if g.answers {
-		nodes := &sight{Sight: g.sight, api: watched{g.api}, loop: g.loop, log: g.log, pace: writing(), sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
-		stay.Go(func() { nodes.run(ctx) })
-	}
-	if g.mapAt != "" {
-		w := &liveMap{api: g.api, address: g.mapAt, namespace: g.namespace, members: guests{c}, log: g.log}
-		stay.Go(func() { w.run(ctx) })
-	}
+	nodes := &sight{Sight: g.sight, api: watched{g.api}, loop: g.loop, log: g.log, pace: writing(), sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
+	stay.Go(func() { nodes.run(ctx) })
 	defer end()
 	if g.secrets != "" {
 		stay.Go(func() {

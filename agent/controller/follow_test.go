@@ -9,11 +9,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/kube/client"
 )
 
 // newKind is an API with a kind that was made a moment ago.
 type newKind struct {
-	mapAPI
+	cluster
 	ready time.Time
 }
 
@@ -22,6 +23,11 @@ func (f *newKind) List(context.Context, api.Kind, func(api.Object)) ([]api.Objec
 		return nil, "", apierrors.NewTooManyRequests("storage is (re)initializing", 1)
 	}
 	return nil, "1", nil
+}
+
+func (f *newKind) Watch(ctx context.Context, _ api.Kind, _ string, _ int, _ func(api.Object)) (*client.Stream, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
 }
 
 // A kind that is about to be served is no error, unless that takes long.

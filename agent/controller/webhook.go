@@ -242,7 +242,7 @@ func (w *webhook) judge(ctx context.Context, q *admission) error {
 		if t := q.is.Type; t != "" && t != "Opaque" {
 			return forbid("the controller makes no Secret that Kubernetes fills")
 		}
-		return forbid("the controller makes only its own Lease, and the Secrets with its key, its map's token and its webhook's CA")
+		return forbid("the controller makes only its own Lease, and the Secrets with its key and its webhook's CA")
 	}
 	return nil // the configuration names no others
 }

@@ -125,7 +125,7 @@ func (p Page) guard(next http.Handler) http.Handler {
 		}
 		head.Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "This page requires a token: open the address that `edgemesh-agent map` printed, which ends in ?token=…\n"+
-			"If it has been restarted, it has printed a new one. A controller's token is in its Secret edgemesh-map.", http.StatusUnauthorized)
+			"If it has been restarted, it has printed a new one.", http.StatusUnauthorized)
 	})
 }
 

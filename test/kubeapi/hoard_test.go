@@ -292,14 +292,14 @@ func TestControllerMakesItsOwnOnly(t *testing.T) {
 	network(t, c, nil)
 	token := filepath.Join(c.Dir, "controller-own")
 	must(t, c.CreateNode("a"), c.CreateNode("b"), c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("own.conf", token, c.URL),
-		c.Delete(secretsPath+"/edgemesh-controller"), c.Delete(secretsPath+"/edgemesh-map"))
+		c.Delete(secretsPath+"/edgemesh-controller"))
 	who := login(t, c, "a", "own.conf")
 	record := func(owner, nodeUID, more string) string {
 		return fmt.Sprintf(`{"apiVersion":"network.edgemesh.io/v1alpha1","kind":"NodeRecord","metadata":{"name":"a","ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%q,"uid":"x"}]%s},"spec":{"nodeUID":%q}}`, owner, more, nodeUID)
 	}
 	who.wants(t,
-		post("a Secret of another name", secretsPath, secretJSON("x", "Opaque")).refused(forbidden, "only its own Lease, and the Secrets"),
-		post("a Secret that is filled with an account's token", secretsPath, secretJSON("edgemesh-map", "kubernetes.io/service-account-token")).refused(forbidden, "no Secret that Kubernetes fills"),
+		post("a Secret of another name", secretsPath, secretJSON("x", "Opaque")).refused(forbidden, "only its own Lease, and the Secret"),
+		post("a Secret that is filled with an account's token", secretsPath, secretJSON("edgemesh-controller", "kubernetes.io/service-account-token")).refused(forbidden, "no Secret that Kubernetes fills"),
 		post("its key", secretsPath, secretJSON("edgemesh-controller", "Opaque")),
 		post("another Lease", leasesPath, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"kubelet"}}`).refused(forbidden, "only its own Lease"),
 		post("a record owned by another Node", recordsPath, record("b", who.uid, "")).refused(forbidden, "owner of a NodeRecord"),

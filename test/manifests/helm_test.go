@@ -289,7 +289,6 @@ func variants() map[string][]string {
 			"agent.joinSecret=edgemesh-join",
 			"apiServer.host=203.0.113.10",
 		)),
-		"a map":        with(set("controller.map=true", "agent.joinSecret=edgemesh-join")),
 		"single nodes": with(set("agent.tunQueues=3"), structure(nodesJSON)),
 	}
 }
@@ -444,6 +443,17 @@ func TestSchemaRefuses(t *testing.T) {
 			} else if !strings.Contains(err.Error(), refusals[set]) {
 				t.Errorf("%s is accepted, or the message does not name %q: %v", set, refusals[set], err)
 			}
+		}
+	}
+}
+
+// A value that was removed is refused where it is in use, and the message names it and what replaces it; its old default is not.
+func TestRemovedValue(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]bool{"true": true, "false": false} {
+		_, err := command(t, tool(t, "helm"), append([]string{"template", "x", chart}, with(set("controller.map="+value))...)...)
+		if refused := err != nil && strings.Contains(err.Error(), "controller.map was removed") && strings.Contains(err.Error(), "kubectl edgemesh map NODE"); refused != want {
+			t.Errorf("controller.map=%s: %v", value, err)
 		}
 	}
 }

@@ -149,19 +149,3 @@ func TestEdgesOfKubeEdge(t *testing.T) {
 		}
 	}
 }
-
-// A controller with a map reaches relays that require a join secret, and may read what it needs for the page.
-func TestMap(t *testing.T) {
-	for name, want := range map[string]bool{"a map": true, "KubeEdge": false} {
-		all := render(t, variants()[name]...)
-		c := podOf(t, find(t, all, "Deployment", "edgemesh-controller")).Containers[0]
-		if slices.Contains(c.Args, "--map=127.0.0.1:9475") != want || slices.Contains(c.Args, "--enroll") == want ||
-			slices.Contains(c.VolumeMounts, mount{"join-secret", "/etc/edgemesh-join", true}) != want {
-			t.Errorf("%s: arguments %v, mounts %v", name, c.Args, c.VolumeMounts)
-		}
-		role := fmt.Sprint(find(t, all, "Role", "edgemesh:controller").at("rules"))
-		if strings.Contains(role, "edgemesh-map") != want {
-			t.Errorf("%s: %s", name, role)
-		}
-	}
-}
