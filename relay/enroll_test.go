@@ -62,7 +62,7 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 			return enroll.Answer{Code: http.StatusCreated}
 		}, func(error) {}, log)
 	ckey, controller := keytest.New(t)
-	c, err := enroll.NewController(ckey, server, false, join.NewProver(secrets, log).Admit, log)
+	c, err := enroll.NewController(ckey, server, join.NewProver(secrets, log).Admit, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func (g *registry) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := enroll.NewController(key, enroll.NewServer(g.trusted, d.write, g.metrics.request, g.log), false, prover.Admit, g.log)
+	c, err := enroll.NewController(key, enroll.NewServer(g.trusted, d.write, g.metrics.request, g.log), prover.Admit, g.log)
 	if err != nil {
 		return err
 	}

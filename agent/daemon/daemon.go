@@ -52,7 +52,6 @@ import (
 	"edgemesh/agent/cnicalls"
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
-	"edgemesh/agent/deputy"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/observe"
@@ -73,7 +72,6 @@ import (
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/clones"
@@ -111,9 +109,8 @@ type daemon struct {
 	counts     *counts
 	upkeep     *upkeep.Budget
 	metered    *metered
-	memory     int64          // bytes that the cgroup allows, 0: any amount
-	deputy     *deputy.Deputy // nil: the membership is a file
-	metrics    net.Listener   // nil when metricsAddress is ""
+	memory     int64        // bytes that the cgroup allows, 0: any amount
+	metrics    net.Listener // nil when metricsAddress is ""
 	membership *membership
 	noted      []findings.Finding // what the start found, and did without
 }
@@ -206,7 +203,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	if err != nil {
 		return configError(err)
 	}
-	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{watched: wake.NewOne()}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), machine: machine}
+	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), machine: machine}
 	memory.AfterStart()
 	via, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
@@ -214,7 +211,6 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	}
 	d.names = resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(cfg.StateDir, namesFile), Log: o.Log})
 	defer d.names.Close()
-	d.deputy = deputyOf(cfg, key, via, d.names, o.Log)
 	local.cfg, local.id = cfg, mesh.PeerID(id.String())
 	waits := func(err error) {
 		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
@@ -222,7 +218,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
 		Access:   client.Access{Names: d.names, Upkeep: d.upkeep},
-		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: waits, Deputy: d.deputy,
+		NodeName: cfg.NodeName, PeerID: mesh.PeerID(d.id.String()), AgentVersion: o.Version, Waits: waits, Deputy: deputyOf(cfg, key, via, d.names, o.Log),
 		StateDir: cfg.StateDir, Keep: cfg.CNIMode == config.CNIKeep, Proxy: via.Request, Log: o.Log.With("part", "kube"),
 	})
 	if err != nil {
@@ -413,7 +409,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ctl.Close()
-	answerer := b.observer.Serve(ctx)
+	b.observer.Serve(ctx)
 	if err := control.KeepFailure(d.cfg.RuntimeDir, nil); err != nil {
 		d.log.Warn("an earlier failure stays on record, so status and doctor show it whenever no agent runs; remove the file",
 			"file", filepath.Join(d.cfg.RuntimeDir, control.FailureFile), "err", err)
@@ -450,9 +446,6 @@ func (d *daemon) serve(ctx context.Context) error {
 	if d.cfg.Membership.Kubernetes != nil { // otherwise nobody is there to notify
 		wg.Go(func() { b.doctor.notice(ctx, d.source.Warn) })
 		wg.Go(func() { b.doctor.report(ctx, d.source.SetHealthy) })
-	}
-	if d.deputy != nil {
-		wg.Go(func() { d.visits(answerer).Run(ctx) })
 	}
 	d.kernel.watch(ctx, &wg)
 	why := d.kernel.serving(nil)
@@ -508,14 +501,6 @@ func (d *daemon) metricsServer(b *backend) metricsServer {
 		all = append(all, cnicalls.New(d.cfg.RuntimeDir, d.log))
 	}
 	return metricsServer{listener: d.metrics, version: d.opts.Version, address: d.cfg.MetricsAddress, collectors: all, healthy: d.dog.Healthy, ready: func() error { return d.kernel.serving(nil) }, log: d.log}
-}
-
-// visits are those to controllers that observe.
-func (d *daemon) visits(a *observe.Answerer) observe.Visits {
-	visit := func(ctx context.Context, by []mesh.PeerID, answer func(mesh.PeerID, observe.Stream)) error {
-		return d.deputy.Visit(ctx, d.force.current().Relays, by, func(id peer.ID, s enroll.Stream) { answer(mesh.PeerID(id.String()), s) })
-	}
-	return observe.Visits{Plan: d.force.current, Changed: d.force.watched, Visit: visit, Answer: a.Answer, Log: d.log}
 }
 
 // reportRelay logs whether this node is a relay, and whether others know that.

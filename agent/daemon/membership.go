@@ -102,9 +102,6 @@ func (m *membership) bring(ctx context.Context, s mesh.State) {
 	if problem != nil {
 		m.log.Info("membership is valid again", "source", m.from)
 	}
-	if p.Watched.Until != before.Watched.Until || !slices.Equal(p.Watched.By, before.Watched.By) {
-		m.force.watched.Wake()
-	}
 	if p.Equal(before.Plan) {
 		return
 	}

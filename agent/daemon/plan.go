@@ -14,7 +14,6 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p/who/members"
@@ -113,9 +112,8 @@ type inForce struct {
 	mu      sync.Mutex     // nothing else is locked while it is held
 	wan     []netip.Prefix // of the membership
 	now     plan
-	watched wake.One // woken when others want to see the paths, or want to for longer
-	problem error    // why the source's membership is not in force, nil when it is
-	refused string   // why ranges of it are not, "" for none
+	problem error  // why the source's membership is not in force, nil when it is
+	refused string // why ranges of it are not, "" for none
 }
 
 // plan returns the plan in force, and the membership's problem, if any.

@@ -11,11 +11,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
-	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/kube"
@@ -81,17 +79,6 @@ func (d *Deputy) Write(ctx context.Context, relays []mesh.Relay, controllers []m
 	}
 	a, err := enroll.Do(ctx, d.key, cert, way, enroll.Request{Method: method, Path: path, Body: json.RawMessage(body)})
 	return a.Code, a.Body, err
-}
-
-// Visit connects to one of the controllers, which may then query this node, until ctx ends or the connection does. The relays are tried in
-// another order by each node: one relay may not have capacity for all.
-func (d *Deputy) Visit(ctx context.Context, relays []mesh.Relay, controllers []mesh.PeerID, serve func(peer.ID, enroll.Stream)) error {
-	way, err := d.way(relays, controllers)
-	if err != nil {
-		return err
-	}
-	rand.Shuffle(len(way.Relays), func(i, j int) { way.Relays[i], way.Relays[j] = way.Relays[j], way.Relays[i] })
-	return enroll.Visit(ctx, d.key, way, serve)
 }
 
 // way is how controllers are reached now.

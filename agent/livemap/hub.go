@@ -25,14 +25,6 @@ type hub struct {
 	m     *model
 	mu    sync.Mutex // taken before the model's
 	pages map[chan []byte]bool
-	open  func(int) // called with how many there are; may be nil
-}
-
-// count reports how many pages are open. h.mu is held.
-func (h *hub) count() {
-	if h.open != nil {
-		h.open(len(h.pages))
-	}
 }
 
 // enter adds a page. The first message has everything; the channel is closed for a page that does not keep up.
@@ -45,7 +37,6 @@ func (h *hub) enter() (chan []byte, error) {
 	page := make(chan []byte, maxBehind)
 	page <- h.m.full(time.Now())
 	h.pages[page] = true
-	h.count()
 	return page, nil
 }
 
@@ -53,7 +44,6 @@ func (h *hub) leave(page chan []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.pages, page)
-	h.count()
 }
 
 // run sends changes until ctx ends.

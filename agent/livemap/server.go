@@ -53,8 +53,6 @@ type Page struct {
 	Token string // who has it may look
 	// Source calls each with what is heard of members until ctx ends; its error ends Serve.
 	Source func(ctx context.Context, each func(observe.Event) error) error
-	// Pages is called with how many pages are open; may be nil.
-	Pages func(int)
 }
 
 // Serve serves the page on l until ctx ends or the source does.
@@ -63,7 +61,7 @@ func (p Page) Serve(ctx context.Context, l net.Listener) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	h := &hub{m: newModel(), pages: map[chan []byte]bool{}, open: p.Pages}
+	h := &hub{m: newModel(), pages: map[chan []byte]bool{}}
 	handler, err := p.handler(ctx, h)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@
 //	answer.go   the member's side: who may see what, how often, and when a report is sent
 //	observer.go the observer's side: one stream to each member, while an operator looks
 //	status.go   the report of a node, from its status
-//	visit.go    a member visits a controller that observes: that is not a member, and cannot connect to one
 //	node.go     both sides, joined to a running agent
 //	event.go    what the observer's side hands on
 //

@@ -4,8 +4,6 @@ import (
 	"context"
 	"iter"
 	"log/slog"
-	"slices"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -27,15 +25,10 @@ type Node struct {
 	Log    *slog.Logger
 }
 
-// Serve reports to other members which paths this node uses, as far as they may see them, until ctx ends. It returns what
-// reports to controllers.
-func (n Node) Serve(ctx context.Context) *Answerer {
-	a := NewAnswerer(ctx, n.report, func(id mesh.PeerID) bool {
-		p := n.Plan()
-		return p.Observes(id) || slices.Contains(p.Watched.At(time.Now()), id)
-	}, n.Log)
+// Serve reports to other members which paths this node uses, as far as they may see them, until ctx ends.
+func (n Node) Serve(ctx context.Context) {
+	a := NewAnswerer(ctx, n.report, func(id mesh.PeerID) bool { return n.Plan().Observes(id) }, n.Log)
 	n.P2P.SetStreamHandler(identity.ObserveProtocol, func(id peer.ID, s *paths.Stream) { a.Answer(mesh.PeerID(id.String()), s) })
-	return a
 }
 
 // report is what this node reports.
@@ -53,8 +46,7 @@ func (n Node) Observe(ctx context.Context, each func(any) error) error {
 			}
 			return s, nil
 		},
-		Reached: func(mesh.PeerID) bool { return true },
-		Leave:   func(of mesh.PeerID) { n.release(admit.ID(of)) },
+		Leave: func(of mesh.PeerID) { n.release(admit.ID(of)) },
 	}.Run(ctx, func(e Event) error { return each(e) })
 }
 

@@ -37,8 +37,7 @@ type Observer struct {
 	All     func() bool                 // this node is an observer
 	Own     func() Report               // what this node would report to an observer
 	Open    func(context.Context, mesh.PeerID) (Stream, error)
-	Reached func(mesh.PeerID) bool // it can be reached now
-	Leave   func(mesh.PeerID)      // the member is observed no longer
+	Leave   func(mesh.PeerID) // the member is observed no longer
 }
 
 // following is a member that is observed.
@@ -130,7 +129,7 @@ func (r *round) members(own Report) bool {
 		members++
 		k, ok := r.known[m.PeerID]
 		news := !ok || k.Name != m.Name || k.Site != m.Site
-		wanted := (scope == All || used[m.PeerID]) && r.Reached(m.PeerID)
+		wanted := scope == All || used[m.PeerID]
 		if f, ok := r.following[m.PeerID]; ok && (news || !wanted || f.scope != scope) {
 			f.end()
 			delete(r.following, m.PeerID)

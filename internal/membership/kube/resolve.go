@@ -37,7 +37,6 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		s.Banned, s.AdmitLabel = r.listed(o.network, "banned", o.network.Spec.Banned), r.admitLabel(o.network, base)
 		s.Controllers, s.Observers = r.controllers(o.network), r.listed(o.network, "observers", o.network.Spec.Observers)
 		s.Signed = slices.Clone(o.network.Spec.Signed)
-		s.Watched = mesh.WatchedBy(s.Controllers, s.Observers, o.network.Status.Watched)
 		s.PolicyController = o.network.Status.Policies != nil || o.network.Status.RecordsLease != ""
 		s.PolicyNamespaces = o.network.Status.Policies
 	}

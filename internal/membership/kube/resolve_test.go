@@ -277,29 +277,6 @@ func TestMemberRelays(t *testing.T) {
 	}
 }
 
-// Who watches is believed if the author of the PodNetwork lists it as an observer: a right to write the status gives no look.
-func TestWatched(t *testing.T) {
-	id := kubetest.PeerIDs(t, 2)
-	until := time.Now().Add(time.Minute)
-	for name, c := range map[string]struct {
-		observers []string
-		until     *time.Time
-		want      []mesh.PeerID
-	}{
-		"an observer": {[]string{"edge-1", id[0]}, &until, []mesh.PeerID{mesh.PeerID(id[0])}},
-		"no time":     {[]string{id[0]}, nil, nil},
-		"another one": {[]string{id[1]}, &until, nil},
-		"nobody":      {nil, &until, nil},
-	} {
-		n := kubetest.PodNetwork("10.244.0.0/16")
-		n.Spec.Observers, n.Status.Controllers, n.Status.Watched = c.observers, []string{id[0]}, c.until
-		s, problems := resolve(objects{network: n}, mesh.State{})
-		if !slices.Equal(s.Watched.By, c.want) || len(problems) > 0 || c.want != nil && !s.Watched.Until.Equal(until) {
-			t.Errorf("%s: %+v, %v", name, s.Watched, problems)
-		}
-	}
-}
-
 // Statements of the PodNetwork and of NodeRecords are handed on, once, whatever was handed on before.
 func TestStatements(t *testing.T) {
 	record := &api.NodeRecord{Meta: api.Meta{Name: "a", UID: "1"}, Spec: api.NodeRecordSpec{NodeUID: "2", PodCIDRs: []string{"10.244.1.0/24"}, Signed: "of a"}}

@@ -23,7 +23,6 @@ type Plan struct {
 	Banned []PeerID // see State.BannedPeers
 	// Observers are State's; Observes reads them.
 	Observers []string
-	Watched   Watched // not part of Equal: nothing but package observe depends on it
 	// Encrypted keeps every packet inside the tunnel: no native or VXLAN paths.
 	Encrypted bool
 	// WAN lists private ranges that count as public: no unencrypted path leads there.
@@ -52,7 +51,6 @@ func (p Plan) Equal(q Plan) bool {
 		return false
 	}
 	p.Nodes, q.Nodes, p.history, q.history = nil, nil, history{}, history{}
-	p.Watched, q.Watched = Watched{}, Watched{}
 	return reflect.DeepEqual(p, q)
 }
 
@@ -105,7 +103,7 @@ func (p Plan) Next(s State, self string) (Plan, error) {
 	s = s.Admitted()
 	c := Diff(p.Nodes, s.Nodes)
 	next := Plan{
-		Self: p.Self, Nodes: s.Nodes, Relays: s.Relays, Banned: banned, Observers: s.Observers, Watched: s.Watched, WAN: s.WANCIDRs, Trust: s.LAN, Encrypted: s.Encryption == EncryptionAlways,
+		Self: p.Self, Nodes: s.Nodes, Relays: s.Relays, Banned: banned, Observers: s.Observers, WAN: s.WANCIDRs, Trust: s.LAN, Encrypted: s.Encryption == EncryptionAlways,
 		lengths: p.lengths, history: history{now: new(struct{ _ byte }), from: p.history.now, change: c},
 	}
 	for i := range c.Gone {

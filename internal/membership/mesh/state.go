@@ -6,7 +6,6 @@ package mesh
 import (
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // PeerID is a libp2p peer ID in its text form (12D3KooW…). Membership sources
@@ -40,7 +39,6 @@ type State struct {
 	Observers []string `json:"observers,omitempty"`
 	// Controllers are whom nodes may reach, over relays, before they are members.
 	Controllers []PeerID `json:"controllers,omitempty"`
-	Watched     Watched  `json:"-"` // of now: not in a snapshot
 	// Signed are statements that the source has, which package signed reads: not in a snapshot.
 	Signed []string `json:"-"`
 	// Source is the whole as the source has it, where statements have changed it: that is in a snapshot, and is judged again. nil: this is it.
@@ -97,33 +95,6 @@ const (
 	// PolicyOff leaves them to another program.
 	PolicyOff NetworkPolicy = "off"
 )
-
-// Watched says which controllers, by peer ID, want to know the members' paths, and until when. They are not members.
-type Watched struct {
-	By    []PeerID
-	Until time.Time
-}
-
-// WatchedBy is by those controllers that observers lists, too, whose author is the cluster's: a right to say until when alone
-// gives nobody a look at the paths. A nil until is no time.
-func WatchedBy(controllers []PeerID, observers []string, until *time.Time) Watched {
-	by := slices.DeleteFunc(slices.Clone(controllers), func(id PeerID) bool { return !slices.Contains(observers, string(id)) })
-	if until == nil || len(by) == 0 {
-		return Watched{}
-	}
-	return Watched{By: by, Until: *until}
-}
-
-// MostWatched is how far ahead Until may be: a controller that is gone is forgotten after that.
-const MostWatched = 5 * time.Minute
-
-// At is By while that holds, else nil.
-func (w Watched) At(now time.Time) []PeerID {
-	if left := w.Until.Sub(now); left <= 0 || left > MostWatched {
-		return nil
-	}
-	return w.By
-}
 
 // Said is s as its source has it.
 func (s State) Said() State {

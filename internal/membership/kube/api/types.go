@@ -149,8 +149,6 @@ type PodNetworkStatus struct {
 	// Policies are the namespaces that have NetworkPolicies, with the directions in which these isolate: Ingress, Egress, or both with a
 	// comma. nil: no controller has compiled them.
 	Policies map[string]string `json:"policies,omitempty"`
-	// Watched is until when a map is open at the controller; the leader moves it while one is.
-	Watched *time.Time `json:"watched,omitempty"`
 }
 
 // PodNetworkSpec has the fields of cluster.yaml, without nodes.

@@ -19,6 +19,5 @@
 //	host.go     libp2p hosts of both
 //	proxied.go  their dials through an HTTP proxy
 //	stay.go     keeps the controller reachable at relays
-//	visit.go    members visit a controller that observes their paths
 //	seen.go     whether a relay sees a member
 package enroll

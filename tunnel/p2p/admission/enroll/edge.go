@@ -83,7 +83,7 @@ func (v Via) each(try func(relay peer.AddrInfo, controller peer.ID) error) error
 // host makes the libp2p host of an edge. Circuits to this node end at its agent's host, which has the same key.
 func (v Via) host(key crypto.PrivKey) (host.Host, error) {
 	// It dials all that it is connected to, relays and controllers.
-	g, err := newGate(edges, func(peer.ID) bool { return true }, slog.New(slog.DiscardHandler))
+	g, err := newGate(func(peer.ID) bool { return true }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

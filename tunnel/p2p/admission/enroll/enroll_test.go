@@ -43,10 +43,7 @@ type scene struct {
 	outcomes chan error
 }
 
-func newScene(t *testing.T) *scene { return sceneOf(t, true) }
-
-// sceneOf has a controller that watches members, or does not.
-func sceneOf(t *testing.T, watches bool) *scene {
+func newScene(t *testing.T) *scene {
 	t.Helper()
 	key, self := keytest.New(t)
 	relay, err := libp2p.New(libp2p.Identity(key), libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0/ws"),
@@ -66,7 +63,7 @@ func sceneOf(t *testing.T, watches bool) *scene {
 	log := slog.New(slog.DiscardHandler)
 	ckey, cself := keytest.New(t)
 	s.via.Controllers = []peer.ID{cself}
-	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), watches, nil, log)
+	c, err := NewController(ckey, NewServer(roots, write, func(err error) { s.outcomes <- err }, log), nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +190,7 @@ func stranger(t *testing.T, key crypto.PrivKey) host.Host {
 // Five peers that nobody knows open a thousand streams each to the controller and send nothing, or announce a long request: an
 // edge still has its own written. The control is that each of them gets its challenge first.
 func TestStrangersLeaveStreamsToEdges(t *testing.T) {
-	s := sceneOf(t, false)
+	s := newScene(t)
 	for range 5 {
 		key, _ := keytest.New(t)
 		first := dial(t, stranger(t, key), s.via)
@@ -219,7 +216,7 @@ func TestStrangersLeaveStreamsToEdges(t *testing.T) {
 // A relay that the membership no longer lists is a stranger again to a controller.
 func TestFormerRelayIsForgotten(t *testing.T) {
 	key, _ := keytest.New(t)
-	c, err := NewController(key, nil, false, nil, slog.New(slog.DiscardHandler))
+	c, err := NewController(key, nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +239,7 @@ func TestFormerRelayIsForgotten(t *testing.T) {
 
 // All circuits that a relay gives to strangers may be silent at the same time, and one more has its handshake.
 func TestSilentCircuits(t *testing.T) {
-	g, err := newGate(edges, func(peer.ID) bool { return false }, slog.New(slog.DiscardHandler))
+	g, err := newGate(func(peer.ID) bool { return false }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

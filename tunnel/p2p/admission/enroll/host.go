@@ -25,19 +25,15 @@ import (
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// How many peers may be connected at a time: an edge, and a controller that only writes, talk to relays and a few others; a
-// controller with a map talks to all members.
-const edges, members = 256, 16384
-
-// limits are small. A circuit is a stream of its relay. Silent circuits take handshakes until they end after 15 s: over each
-// relay there are more, 512, than it serves peers that are not members.
-func limits(peers int) identity.Limits {
-	return identity.Limits{Handshakes: 4096, PeerConns: 8, PeerStreams: max(1024, peers), Members: peers}
+// limits are small: an edge, and a controller, talk to relays and a few others. A circuit is a stream of its relay. Silent circuits take
+// handshakes until they end after 15 s: over each relay there are more, 512, than it serves peers that are not members.
+func limits() identity.Limits {
+	return identity.Limits{Handshakes: 4096, PeerConns: 8, PeerStreams: 1024, Members: 256}
 }
 
 // newGate bounds what peers use that known does not name.
-func newGate(peers int, known func(peer.ID) bool, log *slog.Logger) (*gate.Gate, error) {
-	l := limits(peers)
+func newGate(known func(peer.ID) bool, log *slog.Logger) (*gate.Gate, error) {
+	l := limits()
 	rm, err := identity.ResourceManager(l)
 	if err != nil {
 		return nil, err

@@ -33,22 +33,17 @@ type Controller struct {
 	host     host.Host
 	close    func() error
 	relays   map[peer.ID]bool // Run's
-	known    sync.Map         // peer IDs of relays that it chose, and of members that it queries
+	known    sync.Map         // peer IDs of relays that it chose
 	greet    Greet            // nil: no relay requires anything
 	log      *slog.Logger
 	reported seldom.Log
 	held     map[peer.ID]time.Time // when a reservation was made, of the goroutine in Run
 }
 
-// NewController returns a controller with that key whose requests v answers; nil: it takes none. If it watches, all members may
-// visit it. greet may be nil. Close it.
-func NewController(key crypto.PrivKey, v *Server, watches bool, greet Greet, log *slog.Logger) (*Controller, error) {
-	most := edges
-	if watches {
-		most = members
-	}
+// NewController returns a controller with that key whose requests v answers; nil: it takes none. greet may be nil. Close it.
+func NewController(key crypto.PrivKey, v *Server, greet Greet, log *slog.Logger) (*Controller, error) {
 	c := &Controller{greet: greet, log: log, held: make(map[peer.ID]time.Time), relays: make(map[peer.ID]bool)}
-	g, err := newGate(most, func(p peer.ID) bool { _, ok := c.known.Load(p); return ok }, log)
+	g, err := newGate(func(p peer.ID) bool { _, ok := c.known.Load(p); return ok }, log)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +82,8 @@ func (c *Controller) look(ctx context.Context, relays []peer.AddrInfo) (n int) {
 		if !slices.ContainsFunc(relays, func(r peer.AddrInfo) bool { return r.ID == id }) {
 			delete(c.relays, id)
 			delete(c.held, id)
-			c.Disconnect(id)
+			c.known.Delete(id)
+			_ = c.host.Network().ClosePeer(id)
 		}
 	}
 	for _, r := range relays {
