@@ -330,3 +330,26 @@ func fromApp(name, app string) map[string]any {
 		"spec": map[string]any{"podSelector": map[string]any{}, "policyTypes": []string{"Ingress"}, "ingress": []any{map[string]any{"from": []any{
 			map[string]any{"podSelector": map[string]any{"matchLabels": map[string]string{"app": app}}}}}}}}
 }
+
+// An agent sees, with the rights of the chart, that there are ClusterNetworkPolicies, which nothing enforces.
+func TestClusterPoliciesAreSeen(t *testing.T) {
+	t.Parallel()
+	c := clusterOfTwo(t)
+	a := tokenAgent(t, c, "a", c.URL)
+	a.start()
+	seen := func() bool {
+		return a.source.Has(t.Context(), api.Kind{Name: "clusternetworkpolicies", Group: "policy.networking.k8s.io", Version: "v1alpha2"})
+	}
+	if seen() {
+		t.Error("seen without the kind")
+	}
+	apply := func(text string) func() bool {
+		return func() bool { _, err := c.KubectlStdin(text, "apply", "-f", "-"); return err == nil }
+	}
+	fair.Eventually(t, patience, "the kind is there", fair.True(apply(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
+		"metadata":{"name":"clusternetworkpolicies.policy.networking.k8s.io","annotations":{"api-approved.kubernetes.io":"unapproved, a test"}},
+		"spec":{"group":"policy.networking.k8s.io","scope":"Cluster","names":{"plural":"clusternetworkpolicies","kind":"ClusterNetworkPolicy"},
+		"versions":[{"name":"v1alpha2","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)))
+	fair.Eventually(t, patience, "an object is there", fair.True(apply(`{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"lan"},"spec":{}}`)))
+	fair.Eventually(t, patience, "it is seen", fair.True(seen))
+}
