@@ -6,7 +6,8 @@
 //
 // With a controller it reads the NetworkPolicies of the namespaces of this node's pods, these pods, and the PolicyGroups that their
 // policies need; without one, all policies, and once there is one, all pods and namespaces. Where no namespace has policies that is no
-// request with a controller, and one watch without.
+// request with a controller, and one watch without. Once an hour it asks whether there are ClusterNetworkPolicies, to say that they are
+// not enforced.
 //
 // What is in force stays until all that is read is proved to be current: a cache that lacks a policy opens nothing.
 package policyapi
