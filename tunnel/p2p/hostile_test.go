@@ -244,7 +244,7 @@ func offersAtStrangers(w *world, good, bad string, v, h *process) {
 	start := time.Now()
 	count := func() { at, sent = append(at, time.Since(start)), append(sent, w.outgoing(good)) }
 	count()
-	// Which targets are tried is chance: it goes on until some of each kind were.
+	// Which targets are tried is chance: it continues until some of each kind were.
 	for took := time.Duration(0); took < least || took < most && !seen(); took = time.Since(start) {
 		h.ask(request{Cmd: "offers", Targets: targets, Time: time.Second})
 		count()
