@@ -99,6 +99,7 @@ func TestStrangersCircuitIsSmall(t *testing.T) {
 
 // A stranger's connection ends by itself; a membership that changes meanwhile does not end it, and one that bans it does.
 func TestStrangerLeaves(t *testing.T) {
+	t.Parallel()
 	v, member, controller := withController(t)
 	s := state(member)
 	s.Controllers = []mesh.PeerID{mesh.PeerID(controller.ID().String())}

@@ -49,6 +49,7 @@ func nodeCertificate(t *testing.T, node string) (*tls.Certificate, *x509.CertPoo
 // A relay that knows no members, but a join secret, leads to a controller: for an edge that proves the secret as the
 // controller does, and for nobody else.
 func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "join-secret")
 	secrets := secretFile(t, path, "right")

@@ -88,6 +88,7 @@ func reserved(n *p2p.Node) func() error {
 // A relay that knows no members serves those who prove the secret, and nobody else; a rotated secret cuts off who knows
 // only the old one.
 func TestJoinSecret(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "join-secret")
 	old := secretFile(t, path, "old")
@@ -257,6 +258,7 @@ func TestStrangersShutNoNewMemberOut(t *testing.T) {
 
 // The control: a stranger has its time where nobody else wants it, and no more.
 func TestStrangerHasItsTime(t *testing.T) {
+	t.Parallel()
 	const itsTime = 5 * time.Second
 	dir := t.TempDir()
 	path := filepath.Join(dir, "join-secret")

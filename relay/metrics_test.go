@@ -19,6 +19,7 @@ import (
 
 // TestMetricsInTheMesh: the relay takes the mesh address from the subnet file of the agent beside it, when that appears.
 func TestMetricsInTheMesh(t *testing.T) {
+	t.Parallel()
 	e, err := serveHTTP("mesh:0", prometheus.NewRegistry(), func() error { return nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
