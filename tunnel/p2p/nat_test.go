@@ -90,6 +90,7 @@ func twoSites(t *testing.T, natA, natB string) (w *world, a, b *process) {
 }
 
 func TestPathsThroughNATs(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		a, b string
 		want paths.Kind
@@ -108,6 +109,7 @@ func TestPathsThroughNATs(t *testing.T) {
 		{natSymmetric, natSymmetric, paths.KindRelayed},
 	} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
+			t.Parallel()
 			_, a, b := twoSites(t, c.a, c.b)
 			clock := fair.Start()
 			first := a.call(b)

@@ -156,8 +156,10 @@ func TestPeerRestart(t *testing.T) {
 
 // A relay or a peer that is killed while a stream is open, however quiet, is a loss: in the log, and in what is counted.
 func TestCrashIsALoss(t *testing.T) {
+	t.Parallel()
 	for _, nat := range []string{natSymmetric, natNone} {
 		t.Run(nat, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.site(1, nat, 1)
 			w.site(2, nat, 1)
