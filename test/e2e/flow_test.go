@@ -33,6 +33,9 @@ func remeasure(gaps []float64, worst float64) bool {
 	return n < rounds() || n < fullRounds && (n > rounds() || median(gaps) > worst)
 }
 
+// millis is d as gaps are measured.
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
 // median of values, which are at least one.
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))

@@ -30,6 +30,13 @@ func startBy(t *testing.T, n *lab.Node, run []string) {
 	ok(t, err)
 }
 
+// forgets removes what a node's agent has learnt of relays' addresses.
+func forgets(n *lab.Node) {
+	for _, name := range []string{"names.json", "addresses.json"} {
+		_ = os.Remove(filepath.Join(n.Config.StateDir, name))
+	}
+}
+
 // A relay by name: half an answer of DNS, a name server that is dead, or all of them once the relay is known, keep no node
 // offline. The other node knows the relay's address.
 func TestHalfDeadNameServers(t *testing.T) {
@@ -83,16 +90,18 @@ func TestHalfDeadNameServers(t *testing.T) {
 		{"AAAA comes after 5 s", []string{"--late-aaaa=5s"}, []string{at.String()}, 2 * time.Second},
 		{"the first name server is dead", nil, []string{dead, at.String()}, 8 * time.Second},
 	} {
-		serve(x.faults...)
-		took := first(x.servers...)
-		t.Logf("%s: first curl after %v", x.what, took)
-		if took > x.within {
-			t.Errorf("%s: the first curl took %v, want at most %v", x.what, took, x.within)
+		var took []float64
+		for remeasure(took, millis(x.within)) { // a machine that stands still for a moment is no name server's fault
+			serve(x.faults...)
+			took = append(took, millis(first(x.servers...)))
+			ok(t, n.Agent.Stop())
+			ok(t, server.Stop())
+			forgets(n)
 		}
-		ok(t, n.Agent.Stop())
-		ok(t, server.Stop())
-		_ = os.Remove(filepath.Join(n.Config.StateDir, "names.json"))
-		_ = os.Remove(filepath.Join(n.Config.StateDir, "addresses.json"))
+		t.Logf("%s: first curl after %.0f ms", x.what, took)
+		if m := median(took); m > millis(x.within) {
+			t.Errorf("%s: the first curl took %.0f ms, the median of %.0f, want at most %v", x.what, m, took, x.within)
+		}
 	}
 
 	serve()

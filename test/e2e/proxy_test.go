@@ -127,26 +127,35 @@ func TestOnlyProxy(t *testing.T) {
 			ok(t, p.n2.Start())
 			ready(t, p.n2)
 			p.pod2 = pod(t, p.n2, "two")
-			start, clock := time.Now(), stopwatch(t)
-			ok(t, p.n1.Start())
-			if x.password != "" { // until it is corrected, the wrong one is named as the cause
-				p.relaySays(t, "does not accept user and password")
-				first(t, p.n1, "proxy", "broken")
-				ok(t, os.WriteFile(p.n1.Config.ProxyUser, []byte(x.password+"\n"), 0o600))
-				ok(t, p.n1.Agent.Stop())
-				start, clock = time.Now(), stopwatch(t)
+			var took []float64
+			for remeasure(took, millis(worstProxyStart)) {
+				if len(took) > 0 {
+					ok(t, p.n1.Agent.Stop())
+					forgets(p.n1)
+				}
+				start, clock := time.Now(), stopwatch(t)
 				ok(t, p.n1.Start())
+				if x.password != "" && len(took) == 0 { // until it is corrected, the wrong one is named as the cause
+					p.relaySays(t, "does not accept user and password")
+					first(t, p.n1, "proxy", "broken")
+					ok(t, os.WriteFile(p.n1.Config.ProxyUser, []byte(x.password+"\n"), 0o600))
+					ok(t, p.n1.Agent.Stop())
+					start, clock = time.Now(), stopwatch(t)
+					ok(t, p.n1.Start())
+				}
+				ready(t, p.n1)
+				if p.pod1 == nil {
+					p.pod1 = pod(t, p.n1, "one")
+				}
+				ctx := within(t, 5*time.Second)
+				ok(t, lab.Until(ctx, 20*time.Millisecond, func() error {
+					return tryCurl(ctx, p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), time.Second)
+				}))
+				took = append(took, millis(clock()))
+				t.Logf("agent's start to first curl: %d ms, of which %.0f count", time.Since(start).Milliseconds(), took[len(took)-1])
 			}
-			ready(t, p.n1)
-			p.pod1 = pod(t, p.n1, "one")
-			ctx := within(t, 5*time.Second)
-			ok(t, lab.Until(ctx, 20*time.Millisecond, func() error {
-				return tryCurl(ctx, p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), time.Second)
-			}))
-			took := clock()
-			t.Logf("agent's start to first curl: %d ms, of which %d count", time.Since(start).Milliseconds(), took.Milliseconds())
-			if took > worstProxyStart {
-				t.Errorf("agent's start to first curl: %v, want at most %v", took, worstProxyStart)
+			if m := median(took); m > millis(worstProxyStart) {
+				t.Errorf("agent's start to first curl: %.0f ms, the median of %.0f, want at most %v", m, took, worstProxyStart)
 			}
 			p.viaProxy(t, "192.168.1.1:"+proxyPort)
 
