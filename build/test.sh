@@ -162,14 +162,9 @@ go build -o "$tiers" ./test/cmd/tiers
 
 # Suites that need the whole machine run one at a time.
 alone='/test/lab|/test/demo|/test/e2e'
-# those prints the import paths of the directories that are its input, or nothing.
-those() {
-  local dirs
-  mapfile -t dirs
-  [ ${#dirs[@]} -eq 0 ] || go list "${dirs[@]}"
-}
+those() { sed 's#^\.#edgemesh#'; } # import paths of the directories that are its input
 others='^edgemesh/(build|test/bench|test/kube|test/sim)(/|$)' # modules that make test does not compile
-own() { go list work | grep -Ev "$others"; }
+own() { go list -find work | grep -Ev "$others"; }
 
 suite_test() {
   step "gofmt"
@@ -211,7 +206,7 @@ suite_rest() {
   step "Kubernetes' programs; the race detector, vet and unit tests for 32 bits (arm, 386), staticcheck, vet of the other modules"
   # Two at a time: the programs alone do not fill two processors to their end.
   begin "${shell[@]}" 'programs'
-  begin "${shell[@]}" 'race; small; checks; lint; vet "$@"' bash $(go list work | grep -vxFf <(own))
+  begin "${shell[@]}" 'race; small; checks; lint; vet "$@"' bash $(go list -find work | grep -vxFf <(own))
   finish
 
   step "the Kubernetes API and the manifests; images, releases, the simulation, the benchmark's short form"

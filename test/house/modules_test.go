@@ -40,7 +40,7 @@ func TestWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages := golist(t, "GOWORK=", "-f", "{{.Dir}}", "work")
+	packages := golist(t, "GOWORK=", "-find", "-f", "{{.Dir}}", "work")
 	for _, d := range directories(t) {
 		if !slices.Contains(pins, d.path) && !slices.Contains(packages, filepath.Join(root, d.path)) {
 			t.Errorf("%s: no module in go.work has this package", d.path)
@@ -84,7 +84,7 @@ func TestEveryModule(t *testing.T) {
 	}
 	for file, want := range map[string][]string{
 		"Makefile":      {"test $$($(GO) list work", "$(LINT) run $$($(GO) list -m -f '{{.Dir}}/...')"},
-		"build/test.sh": {"go list work | grep -Ev \"$others\"", "vet \"$@\"' bash $(go list work | grep -vxFf <(own))"},
+		"build/test.sh": {"go list -find work | grep -Ev \"$others\"", "vet \"$@\"' bash $(go list -find work | grep -vxFf <(own))"},
 		"build/vuln.sh": {"govulncheck\" -db \"$db\" -test=false work"},
 	} {
 		text, err := os.ReadFile(filepath.Join(root, file))
