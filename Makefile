@@ -126,7 +126,7 @@ conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests o
 
 map-browser: EXTRA_DEPS = $(if $(shell command -v chromium),,chromium-headless-shell:chromium-headless-shell) npm:npm
 map-browser: deps ## test the live map's page in a Chromium; needs npm's registry; screenshots go to SHOTS, an existing directory
-	@EDGEMESH_BROWSER='$(or $(abspath $(SHOTS)),1)' $(GO) test -count=1 -v -run 'TestBundle|TestPage|TestScenes|TestStale|TestFocus|TestSmooth' ./agent/livemap
+	@EDGEMESH_TIER=long EDGEMESH_BROWSER='$(or $(abspath $(SHOTS)),1)' $(GO) test -count=1 -v -run 'TestBundle|TestPage|TestScenes|TestStale|TestFocus|TestSmooth' ./agent/livemap
 
 map-bundle: ## fetch the live map's drawing library as web/package-lock.json names it
 	@d=$$(mktemp -d); trap 'rm -rf "$$d"' EXIT; cp agent/livemap/web/package*.json "$$d"; \
@@ -169,11 +169,11 @@ bench-relayed: deps tools ## measure flows and pings through a relay whose legs 
 	@$(GO) run ./test/relayed $(if $(BIN),-bin '$(BIN)')
 
 sim: tools ## put clusters of up to 100,000 members before the parts of an agent, 10,000 before a relay, hours of churn; prints only (30 minutes)
-	@EDGEMESH_SIM=full $(GO) test -count=1 -timeout 120m -v ./test/sim
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 120m -v ./test/sim
 
 soak: EXTRA_DEPS = all
 soak: deps tools ## let things fail on four nodes for an hour, and see that nothing grows (SOAK=10m, SEED of an earlier run)
-	@EDGEMESH_SOAK='$(or $(SOAK),60m)' EDGEMESH_SOAK_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run 'TestSoak$$' ./test/e2e
+	@EDGEMESH_TIER=long EDGEMESH_SOAK='$(or $(SOAK),60m)' EDGEMESH_SOAK_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run 'TestSoak$$' ./test/e2e
 
 images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
 	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --commit '$(COMMIT)' --arch '$(ARCHES)'

@@ -12,14 +12,12 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/observe"
+	"edgemesh/test/tier"
 )
 
 // modules installs what the lock file names, outside of the source tree.
 func modules(t *testing.T) string {
 	t.Helper()
-	if os.Getenv("EDGEMESH_BROWSER") == "" {
-		t.Skip("make map-browser runs it: it needs npm and its registry")
-	}
 	dir := t.TempDir()
 	for _, name := range []string{"package.json", "package-lock.json"} {
 		b, err := os.ReadFile("web/" + name)
@@ -40,6 +38,7 @@ func modules(t *testing.T) string {
 
 // The drawing library that is committed is what the lock file names, to the byte.
 func TestBundle(t *testing.T) {
+	tier.Long(t)
 	from := modules(t)
 	for committed, theirs := range map[string]string{"cytoscape.min.js.gz": "cytoscape/dist/cytoscape.min.js", "cytoscape.LICENSE": "cytoscape/LICENSE"} {
 		want, err := os.ReadFile(filepath.Join(from, theirs))
@@ -222,6 +221,7 @@ func (b *browser) pixels(t *testing.T, colour string) (n int) {
 // The pictures of docs/map.md, each with what it must show: causes apart from victims, in words and in colour, and nothing that is
 // healthy by colour where nothing fresh was heard.
 func TestScenes(t *testing.T) {
+	tier.Long(t)
 	b := newBrowser(t, 1280, 800)
 	text := func(id string) (out string) {
 		b.eval(t, "document.querySelector('#"+id+"').innerText", &out)
@@ -322,6 +322,7 @@ func TestScenes(t *testing.T) {
 
 // Without news nothing is green: neither when the map has ended, nor when it hangs, nor when a member is heard no longer.
 func TestStale(t *testing.T) {
+	tier.Long(t)
 	b := newBrowser(t, 1280, 800)
 	in := make(chan observe.Event)
 	p, base, stop := serve(t, in)
@@ -357,6 +358,7 @@ func TestStale(t *testing.T) {
 
 // The focus stays on what it was on while rows change, move and go, in lists and in the detail.
 func TestFocus(t *testing.T) {
+	tier.Long(t)
 	b := newBrowser(t, 1280, 800)
 	s := newScene(2)
 	url, say := s.show(t)
@@ -405,6 +407,7 @@ func TestFocus(t *testing.T) {
 
 // 500 nodes: painted within a second, and moved at 30 frames a second while all of them report.
 func TestSmooth(t *testing.T) {
+	tier.Long(t)
 	b := newBrowser(t, 1600, 1000)
 	blank(t, b)
 	url, _ := busy(t, 500)
@@ -457,6 +460,7 @@ func TestSmooth(t *testing.T) {
 // What members say is text, whatever it looks like; a changed path is there within 2 s; keys and search work; axe-core finds
 // nothing serious, in both themes.
 func TestPage(t *testing.T) {
+	tier.Long(t)
 	axe, err := os.ReadFile(filepath.Join(modules(t), "axe-core", "axe.min.js"))
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // How the API server answered a write that nothing may let pass.
@@ -36,6 +37,7 @@ const (
 // docs/compatibility.md says, while pods of two sites talk. From 1.28 and 1.29 on to later versions the webhook gives way to policies: what
 // nodes may not write is tried all the time, and never accepted. EDGEMESH_K8S_UPGRADE has the versions (make e2e-upgrades).
 func TestKubernetesUpgrade(t *testing.T) {
+	tier.Long(t)
 	versions := strings.Fields(os.Getenv("EDGEMESH_K8S_UPGRADE"))
 	if len(versions) == 0 {
 		t.Skip("NOT RUN: it builds an API server of each version, for minutes: EDGEMESH_K8S_UPGRADE='v1.28.15 v1.29.14 v1.30.14' (make e2e-upgrades)")
@@ -140,6 +142,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 // TestKubernetesDowngrade: a control plane that stepped back from 1.30 to 1.29 has nothing that guards, and helm refuses its upgrade. What
 // docs/compatibility.md says puts the webhook there, as helm's own: later upgrades take it away again.
 func TestKubernetesDowngrade(t *testing.T) {
+	tier.Long(t)
 	if os.Getenv("EDGEMESH_K8S_UPGRADE") == "" {
 		t.Skip("NOT RUN: it builds API servers of 1.29 and 1.30, for minutes (make e2e-upgrades)")
 	}

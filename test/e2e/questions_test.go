@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // asked writes what a newcomer sees who has a question and runs one command, for readers who know nothing else.
@@ -39,6 +40,7 @@ func (a *asked) see(t *testing.T, question string, n *lab.Node, said string, com
 // TestQuestions makes twelve troubles, one after the other, and writes what one command says of each into the directory
 // EDGEMESH_QUESTIONS: a reader with fresh eyes has to answer each question from it. Words are judged by people, not here.
 func TestQuestions(t *testing.T) {
+	tier.Long(t)
 	a := &asked{dir: os.Getenv("EDGEMESH_QUESTIONS")}
 	if a.dir == "" {
 		t.Skip("for readers: EDGEMESH_QUESTIONS=DIR")

@@ -20,7 +20,6 @@ func soakTime(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("EDGEMESH_SOAK")
 	if text == "" {
-		tier.Long(t)
 		return 10 * time.Minute
 	}
 	d, err := time.ParseDuration(text)
@@ -63,6 +62,7 @@ const (
 // TestSoak lets one thing after the other fail at random, while pods come and go. After each of them all pods reach each
 // other again, and nothing that agents and relays hold grows with time.
 func TestSoak(t *testing.T) {
+	tier.Long(t)
 	duration, seed := soakTime(t), soakSeed(t)
 	t.Logf("%v, EDGEMESH_SOAK_SEED=%d", duration, seed)
 	s := &soak{lab: newLab(t), rnd: rand.New(rand.NewPCG(seed, 0)), faults: map[string]int{}}

@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/kubeapi"
+	"edgemesh/test/tier"
 )
 
 // fleet is many agents in one process: what follows the API is theirs, nothing else is there.
@@ -212,11 +213,9 @@ func processorSeconds(t *testing.T, pid int) float64 {
 }
 
 // TestFleet measures what many agents cost the API: their first start, rest, a change that all of them hear, a rolling
-// restart, and all of them back after an outage. EDGEMESH_SIM=full runs it; EDGEMESH_SIM_AGENTS are the numbers of agents.
+// restart, and all of them back after an outage. make sim runs it; EDGEMESH_SIM_AGENTS are the numbers of agents.
 func TestFleet(t *testing.T) {
-	if os.Getenv("EDGEMESH_SIM") != "full" {
-		t.Skip("SKIPPED: for make sim")
-	}
+	tier.Long(t)
 	sizes := "250 500 1000 2000"
 	if text := os.Getenv("EDGEMESH_SIM_AGENTS"); text != "" {
 		sizes = text

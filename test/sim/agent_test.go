@@ -19,14 +19,16 @@ import (
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/cpu"
 	"edgemesh/test/fair"
+	"edgemesh/test/tier"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // TestAgent starts the real agent from a snapshot, in a network namespace of its own without any link, and weighs it. It
 // belongs to `make sim` alone; bin/ has to be there.
 func TestAgent(t *testing.T) {
-	if !full() || os.Geteuid() != 0 {
-		t.Skip("SKIPPED: for make sim, as root")
+	tier.Long(t)
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
 	}
 	program, err := filepath.Abs("../../bin/edgemesh-agent")
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 var _ = tier.Package(tier.OfAll)
 
 // full reports whether this is `make sim`.
-func full() bool { return os.Getenv("EDGEMESH_SIM") != "" }
+func full() bool { return tier.IsLong() }
 
 // device is a TUN that nobody uses.
 type device struct{ closed chan struct{} }
