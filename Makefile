@@ -8,7 +8,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE     ?= $(shell TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || echo unknown)
 STAMP    := edgemesh/internal/version
-LDFLAGS  := -s -w -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X $(STAMP).date=$(DATE)
+LDFLAGS  := $(if $(DWARF),,-s -w) -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X $(STAMP).date=$(DATE)
 # Tags, as in build/programs: net/http has no HTTP/2, 0.5 MB. Requests to the API use that of golang.org/x/net, which from Go
 # 1.27 on would call net/http's, were it not for the second tag. Tests have them too, so that nothing is compiled twice.
 TAGS     := nethttpomithttp2,http2legacy
@@ -37,7 +37,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 compile: # what the programs and test tools need, with progress
-	@build/compile.sh ./agent ./relay ./cni ./test/cmd/podtool
+	@build/compile.sh ./agent ./relay ./cni ./test/cmd/podtool ./test/demo
 
 build: compile ## build static linux/amd64 binaries in bin/
 	@for p in $(PROGRAMS); do echo "build bin/edgemesh-$$p"; \
@@ -58,7 +58,7 @@ demo: root deps tools ## run two NATed sites, a relay and a cloud node on this m
 	@bin/demo
 
 unit: ## run unit tests and fuzz seeds
-	@$(GO) test $$($(GO) list work | grep -v /test/e2e)
+	@$(GO) test $$($(GO) list work | grep -Ev "^edgemesh/(test/(e2e|kubeapi|manifests|bench|kube|sim)|build)(/|$$)")
 
 test: EXTRA_DEPS = test
 test: root deps tools ## run the tests of tier test: unit, fuzz seeds, network namespaces, the demo, end to end (5 minutes)
@@ -80,7 +80,7 @@ faults: root deps tools ## put each fault of test/faults into a copy of the tree
 e2e: EXTRA_DEPS = all ufw:ufw
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
-	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p ./agent/host ./agent/policyapi ./relay
 	@$(MAKE) --no-print-directory e2e-kube
 
 e2e-debian: EXTRA_DEPS = all
@@ -213,7 +213,7 @@ fuzz: ## run every fuzz target for FUZZTIME (default 20s)
 vuln: ## compare the dependencies that are called with the Go vulnerability database
 	@build/vuln.sh $(GO) $(VULN)
 
-staticcheck: ## run staticcheck alone, as make test does
+staticcheck: ## run staticcheck alone, as make test-all does
 	@$(GO) run $(STATIC) work
 
 lint: ## run golangci-lint with the house rules, import direction among them

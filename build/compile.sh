@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 go=${GO:-go} # make exports it
 
 fail() { echo "$*" >&2; exit 1; }
-command -v "$go" >/dev/null || fail "no Go here: install version 1.21 or later (Debian and Ubuntu: apt-get install golang; or go.dev/dl) and run this again"
+command -v "$go" >/dev/null || fail "no Go here: install version 1.21 or later (Debian and Ubuntu: apt-get install golang; or go.dev/dl), or, if it is there, run sudo env PATH=\"\$PATH\" make …, and run this again"
 
 # shown prints a line of progress: over the last one on a terminal, else each 10 s and at the end (of m).
 last=-10
@@ -25,7 +25,7 @@ log=$(mktemp)
 job=
 end() { # also when interrupted: go ends, and its caches keep what is complete
   [ -z "$job" ] || kill "$job" 2>/dev/null || true
-  rm -f "$log"
+  rm -f "$log" "$log.list"
 }
 trap end EXIT
 trap 'exit 130' INT TERM HUP
@@ -71,7 +71,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     [ "$n" -ge ${#missing[@]} ] || shown "downloading modules" "$n" ${#missing[@]}
     sleep 0.5
   done
-  wait "$job" || why "modules could not be downloaded" "see the network, HTTPS_PROXY and GOPROXY ($("$go" env GOPROXY)), then run this again; it continues where it was"
+  wait "$job" || why "modules could not be downloaded" "check the network, HTTPS_PROXY and GOPROXY ($("$go" env GOPROXY)), then run this again; it continues where it was"
   job=
   shown "downloading modules" ${#missing[@]} ${#missing[@]}
 fi

@@ -5,12 +5,12 @@
 set -euo pipefail
 
 # command or file → package
-needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping sysctl:procps tcpdump:tcpdump curl:curl)
+needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping sysctl:procps tcpdump:tcpdump curl:curl conntrack:conntrack)
 for a in "$@"; do
   case $a in
     test) ;; # what the demo needs is enough
     all) # proxies, routers and NAT64 of the end-to-end tests; containers; the race detector; images from signed Debian packages
-      needs+=(ipset:ipset conntrack:conntrack miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin tayga:tayga iperf3:iperf3 containerd:containerd
+      needs+=(ipset:ipset miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin tayga:tayga iperf3:iperf3 containerd:containerd
         runc:runc gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring mmdebstrap:mmdebstrap) ;;
     *:*) needs+=("$a") ;;
     *) echo "build/deps.sh: $a is neither a tier (test, all) nor COMMAND:PACKAGE" >&2; exit 2 ;;
@@ -47,21 +47,24 @@ look
 echo "installing from Debian: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
-policy=/usr/sbin/policy-rc.d # asked before a package starts a service
-if [ -e $policy ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy; fi
+# Asked before a package starts a service; one that a killed run left is ours as well.
+policy=/usr/sbin/policy-rc.d ours='# of edgemesh, while it installs packages'
+if [ -e $policy ] && ! grep -qxF "$ours" $policy; then policy=; fi
 trap 'rm -f "$log" $policy' EXIT
+trap 'exit 130' INT TERM HUP
+[ -z "$policy" ] || { printf '#!/bin/sh\n%s\nexit 101\n' "$ours" >$policy && chmod 755 $policy; }
 # If the mirror is unreachable, the lists may still be recent: only the installation must succeed.
 apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-{ "${apt[@]}" update || true; } >"$log" 2>&1
+{ dpkg --configure -a || true; "${apt[@]}" update || true; } >"$log" 2>&1 # the first: an installation was interrupted
+note=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh
+mkdir -p "$note"
+printf '%s\n' "${missing[@]}" >>"$note/installed"
 if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
   tail -n 20 "$log" >&2
   if grep -q 'No space left\|not enough free space' "$log"; then
     echo "no space left for the packages: free some, and run this again" >&2
   else
-    echo "apt-get could not install: ${missing[*]}. See the network and apt's proxy; without a network install them beforehand, then apt is not called" >&2
+    echo "apt-get could not install: ${missing[*]}. Check the network and apt's proxy; without a network install them beforehand, then apt is not called" >&2
   fi
   exit 1
 fi
-note=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh
-mkdir -p "$note"
-printf '%s\n' "${missing[@]}" >>"$note/installed"

@@ -206,7 +206,8 @@ suite_rest() {
   step "Kubernetes' programs; the race detector, vet and unit tests for 32 bits (arm, 386), staticcheck, vet of the other modules"
   # Two at a time: the programs alone do not fill two processors to their end.
   begin "${shell[@]}" 'programs'
-  begin "${shell[@]}" 'race; small; checks; lint; vet "$@"' bash $(go list -find work | grep -vxFf <(own))
+  mapfile -t packages < <(go list -find work | grep -vxFf <(own); "$tiers" packages all | those | grep -Ev "$others")
+  begin "${shell[@]}" 'failed=0; for c in race small checks lint; do "$c" || failed=1; done; vet "$@" || failed=1; exit $failed' bash "${packages[@]}"
   finish
 
   step "the Kubernetes API and the manifests; images, releases, the simulation, the benchmark's short form"

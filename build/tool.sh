@@ -34,7 +34,7 @@ case ${1:-} in
   *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|kine|metrics-server|proxy-server|proxy-agent|prometheus|promtool" >&2; exit 2 ;;
 esac
 
-dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/edgemesh/tools}/$1-$version
+dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh/tools}/$1-$version
 if [ ! -x "$dir/$1" ]; then
   echo "building $1 $version (once)" >&2
   mkdir -p "$dir"

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"edgemesh/test/tier"
 )
 
 // lay makes a host: files by path; "@NAME" is a file of testdata.
@@ -166,6 +168,7 @@ func TestDifferences(t *testing.T) {
 
 // The real containerd understands these files as we do: it prints what it would use.
 func TestAsContainerdReads(t *testing.T) {
+	tier.All(t)
 	program, err := exec.LookPath("containerd")
 	if err != nil {
 		t.Skip("SKIPPED: no containerd here")

@@ -206,7 +206,6 @@ type manager struct {
 // besideManager wants pods reached, those made before the program and after it, a running flow without a gap, and no address of the
 // program's on a pod's interface.
 func besideManager(t *testing.T, m manager) {
-	tier.Long(t)
 	beside(t)
 	for _, p := range []string{m.program, "dbus-daemon"} {
 		if _, err := exec.LookPath(p); err != nil {
@@ -267,6 +266,7 @@ export DBUS_SYSTEM_BUS_ADDRESS=%[2]s
 // TestBesideNetworkManager has a profile for the pods' interfaces, which udev's rules do not keep from it here. It takes them for
 // another program's.
 func TestBesideNetworkManager(t *testing.T) {
+	tier.Long(t)
 	besideManager(t, manager{
 		program: "NetworkManager",
 		name:    "NetworkManager",
@@ -283,6 +283,7 @@ exec NetworkManager --debug --log-level=INFO`,
 
 // TestBesideConnman: connman sets down every Ethernet interface, bridge and TUN that it finds, and turns IPv6 on at pods' interfaces.
 func TestBesideConnman(t *testing.T) {
+	tier.Long(t)
 	besideManager(t, manager{
 		program: "connmand",
 		name:    "connman",
@@ -294,6 +295,7 @@ func TestBesideConnman(t *testing.T) {
 
 // TestBesideDhcpcd: dhcpcd gives every interface that it finds an address and a default route.
 func TestBesideDhcpcd(t *testing.T) {
+	tier.Long(t)
 	besideManager(t, manager{
 		program: "dhcpcd",
 		name:    "dhcpcd",

@@ -38,8 +38,8 @@ fails() { # PACKAGE [FLAG…]
   local names
   if go test -vet=off -count=1 -timeout 20m "${@:2}" "$1" >"$tmp/out" 2>&1; then return 1; fi
   names=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\) .*/\1/p' "$tmp/out" | sort -u | paste -sd'|')
-  by="$1 ${names:-does not build, or panics}"
-  [ -z "$names" ] || ! go test -vet=off -count=1 -timeout 20m -run "^($names)\$" "$1" >"$tmp/out" 2>&1
+  by="$1 ${names:-panics}"
+  ! go test -vet=off -count=1 -timeout 20m ${names:+-run "^($names)\$"} "$1" >"$tmp/out" 2>&1
 }
 
 # near lists the packages of make test that depend on package $1, those in its directory and its parents' first.
@@ -59,7 +59,7 @@ caught() { # PACKAGE
   for p in edgemesh/test/demo edgemesh/test/e2e; do ! fails "$p" -parallel 4 || return 0; done
   [ $tier != test ] || return 1
   export EDGEMESH_TIER=all
-  for p in edgemesh/test/e2e edgemesh/test/kubeapi; do
+  for p in edgemesh/test/e2e edgemesh/test/kubeapi edgemesh/test/manifests edgemesh/cni edgemesh/agent/cri; do
     if fails "$p" -parallel 4; then unset EDGEMESH_TIER; return 0; fi
   done
   unset EDGEMESH_TIER
@@ -72,8 +72,8 @@ for patch in "${patches[@]}"; do
   name=$(basename "$patch" .patch) start=$SECONDS
   package=$(sed -n 's/^package: //p' "$patch" | head -1)
   git reset --quiet --hard && git clean -fdq -e bin
-  if ! git apply "$patch"; then
-    echo "$name no longer applies: make the same fault in today's code, or remove it" >&2
+  if ! git apply "$patch" || ! go build ./agent/... ./cni/... ./relay/... ./tunnel/...; then
+    echo "$name no longer applies or compiles: make the same fault in today's code, or remove it" >&2
     missed+=("$name")
     continue
   fi

@@ -45,7 +45,7 @@ func TestTiersAreHeld(t *testing.T) {
 	for file, text := range map[string]string{
 		"whole/a_test.go":   "package a\n\nvar _ = tier.Package(tier.OfAll)\n\nfunc TestIn(t *testing.T) {}\nfunc TestTwice(t *testing.T) { tier.All(t) }\n",
 		"own/b_test.go":     "package b\n\nfunc TestFirst(t *testing.T) { tier.All(t) }\nfunc TestLate(t *testing.T) { t.Parallel(); tier.All(t) }\nfunc TestLong(t *testing.T) { tier.Long(t) }\n",
-		"own/c_test.go":     "package b\n\nfunc helper(t *testing.T) { tier.All(t) }\nfunc TestSub(t *testing.T) { t.Run(\"x\", func(t *testing.T) { tier.Long(t) }) }\n",
+		"own/c_test.go":     "package b\n\nfunc helper(t *testing.T) { tier.All(t) }\nfunc other(t *testing.T) { tier.Long(t) }\nfunc TestSub(t *testing.T) { t.Run(\"x\", func(t *testing.T) { tier.Long(t) }) }\n",
 		"strange/d_test.go": "package d\n\nvar _ = tier.Package(tier.OfTest)\nfunc TestLateLong(t *testing.T) { t.Parallel(); tier.Long(t) }\n",
 	} {
 		file = filepath.Join(root, file)
@@ -61,7 +61,7 @@ func TestTiersAreHeld(t *testing.T) {
 		t.Fatalf("%v, %d directories", err, len(dirs))
 	}
 	own, strange, whole := dirs[0], dirs[1], dirs[2]
-	if len(own.Broken) != 2 || len(strange.Broken) != 2 || len(whole.Broken) != 1 {
+	if len(own.Broken) != 3 || len(strange.Broken) != 2 || len(whole.Broken) != 1 {
 		t.Errorf("refused: %q, %q, %q", own.Broken, strange.Broken, whole.Broken)
 	}
 	if own.Tests["TestFirst"] != tier.OfAll || own.Tests["TestLong"] != tier.OfLong || own.Tests["TestSub"] != tier.OfTest || whole.Tests["TestIn"] != tier.OfAll {

@@ -126,6 +126,8 @@ func (d *Dir) function(f *ast.FuncDecl) {
 		case !ok:
 		case called(c) == "All" && (!isTest || c != first):
 			d.Broken = append(d.Broken, fmt.Sprintf("%s: tier.All is not the first statement of a test", f.Name.Name))
+		case called(c) == "Long" && !isTest:
+			d.Broken = append(d.Broken, fmt.Sprintf("%s: tier.Long is neither in a test nor in a subtest", f.Name.Name))
 		case called(c) == "Package":
 			d.Broken = append(d.Broken, fmt.Sprintf("%s: tier.Package belongs beside functions", f.Name.Name))
 		}
