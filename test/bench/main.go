@@ -84,9 +84,9 @@ func parseOptions(args []string) (options, error) {
 	flow := fs.Duration("time", 0, "duration of one flow, whole seconds (default 4s; over the link 10s)")
 	fs.StringVar(&o.bin, "bin", "", "directory of the binaries (default bin/ of the repository)")
 	fs.StringVar(&o.before, "before", "86337bb", "commit that the carrier "+report.Before+" is of, built into a directory beside -bin's files")
-	fs.StringVar(&o.out, "out", "", "directory for results.json, page and pictures; other parts that it has stay")
+	fs.StringVar(&o.out, "out", "", "directory for results.json and page; other parts that it has stay")
 	fs.StringVar(&o.page, "page", "", "page that shows the summary between its marks; needs -out")
-	fs.BoolVar(&o.render, "render", false, "measure nothing: write page and pictures from results.json in -out")
+	fs.BoolVar(&o.render, "render", false, "measure nothing: write the page from results.json in -out")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -153,7 +153,7 @@ func (o options) check() error {
 		}
 	}
 	if o.page != "" && o.out == "" {
-		return errors.New("-page needs -out: the page shows its pictures")
+		return errors.New("-page needs -out: the page refers to what is there")
 	}
 	if o.render && o.out == "" {
 		return errors.New("-render needs -out")

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/xml"
 	"errors"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -18,8 +16,8 @@ import (
 	"edgemesh/test/lab"
 )
 
-// TestShortForm measures everything briefly and looks for every row, value and
-// picture. How fast anything is it does not judge.
+// TestShortForm measures everything briefly and looks for every row and
+// value. How fast anything is it does not judge.
 func TestShortForm(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -46,10 +44,9 @@ func TestShortForm(t *testing.T) {
 	if err := errors.Join(r.Write(results), r.Embed(page, "results")); err != nil {
 		t.Fatal(err)
 	}
-	checkPictures(t, results)
 	shown, err := os.ReadFile(page)
 	if text := string(shown); err != nil || strings.Contains(text, "old") ||
-		!strings.Contains(text, "](results/throughput.svg)") || !strings.HasPrefix(text, "above\n") ||
+		!strings.Contains(text, "](results/README.md)") || !strings.HasPrefix(text, "above\n") ||
 		!strings.HasSuffix(text, "below\n") {
 		t.Errorf("the page is %q, %v", text, err)
 	}
@@ -166,24 +163,7 @@ func checkGoals(t *testing.T, r report.Report, p plan) {
 	}
 }
 
-func checkPictures(t *testing.T, dir string) {
-	for _, p := range report.Plots() {
-		f, err := os.Open(filepath.Join(dir, p.File))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		for d := xml.NewDecoder(f); err == nil; {
-			_, err = d.Token()
-		}
-		if !errors.Is(err, io.EOF) {
-			t.Errorf("%s: %v", p.File, err)
-		}
-		f.Close()
-	}
-}
-
-// TestMatrixShort measures one cell of links of every shape, and looks for its values and pictures.
+// TestMatrixShort measures one cell of links of every shape, and looks for its values and its row.
 func TestMatrixShort(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -212,9 +192,8 @@ func TestMatrixShort(t *testing.T) {
 			t.Errorf("%s: a share of %g, %t", c, share, ok)
 		}
 	}
-	for _, m := range matrix.Maps() {
-		if b, err := os.ReadFile(filepath.Join(dir, m.File)); err != nil || !strings.Contains(string(b), "<svg") {
-			t.Errorf("%s: %v", m.File, err)
-		}
+	if page, err := os.ReadFile(filepath.Join(dir, "README.md")); err != nil || string(page) != r.Markdown() ||
+		!strings.Contains(string(page), "\n| "+r.Rows[0].Cell+" |") {
+		t.Errorf("the page is %s, %v", page, err)
 	}
 }

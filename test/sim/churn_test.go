@@ -2,13 +2,10 @@ package sim
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
-	pictures "edgemesh/test/bench/report"
 	"edgemesh/test/sim/churn"
 )
 
@@ -68,7 +65,6 @@ func TestChurn(t *testing.T) {
 // times prints how long something took, by what had ended it. 99 of 100 have to take patience at most.
 func times(t *testing.T, what string, of map[string][]time.Duration, patience time.Duration) {
 	t.Helper()
-	var curves []pictures.Curve
 	for _, why := range slices.Sorted(maps.Keys(of)) {
 		all := churn.Sorted(of[why])
 		s := func(part float64) float64 { return churn.Part(all, part).Seconds() }
@@ -76,26 +72,5 @@ func times(t *testing.T, what string, of map[string][]time.Duration, patience ti
 		if s(.99) > patience.Seconds() {
 			t.Errorf("%s %.1f s after %s, want %v", what, s(.99), why, patience)
 		}
-		if len(all) < 20 {
-			continue // no curve
-		}
-		curve := pictures.Curve{Name: why}
-		for i := range 200 {
-			part := float64(i+1) / 200
-			curve.X, curve.Y = append(curve.X, max(s(part), 0.1)), append(curve.Y, 100*part)
-		}
-		curves = append(curves, curve)
-	}
-	dir := os.Getenv("EDGEMESH_SIM_PLOTS")
-	if dir == "" {
-		return
-	}
-	svg, err := pictures.Curves("How soon "+what, "seconds", "% of those concerned", true, curves)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := map[bool]string{true: "reservations.svg", false: "data.svg"}[what[0] == 'a']
-	if err := os.WriteFile(filepath.Join(dir, name), svg, 0o600); err != nil {
-		t.Fatal(err)
 	}
 }

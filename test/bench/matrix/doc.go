@@ -1,3 +1,3 @@
 // Package matrix chooses links and loads so that every two of their properties meet in some cell, keeps what was measured
-// in each, and draws it. It measures nothing itself.
+// in each, and shows it. It measures nothing itself.
 package matrix

@@ -1,6 +1,8 @@
 package matrix
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +12,7 @@ import (
 	"edgemesh/test/tier"
 )
 
-// Their module has the plots.
+// Their module is compiled for this tier only.
 var _ = tier.Package(tier.OfAll)
 
 // Every two levels meet in a cell, and there are not many.
@@ -109,5 +111,25 @@ func TestFloors(t *testing.T) {
 	r := Results{Rows: []*Row{{Cell: Always()[1].String(), Rounds: row.Rounds}, {Cell: Always()[0].String(), Rounds: map[string][]Round{}}}}
 	if page := r.floors(); !strings.Contains(page, "0 of 1 links") || !strings.Contains(page, "| 2 Mbit/s, 40 ms, queue 500 ms, 1 flow | share 0.80") {
 		t.Errorf("page: %s", page)
+	}
+}
+
+// The committed page shows the committed figures, and a carrier that was not measured has a dash.
+func TestPage(t *testing.T) {
+	dir := filepath.Join("..", "..", "..", "docs", "measurements", "links")
+	r, err := LoadResults(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil || string(page) != r.Markdown() {
+		t.Errorf("README.md there does not show %s (%v)", DataFile, err)
+	}
+	r = Results{Carriers: []string{BareBBR, BareCubic, report.Direct}, Rows: []*Row{{Cell: "a link", Rounds: map[string][]Round{
+		BareBBR:       {{Mbps: 10, IdleMs: 5, PingMs: 15, Ping99Ms: 25}},
+		report.Direct: {{Mbps: 9, IdleMs: 5, PingMs: 4, Ping99Ms: 8, VoiceLost: 0.01, VoiceJitter: 1}},
+	}}}}
+	if want := "\n| a link | 10.00; 10 / 20 | – | 0.90; 0 / 3; 1.0 % |\n"; !strings.Contains(r.Markdown(), want) {
+		t.Errorf("no %q in\n%s", want, r.Markdown())
 	}
 }

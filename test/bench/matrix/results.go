@@ -114,7 +114,7 @@ func LoadResults(dir string) (Results, error) {
 	return r, nil
 }
 
-// Write writes data, page and pictures.
+// Write writes data and page.
 func (r *Results) Write(dir string) error {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
@@ -123,12 +123,8 @@ func (r *Results) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	errs := []error{
+	return errors.Join(
 		os.WriteFile(filepath.Join(dir, DataFile), append(b, '\n'), 0o644),
 		os.WriteFile(filepath.Join(dir, "README.md"), []byte(r.Markdown()), 0o644),
-	}
-	for _, m := range Maps() {
-		errs = append(errs, m.draw(r, filepath.Join(dir, m.File)))
-	}
-	return errors.Join(errs...)
+	)
 }

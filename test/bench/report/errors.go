@@ -8,6 +8,4 @@ var (
 	// ErrMarks means that a page has no place for the figures: a line MarkBegin and
 	// a line MarkEnd after it.
 	ErrMarks = errors.New("no marks around the figures")
-	// ErrNothing means that a part has no value for a picture.
-	ErrNothing = errors.New("nothing to draw")
 )

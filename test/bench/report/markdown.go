@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Markdown is the page of all figures. Pictures are those that Plots returns.
+// Markdown is the page of all figures.
 func (r Report) Markdown() string {
 	var b strings.Builder
-	b.WriteString("# What was measured\n\n`make bench` writes this page, its pictures and [results.json](results.json), every single value.\n" +
+	b.WriteString("# What was measured\n\n`make bench` writes this page and [results.json](results.json), every single value.\n" +
 		"All ends and the load run on one machine, so ratios say more than absolutes; rounds are interleaved, values are medians over them.\n")
 	b.WriteString("\n## Promised and measured\n\n")
 	r.goals(&b)
@@ -26,25 +26,24 @@ func (r Report) Markdown() string {
 		for _, n := range p.Notes {
 			fmt.Fprintf(&b, "\n%s\n", n)
 		}
-		for _, plot := range Plots() {
-			if plot.Part == s.part {
-				fmt.Fprintf(&b, "\n![%s](%s)\n", plot.Title, plot.File)
-			}
-		}
 		fmt.Fprintf(&b, "\n%s\n", p.where())
 	}
 	return b.String()
 }
 
 // Summary is the part of the figures that the project's page shows. dir is where
-// the pictures are, seen from there.
+// the page of all figures is, seen from there.
 func (r Report) Summary(dir string) string {
 	var b strings.Builder
 	r.age(&b)
 	r.goals(&b)
-	for _, plot := range Plots() {
-		if plot.Summary && r.Parts[plot.Part] != nil {
-			fmt.Fprintf(&b, "\n![%s](%s/%s)\n", plot.Title, dir, plot.File)
+	for _, s := range []section{
+		{part: Clean, title: "TCP from pod to pod", columns: []Metric{FlowGbps, FourGbps}, spread: FlowGbps},
+		{part: Link, title: "One flow over 100 Mbit/s, 25 ms one way", condition: "loss, %", scale: 100, columns: []Metric{FlowMbps}, spread: FlowMbps},
+	} {
+		if p := r.Parts[s.part]; p != nil {
+			fmt.Fprintf(&b, "\n%s:\n\n", s.title)
+			s.table(&b, p)
 		}
 	}
 	if p := r.Parts[Clean]; p != nil {

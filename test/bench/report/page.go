@@ -19,7 +19,7 @@ const (
 	MarkEnd   = "<!-- figures of `make bench`: end -->"
 )
 
-// Write writes data, page and pictures into the directory, which is made if need be.
+// Write writes data and page into the directory, which is made if need be.
 func (r Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write report: %w", err)
@@ -27,24 +27,11 @@ func (r Report) Write(dir string) error {
 	if err := r.save(filepath.Join(dir, DataFile)); err != nil {
 		return err
 	}
-	for _, p := range Plots() {
-		part := r.Parts[p.Part]
-		if part == nil {
-			continue
-		}
-		svg, err := p.draw(part)
-		if err != nil {
-			return fmt.Errorf("plot %s: %w", p.File, err)
-		}
-		if err := writeFile(filepath.Join(dir, p.File), svg); err != nil {
-			return err
-		}
-	}
 	return writeFile(filepath.Join(dir, PageFile), []byte(r.Markdown()))
 }
 
-// Embed puts the summary between the marks of a page. dir is where the pictures
-// are, seen from the page. The error is ErrMarks when the page has no marks; it is
+// Embed puts the summary between the marks of a page. dir is where the page of all
+// figures is, seen from that one. The error is ErrMarks when the page has no marks; it is
 // not changed then.
 func (r Report) Embed(page, dir string) error {
 	old, err := os.ReadFile(page)

@@ -133,17 +133,6 @@ func (p *Part) At(carrier string, x float64) *Row {
 	return &p.Rows[len(p.Rows)-1]
 }
 
-// Carriers returns those that have rows, in the rows' order.
-func (p *Part) Carriers() []string {
-	var all []string
-	for _, r := range p.Rows {
-		if !slices.Contains(all, r.Carrier) {
-			all = append(all, r.Carrier)
-		}
-	}
-	return all
-}
-
 // Ratio is the median of the rounds' ratios of a to b: what disturbs the machine
 // for a while disturbs both. It is false unless both have the same number of
 // rounds.

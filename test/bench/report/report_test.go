@@ -12,7 +12,7 @@ import (
 	"edgemesh/test/tier"
 )
 
-// They draw plots.
+// Their module is compiled for this tier only.
 var _ = tier.Package(tier.OfAll)
 
 func TestQuantile(t *testing.T) {
@@ -198,16 +198,6 @@ func TestWriteLoadEmbed(t *testing.T) {
 	if again.Markdown() != r.Markdown() {
 		t.Error("a report that was written and read gives another page")
 	}
-	for _, p := range Plots() {
-		one, err := os.ReadFile(filepath.Join(dir, p.File))
-		if err != nil {
-			t.Fatal(err)
-		}
-		two, err := p.draw(again.Parts[p.Part])
-		if err != nil || string(one) != string(two) {
-			t.Errorf("%s is another picture the second time: %v", p.File, err)
-		}
-	}
 	page := filepath.Join(dir, "PAGE.md")
 	const frame = "# Title\n" + MarkBegin + "\n" + MarkEnd + "\nend\n"
 	if err := os.WriteFile(page, []byte(frame), 0o644); err != nil {
@@ -252,15 +242,21 @@ func TestMarkdown(t *testing.T) {
 		"| 100 Mbit/s, 25 ms, 3 % loss: one cubic flow | ≥ 45.0 Mbit/s | ≥ 80.0 Mbit/s | 44.0 Mbit/s | **missed** |",
 		"| edgemesh | 10.00 | 9.00–11.00 | 2.50 | 10.00 | 0.90 | 1.00 | 60 | 50 | 0.20 | 1.00 | 3.00 | 55 | direct tcp |",
 		"Measured 2026-11-20 12:00 UTC: A CPU, 2 cores, 4096 MB, Linux 6.1, go1.26; a 1, b 2. 3 rounds, flows of 4s, 1m30s in all.",
-		"![TCP from pod to pod](throughput.svg)",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
 	}
-	// Under the figures of all parts stands what all of them took.
-	if s := example().Summary("results"); !strings.Contains(s, ", 10m30s in all.") {
-		t.Errorf("the time of seven parts is not in %s", s)
+	// Carriers beside each other, and under the figures of all parts what all of them took.
+	summary := example().Summary("results")
+	for _, want := range []string{
+		", 10m30s in all. [All figures](results/README.md)",
+		"TCP from pod to pod:\n\n| carrier | 1 flow, Gbit/s | min–max | 4 flows, Gbit/s | path |\n",
+		"| edgemesh | 1 | 70.0 | 70.0–70.0 |\n",
+	} {
+		if !strings.Contains(summary, want) {
+			t.Errorf("no %q in\n%s", want, summary)
+		}
 	}
 	if strings.Contains(page, "Beware") {
 		t.Error("a quiet machine is called busy")
@@ -269,14 +265,6 @@ func TestMarkdown(t *testing.T) {
 	busy.Parts[Clean].Others = 0.4
 	if !strings.Contains(busy.Markdown(), "used up to 40 % of the machine") {
 		t.Error("a busy machine is not reported")
-	}
-}
-
-func TestPlotsOfNothing(t *testing.T) {
-	for _, p := range Plots() {
-		if _, err := p.draw(&Part{}); !errors.Is(err, ErrNothing) {
-			t.Errorf("%s of nothing: %v", p.File, err)
-		}
 	}
 }
 
@@ -300,18 +288,5 @@ func TestResults(t *testing.T) {
 	}
 	if again, err := r.embedded(string(summary), "../test/bench/results"); err != nil || again != string(summary) {
 		t.Errorf("docs/performance.md does not show %s: run make bench-page (%v)", DataFile, err)
-	}
-}
-
-// Curves are drawn with their names, on a logarithmic axis with its ticks.
-func TestCurves(t *testing.T) {
-	svg, err := Curves("How soon", "seconds", "%", true, []Curve{{Name: "relay lost", X: []float64{0.1, 1, 20}, Y: []float64{1, 50, 100}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"relay lost", "How soon", ">0.1<", ">20<"} {
-		if !strings.Contains(string(svg), want) {
-			t.Errorf("no %q in the picture", want)
-		}
 	}
 }
