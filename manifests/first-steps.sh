@@ -65,6 +65,15 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ ${#cidrs[@]} = 0 ]; then usage >&2; exit 2; fi
+# What the script puts into JSON; the relay's addresses are also what its log is searched for.
+address='/(ip4|ip6|dns|dns4|dns6)/[0-9A-Za-z.:-]+/(tcp|udp)/[0-9]+(/(quic-v1|tls|ws|wss))*/p2p/[1-9A-HJ-NP-Za-km-z]{40,64}'
+for r in "${relays[@]}"; do
+  [[ $r =~ ^$address$ ]] || { echo "first-steps.sh: --relay $r is not an address as a relay prints it: /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW…" >&2; exit 2; }
+done
+for c in "${cidrs[@]}"; do
+  [[ $c =~ ^[0-9a-fA-F.:]+/[0-9]+$ ]] || { echo "first-steps.sh: --pod-cidr $c is not a range like 10.244.0.0/16" >&2; exit 2; }
+done
+if [[ -n $announce && ! $announce =~ ^[0-9a-fA-F.:]+$ ]]; then echo "first-steps.sh: --announce $announce is not an IP address" >&2; exit 2; fi
 
 # Before 1.28 nothing would keep one node from writing another's objects.
 least=28
@@ -244,6 +253,16 @@ established() {
     sleep 1
   done
 }
+# relay_pods prints the pods that the relay's Deployment owns through its ReplicaSets. What `kubectl logs deployment/…` picks by labels may be
+# a mirror pod of any node's kubelet, and its log the words of whoever has that node.
+relay_pods() {
+  local of
+  of=$(kubectl -n "$ns" get deployment edgemesh-relay -o 'jsonpath={.metadata.uid}')
+  of=$(kubectl -n "$ns" get replicasets -o 'go-template={{range .items}}{{$set := .metadata.uid}}{{range .metadata.ownerReferences}}{{.uid}} {{$set}}{{"\n"}}{{end}}{{end}}' |
+    awk -v of="$of" '$1 == of {print $2}')
+  kubectl -n "$ns" get pods -o 'go-template={{range .items}}{{$pod := .metadata.name}}{{$mirror := false}}{{range $k, $v := .metadata.annotations}}{{if eq $k "kubernetes.io/config.mirror"}}{{$mirror = true}}{{end}}{{end}}{{if not $mirror}}{{range .metadata.ownerReferences}}{{.uid}} {{$pod}}{{"\n"}}{{end}}{{end}}{{end}}' |
+    awk -v sets="$of" 'BEGIN {n = split(sets, all, "\n"); for (i = 1; i <= n; i++) of[all[i]] = 1} $1 in of {print $2}'
+}
 # chart HELM-ARGUMENT…: the release. Its values stay, the given ones are added.
 chart() {
   local network=(--set "podNetwork.create=$create")
@@ -307,7 +326,7 @@ if [ -n "$relay_node" ]; then
   if [ $wait = 1 ]; then
     kubectl -n "$ns" rollout status deployment/edgemesh-relay --timeout=120s
     # It prints its addresses to standard output. Private ones are useless elsewhere.
-    mapfile -t printed < <(kubectl -n "$ns" logs deployment/edgemesh-relay | grep -E '^/(ip4|ip6|dns)' |
+    mapfile -t printed < <(for p in $(relay_pods); do kubectl -n "$ns" logs "$p"; done | grep -xE "$address" |
       grep -vE '^/ip6/(::1|f[cde])|^/ip4/(10\.|127\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.)' | sort -u)
     if [ ${#printed[@]} = 0 ]; then
       echo "the relay has no public address: run this again with --announce IP" >&2

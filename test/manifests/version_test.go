@@ -135,6 +135,13 @@ func TestForeignNetwork(t *testing.T) {
 // prints nothing, and what would change something is noted in the error's text.
 func firstSteps(t *testing.T, says map[string]string, args ...string) error {
 	t.Helper()
+	_, err := stepsOutput(t, says, append([]string{"--relay", relayAddr, "--no-wait"}, args...)...)
+	return err
+}
+
+// stepsOutput does that with no arguments but these, and returns what was printed, changes among it.
+func stepsOutput(t *testing.T, says map[string]string, args ...string) (string, error) {
+	t.Helper()
 	dir := t.TempDir()
 	kubectl := "#!/bin/sh\ncase \"$*\" in\n"
 	for command, text := range says {
@@ -146,13 +153,40 @@ func firstSteps(t *testing.T, says map[string]string, args ...string) error {
 			t.Fatal(err)
 		}
 	}
-	c := exec.Command(filepath.Join(root, "manifests/first-steps.sh"), append([]string{"--pod-cidr", "10.244.0.0/16", "--relay", relayAddr, "--no-wait"}, args...)...)
+	c := exec.Command(filepath.Join(root, "manifests/first-steps.sh"), append([]string{"--pod-cidr", "10.244.0.0/16"}, args...)...)
 	c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "KUBECONFIG=/nonexistent")
 	out, err := c.CombinedOutput()
 	if err != nil {
-		return &failed{err, string(out)}
+		return "", &failed{err, string(out)}
 	}
-	return nil
+	return string(out), nil
+}
+
+// TestRelayAddresses: only what the relay's own pod prints, line by line an address, goes into the pod network. A mirror pod with the relay's
+// labels, which any kubelet can make, is not asked, and words that would add to the JSON are no address.
+func TestRelayAddresses(t *testing.T) {
+	const hostile = `/ip4/198.51.100.9/tcp/1/p2p/x"], "encryption": "auto", "relays": ["/ip4/198.51.100.9`
+	says := map[string]string{
+		"get --raw /version":                            `{"major": "1", "minor": "35"}`,
+		"-n kube-system get deployment edgemesh-relay":  "deployment-uid",
+		"-n kube-system get replicasets":                "other-uid other-set\ndeployment-uid relay-set",
+		"-n kube-system get pods":                       "other-set thief\nrelay-set edgemesh-relay-1",
+		"-n kube-system logs edgemesh-relay-1":          hostile + `\n` + relayAddr + `\n` + relayAddr + `"\n/ip4/10.0.0.1/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA`,
+		"-n kube-system logs deployment/edgemesh-relay": hostile,
+		"-n kube-system logs thief":                     "/ip4/198.51.100.9/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA",
+	}
+	out, err := stepsOutput(t, says, "--relay-node", "cloud")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, `"relays": ["`+relayAddr+`"]}`) || strings.Contains(out, "198.51.100.9") || strings.Contains(out, "10.0.0.1/") {
+		t.Errorf("the pod network:\n%s", out)
+	}
+	for _, bad := range [][]string{{"--relay", hostile}, {"--relay", "/ip4/203.0.113.5/tcp/4470"}, {"--pod-cidr", `10.0.0.0/8"`}, {"--announce", `1.2.3.4"`}} {
+		if out, err := stepsOutput(t, says, append(bad, "--no-wait")...); err == nil || !strings.Contains(err.Error(), "first-steps.sh: "+bad[0]) || strings.Contains(out, "CHANGED") {
+			t.Errorf("%v is not refused: %v", bad, err)
+		}
+	}
 }
 
 // failed is a command's error with what it printed.
