@@ -61,10 +61,10 @@ unit: ## run unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list work | grep -Ev "^edgemesh/(test/(e2e|kubeapi|manifests|bench|kube|sim)|build)(/|$$)")
 
 test: EXTRA_DEPS = test
-test: root deps tools ## run the tests of tier test: unit, fuzz seeds, network namespaces, the demo, end to end (5 minutes)
+test: root deps tools ## run the tests of tier test: unit, fuzz seeds, network namespaces, the demo, end to end (8 minutes)
 	@exec setpriv --pdeathsig TERM build/test.sh test
 
-test-all: test ## run make test, then the rest of what CI runs: other end-to-end tests, the Kubernetes API, images, releases (25 minutes)
+test-all: test ## run make test, then the rest of what CI runs: other end-to-end tests, the Kubernetes API, images, releases (23 minutes)
 	@$(MAKE) --no-print-directory test-rest
 
 test-rest: EXTRA_DEPS = all
