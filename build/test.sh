@@ -9,8 +9,8 @@
 # when the run fails; then those that failed.
 #
 # A failed test of a suite that uses network namespaces is tried once more at the end, alone. If it passes then, the run
-# passes and lists it as FLAKY: a fault to be found, in the test or in what it tests. If a tier passes, and the working tree has no changes,
-# ${XDG_CACHE_HOME:-~/.cache}/edgemesh/tested-TIER gets the commit.
+# passes and lists it as FLAKY: a fault to be found, in the test or in what it tests. If test passes, and the working tree has no changes,
+# ${XDG_CACHE_HOME:-~/.cache}/edgemesh/tested-test gets the commit; if rest does after it, edgemesh/tested.
 #
 # A run cleans up after itself, even if make or this script is killed: every step and every test ends with
 # its parent, a lab's watcher removes its namespaces, and temporary files are in one directory, which the
@@ -236,7 +236,11 @@ finish
 if [ -n "$tested" ] && [ "$(commit)" = "$tested" ]; then
   cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh
   mkdir -p "$cache"
-  echo "$tested" >"$cache/tested-$tier"
+  if [ "$tier" = test ]; then
+    echo "$tested" >"$cache/tested-test"
+  elif [ "$(cat "$cache/tested-test" 2>/dev/null)" = "$tested" ]; then
+    echo "$tested" >"$cache/tested"
+  fi
 fi
 
 step "done"
