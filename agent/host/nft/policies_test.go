@@ -23,6 +23,23 @@ import (
 	"edgemesh/internal/nstest"
 )
 
+// parsed are policies p0, p1, … of namespace shop, from their specs.
+func parsed(t *testing.T, specs []string) (all []policy.Policy) {
+	t.Helper()
+	for i, s := range specs {
+		n := policy.NetworkPolicy{Metadata: policy.Metadata{Namespace: "shop", Name: fmt.Sprint("p", i)}}
+		if err := yaml.UnmarshalStrict([]byte(s), &n.Spec); err != nil {
+			t.Fatal(err)
+		}
+		p, err := policy.Parse(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
 // world is local pods web (10.1.1.2, fd00::2) and db (10.1.1.3, fd00::3) of shop, and mon (10.1.3.2) of ops elsewhere.
 func world(t *testing.T, specs ...string) (policy.Rules, map[netip.Addr]string) {
 	t.Helper()
@@ -35,18 +52,7 @@ func world(t *testing.T, specs ...string) (policy.Rules, map[netip.Addr]string) 
 			at[v4], at[v6] = "shop/"+p.name, "shop/"+p.name
 		}
 	}
-	var all []policy.Policy
-	for i, s := range specs {
-		n := policy.NetworkPolicy{Metadata: policy.Metadata{Namespace: "shop", Name: fmt.Sprint("p", i)}}
-		if err := yaml.UnmarshalStrict([]byte(s), &n.Spec); err != nil {
-			t.Fatal(err)
-		}
-		p, err := policy.Parse(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-	}
+	all := parsed(t, specs)
 	namespaces := map[string]map[string]string{"shop": {}, "ops": {"tier": "back"}}
 	return policy.Compile(all, pods[:2], func(g policy.Group) []policy.Member { return g.Members(namespaces, pods) }), at
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/policy"
 	"edgemesh/cni/closing"
@@ -182,18 +181,7 @@ func passing(t *testing.T, name string, rules policy.Placed, addrs map[string]ne
 func packetWorld(t *testing.T, name string) (policy.Rules, map[netip.Addr]string) {
 	t.Helper()
 	namespaces := map[string]map[string]string{"shop": {}, "ops": {"tier": "back"}}
-	var all []policy.Policy
-	for i, s := range packetPolicies[name] {
-		n := policy.NetworkPolicy{Metadata: policy.Metadata{Namespace: "shop", Name: fmt.Sprint("p", i)}}
-		if err := yaml.UnmarshalStrict([]byte(s), &n.Spec); err != nil {
-			t.Fatal(err)
-		}
-		p, err := policy.Parse(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-	}
+	all := parsed(t, packetPolicies[name])
 	var pods []policy.Pod
 	at := map[netip.Addr]string{}
 	for _, x := range []struct{ namespace, name, addr string }{{"shop", "web", "10.1.1.2"}, {"shop", "db", "10.1.1.3"}, {"ops", "mon", "10.1.3.2"}} {
