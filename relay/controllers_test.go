@@ -5,16 +5,26 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/admission/gate"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/tunnel/p2p/who/refusals"
 )
 
 // withController is a relay of one member that knows a controller, which holds a reservation.
@@ -34,6 +44,70 @@ func withController(t *testing.T) (v *server, member, controller node) {
 		}
 	}
 	return v, member, controller
+}
+
+// newNodeAt is a node whose connections come from addr.
+func newNodeAt(t *testing.T, addr string) node {
+	t.Helper()
+	key, _ := keytest.New(t)
+	from := tcp.WithDialerForAddr(func(ma.Multiaddr) (tcp.ContextDialer, error) {
+		return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}}, nil
+	})
+	return newNodeWithKey(t, key, libp2p.Transport(tcp.NewTCPTransport, from))
+}
+
+// A controller whose pod is on the relay's node comes from its pod's address and is served; members, other relays and nodes that are no
+// members yet are refused there, and told why if the membership lists them. The address is given to nobody.
+func TestControllerOnTheRelaysNode(t *testing.T) {
+	const pod = "127.0.9.1"
+	controller, member, other, waiting := newNodeAt(t, pod), newNodeAt(t, pod), newNodeAt(t, pod), newNodeAt(t, pod)
+	s := state(member)
+	s.PodCIDRs = append(s.PodCIDRs, netip.MustParsePrefix("127.0.9.0/24"))
+	s.Controllers = []mesh.PeerID{mesh.PeerID(controller.ID().String())}
+	s.Relays = []mesh.Relay{{PeerID: mesh.PeerID(other.ID().String()), Addrs: []string{"/ip4/5.5.5.5/tcp/4470"}}}
+	v := newTestServer(t, testConfig(), s)
+	if err := controller.reserve(v, "tcp"); err != nil {
+		t.Fatalf("the controller, from a pod of the relay's node: %v", err)
+	}
+	for _, c := range []struct {
+		name string
+		node
+		told error
+	}{{"a member", member, conns.ErrInside}, {"another relay", other, conns.ErrInside}, {"a peer that the membership does not list", waiting, nil}} {
+		var told error
+		ended := make(chan error, 1)
+		c.Network().Notify(&network.NotifyBundle{DisconnectedF: func(_ network.Network, conn network.Conn) { ended <- conns.Told(conn) }})
+		err := c.reserve(v, "tcp")
+		if err == nil {
+			t.Errorf("%s makes a reservation from inside the pod network", c.name)
+			continue
+		}
+		if c.told != nil || len(ended) > 0 {
+			told = <-ended
+		}
+		if told != c.told { //nolint:errorlint // nothing wraps it
+			t.Errorf("%s is told %v, want %v (%v)", c.name, told, c.told, err)
+		}
+	}
+	if r := v.refused.Recent(); len(r) != 3 || slices.ContainsFunc(r, func(r refusals.Refusal) bool { return r.Reason != refusals.Inside }) {
+		t.Errorf("refused: %v", r)
+	}
+	for _, a := range v.host.Peerstore().Addrs(controller.ID()) {
+		if !v.gater.View().Outside(a) {
+			t.Errorf("the relay keeps %s of the controller, which others would be told", a)
+		}
+	}
+	asks := newNode(t) // from outside
+	if st, err := asks.dialThrough(v, controller.ID()); err != nil {
+		t.Errorf("an edge reaches the controller: %v", err)
+	} else {
+		st.Reset()
+	}
+	s.Controllers = nil
+	if err := v.setMembership(s); err != nil {
+		t.Fatal(err)
+	}
+	fair.Eventually(t, deadline, "the former controller is gone", fair.True(func() bool { return len(v.host.Network().ConnsToPeer(controller.ID())) == 0 }))
 }
 
 // A stranger reaches a controller on one circuit, and nothing else: no reservation, no member, no second circuit, and

@@ -35,7 +35,7 @@ func (g gater) InterceptAccept(c network.ConnMultiaddrs) bool {
 // InterceptSecured is called once the handshake has shown who the peer is. The gate takes a slot in SetPeer.
 func (g gater) InterceptSecured(dir network.Direction, p peer.ID, c network.ConnMultiaddrs) bool {
 	if dir == network.DirInbound && g.gate.Decides(p) {
-		return g.View().Outside(c.RemoteMultiaddr())
+		return g.MayCome(p, c)
 	}
 	return g.Gater.InterceptSecured(dir, p, c)
 }

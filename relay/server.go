@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/admission/gate"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
@@ -205,8 +206,8 @@ func (v *server) setMembership(s mesh.State) error {
 		v.disconnect(p, old)
 	}
 	for _, c := range v.host.Network().Conns() {
-		if !now.Outside(c.RemoteMultiaddr()) {
-			c.Close()
+		if !now.MayComeFrom(c.RemotePeer(), c.RemoteMultiaddr()) {
+			_ = c.CloseWithError(conns.Inside)
 		}
 	}
 	return nil

@@ -469,7 +469,7 @@ func (n *Node) source(c network.Conn) (src netip.Addr, ok bool) {
 func (n *Node) disconnected(c network.Conn) {
 	n.sources.Delete(c)
 	n.peers.Remove(c)
-	n.relays.Wake(c.RemotePeer())
+	n.relays.Ended(c)
 }
 
 // addressesChanged suspects all relays and has all peers look for better paths.

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 
 	"edgemesh/internal/seldom"
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -110,7 +112,14 @@ func (c *Controller) stays(ctx context.Context, r peer.AddrInfo, failed slog.Lev
 	c.known.Store(r.ID, true)
 	err := connect(ctx, c.host, r, c.greet)
 	if err == nil {
-		_, err = client.Reserve(ctx, c.host, peer.AddrInfo{ID: r.ID})
+		over := c.host.Network().ConnsToPeer(r.ID)
+		if _, err = client.Reserve(ctx, c.host, peer.AddrInfo{ID: r.ID}); err != nil {
+			for _, conn := range over {
+				if conn.IsClosed() {
+					err = cmp.Or(conns.Told(conn), err)
+				}
+			}
+		}
 	}
 	if err != nil {
 		delete(c.held, r.ID)

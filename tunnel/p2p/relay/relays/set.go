@@ -13,6 +13,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 )
@@ -193,6 +194,16 @@ func (s *Set) Wake(p peer.ID) {
 		c.wake.Wake()
 		s.changed.Broadcast()
 	}
+}
+
+// Ended is Wake after a connection has ended. If the other end, a relay, said why, that is why there is no reservation.
+func (s *Set) Ended(conn network.Conn) {
+	if c := s.client(conn.RemotePeer()); c != nil {
+		if why := conns.Told(conn); why != nil {
+			c.told.Store(&why)
+		}
+	}
+	s.Wake(conn.RemotePeer())
 }
 
 // Suspect has relay p pinged immediately, over all connections to it.

@@ -13,13 +13,15 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/who/refusals"
 )
 
-// Gater admits members and relays only, on both sides of a connection, and no
+// Gater admits members, relays and controllers only, on both sides of a connection, and no
 // connection that would run inside the cluster's own ranges (a tunnel inside the
-// tunnel). It reads the view again for every decision.
+// tunnel), but those of controllers: they do not carry the tunnel, and the kernel delivers what a controller's pod sends to
+// its own node with the pod's address. The gater reads the view again for every decision.
 type Gater struct {
 	rules       Rules
 	view        atomic.Pointer[View]
@@ -82,9 +84,10 @@ func (g *Gater) InterceptAddrDial(p peer.ID, a ma.Multiaddr) bool {
 	return g.MayDial(p, a)
 }
 
-// InterceptAccept is called before the handshake: only the addresses are known.
+// InterceptAccept is called before the handshake: only the addresses are known. Where there are controllers, whoever comes from an
+// address of the cluster may be one.
 func (g *Gater) InterceptAccept(c network.ConnMultiaddrs) bool {
-	if r := g.View(); r.Outside(c.RemoteMultiaddr()) && r.Outside(c.LocalMultiaddr()) {
+	if r := g.View(); r.Outside(c.LocalMultiaddr()) && (r.Outside(c.RemoteMultiaddr()) || r.HasControllers()) {
 		return true
 	}
 	g.rules.Refused(refusals.Inside, "", c.RemoteMultiaddr().String())
@@ -102,17 +105,30 @@ func (g *Gater) InterceptSecured(_ network.Direction, p peer.ID, c network.ConnM
 		g.rules.Refused(reason, p, c.RemoteMultiaddr().String())
 		return false
 	}
-	if !g.View().Outside(c.RemoteMultiaddr()) {
-		return false
+	if !g.MayCome(p, c) {
+		return true // InterceptUpgraded says why to the peer, which the membership lists
 	}
-	if e, ok := endpoint.Target(c.RemoteMultiaddr()); ok && g.rules.Met != nil {
+	if e, ok := endpoint.Target(c.RemoteMultiaddr()); ok && g.rules.Met != nil && g.View().Outside(c.RemoteMultiaddr()) {
 		g.rules.Met(p, e.Addr.Addr())
 	}
 	return true
 }
 
+// MayCome reports whether p may have a connection with these ends, and counts it as refused if not.
+func (g *Gater) MayCome(p peer.ID, c network.ConnMultiaddrs) bool {
+	may := g.View().MayComeFrom(p, c.RemoteMultiaddr())
+	if !may {
+		g.rules.Refused(refusals.Inside, p, c.RemoteMultiaddr().String())
+	}
+	return may
+}
+
 // InterceptUpgraded is called last.
 func (g *Gater) InterceptUpgraded(c network.Conn) (bool, control.DisconnectReason) {
+	if !g.View().MayComeFrom(c.RemotePeer(), c.RemoteMultiaddr()) {
+		conns.End(c, conns.Inside)
+		return false, 0
+	}
 	return g.admits(c.RemotePeer()), 0
 }
 

@@ -25,8 +25,8 @@ type Membership struct {
 	// Relays, each once with all its addresses, in the order of preference until
 	// distances are measured.
 	Relays []peer.AddrInfo
-	// ClusterCIDRs are the pod ranges: addresses in them are never announced,
-	// dialed or accepted.
+	// ClusterCIDRs are the pod ranges: addresses in them are never announced or
+	// dialed, and accepted of controllers alone.
 	ClusterCIDRs []netip.Prefix
 	// Banned are refused, and known for it: what refuses them says so.
 	Banned []peer.ID
@@ -141,4 +141,10 @@ func (r *View) InCluster(ip netip.Addr) bool {
 func (r *View) Outside(a ma.Multiaddr) bool {
 	ip, ok := endpoint.IP(a)
 	return !ok || !r.InCluster(ip)
+}
+
+// MayComeFrom reports whether p may have a connection whose other end is a. Of the cluster's own addresses only controllers
+// that are nothing else may have one.
+func (r *View) MayComeFrom(p peer.ID, a ma.Multiaddr) bool {
+	return r.Outside(a) || r.IsController(p) && !r.IsMember(p) && !r.IsRelay(p)
 }

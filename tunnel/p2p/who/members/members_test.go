@@ -90,6 +90,38 @@ func TestGater(t *testing.T) {
 	}
 }
 
+// A controller may come from an address of the cluster, since its pod may run on the relay's node; nobody else may, and a controller
+// that is also a member may not.
+func TestControllersComeFromInside(t *testing.T) {
+	m := membership()
+	m.Controllers = []peer.ID{"controller", "member", "relay"}
+	var refused []string
+	g := NewGater(NewView("self", m), Rules{
+		Met:     func(p peer.ID, a netip.Addr) { t.Errorf("%s was met at %s, which others would be told", p, a) },
+		Refused: func(reason string, p peer.ID, _ string) { refused = append(refused, string(p)+": "+reason) }})
+	if !g.InterceptAccept(ends{outside, inside}) || g.InterceptAccept(ends{inside, outside}) {
+		t.Error("a controller is refused before it shows its key, or a connection to an address of the cluster is accepted")
+	}
+	for p, may := range map[peer.ID]bool{"controller": true, "member": false, "relay": false, "stranger": false} {
+		if g.MayCome(p, ends{outside, inside}) != may {
+			t.Errorf("%s may come from inside: %v, want %v", p, !may, may)
+		}
+		if !g.MayCome(p, ends{outside, other}) {
+			t.Errorf("%s may not come from outside", p)
+		}
+	}
+	if g.InterceptAddrDial("controller", inside) {
+		t.Error("a controller is dialed at an address of the cluster")
+	}
+	refused = nil
+	if g.InterceptSecured(network.DirInbound, "stranger", ends{outside, inside}) || !slices.Equal(refused, []string{"stranger: stranger"}) {
+		t.Errorf("a stranger from inside is admitted, or refused as %q", refused)
+	}
+	if !g.InterceptSecured(network.DirInbound, "controller", ends{outside, inside}) {
+		t.Error("a controller from inside is refused")
+	}
+}
+
 func TestQuarantineEnds(t *testing.T) {
 	g := NewGater(NewView("self", membership()), Rules{})
 	g.Quarantine("member", time.Hour, "it sends garbage")
