@@ -114,6 +114,7 @@ e2e-release: deps tools ## install, upgrade and uninstall on a real Kubernetes, 
 e2e-kubeedge: EXTRA_DEPS = all openssl:openssl
 e2e-kubeedge: deps tools ## run the suite on a real KubeEdge: cloudcore, and edges with edgecore
 	@EDGEMESH_TIER=long EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 45m -v -run KubeEdge ./test/kube
+	@EDGEMESH_TIER=long EDGEMESH_KUBE=kubeedge $(GO) test -count=1 -timeout 20m -v -run SmallestCloud ./test/kube
 
 e2e-openyurt: EXTRA_DEPS = all openssl:openssl
 e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every edge

@@ -337,6 +337,28 @@ if [ -n "$relay_node" ]; then
   fi
 fi
 
+# unreached prints the relays at which the controller has no reservation, by its own word in the PodNetwork.
+unreached() {
+  local r has
+  has=" $(kubectl get podnetwork cluster -o 'jsonpath={.status.reservations[*]}') "
+  for r in "${relays[@]}"; do
+    [[ $has = *" ${r##*/p2p/} "* ]] || echo "${r##*/p2p/}"
+  done | sort -u
+}
+controllers=$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o 'jsonpath={.spec.replicas}')
+if [ $wait = 1 ] && [ ${#relays[@]} -gt 0 ] && [ "${controllers:-0}" -gt 0 ]; then
+  step "controller: reached by each relay?"
+  end=$((SECONDS + 90))
+  while missing=$(unreached) && [ -n "$missing" ] && ((SECONDS < end)); do sleep 2; done
+  if [ -z "$missing" ]; then
+    echo "yes: edges that are no members yet reach it by each"
+  else
+    echo "no: the controller has no reservation at these relays, so edges that are no members yet cannot reach it there;" \
+      "its log says why, and kubectl get podnetwork cluster -o jsonpath={.status.reservations} where it has one:" $missing >&2
+    [ -z "$relay_node" ] || exit 1 # one outside may be started later
+  fi
+fi
+
 if [ $wait = 1 ]; then
   step "agents"
   kubectl -n "$ns" rollout status daemonset/edgemesh-agent --timeout=180s

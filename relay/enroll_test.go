@@ -71,9 +71,9 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 	held, done := make(chan int, 64), make(chan struct{})
 	go func() {
 		defer close(done)
-		c.Run(ctx, func() []peer.AddrInfo { return []peer.AddrInfo{r.info} }, func(n int) {
+		c.Run(ctx, func() []peer.AddrInfo { return []peer.AddrInfo{r.info} }, func(at []peer.ID) {
 			select {
-			case held <- n:
+			case held <- len(at):
 			default:
 			}
 		})

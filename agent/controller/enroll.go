@@ -52,6 +52,7 @@ type registry struct {
 	log       *slog.Logger
 
 	relays atomic.Pointer[[]peer.AddrInfo]
+	held   atomic.Pointer[[]string] // peer IDs of relays at which it has a reservation
 	roots  roots
 }
 
@@ -93,7 +94,7 @@ func (g *registry) serve(ctx context.Context) error {
 	var stay sync.WaitGroup
 	defer stay.Wait()
 	stay.Go(func() {
-		c.Run(ctx, func() []peer.AddrInfo { return *g.relays.Load() }, func(n int) { g.metrics.relays.Set(float64(n)) })
+		c.Run(ctx, func() []peer.AddrInfo { return *g.relays.Load() }, g.holds)
 	})
 	nodes := &sight{Sight: g.sight, api: watched{g.api}, loop: g.loop, log: g.log, pace: writing(), sees: c.Sees, relays: func() []peer.AddrInfo { return *g.relays.Load() }}
 	stay.Go(func() { nodes.run(ctx) })
@@ -125,7 +126,18 @@ func (g *registry) prover() (*join.Prover, error) {
 	return join.NewProver(secrets, g.log), nil
 }
 
-// refresh reads where the relays are, and has the PodNetwork name this controller.
+// holds notes at which relays there is a reservation.
+func (g *registry) holds(at []peer.ID) {
+	ids := make([]string, len(at))
+	for i, id := range at {
+		ids[i] = id.String()
+	}
+	slices.Sort(ids)
+	g.held.Store(&ids)
+	g.metrics.relays.Set(float64(len(ids)))
+}
+
+// refresh reads where the relays are, and has the PodNetwork name this controller and the relays by which it is reached.
 func (g *registry) refresh(ctx context.Context, self peer.ID) error {
 	var n api.PodNetwork
 	path := api.PodNetworks().Path(api.NetworkName)
@@ -141,10 +153,14 @@ func (g *registry) refresh(ctx context.Context, self peer.ID) error {
 		return err
 	}
 	g.relays.Store(&m.Relays)
-	if slices.Equal(n.Status.Controllers, []string{self.String()}) {
+	controllers, held := []string{self.String()}, []string{}
+	if at := g.held.Load(); at != nil {
+		held = *at
+	}
+	if slices.Equal(n.Status.Controllers, controllers) && slices.Equal(n.Status.Reservations, held) {
 		return nil
 	}
-	patch := map[string]any{"status": api.PodNetworkStatus{Controllers: []string{self.String()}}}
+	patch := map[string]any{"status": map[string]any{"controllers": controllers, "reservations": held}}
 	if err := g.api.Patch(ctx, path+"/status", client.Merge, nil, patch, &n); err != nil {
 		return fmt.Errorf("name this controller in the PodNetwork's status: %w", err)
 	}

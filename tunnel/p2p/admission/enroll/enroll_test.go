@@ -72,8 +72,8 @@ func newScene(t *testing.T) *scene {
 	go func() {
 		defer close(done)
 		first := true
-		c.Run(ctx, func() []peer.AddrInfo { return s.via.Relays }, func(n int) {
-			if n == 1 && first {
+		c.Run(ctx, func() []peer.AddrInfo { return s.via.Relays }, func(at []peer.ID) {
+			if len(at) == 1 && first {
 				first = false
 				close(held)
 			}
@@ -230,7 +230,7 @@ func TestFormerRelayIsForgotten(t *testing.T) {
 				return []peer.AddrInfo{former}
 			}
 			return nil
-		}, func(int) { cancel() })
+		}, func([]peer.ID) { cancel() })
 		if _, ok := c.known.Load(id); ok != listed {
 			t.Errorf("listed %t, known %t", listed, ok)
 		}

@@ -71,15 +71,15 @@ func NewController(key crypto.PrivKey, v *Server, greet Greet, log *slog.Logger)
 // Close ends everything.
 func (c *Controller) Close() error { return c.close() }
 
-// Run keeps reservations at all of relays until ctx ends, and reports to held at how many it has one.
-func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, held func(int)) {
+// Run keeps reservations at all of relays until ctx ends, and reports to held at which it has one, in their order.
+func (c *Controller) Run(ctx context.Context, relays func() []peer.AddrInfo, held func([]peer.ID)) {
 	for ; ctx.Err() == nil; wake.Sleep(ctx, lookEvery) {
 		held(c.look(ctx, relays()))
 	}
 }
 
-// look keeps a reservation at each of relays, and forgets those that are no longer listed. It returns how many there are.
-func (c *Controller) look(ctx context.Context, relays []peer.AddrInfo) (n int) {
+// look keeps a reservation at each of relays, and forgets those that are no longer listed. It returns at which there is one.
+func (c *Controller) look(ctx context.Context, relays []peer.AddrInfo) (held []peer.ID) {
 	for id := range c.relays {
 		if !slices.ContainsFunc(relays, func(r peer.AddrInfo) bool { return r.ID == id }) {
 			delete(c.relays, id)
@@ -95,10 +95,10 @@ func (c *Controller) look(ctx context.Context, relays []peer.AddrInfo) (n int) {
 		}
 		c.relays[r.ID] = true
 		if c.stays(ctx, r, failed) {
-			n++
+			held = append(held, r.ID)
 		}
 	}
-	return n
+	return held
 }
 
 // stays keeps a reservation at r, and reports whether there is one. A failure is logged at that level.
