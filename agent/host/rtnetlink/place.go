@@ -64,7 +64,8 @@ func (p place) decide(now time.Time, have around, width int, keep bool) place {
 	}
 	ahead, chosen := 0, false
 	for _, o := range have.others {
-		switch numbered := o < unnumbered || o >= p.lowest; {
+		// One at our own priorities got it while ours moved there: the kernel puts what comes later behind ours.
+		switch numbered := o < unnumbered || o >= p.lowest && o < p.at; {
 		case o >= p.at+p.width:
 			top = min(top, o-width)
 		case numbered && keep, o < bottom:

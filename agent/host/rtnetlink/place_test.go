@@ -50,7 +50,10 @@ func (l ruleList) names() string {
 }
 
 // look makes the kernel hold our rule where p decides.
-func (l *ruleList) look(p *place, now time.Time, keep bool) {
+func (l *ruleList) look(p *place, now time.Time, keep bool) { l.lookWhile(p, now, keep, func() {}) }
+
+// lookWhile is look; another program does something between what is read and what is written.
+func (l *ruleList) lookWhile(p *place, now time.Time, keep bool, other func()) {
 	var have around
 	for _, r := range *l {
 		if r.name == "ours" {
@@ -60,7 +63,8 @@ func (l *ruleList) look(p *place, now time.Time, keep bool) {
 			have.lowest = min(r.priority, cmp.Or(have.lowest, r.priority))
 		}
 	}
-	if *p = p.decide(now, have, 1, keep); p.at != have.found {
+	*p = p.decide(now, have, 1, keep)
+	if other(); p.at != have.found {
 		l.add(p.at, "moved")
 		l.remove("ours")
 		(*l)[slices.IndexFunc(*l, func(r listed) bool { return r.name == "moved" })].name = "ours"
@@ -151,6 +155,28 @@ func TestPlaceOfVPN(t *testing.T) {
 		l.remove("suppress")
 		l.remove("not-fwmark")
 		l.look(&after, now, false)
+	}
+}
+
+// TestPlaceOfVPNWhileMoving: wg-quick's second rule gets the priority to which ours are about to move. That is no priority that a
+// program has chosen: ours return before main once the VPN is down.
+func TestPlaceOfVPNWhileMoving(t *testing.T) {
+	l, p, now := newRuleList(), place{}, time.Now()
+	l.look(&p, now, false)
+	start := p.at
+	for range manyMoves {
+		l.add(-1, "mark")
+		l.lookWhile(&p, now, false, func() { l.add(-1, "suppress") })
+		l.look(&p, now, false)
+		l.first(t)
+		if names := l.names(); names != "local suppress mark main default" {
+			t.Fatalf("%s", names)
+		}
+		l.remove("mark")
+		l.remove("suppress")
+		if l.look(&p, now, false); p.at != start {
+			t.Fatalf("ours are at %d without the VPN, want %d", p.at, start)
+		}
 	}
 }
 
