@@ -16,7 +16,7 @@ TAGS     := nethttpomithttp2,http2legacy
 # One set of flags for programs, tools and tests, as in build/programs, so that nothing is compiled twice. Debuggers' tables, which the
 # linker would strip, are a tenth of the compiler's time; for a debugger: make build DWARF=1.
 export CGO_ENABLED := 0
-export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -trimpath -tags=$(TAGS) $(if $(DWARF),,-gcflags=all=-dwarf=false)
+export GOFLAGS := $(shell cd / && GOTOOLCHAIN=local $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -trimpath -tags=$(TAGS) $(if $(DWARF),,-gcflags=all=-dwarf=false)
 export GO
 # Without the workspace, so that go.mod alone decides what is linked.
 BUILD    := GOWORK=off $(GO) build -ldflags '$(LDFLAGS)'
@@ -60,7 +60,6 @@ demo: root deps tools ## run two NATed sites, a relay and a cloud node on this m
 unit: ## run unit tests and fuzz seeds
 	@$(GO) test $$($(GO) list work | grep -Ev "^edgemesh/(test/(e2e|kubeapi|manifests|bench|kube|sim)|build)(/|$$)")
 
-test: EXTRA_DEPS = test
 test: root deps tools ## run the tests of tier test: unit, fuzz seeds, network namespaces, the demo, end to end (8 minutes)
 	@exec setpriv --pdeathsig TERM build/test.sh test
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the demo needs, and those of further tiers that the arguments name, unless their commands or
-# files exist: build/deps.sh [test] [all] [COMMAND:PACKAGE or FILE:PACKAGE …]. It lists them before, starts no service, and
+# Installs the Debian packages that the demo and make test need, with the argument all those of make test-all, and others that the
+# arguments name, unless their commands or files exist: build/deps.sh [all] [COMMAND:PACKAGE or FILE:PACKAGE …]. It lists them before, starts no service, and
 # notes what it installed, for `make clean`.
 set -euo pipefail
 
@@ -8,12 +8,11 @@ set -euo pipefail
 needs=(iptables:iptables nft:nftables ip:iproute2 ping:iputils-ping sysctl:procps tcpdump:tcpdump curl:curl conntrack:conntrack)
 for a in "$@"; do
   case $a in
-    test) ;; # what the demo needs is enough
     all) # proxies, routers and NAT64 of the end-to-end tests; containers; the race detector; images from signed Debian packages
       needs+=(ipset:ipset miniupnpd:miniupnpd-nftables tinyproxy:tinyproxy-bin tayga:tayga iperf3:iperf3 containerd:containerd
         runc:runc gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring mmdebstrap:mmdebstrap) ;;
     *:*) needs+=("$a") ;;
-    *) echo "build/deps.sh: $a is neither a tier (test, all) nor COMMAND:PACKAGE" >&2; exit 2 ;;
+    *) echo "build/deps.sh: $a is neither all nor COMMAND:PACKAGE" >&2; exit 2 ;;
   esac
 done
 
@@ -59,6 +58,15 @@ apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 note=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh
 mkdir -p "$note"
 printf '%s\n' "${missing[@]}" >>"$note/installed"
+# progress says every 5 s how far apt is, which prints into the log.
+progress() {
+  while sleep 5; do
+    awk -v s=$SECONDS '/ newly installed/ {of = $3; got = set = 0} /^Get:/ {got++} /^Setting up/ {set++}
+      END {if (of) printf "packages: %d downloaded, %d of %d installed (%d s)\n", got, set, of, s}' "$log"
+  done
+}
+progress 9>&- &
+trap 'kill %% 2>/dev/null; rm -f "$log" $policy' EXIT
 if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
   tail -n 20 "$log" >&2
   if grep -q 'No space left\|not enough free space' "$log"; then

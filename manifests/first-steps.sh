@@ -351,9 +351,9 @@ if [ $wait = 1 ] && [ ${#relays[@]} -gt 0 ] && [ "${controllers:-0}" -gt 0 ]; th
   end=$((SECONDS + 90))
   while missing=$(unreached) && [ -n "$missing" ] && ((SECONDS < end)); do sleep 2; done
   if [ -z "$missing" ]; then
-    echo "yes: edges that are no members yet reach it by each"
+    echo "yes: edges that are not yet members reach it by each"
   else
-    echo "no: the controller has no reservation at these relays, so edges that are no members yet cannot reach it there;" \
+    echo "no: the controller has no reservation at these relays, so edges that are not yet members cannot reach it there;" \
       "its log says why, and kubectl get podnetwork cluster -o jsonpath={.status.reservations} where it has one:" $missing >&2
     [ -z "$relay_node" ] || exit 1 # one outside may be started later
   fi

@@ -56,8 +56,8 @@ func newNodeAt(t *testing.T, addr string) node {
 	return newNodeWithKey(t, key, libp2p.Transport(tcp.NewTCPTransport, from))
 }
 
-// A controller whose pod is on the relay's node comes from its pod's address and is served; members, other relays and nodes that are no
-// members yet are refused there, and told why if the membership lists them. The address is given to nobody.
+// A controller whose pod is on the relay's node comes from its pod's address and is served; members, other relays and nodes that are not yet
+// members are refused there, and told why if the membership lists them. The address is given to nobody.
 func TestControllerOnTheRelaysNode(t *testing.T) {
 	const pod = "127.0.9.1"
 	controller, member, other, waiting := newNodeAt(t, pod), newNodeAt(t, pod), newNodeAt(t, pod), newNodeAt(t, pod)
@@ -94,7 +94,7 @@ func TestControllerOnTheRelaysNode(t *testing.T) {
 	}
 	for _, a := range v.host.Peerstore().Addrs(controller.ID()) {
 		if !v.gater.View().Outside(a) {
-			t.Errorf("the relay keeps %s of the controller, which others would be told", a)
+			t.Errorf("the relay keeps %s of the controller, which others would learn", a)
 		}
 	}
 	asks := newNode(t) // from outside

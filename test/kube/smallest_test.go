@@ -35,7 +35,7 @@ func TestSmallestCloud(t *testing.T) {
 	if err != nil {
 		t.Fatalf("first-steps.sh: %v\n%s", err, out)
 	}
-	if !strings.Contains(string(out), "yes: edges that are no members yet reach it by each") {
+	if !strings.Contains(string(out), "yes: edges that are not yet members reach it by each") {
 		t.Errorf("first-steps.sh does not say that the controller is reached:\n%s", out)
 	}
 	reached := time.Since(i.apply)

@@ -142,7 +142,7 @@ func (n *PodNetwork) Controllers() []string {
 // PodNetworkStatus is written by the controllers.
 type PodNetworkStatus struct {
 	Controllers []string `json:"controllers,omitempty"` // their peer IDs, where the spec names none
-	// Reservations are the peer IDs of the relays by which nodes that are no members yet reach the controllers, ordered.
+	// Reservations are the peer IDs of the relays by which nodes that are not yet members reach the controllers, ordered.
 	Reservations []string `json:"reservations,omitempty"`
 	// RecordsLease is the Lease of the controller that keeps NodeRecords, NAMESPACE/NAME: while it is renewed, they are complete.
 	RecordsLease string `json:"recordsLease,omitempty"`

@@ -97,7 +97,7 @@ func TestControllersComeFromInside(t *testing.T) {
 	m.Controllers = []peer.ID{"controller", "member", "relay"}
 	var refused []string
 	g := NewGater(NewView("self", m), Rules{
-		Met:     func(p peer.ID, a netip.Addr) { t.Errorf("%s was met at %s, which others would be told", p, a) },
+		Met:     func(p peer.ID, a netip.Addr) { t.Errorf("%s was met at %s, which others would learn", p, a) },
 		Refused: func(reason string, p peer.ID, _ string) { refused = append(refused, string(p)+": "+reason) }})
 	if !g.InterceptAccept(ends{outside, inside}) || g.InterceptAccept(ends{inside, outside}) {
 		t.Error("a controller is refused before it shows its key, or a connection to an address of the cluster is accepted")
