@@ -155,6 +155,25 @@ func TestVerdictNames(t *testing.T) {
 	}
 }
 
+// TestNeighboursOfClosedPods: what pods on one bridge need of each other passes whatever policies say, as in the kernel, and nothing else.
+func TestNeighboursOfClosedPods(t *testing.T) {
+	a, b, group := netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::3"), netip.MustParseAddr("ff02::16")
+	closed := Placed{At: map[netip.Addr]Place{a: {Pod: "shop/a", Chains: [2]string{Closed, Closed}}, b: {Pod: "shop/b", Chains: [2]string{Closed, Closed}}}}
+	for kind := range uint16(256) {
+		want := kind == 135 || kind == 136
+		if pass, _, _ := closed.Verdict(Packet{Src: a, Dst: b, Protocol: 58, Port: kind << 8}); pass != want {
+			t.Errorf("ICMPv6 %d to a pod passes: %v", kind, pass)
+		}
+		if pass, _, _ := closed.Verdict(Packet{Src: a, Dst: b, Protocol: 58, Port: kind<<8 | 1}); pass {
+			t.Errorf("ICMPv6 %d with a code passes", kind)
+		}
+		want = want || 130 <= kind && kind <= 132 || kind == 143
+		if pass, _, _ := closed.Verdict(Packet{Src: a, Dst: group, Protocol: 58, Port: kind << 8}); pass != want {
+			t.Errorf("ICMPv6 %d to a group passes: %v", kind, pass)
+		}
+	}
+}
+
 // TestClosedUntilJudged: a pod that no source has named yet is closed in a namespace with policies, in the directions in which they
 // isolate; a judged one that none selects is open.
 func TestClosedUntilJudged(t *testing.T) {

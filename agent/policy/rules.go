@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Rules are what a node enforces, in a form that is saved and written into the kernel as it is.
@@ -119,14 +121,34 @@ type Ports struct {
 type Packet struct {
 	Src, Dst netip.Addr
 	Protocol byte
-	Port     uint16 // destination
+	Port     uint16 // destination; of ICMP and ICMPv6 type and code
+}
+
+// neighbourly says what becomes of ICMPv6 that policies do not judge: what pods on one bridge need of each other, as the kernel's rules have it
+// (agent/host/nft). Whether such a packet is well-formed a Packet does not tell.
+func (p Packet) neighbourly() (pass, known bool) {
+	if p.Protocol != unix.IPPROTO_ICMPV6 {
+		return false, false
+	}
+	switch kind, code := p.Port>>8, p.Port&0xff; kind {
+	case 130, 131, 132, 143: // multicast listeners
+		return true, p.Dst.IsMulticast()
+	case 133, 134: // routers
+		return false, true
+	case 135, 136: // neighbours
+		return true, code == 0
+	}
+	return false, false
 }
 
 // Verdict says whether a packet passes on this node, and which policies accepted it, or else which ones isolate the pod in the
-// direction in which it was dropped. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
+// direction in which it was dropped: none, if no policy has to do with it. A pod always reaches itself. What the node itself sends is not judged: it never passes FORWARD.
 func (r Placed) Verdict(p Packet) (pass bool, by []string, dropped Direction) {
 	if p.Src == p.Dst {
 		return true, nil, 0
+	}
+	if pass, known := p.neighbourly(); known {
+		return pass, nil, Egress
 	}
 	for _, d := range []Direction{Egress, Ingress} {
 		own, peer := p.Src, p.Dst

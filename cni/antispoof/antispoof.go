@@ -8,8 +8,8 @@
 //	IPv4      source = the pod's
 //	IPv6      source = the pod's, or the link-local address of its MAC;
 //	          :: for ICMPv6 router and neighbour solicitations and MLD reports
-//	ICMPv6    no router advertisements, no redirects; neighbour advertisements
-//	          only for the pod's addresses (also behind extension headers)
+//	ICMPv6    no router advertisements, no redirects; neighbour advertisements only for the pod's addresses, solicitations for
+//	          their destination alone, MLD to groups of the link alone: NetworkPolicies let these pass (also behind extension headers)
 //	others    no routing header with segments left; no extension header behind a
 //	          fragment header, where later fragments would not show it
 //

@@ -73,12 +73,24 @@ func ip4(src string) []byte {
 }
 
 func ip6(src netip.Addr, next byte, payload []byte) []byte {
+	return ip6To(netip.MustParseAddr("ff02::1"), 255, src, next, payload)
+}
+
+func ip6To(dst netip.Addr, hopLimit byte, src netip.Addr, next byte, payload []byte) []byte {
 	p := make([]byte, 40)
-	p[0], p[6], p[7] = 0x60, next, 255
+	p[0], p[6], p[7] = 0x60, next, hopLimit
 	binary.BigEndian.PutUint16(p[4:], uint16(len(payload)))
 	copy(p[8:], src.AsSlice())
-	copy(p[24:], netip.MustParseAddr("ff02::1").AsSlice())
+	copy(p[24:], dst.AsSlice())
 	return eth(mac, ethIPv6, append(p, payload...))
+}
+
+// asks is a neighbour solicitation for target that is sent to dst.
+func asks(src, dst, target netip.Addr) []byte { return ip6To(dst, 255, src, protoICMPv6, icmp(icmpNeighbourSol, target)) }
+
+// mld is a message of multicast listener discovery with the option before it that routers look for.
+func mld(kind, hopLimit byte, src, dst netip.Addr) []byte {
+	return ip6To(dst, hopLimit, src, protoHopByHop, ext(protoICMPv6, icmp(kind, any6)))
 }
 
 // icmp is an ICMPv6 message with a target, as neighbour discovery has it.
@@ -103,6 +115,7 @@ func TestFilter(t *testing.T) {
 	}
 	dual := []netip.Addr{own4, own6}
 	ll, stranger := conf.LinkLocal(mac), netip.MustParseAddr("fd00::6")
+	group, routers := netip.MustParseAddr("ff02::1:ff00:5"), netip.MustParseAddr("ff02::16")
 	deep := icmp(icmpRouterAdv, own6)
 	for range maxExtHeaders {
 		deep = ext(protoDestOpts, deep)
@@ -136,13 +149,33 @@ func TestFilter(t *testing.T) {
 		{"IPv6, another link-local", dual, ip6(conf.LinkLocal(other), 17, make([]byte, 8)), false},
 		{"IPv6, global of an IPv4-only pod", []netip.Addr{own4}, ip6(own6, 17, make([]byte, 8)), false},
 		{"IPv6 :: with UDP", dual, ip6(any6, 17, make([]byte, 8)), false},
-		{"DAD", dual, ip6(any6, protoICMPv6, icmp(icmpNeighbourSol, own6)), true},
-		{"MLD report with ::", dual, ip6(any6, protoHopByHop, ext(protoICMPv6, icmp(icmpMLDv2Report, any6))), true},
+		{"DAD", dual, asks(any6, group, own6), true},
+		{"MLD report with ::", dual, mld(icmpMLDv2Report, 1, any6, routers), true},
+		{"MLD report", dual, mld(icmpMLDv2Report, 1, ll, routers), true},
+		{"MLD report that routers would forward", dual, mld(icmpMLDv2Report, 2, ll, routers), false},
+		{"MLD report with a global source", dual, mld(icmpMLDv2Report, 1, own6, routers), false},
+		{"MLD report to a pod", dual, mld(icmpMLDv2Report, 1, ll, stranger), false},
+		{"MLD query to a pod", dual, mld(130, 1, ll, stranger), false},
+		{"MLD report of version 1 to a pod", dual, mld(131, 1, ll, stranger), false},
+		{"MLD done to a pod", dual, mld(132, 1, ll, stranger), false},
+		{"MLD done", dual, mld(132, 1, ll, routers), true},
+		{"MLD query", dual, mld(130, 1, ll, routers), true},
+		{"MLD in a fragment", dual, ip6To(routers, 1, ll, protoFragment, fragment(protoICMPv6, 0, icmp(icmpMLDv2Report, any6))), false},
 		{"router solicitation with ::", dual, ip6(any6, protoICMPv6, icmp(icmpRouterSol, any6)), true},
 		{"echo with ::", dual, ip6(any6, protoICMPv6, icmp(128, any6)), false},
 		{"advertisement with ::", dual, ip6(any6, protoICMPv6, icmp(icmpNeighbourAdv, own6)), false},
 		{"echo", dual, ip6(own6, protoICMPv6, icmp(128, own6)), true},
-		{"neighbour solicitation", dual, ip6(own6, protoICMPv6, icmp(icmpNeighbourSol, stranger)), true},
+		{"neighbour solicitation", dual, asks(own6, group, netip.MustParseAddr("fd00::5")), true},
+		{"neighbour solicitation, link-local", dual, asks(ll, stranger, stranger), true},
+		{"neighbour solicitation to a group of another target", dual, asks(own6, group, stranger), false},
+		{"neighbour solicitation to another pod than its target", dual, asks(own6, stranger, own6), false},
+		{"neighbour solicitation to all nodes", dual, asks(own6, netip.MustParseAddr("ff02::1"), stranger), false},
+		{"neighbour solicitation to a group that resembles its own", dual, asks(own6, netip.MustParseAddr("ff02::2:ff00:5"), own6), false},
+		{"neighbour solicitation that was routed", dual, ip6To(stranger, 64, own6, protoICMPv6, icmp(icmpNeighbourSol, stranger)), false},
+		{"neighbour solicitation with a code", dual, ip6To(stranger, 255, own6, protoICMPv6, slices.Concat([]byte{icmpNeighbourSol, 1, 0, 0, 0, 0, 0, 0}, stranger.AsSlice())), false},
+		{"neighbour solicitation in a fragment", dual, ip6To(stranger, 255, own6, protoFragment, fragment(protoICMPv6, 0, icmp(icmpNeighbourSol, stranger))), false},
+		{"neighbour solicitation without a target", dual, ip6To(stranger, 255, own6, protoICMPv6, icmp(icmpNeighbourSol, stranger)[:20]), false},
+		{"neighbour advertisement that was routed", dual, ip6To(stranger, 64, own6, protoICMPv6, icmp(icmpNeighbourAdv, own6)), false},
 		{"neighbour advertisement", dual, ip6(own6, protoICMPv6, icmp(icmpNeighbourAdv, own6)), true},
 		{"link-local advertisement", dual, ip6(ll, protoICMPv6, icmp(icmpNeighbourAdv, ll)), true},
 		{"advertisement for a neighbour", dual, ip6(own6, protoICMPv6, icmp(icmpNeighbourAdv, stranger)), false},

@@ -22,7 +22,7 @@ const volatile __u32 count4, count6;
 #define DROP TC_ACT_SHOT
 
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, AH = 51, ICMPV6 = 58, DEST_OPTS = 60 };
-enum { MLD_REPORT = 131, ROUTER_SOL = 133, ROUTER_ADV = 134, NEIGHBOUR_SOL = 135, NEIGHBOUR_ADV = 136, REDIRECT = 137, MLDV2_REPORT = 143 };
+enum { MLD_QUERY = 130, MLD_REPORT = 131, MLD_DONE = 132, ROUTER_SOL = 133, ROUTER_ADV = 134, NEIGHBOUR_SOL = 135, NEIGHBOUR_ADV = 136, REDIRECT = 137, MLDV2_REPORT = 143 };
 #define MAX_EXT_HEADERS 6
 
 // Copies a header; false where the frame ends before.
@@ -77,13 +77,27 @@ static __always_inline int ipv4(struct __sk_buff *skb)
 	return LOAD(skb, ETH_HLEN, h) && is_own4(h.source) ? PASS : DROP;
 }
 
-static __always_inline int icmpv6(struct __sk_buff *skb, __u32 at, bool unspecified)
+struct ipv6_header {
+	__u8 start[6], next, hop_limit;
+	__u64 source[2], destination[2];
+};
+
+// RFC 4291, section 2.7.1: the group of target on which its neighbours are asked for it, ff02::1:ffXX:XXXX.
+static __always_inline bool is_group_of(const __u64 *group, const __u64 *target)
 {
-	__u8 start[4];
+	const __be64 low24 = bpf_cpu_to_be64(0xffffff);
+
+	return group[0] == bpf_cpu_to_be64(0xff02000000000000) && group[1] == (bpf_cpu_to_be64(0x1ff000000) | (target[1] & low24));
+}
+
+// What policies let pass on the bridge, since neighbours need it, has to be that: other payload to other pods has no use.
+static __always_inline int icmpv6(struct __sk_buff *skb, __u32 at, const struct ipv6_header *ip, bool unspecified, bool fragment)
+{
+	__u8 start[4]; // type, code
 	struct {
 		__u8 start[8];
-		__u64 target[2]; // RFC 4861, section 4.4
-	} advertisement;
+		__u64 target[2]; // RFC 4861, sections 4.3, 4.4
+	} neighbour;
 
 	if (!LOAD(skb, at, start))
 		return DROP;
@@ -91,28 +105,32 @@ static __always_inline int icmpv6(struct __sk_buff *skb, __u32 at, bool unspecif
 	case ROUTER_ADV:
 	case REDIRECT:
 		return DROP;
-	case NEIGHBOUR_SOL:
 	case ROUTER_SOL:
+		return PASS;
+	case MLD_QUERY:
 	case MLD_REPORT:
-	case MLDV2_REPORT:
-		return PASS;
+	case MLD_DONE:
+	case MLDV2_REPORT: // RFC 2710, section 3; RFC 3810, section 5
+		return !fragment && ip->hop_limit == 1 && ((const __u8 *)ip->destination)[0] == 0xff &&
+			(unspecified || (ip->source[0] & bpf_cpu_to_be64(0xffc0000000000000)) == bpf_cpu_to_be64(0xfe80000000000000)) ? PASS : DROP;
+	case NEIGHBOUR_SOL:
+	case NEIGHBOUR_ADV: // RFC 4861, section 7.1; fragments: RFC 6980
+		if (fragment || ip->hop_limit != 255 || start[1] != 0 || !LOAD(skb, at, neighbour))
+			return DROP;
+		if (start[0] == NEIGHBOUR_ADV)
+			return !unspecified && is_own6(neighbour.target) ? PASS : DROP;
+		return (ip->destination[0] == neighbour.target[0] && ip->destination[1] == neighbour.target[1]) ||
+			is_group_of(ip->destination, neighbour.target) ? PASS : DROP;
 	}
-	if (unspecified)
-		return DROP;
-	if (start[0] != NEIGHBOUR_ADV)
-		return PASS;
-	return LOAD(skb, at, advertisement) && is_own6(advertisement.target) ? PASS : DROP;
+	return unspecified ? DROP : PASS;
 }
 
 // The source may be :: for some ICMPv6 messages, which may stand behind extension headers.
 static __always_inline int ipv6(struct __sk_buff *skb)
 {
-	struct {
-		__u8 start[6], next, hop_limit;
-		__u64 source[2], destination[2];
-	} h;
+	struct ipv6_header h;
 	__u32 at = ETH_HLEN + sizeof(h);
-	bool unspecified;
+	bool unspecified, fragment = false;
 	__u8 next;
 
 	if (!LOAD(skb, ETH_HLEN, h))
@@ -147,6 +165,7 @@ static __always_inline int ipv6(struct __sk_buff *skb)
 			next = e[0]; // what begins the fragmented part, in each fragment
 			if (next == HOP_BY_HOP || next == ROUTING || next == FRAGMENT || next == AH || next == DEST_OPTS)
 				return DROP;
+			fragment = true;
 			// The first fragment contains the upper-layer header, later ones do not; receivers ignore fragmented
 			// neighbour discovery (RFC 6980).
 			if (((e[2] << 8 | e[3]) & 0xfff8) != 0)
@@ -159,7 +178,7 @@ static __always_inline int ipv6(struct __sk_buff *skb)
 	}
 	return DROP; // a longer chain has no use
 icmp:
-	return icmpv6(skb, at, unspecified);
+	return icmpv6(skb, at, &h, unspecified, fragment);
 }
 
 SEC("tc")

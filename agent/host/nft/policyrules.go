@@ -257,9 +257,7 @@ func frame() []chain {
 		answer := []field{ip(v6).saddr(), sport, ip(v6).daddr(), dport}
 		base.add(isVersion(v6), l4proto.is(byte(unix.IPPROTO_UDP)), inSet("cut"+suffix(v6), answer...), goTo(closing.Dropped[policy.Egress]))
 	}
-	icmp6 := rule(isVersion(true), l4proto.is(byte(unix.IPPROTO_ICMPV6)))
-	base.add(icmp6, icmpType.into(1), words{&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{130}, ToData: []byte{136}}}, accept)
-	base.add(icmp6, icmpType.is(byte(143)), accept)
+	base.rules = append(base.rules, neighbourly()...)
 	mid := chain{name: chainMid}
 	for _, v6 := range bothVersions {
 		base.add(isVersion(v6), inSet("self"+suffix(v6), ip(v6).addrs()), accept)
@@ -292,6 +290,26 @@ func frame() []chain {
 		out = append(out, dropped)
 	}
 	return append(out, base)
+}
+
+// neighbourly are the rules for ICMPv6 that come before the policies: what pods on one bridge need of each other, whatever policies say.
+// Neighbour solicitations and advertisements have a hop limit of 255, so that none was routed (RFC 4861, section 7.1); for what a pod
+// asks and answers there, package antispoof sees. Multicast listeners speak to groups of the link, with a hop limit of 1 (RFC 3810,
+// section 5). Routers are none of the pods, and without an address a pod sends nothing else.
+func neighbourly() (out []words) {
+	between := func(first, last byte) words {
+		return rule(isVersion(true), l4proto.is(byte(unix.IPPROTO_ICMPV6)), icmpType.into(1),
+			words{&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{first}, ToData: []byte{last}}})
+	}
+	h := ip(true)
+	hopLimit := h.at(8, 7, 1)
+	out = append(out, rule(between(135, 136), icmpCoded.and([]byte{0, 0xff}).is([]byte{0, 0}), hopLimit.is(byte(255)), accept))
+	for _, source := range []string{"fe80::/10", "::/128"} {
+		for _, types := range [][2]byte{{130, 132}, {143, 143}} {
+			out = append(out, rule(between(types[0], types[1]), hopLimit.is(byte(1)), h.saddr().in(netip.MustParsePrefix(source)), h.daddr().in(netip.MustParsePrefix("ff00::/8")), accept))
+		}
+	}
+	return append(out, rule(between(133, 134), drop), rule(isVersion(true), h.saddr().in(netip.MustParsePrefix("::/128")), drop))
 }
 
 // framed is the number of rules of each chain of the frame, and what the first rule of the base chain carries.
