@@ -86,7 +86,9 @@ func ip6To(dst netip.Addr, hopLimit byte, src netip.Addr, next byte, payload []b
 }
 
 // asks is a neighbour solicitation for target that is sent to dst.
-func asks(src, dst, target netip.Addr) []byte { return ip6To(dst, 255, src, protoICMPv6, icmp(icmpNeighbourSol, target)) }
+func asks(src, dst, target netip.Addr) []byte {
+	return ip6To(dst, 255, src, protoICMPv6, icmp(icmpNeighbourSol, target))
+}
 
 // mld is a message of multicast listener discovery with the option before it that routers look for.
 func mld(kind, hopLimit byte, src, dst netip.Addr) []byte {
