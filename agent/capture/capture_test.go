@@ -246,3 +246,15 @@ func TestRun(t *testing.T) {
 		t.Errorf("an interface that is not there: %v", err)
 	}
 }
+
+// TestFirstFragment: the first fragment has its ports, later ones have none.
+func TestFirstFragment(t *testing.T) {
+	for flags, later := range map[uint16]bool{0: false, 0x4000: false, 0x2000: false, 0x2001: true, 0x0001: true} {
+		b := make([]byte, 28)
+		b[0], b[9], b[21], b[23] = 0x45, 17, 53, 80
+		binary.BigEndian.PutUint16(b[6:], flags)
+		if h, ok := headerOf(b); !ok || h.later != later || h.ports == later {
+			t.Errorf("flags and offset %#x: %+v", flags, h)
+		}
+	}
+}

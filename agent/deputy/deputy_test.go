@@ -26,3 +26,17 @@ func TestCertificate(t *testing.T) {
 		}
 	}
 }
+
+// TestKeyOfItsOwn: the key is read from the file that is named for it.
+func TestKeyOfItsOwn(t *testing.T) {
+	key, _ := keytest.New(t)
+	cert := filepath.Join(t.TempDir(), "node.crt")
+	if err := os.WriteFile(cert, []byte("no PEM"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const elsewhere = "/nonexistent/node.key"
+	_, _, err := New(Config{Key: key, Certificate: cert, CertificateKey: elsewhere}).Write(t.Context(), nil, []mesh.PeerID{"x"}, "POST", "/", nil)
+	if err == nil || !strings.Contains(err.Error(), elsewhere) {
+		t.Errorf("with a key of its own: %v", err)
+	}
+}

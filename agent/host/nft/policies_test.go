@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -496,5 +497,47 @@ func TestHeld(t *testing.T) {
 	same("after another owner has ended")
 	if err := p.Enforce(enforcing(policy.Rules{}, nil)); err != nil || !strings.Contains(second(), "exit status 1") {
 		t.Errorf("without policies: %v\n%s", err, second())
+	}
+}
+
+// TestSpans: ranges that overlap, touch or contain each other become those that hold the same numbers.
+func TestSpans(t *testing.T) {
+	for _, c := range []struct {
+		ports []policy.Ports
+		in    [][2]uint16
+	}{
+		{[]policy.Ports{{First: 10, Last: 100}, {First: 20, Last: 30}}, [][2]uint16{{10, 100}}},
+		{[]policy.Ports{{First: 20, Last: 30}, {First: 10, Last: 25}}, [][2]uint16{{10, 30}}},
+		{[]policy.Ports{{First: 1, Last: 9}, {First: 10, Last: 10}, {First: 12, Last: 65535}}, [][2]uint16{{1, 10}, {12, 65535}}},
+	} {
+		r := policyRules{sets: map[string]policySet{}}
+		name := r.ports(c.ports)
+		want := elements{}
+		for _, x := range c.in {
+			want[element{key: string(bytesOf(x[0]))}] = true
+			if x[1] < 65535 {
+				want[element{string(bytesOf(x[1] + 1)), true}] = true
+			}
+		}
+		if got := r.sets[name].elements; !maps.Equal(got, want) {
+			t.Errorf("%v: %v, want %v", c.ports, got, want)
+		}
+	}
+}
+
+// TestLostByThePodsPort: a connection through a Service is judged by the port that it has at the pod.
+func TestLostByThePodsPort(t *testing.T) {
+	client, service, server := netip.MustParseAddr("10.1.2.2"), netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.1.1.2")
+	pods := []policy.Pod{{Namespace: "shop", Name: "web", Addrs: []netip.Addr{server}}}
+	rules := policy.Compile(parsed(t, []string{`{podSelector: {}, ingress: [{ports: [{port: 8080, protocol: TCP}]}]}`}), pods, func(policy.Group) []policy.Member { return nil })
+	l := lost{Placed: rules.Place(map[netip.Addr]string{server: "shop/web"})}
+	for port, want := range map[uint16]bool{8080: false, 80: true} {
+		flow := &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{SrcIP: client.AsSlice(), DstIP: service.AsSlice(), Protocol: 6, SrcPort: 40000, DstPort: 8888 - port},
+			Reverse: netlink.IPTuple{SrcIP: server.AsSlice(), DstIP: client.AsSlice(), Protocol: 6, SrcPort: port, DstPort: 40000},
+		}
+		if got := l.MatchConntrackFlow(flow); got != want {
+			t.Errorf("to the pod's port %d: lost %v, want %v", port, got, want)
+		}
 	}
 }

@@ -96,6 +96,9 @@ func TestPacketsInTheKernel(t *testing.T) {
 		if list := listed(t); err != nil || !strings.Contains(list, "10.1.9.9 : jump dropped-in") || strings.Contains(list, "10.1.9.9 : jump dropped-out") != want {
 			t.Errorf("a new pod of namespace %s: %v\n%s", namespace, err, list)
 		}
+		if list, local := listed(t), conf.LinkLocal(conf.PodMAC(a)).String(); !strings.Contains(list, local+" : jump dropped-in") {
+			t.Errorf("a new pod of namespace %s is open at %s:\n%s", namespace, local, list)
+		}
 		closing.Forget(dir, []netip.Addr{a})
 	}
 	if err := closing.Close(dir, "free", []netip.Addr{a}); err != nil || strings.Contains(listed(t), "10.1.9.9") {

@@ -72,3 +72,19 @@ func TestAround(t *testing.T) {
 		}
 	}
 }
+
+// TestKeptRoutes: in keep mode main's routes count where they are narrower than a range, in own blocks also where they are as wide.
+func TestKeptRoutes(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	f := plan.Family{Wanted: true, Keep: true, Blocks: []netip.Prefix{prefix("10.244.1.0/24")}, Ranges: []netip.Prefix{prefix("10.244.0.0/16")}}
+	want := map[string]int{"10.244.1.0/24": 16, "10.244.0.0/16": 17}
+	for _, r := range keepRules(f, plan.KeepRule) {
+		if r.atLeast != want[r.to.String()] {
+			t.Errorf("to %s routes count from /%d on, want /%d", r.to, r.atLeast, want[r.to.String()])
+		}
+		delete(want, r.to.String())
+	}
+	if len(want) > 0 {
+		t.Errorf("no rule for %v", want)
+	}
+}

@@ -1,0 +1,29 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"edgemesh/internal/membership/kube"
+	"edgemesh/internal/membership/snapshot"
+	"edgemesh/tunnel/p2p/who/clones"
+	"edgemesh/tunnel/p2p/who/identity"
+)
+
+// TestForgetsAll: of who a node was nothing stays in the state directory but the former key.
+func TestForgetsAll(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{identity.KeyFile, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Forget(dir); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != identity.KeyFile+formerKey {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
