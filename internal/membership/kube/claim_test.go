@@ -8,7 +8,7 @@ import (
 	"edgemesh/internal/membership/kube/api"
 )
 
-// TestBlockThatIsDeleted: a PodBlock that is about to be gone is none of the node's, so that it claims another one.
+// TestBlockThatIsDeleted: a PodBlock that is about to be gone does not count as the node's, so that it claims another one.
 func TestBlockThatIsDeleted(t *testing.T) {
 	ranges := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	node, now := &api.Node{Meta: api.Meta{Name: "edge-1", UID: "u"}}, time.Now()
