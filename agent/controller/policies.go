@@ -97,7 +97,7 @@ func (p *policies) run(ctx context.Context) {
 				readers.Go(func() { p.members(ctx, states) })
 			}
 		case s := <-states:
-			p.peers.SetBlocks(s.Admitted())
+			p.peers.SetState(s.Admitted())
 			p.owned = true
 		case <-say.C:
 			speak = true

@@ -19,6 +19,7 @@ type Pod struct {
 	Ready  bool
 	Images []string // of containers of pods in the host's network that enforce, as far as their arguments say
 	As     policy.Pod
+	Mirror bool // a static pod's: what stands in it is its kubelet's word
 	Cut    bool // it names more ports than maxNamedPorts: policies do not know the last ones
 }
 
@@ -121,6 +122,7 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	p.Node, p.Meta = wire.Spec.Node, bare(wire.Meta)
+	_, p.Mirror = wire.Meta.Annotations["kubernetes.io/config.mirror"]
 	p.As = policy.Pod{Namespace: wire.Meta.Namespace, Name: wire.Meta.Name, Labels: wire.Meta.Labels, HostNetwork: wire.Spec.HostNetwork,
 		Ended: wire.Status.Phase == "Succeeded" || wire.Status.Phase == "Failed"}
 	if c := api.FindCondition(wire.Status.Conditions, "Ready"); c != nil && c.Status == "True" {

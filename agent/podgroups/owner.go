@@ -7,18 +7,20 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
-// SetBlocks takes the blocks of the members of s, whose pods' addresses are inside. Nothing is done where these are as before.
-func (p *Peers) SetBlocks(s mesh.State) {
+// SetState takes the blocks of the members of s, whose pods' addresses are inside, and whether static pods count. Nothing is done where
+// these are as before.
+func (p *Peers) SetState(s mesh.State) {
 	blocks, lengths := map[netip.Prefix]string{}, map[int]bool{}
 	for _, n := range s.Nodes {
 		for _, b := range n.PodCIDRs {
 			blocks[b.Masked()], lengths[b.Bits()] = n.Name, true
 		}
 	}
-	if p.blocks != nil && maps.Equal(blocks, p.blocks) {
+	mirrors := s.MirrorPods == mesh.MirrorAllow
+	if p.blocks != nil && maps.Equal(blocks, p.blocks) && mirrors == p.mirrors {
 		return
 	}
-	p.blocks = blocks
+	p.blocks, p.mirrors = blocks, mirrors
 	p.Owner = func(a netip.Addr) string {
 		for bits := range lengths { // blocks do not overlap
 			if p, err := a.Prefix(bits); err == nil && blocks[p] != "" {

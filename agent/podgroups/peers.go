@@ -31,6 +31,7 @@ type Peers struct {
 	groups     map[string]*group          // by ID
 	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
 	blocks     map[netip.Prefix]string    // as Owner knows them
+	mirrors    bool                       // static pods are members, too
 	bounds     bounds
 	used       map[string]*usage // by space; "": of all
 	pressed    map[string]bool   // IDs of groups that were dropped to make room
@@ -169,7 +170,7 @@ func (p *Peers) SetNamespace(name string, now *Namespace) {
 // SetPod takes a pod as it is now, nil where it is gone.
 func (p *Peers) SetPod(key string, now *Pod) {
 	before := p.pods[key]
-	if now != nil && before != nil && now.Meta.UID == before.Meta.UID && now.Node == before.Node && samePod(now.As, before.As) {
+	if now != nil && before != nil && now.Meta.UID == before.Meta.UID && now.Node == before.Node && now.Mirror == before.Mirror && samePod(now.As, before.As) {
 		return
 	}
 	var near []*peer
@@ -285,10 +286,14 @@ func (p *Peers) add(g *group, x *peer, now policy.Pod) {
 	}
 }
 
-// believed is the pod with those of its addresses that its node owns, and that no younger pod has.
+// believed is the pod with those of its addresses that its node owns, and that no younger pod has. A static pod has none: what groups it is
+// in, whoever has its node's credential chooses.
 func (p *Peers) believed(x *peer) policy.Pod {
 	out := x.As
 	out.Addrs = nil
+	if x.Mirror && !p.mirrors {
+		return out
+	}
 	for _, a := range x.As.Addrs {
 		younger := slices.ContainsFunc(p.at[a], func(y *peer) bool {
 			return y != x && y.Node == x.Node && !y.As.Ended && created(y).After(created(x))

@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/agent/policy"
 	"edgemesh/internal/membership/kube/api"
+	"edgemesh/internal/membership/mesh"
 )
 
 func read[T api.Object](t testing.TB, out T, text string, args ...any) T {
@@ -36,6 +37,27 @@ func from(t testing.TB, namespace, name, app string) *Policy {
 }
 
 func onNode(node string) func(netip.Addr) string { return func(netip.Addr) string { return node } }
+
+// A static pod is in no group unless the PodNetwork says so: its labels and namespace are its node's word.
+func TestMirrorPods(t *testing.T) {
+	block := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	state := func(allow mesh.MirrorPods) mesh.State {
+		return mesh.State{Policies: mesh.Policies{MirrorPods: allow}, Nodes: []mesh.Node{{Name: "a", PodCIDRs: block}}}
+	}
+	p := NewPeers(nil)
+	p.SetState(state(""))
+	p.SetPolicy("shop/p", from(t, "shop", "p", "web"))
+	p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
+	mirror := anyPod(t, "shop", "static", "a", "10.244.1.5", "web", "2026-11-01T00:00:00Z")
+	mirror.Mirror = read(t, new(Pod), `{"metadata":{"namespace":"shop","name":"static","annotations":{"kubernetes.io/config.mirror":"0"}}}`).Mirror
+	p.SetPod("shop/static", mirror)
+	for _, allow := range []mesh.MirrorPods{mesh.MirrorDeny, mesh.MirrorAllow, mesh.MirrorDeny, ""} {
+		p.SetState(state(allow))
+		if got, want := len(p.Members(p.Groups()[0])), map[mesh.MirrorPods]int{mesh.MirrorAllow: 1}[allow]; got != want {
+			t.Errorf("mirrorPods %q: %d members, want %d", allow, got, want)
+		}
+	}
+}
 
 // What one object changes is what compiling everything again gives.
 func TestPeers(t *testing.T) {

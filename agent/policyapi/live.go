@@ -175,7 +175,7 @@ func (l *Live) Run(ctx context.Context) {
 			}
 			l.now, l.known = s, true
 			if l.peers != nil {
-				l.peers.SetBlocks(s.Admitted())
+				l.peers.SetState(s.Admitted())
 			}
 		case <-l.pods:
 		case m := <-l.in:
@@ -595,7 +595,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 
 func (l *Live) newPeers() *podgroups.Peers {
 	p := podgroups.NewPeers(nil)
-	p.SetBlocks(l.now.Admitted())
+	p.SetState(l.now.Admitted())
 	return p
 }
 

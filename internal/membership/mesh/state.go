@@ -78,6 +78,7 @@ func (c Carrier) Check(bad *Invalid) {
 // Policies says who enforces NetworkPolicies, and who compiles them.
 type Policies struct {
 	NetworkPolicy    NetworkPolicy `json:"networkPolicy,omitempty"`    // "" is auto
+	MirrorPods       MirrorPods    `json:"mirrorPods,omitempty"`       // "" is deny
 	PolicyFile       string        `json:"policies,omitempty"`         // of a membership file: a path
 	PolicyController bool          `json:"policyController,omitempty"` // one is configured: it compiles them, now or as soon as it runs
 	// PolicyNamespaces have some, with the directions in which these isolate, as Ingress,Egress; nil: not compiled yet. Of now: not in a
@@ -94,6 +95,17 @@ const (
 	PolicyAuto NetworkPolicy = "auto"
 	// PolicyOff leaves them to another program.
 	PolicyOff NetworkPolicy = "off"
+)
+
+// MirrorPods says whether static pods, which kubelets show the API as mirror pods with labels and a namespace of their choice, are peers that a
+// NetworkPolicy may allow.
+type MirrorPods string
+
+const (
+	// MirrorDeny has no policy allow them: whoever has a node's credential chooses them.
+	MirrorDeny MirrorPods = "deny"
+	// MirrorAllow takes them for pods like others.
+	MirrorAllow MirrorPods = "allow"
 )
 
 // Said is s as its source has it.

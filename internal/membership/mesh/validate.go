@@ -34,6 +34,11 @@ func (s State) Validate() error {
 	default:
 		bad.Addf("networkPolicy", "%q is neither %q nor %q", s.NetworkPolicy, PolicyAuto, PolicyOff)
 	}
+	switch s.MirrorPods {
+	case "", MirrorDeny, MirrorAllow:
+	default:
+		bad.Addf("mirrorPods", "%q is neither %q nor %q", s.MirrorPods, MirrorDeny, MirrorAllow)
+	}
 	s.Carrier.Check(&bad)
 	s.checkAccess(&bad)
 	if err := CheckAdmitLabel(s.AdmitLabel); err != nil {

@@ -163,11 +163,13 @@ type PodNetworkSpec struct {
 	Encryption    string   `json:"encryption,omitempty"`
 	LAN           LANTrust `json:"lan,omitzero"`
 	// NetworkPolicy is auto or off: whether agents enforce NetworkPolicies.
-	NetworkPolicy string   `json:"networkPolicy,omitempty"`
-	Carrier       Carrier  `json:"carrier,omitzero"`
-	HostAccess    string   `json:"hostAccess,omitempty"`
-	HostPorts     []string `json:"hostPorts,omitempty"`
-	PodDenyCIDRs  []string `json:"podDenyCIDRs,omitempty"`
+	NetworkPolicy string `json:"networkPolicy,omitempty"`
+	// MirrorPods is deny or allow: whether policies may allow static pods.
+	MirrorPods   string   `json:"mirrorPods,omitempty"`
+	Carrier      Carrier  `json:"carrier,omitzero"`
+	HostAccess   string   `json:"hostAccess,omitempty"`
+	HostPorts    []string `json:"hostPorts,omitempty"`
+	PodDenyCIDRs []string `json:"podDenyCIDRs,omitempty"`
 	// Banned are peer IDs and names of nodes that are refused, whatever else the API says.
 	Banned []string `json:"banned,omitempty"`
 	// Observers are peer IDs and names of nodes that may query the status of all members.
