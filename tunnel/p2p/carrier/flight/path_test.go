@@ -260,6 +260,10 @@ func TestStall(t *testing.T) {
 	if l.e[1].sink.frames <= before+50 || l.e[1].sink.restarts > 0 {
 		t.Errorf("%d frames 1.5 s after a stop of 5 s, %d buckets began again", l.e[1].sink.frames-before, l.e[1].sink.restarts)
 	}
+	l.run(11, nil)
+	if n := l.e[0].path.s.backoff; n != 1 {
+		t.Errorf("once packets arrive again a loss without an ACK is found %v times as late as before the stop", n)
+	}
 }
 
 // More holes than an ACK has ranges: each is told before it is out of reach, also when ACKs are lost.
