@@ -59,6 +59,7 @@ type Installer struct {
 	c        Config
 	usual    string // where plugins are that the operator installs
 	reported bool   // that another release's plugin stays
+	runs     bool   // the plugin, as far as that can be tried
 	answers  map[string]answer
 	mounted  map[string]string // roots of the directories that this process was given as mounts, at the start
 	unfit    atomic.Pointer[[]string]
@@ -95,10 +96,27 @@ func (i *Installer) Write(s mesh.Subnet) error {
 	if err := i.installPlugin(); err != nil {
 		return i.former(fmt.Errorf("install CNI plugin: %w", err))
 	}
+	if err := i.tried(); err != nil {
+		return i.former(err)
+	}
 	if err := i.installConflist(); err != nil {
 		return i.former(fmt.Errorf("install CNI configuration: %w", err))
 	}
 	return nil
+}
+
+// tried runs the plugin once before the runtime is told of it, and says where that cannot be tried.
+func (i *Installer) tried() error {
+	if i.runs {
+		return nil
+	}
+	err := i.Runs()
+	if errors.Is(err, ErrUntried) {
+		i.c.Log.Info("the CNI plugin was not tried", "err", err)
+		err = nil
+	}
+	i.runs = err == nil
+	return err
 }
 
 // former adds ErrFormer to an error of the system that kept a file from being written, such

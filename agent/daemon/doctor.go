@@ -293,11 +293,18 @@ func (d *doctor) checkCNI() findings.Finding {
 	if f := checkDirectory("/", d.cfg.CNIConfDir); f != nil {
 		return *f
 	}
+	untried := ""
+	switch err := d.kernel.cni.Runs(); {
+	case errors.Is(err, cniconf.ErrUntried):
+		untried = "; " + err.Error()
+	case err != nil:
+		return findings.Brokenf("cni", "as it says; the agent tries again every 30 s", "%v", err)
+	}
 	if d.kernel.cni.Stale() {
 		return findings.Warningf("cni", "restart this agent's pod: its init container installs the plugin; where the agent installs it, wait 30 s",
 			"%s is not of the agent's release", filepath.Join(d.cfg.CNIBinDir, cniconf.PluginName))
 	}
-	return findings.Okayf("cni", "present: %s", strings.Join(present, ", "))
+	return findings.Okayf("cni", "present: %s%s", strings.Join(present, ", "), untried)
 }
 
 // checkDirectory finds a file before ours that the runtime cannot read. Which runtime that is an agent in a pod does not see.
