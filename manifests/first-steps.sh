@@ -18,14 +18,13 @@ Usage: first-steps.sh --pod-cidr CIDR [options]
                           script prints how
   --registry NAME         the images are NAME/edgemesh-agent and NAME/edgemesh-relay
   --no-wait               do not wait for the agents
-  --tokens-renewed        after an upgrade of the control plane from 1.29: agents were restarted, so do not ask for the hour in which
-                          kubelets renew their tokens
 With helm (always before Kubernetes 1.31), as its release "edgemesh", or the one that is there:
   --namespace NAME        instead of kube-system; made if it is not there
   --platform NAME         kubeedge, openyurt, k3s or kubernetes
   --cni-conf DIR          where the nodes' runtime looks for CNI's configuration
   --cni-bin DIR           and for its plugins
-  --set KEY=VALUE         any other value of the chart (repeat for each)
+  --set KEY=VALUE         any other value of the chart (repeat for each); before Kubernetes 1.30
+                          podNetwork.trustedNodes=true is needed: every node may write the others' objects there
 
 Examples:
   first-steps.sh --pod-cidr 10.244.0.0/16 --relay /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW… --relay /ip4/203.0.113.5/udp/4470/quic-v1/p2p/12D3KooW…
@@ -33,7 +32,7 @@ Examples:
 USAGE
 }
 
-ns=kube-system helm=0 registry='' values=() cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1 renewed=0
+ns=kube-system helm=0 registry='' values=() cidrs=() relays=() relay_node='' announce='' api='?' given=0 wait=1
 while [ $# -gt 0 ]; do
   case $1 in
     --pod-cidr|--relay|--relay-node|--announce|--registry|--namespace|--platform|--cni-conf|--cni-bin|--set) [ -n "${2:-}" ] || { echo "first-steps.sh: $1 needs a value" >&2; exit 2; } ;;
@@ -58,7 +57,6 @@ while [ $# -gt 0 ]; do
     --cni-bin) values+=(--set agent.hostPaths.cniBin="$2"); shift ;;
     --set) values+=(--set "$2"); shift ;;
     --no-wait) wait=0 ;;
-    --tokens-renewed) renewed=1 ;;
     -h|--help) usage; exit 0 ;;
     *) echo "first-steps.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
@@ -75,14 +73,13 @@ for c in "${cidrs[@]}"; do
 done
 if [[ -n $announce && ! $announce =~ ^[0-9a-fA-F.:]+$ ]]; then echo "first-steps.sh: --announce $announce is not an IP address" >&2; exit 2; fi
 
-# Before 1.28 nothing would keep one node from writing another's objects.
 least=28
 version=$(kubectl get --raw /version | tr -d ' \n')
 minor=$(sed -n 's/.*"minor":"\([0-9]*\).*/\1/p' <<<"$version")
 case $version in *'"major":"1"'*) ;; *) minor='' ;; esac
 if [ -n "$minor" ] && [ "$minor" -lt $least ]; then
-  echo "first-steps.sh: this cluster is Kubernetes 1.$minor, EdgeMesh needs 1.$least or later: older API servers" \
-    "cannot keep one node from writing another's objects. Upgrade the cluster, or use a membership file." >&2
+  echo "first-steps.sh: this cluster is Kubernetes 1.$minor, EdgeMesh needs 1.$least or later. Upgrade the cluster," \
+    "or use a membership file." >&2
   exit 1
 fi
 
@@ -129,6 +126,16 @@ if [ -n "$others" ] && ! kept; then
     "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)"
 fi
 
+# Before 1.30 no policy keeps a node from writing another's objects, so the chart wants it said that every node is trusted.
+trust=()
+if [ "${minor:-31}" -lt 30 ]; then
+  trust=(--set podNetwork.trustedNodes=true)
+  [[ " ${values[*]}" = *podNetwork.trustedNodes=true* ]] ||
+    [ "$(kubectl get podnetwork cluster --ignore-not-found -o 'jsonpath={.spec.trustedNodes}' 2>/dev/null || true)" = true ] ||
+    refuse "on Kubernetes 1.$minor any node can write the others' peer IDs and take their traffic, because the API server has no" \
+      "ValidatingAdmissionPolicies. Upgrade the cluster to 1.30 or later, or add ${trust[*]} if you trust every node with that"
+fi
+
 # With such an option, or when it is one already, it is a release of helm's. edgemesh.yaml is for 1.31 and later; the chart has what
 # an older API server takes.
 if [ "${minor:-31}" -lt 31 ]; then helm=1; fi
@@ -136,7 +143,7 @@ if [ $helm = 1 ] || [ ${#values[@]} -gt 0 ]; then
   helm=1
   if [ $there = 1 ] && [ -z "$release" ]; then
     refuse "these options, or Kubernetes before 1.31, need helm, and EdgeMesh was installed with the plain manifests, which helm leaves alone. Have it take" \
-      "them over, then run this again: helm upgrade --install edgemesh edgemesh -n $ns --take-ownership --set podNetwork.create=false" \
+      "them over, then run this again: helm upgrade --install edgemesh edgemesh -n $ns --take-ownership --set podNetwork.create=false${trust:+ ${trust[*]}}" \
       "(helm 3.17 or later, in $PWD; with a relay in the cluster also --set relay.enabled=true, and with a registry --set image.registry=NAME)"
   fi
 elif [ -n "$release" ] || [ -n "$(kubectl -n "$ns" get secret -l owner=helm,name=edgemesh -o name)" ]; then
@@ -167,20 +174,6 @@ if [[ $there$helm != 11 && " ${values[*]}" != *' controller.'* ]] && [ -n "$(kub
   [ -z "$(for l in node-role.kubernetes.io/control-plane $may; do kubectl get nodes -l $l --field-selector spec.unschedulable!=true -o name; done)" ]; then
   refuse "no Node may run the controller: it runs on the control plane only, or where an administrator allows it; cordoned Nodes do not count." \
     "Choose nodes that you trust with the cluster, no edges, and run: kubectl label node NODE $may="
-fi
-# From 1.29 the first policies come now. They refuse an agent whose token names no node, as tokens do that a kubelet had from an API server
-# before 1.30; it renews them within 48 minutes.
-webhook=$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-found -o name)
-if [ "${minor:-31}" -ge 30 ] && [ $renewed = 0 ] && [ -n "$webhook" ] &&
-  [ -z "$(kubectl get validatingadmissionpolicybindings edgemesh-crds --ignore-not-found -o name)" ]; then
-  began=$(kubectl get --raw /metrics 2>/dev/null | awk '$1 == "process_start_time_seconds" { printf "%d", $2 }' || true)
-  says="tokens from before name no node, which the policies of this version want: agents could not write their own objects. The webhook guards until then."
-  [ -n "$began" ] || refuse "this control plane was upgraded to 1.$minor, and $says Kubelets renew tokens within the hour. Since when the API server runs" \
-    "cannot be read (/metrics). If that is more than an hour, add --tokens-renewed; else wait, or renew them now" \
-    "(kubectl -n $ns rollout restart daemonset/edgemesh-agent) and add it"
-  left=$((began / 60 + 60 - $(date +%s) / 60))
-  [ $left -le 0 ] || refuse "this control plane was upgraded to 1.$minor $((60 - left)) minutes ago, and $says Kubelets renew tokens within the hour:" \
-    "run this again in $left minutes, or renew them now (kubectl -n $ns rollout restart daemonset/edgemesh-agent) and add --tokens-renewed"
 fi
 # Existing relays stay, the given ones are added.
 mapfile -t relays < <({ tail -n +2 <<<"$have"; [ ${#relays[@]} = 0 ] || printf '%s\n' "${relays[@]}"; } | awk 'NF && !seen[$0]++')
@@ -269,7 +262,7 @@ chart() {
   if [ $create = true ]; then
     network+=(--set-json "podNetwork.podCIDRs=$(list "${cidrs[@]}")" --set-json "podNetwork.relays=$(list "${relays[@]}")")
   fi
-  helm upgrade --install "$release" edgemesh -n "$ns" --reset-then-reuse-values "${network[@]}" "${server[@]}" "${values[@]}" "$@" >/dev/null
+  helm upgrade --install "$release" edgemesh -n "$ns" --reset-then-reuse-values "${network[@]}" "${trust[@]}" "${server[@]}" "${values[@]}" "$@" >/dev/null
 }
 
 if [ -n "$relay_node" ]; then # before the chart looks for such a node
@@ -280,14 +273,6 @@ if [ $helm = 1 ]; then
   kubectl apply -f edgemesh/crds # helm never upgrades them
   established
   chart
-  # After an upgrade of the control plane from 1.29 the webhook stays beside the policies, which API servers enforce a second later.
-  # The chart leaves it for the policies' first 10 s, by two clocks.
-  for _ in 1 2 3; do
-    if [ "${minor:-31}" -lt 30 ] || [ -z "$webhook" ]; then break; fi
-    sleep 10
-    chart
-    webhook=$(kubectl get validatingwebhookconfigurations edgemesh --ignore-not-found -o name)
-  done
 else
   apply edgemesh.yaml
   established

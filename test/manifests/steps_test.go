@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -62,7 +61,6 @@ func (c cluster) afterHelm(dir string) {
 		!slices.Equal(n.PodDenyCIDRs, []string{"10.0.0.0/8"}) || n.Encryption != "always" {
 		c.t.Errorf("the pod network after helm install and first-steps.sh: %+v", n)
 	}
-	c.afterUpgrade(dir)
 	// Nor does helm delete the network when a value of the chart keeps it, or the chart goes.
 	c.helm(dir, "upgrade", "edgemesh", chart, "--reset-then-reuse-values", "--set", "podNetwork.create=false")
 	c.helm(dir, "uninstall", "edgemesh")
@@ -70,36 +68,6 @@ func (c cluster) afterHelm(dir string) {
 		c.t.Errorf("the pod network after helm uninstall: %+v", n)
 	}
 	c.remove(filepath.Join(root, "manifests/edgemesh/crds"))
-}
-
-// afterUpgrade of a control plane from 1.29, which was a moment ago: policies that want tokens to name their node come only when told that
-// they do.
-func (c cluster) afterUpgrade(dir string) {
-	c.t.Helper()
-	if c.Old() {
-		return
-	}
-	if _, err := c.KubectlStdin(`{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "edgemesh",
-		"labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "edgemesh", "meta.helm.sh/release-namespace": "kube-system"}}}`,
-		"apply", "-f", "-"); err != nil {
-		c.t.Fatal(err)
-	}
-	c.kubectl("delete", "validatingadmissionpolicybinding", "edgemesh-crds")
-	before := c.versions()
-	out, err := c.firstSteps(dir)
-	if err == nil || !regexp.MustCompile(`upgraded to 1\.[0-9]+ [0-9]+ minutes ago.* again in [1-9][0-9]* minutes`).MatchString(out) || strings.Contains(out, "== ") {
-		c.t.Errorf("first-steps.sh a moment after the upgrade: %v\n%s", err, out)
-	}
-	if after := c.versions(); after != before {
-		c.t.Errorf("what is refused changed objects:\n%s\nwere\n%s", after, before)
-	}
-	if out, err := c.firstSteps(dir, "--tokens-renewed"); err != nil {
-		c.t.Errorf("first-steps.sh --tokens-renewed: %v\n%s", err, out)
-	}
-	if got := c.kubectl("get", "validatingwebhookconfigurations", "-o", "name") + c.kubectl("get", "validatingadmissionpolicybinding", "edgemesh-crds", "-o", "name"); strings.Contains(got,
-		"webhookconfiguration") || got == "" {
-		c.t.Errorf("after the upgrade: %q", got)
-	}
 }
 
 // afterPlain: what the plain manifests made is not helm's. The script says so before it changes anything, and how helm

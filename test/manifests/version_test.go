@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"edgemesh/internal/membership/kube/client"
 )
@@ -20,48 +19,71 @@ func TestOldKubernetes(t *testing.T) {
 			if (client.TooOld(version) == nil) != taken {
 				t.Errorf("agent: %v", client.TooOld(version))
 			}
-			_, err := command(t, helm, append([]string{"template", "x", chart, "--kube-version", version}, must()...)...)
+			trust := []string{"--set", "podNetwork.trustedNodes=true"} // TestTrustedNodes has these versions without it
+			_, err := command(t, helm, append(append([]string{"template", "x", chart, "--kube-version", version}, trust...), must()...)...)
 			shown, _, _ := strings.Cut(version, "+") // as Helm has it
 			refused(t, "chart", err, taken, shown)
 			minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
-			refused(t, "first-steps.sh", firstSteps(t, map[string]string{"get --raw /version": `{"major": "1", "minor": "` + minor + `+", "gitVersion": "` + version + `"}`}), taken, "1."+minor)
+			refused(t, "first-steps.sh", firstSteps(t, map[string]string{"get --raw /version": `{"major": "1", "minor": "` + minor + `+", "gitVersion": "` + version + `"}`}, trust...), taken, "1."+minor)
 		})
 	}
 }
 
-// Each version gets what its API server knows, and 1.28 and 1.29 are not left without a guard.
+// Each version gets the policies that its API server knows.
 func TestGuards(t *testing.T) {
 	helm := tool(t, "helm")
-	for version, want := range map[string]string{
-		"v1.28.15": "webhooks 6, policies 0, of ranges 0, controllers that serve 1", "v1.29.14": "webhooks 6, policies 0, of ranges 0, controllers that serve 1",
-		"v1.30.14": "webhooks 0, policies 9, of ranges 0, controllers that serve 0", "v1.31.0": "webhooks 0, policies 10, of ranges 11, controllers that serve 0",
-		"v1.35.4": "webhooks 0, policies 10, of ranges 11, controllers that serve 0",
-	} {
-		out, err := command(t, helm, append([]string{"template", "x", chart, "--kube-version", version}, must()...)...)
+	for version, want := range map[string]string{"v1.29.14": "policies 0, of ranges 0", "v1.30.14": "policies 9, of ranges 0", "v1.31.0": "policies 10, of ranges 11",
+		"v1.35.4": "policies 10, of ranges 11"} {
+		out, err := command(t, helm, append([]string{"template", "x", chart, "--kube-version", version, "--set", "podNetwork.trustedNodes=true"}, must()...)...)
 		if err != nil {
 			t.Errorf("%s: %v", version, err)
 			continue
 		}
-		got := fmt.Sprintf("webhooks %d, policies %d, of ranges %d, controllers that serve %d", strings.Count(out, "admissionReviewVersions"),
-			strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, ".containsIP("), strings.Count(out, "--webhook=:9472"))
-		// A controller that guards has to run where no Node is ready yet, and shows its metrics at one address of the node alone.
-		for _, text := range []string{"{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}",
-			"{key: node.kubernetes.io/network-unavailable, operator: Exists, effect: NoSchedule}", `"--metrics-address=[$(POD_IP)]:9471"`} {
-			if got, serve := strings.Count(out, text), strings.Count(out, "--webhook="); got != serve {
-				t.Errorf("%s: %d controllers serve, %d with %s", version, serve, got, text)
-			}
-		}
-		if got != want {
+		if got := fmt.Sprintf("policies %d, of ranges %d", strings.Count(out, "kind: ValidatingAdmissionPolicy\n"), strings.Count(out, ".containsIP(")); got != want {
 			t.Errorf("%s: %s, want %s", version, got, want)
 		}
 	}
-	alone := append([]string{"template", "x", chart, "--kube-version", "v1.29.14", "--set", "controller.enabled=false"}, must()...)
-	if _, err := command(t, helm, alone...); err == nil || !strings.Contains(err.Error(), "podNetwork.trustedNodes") {
-		t.Errorf("no controller and no policies: %v", err)
+}
+
+// Where nothing guards the objects chart and script refuse, before they change anything, until every node is trusted with that.
+func TestTrustedNodes(t *testing.T) {
+	helm := tool(t, "helm")
+	for minor, guarded := range map[string]bool{"28": false, "29+": false, "30": true, "35": true} {
+		says := map[string]string{"get --raw /version": `{"major": "1", "minor": "` + minor + `"}`}
+		version := "v1." + strings.TrimSuffix(minor, "+") + ".1"
+		for _, controller := range []string{"true", "false"} {
+			for _, trusted := range []bool{false, true} {
+				set := []string{"--set", "controller.enabled=" + controller}
+				if trusted {
+					set = append(set, "--set", "podNetwork.trustedNodes=true")
+				}
+				out, err := command(t, helm, append(append([]string{"template", "x", chart, "--kube-version", version}, set...), must()...)...)
+				if untrusted(err) == (guarded || trusted) || trusted && !strings.Contains(out, "trustedNodes: true") {
+					t.Errorf("chart, %s %v: %v", version, set, err)
+				}
+				if err := firstSteps(t, says, set...); untrusted(err) == (guarded || trusted) {
+					t.Errorf("first-steps.sh, %s %v: %v", version, set, err)
+				}
+			}
+		}
+		says["get podnetwork cluster --ignore-not-found -o jsonpath={.spec.trustedNodes}"] = "true"
+		if err := firstSteps(t, says); err != nil {
+			t.Errorf("first-steps.sh again, %s: %v", version, err)
+		}
 	}
-	if out, err := command(t, helm, append(alone, "--set", "podNetwork.trustedNodes=true")...); err != nil || !strings.Contains(out, "trustedNodes: true") {
-		t.Errorf("trusted nodes: %v", err)
+}
+
+// untrusted reports whether err is the refusal of untrusted nodes, with key, risk and way out, before anything was changed.
+func untrusted(err error) bool {
+	if err == nil {
+		return false
 	}
+	for _, text := range []string{"podNetwork.trustedNodes=true", "write the others' peer IDs and take their traffic", "Upgrade the cluster to 1.30"} {
+		if !strings.Contains(err.Error(), text) {
+			return false
+		}
+	}
+	return !strings.Contains(err.Error(), "CHANGED")
 }
 
 // Before 1.31 the script installs the chart alone, which has what the API server takes: it refuses before it changes anything what helm did not make.
@@ -69,22 +91,11 @@ func TestFirstStepsOfOldKubernetes(t *testing.T) {
 	for minor, chart := range map[string]bool{"28": true, "29+": true, "30": true, "31": false, "35": false} {
 		says := map[string]string{"get --raw /version": `{"major": "1", "minor": "` + minor + `"}`}
 		says["get daemonsets"] = "kube-system edgemesh-agent <none>" // by kubectl apply -f edgemesh.yaml
+		says["get podnetwork cluster --ignore-not-found -o jsonpath={.spec.trustedNodes}"] = "true"
 		err := firstSteps(t, says)
 		if chart != (err != nil && strings.Contains(err.Error(), "--take-ownership") && !strings.Contains(err.Error(), "CHANGED")) {
 			t.Errorf("1.%s beside the plain manifests: %v", minor, err)
 		}
-	}
-}
-
-// After an upgrade from 1.29 the script says what to do where the API server does not say since when it runs; it waits for nothing that never comes.
-func TestFirstStepsWithoutMetrics(t *testing.T) {
-	says := map[string]string{"get --raw /version": `{"major": "1", "minor": "30"}`, "get validatingwebhookconfigurations edgemesh": "edgemesh"}
-	if err := firstSteps(t, says); err == nil || !strings.Contains(err.Error(), "If that is more than an hour, add --tokens-renewed") || strings.Contains(err.Error(), "again in") {
-		t.Errorf("without /metrics: %v", err)
-	}
-	says["get --raw /metrics"] = fmt.Sprintf("process_start_time_seconds %d", time.Now().Add(-20*time.Minute).Unix())
-	if err := firstSteps(t, says); err == nil || !strings.Contains(err.Error(), "upgraded to 1.30 20 minutes ago") || !strings.Contains(err.Error(), "again in 40 minutes") {
-		t.Errorf("20 minutes after: %v", err)
 	}
 }
 

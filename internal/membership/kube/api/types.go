@@ -174,7 +174,7 @@ type PodNetworkSpec struct {
 	Banned []string `json:"banned,omitempty"`
 	// Observers are peer IDs and names of nodes that may query the status of all members.
 	Observers []string `json:"observers,omitempty"`
-	// TrustedNodes says that any node may write others' objects, where the API server cannot prevent it and no controller runs.
+	// TrustedNodes says that every node is trusted with others' objects, where the API server cannot prevent that it writes them.
 	TrustedNodes bool `json:"trustedNodes,omitempty"`
 	// AdmitLabel is the label that a Node must carry to be admitted, KEY or KEY=VALUE; only administrators can give it.
 	AdmitLabel string `json:"admitLabel,omitempty"`
