@@ -37,10 +37,6 @@ With --sign the leader signs who is a member, with its key, in the NodeRecords. 
 another key (signers) believe that within the ranges that this one has delegated to it: its log says what
 to run (edgemesh-agent membership delegate).
 
-With --webhook it judges who writes what, where the API server cannot (Kubernetes 1.28 and 1.29), and
-has the ValidatingWebhookConfiguration edgemesh name its CA, the Secret edgemesh-webhook. While no
-controller answers, nodes can neither join nor report; packets flow.
-
 Exit code 2: fix the command line or the access to the API; 1: anything else failed.`,
 		Example: `  edgemesh-agent controller                   # in a pod, as the chart's service account
   edgemesh-agent controller --kubeconfig admin.conf --namespace kube-system \
@@ -69,7 +65,6 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 	f.StringVar(&cfg.Namespace, "namespace", "", "namespace of the Lease (default: the pod's)")
 	f.StringVar(&cfg.Identity, "identity", "", "name of this controller, different for each (default: $POD_NAME, then the host's name)")
 	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9471", `HOST:PORT of /metrics, /healthz and /readyz; "" = off`)
-	f.StringVar(&cfg.Webhook, "webhook", "", `HOST:PORT where it serves the API server's admission webhooks, for Kubernetes 1.28 and 1.29; "" = off`)
 	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they send requests over the relays, and prove by their node certificate who they are")
 	f.BoolVar(&cfg.Sign, "sign", false, "sign who is a member, for nodes that pin a key which has delegated to this controller's")
 	f.String("map", "", "")

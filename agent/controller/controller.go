@@ -13,8 +13,6 @@
 //	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready
-//	webhook.go      judges who writes what, on Kubernetes 1.28 and 1.29
-//	certificate.go  has the API server trust that
 //	journal.go      Events about who joins, leaves, is banned or has another key
 //	watch.go        which of its loops are watched
 //	metrics.go      what is counted; serves /metrics, /healthz, /readyz
@@ -59,7 +57,6 @@ type Config struct {
 	JoinSecretFile string
 	Sight          Sight // zero: DefaultSight
 
-	Webhook        string // HOST:PORT where it serves the API server's admission webhooks, "" = off
 	MetricsAddress string // HOST:PORT, "" = off
 	Version        string
 	Log            *slog.Logger
@@ -100,29 +97,13 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		defer endpoint.Serve(l, endpoint.Handler(m.registry, dog.Healthy, m.ready), cfg.Log)()
 	}
-	missing := func() bool { return true }
-	if cfg.Webhook != "" {
-		is, stop, err := guard(ctx, cfg, c, m)
-		if err != nil {
-			return err
-		}
-		defer stop()
-		missing = is
-	}
-	unguarded := func() bool {
-		if !missing() {
-			return false
-		}
-		v, err := c.Version(ctx)
-		return err == nil && client.Unguarded(v)
-	}
 	cfg.Log.Info("started", "identity", cfg.Identity, "api", c.URL(), "lease", cfg.Namespace+"/"+leaseName)
 	dog.Ready("taking part in the election of a leader")
 	shared, seen := watched{c}, dog.Loop("sight of nodes")
 	e.run(ctx, func(ctx context.Context) {
 		s := &surplus{api: shared, loop: dog.Loop("surplus PodBlocks"), log: cfg.Log, metrics: m}
 		g := &registry{api: c, namespace: cfg.Namespace, caFiles: cfg.CAs, secrets: cfg.JoinSecretFile, sight: cmp.Or(cfg.Sight, DefaultSight()), loop: seen, metrics: m, log: cfg.Log}
-		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying(), unguarded: unguarded}
+		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying(), version: c.Version}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		if cfg.Sign {

@@ -41,12 +41,9 @@ type records struct {
 	log      *slog.Logger
 	metrics  *metrics
 	reported seldom.Log
-	// unguarded says that nothing keeps nodes from writing what is of others, by this controller or without it. Then agents are not to
-	// take it for one that does.
-	unguarded func() bool
-	open      time.Time       // since when it says so; zero: it does not
-	pace      pace            // of changes that are copied
-	failed    map[string]bool // names whose change has been counted, and could not be written: trying again is no other one
+	version  func(context.Context) (string, error) // the API server's
+	pace     pace                                  // of changes that are copied
+	failed   map[string]bool                       // names whose change has been counted, and could not be written: trying again is no other one
 
 	signed    chan map[string]string // of the signer, latest: what it has signed about each member; nil without one
 	statement map[string]string      // received last; nil: not yet, and what records have stays
@@ -120,8 +117,8 @@ func (r *records) note(what string, err error) {
 		r.behind[what] = time.Now()
 	}
 	r.metrics.failures.Inc()
-	if r.late() && r.reported.Due(what) { // on Kubernetes 1.28 and 1.29 the webhook may not be reached yet at a start
-		r.log.Warn("cannot keep the NodeRecords; agents follow Nodes instead; retrying", "cannot", what, "err", err)
+	if r.reported.Due(what) {
+		r.log.Warn("cannot keep the NodeRecords; agents soon follow Nodes instead; retrying", "cannot", what, "err", err)
 	}
 }
 
@@ -372,17 +369,10 @@ func (r *records) say(ctx context.Context, lease string) error {
 		}
 		return fmt.Errorf("read the PodNetwork: %w", err)
 	}
-	if lease != "" && !n.Spec.TrustedNodes && r.unguarded() {
-		lease = ""
-		if r.open.IsZero() {
-			r.open = time.Now()
+	if !n.Spec.TrustedNodes && r.reported.Due("unguarded") {
+		if v, err := r.version(ctx); err == nil && client.Unguarded(v) != nil {
+			r.log.Warn("nothing keeps a node from writing what is of others", "err", client.Unguarded(v))
 		}
-		if time.Since(r.open) >= openFor && r.reported.Due("unguarded") {
-			r.log.Warn("nothing keeps a node from writing what is of others, so agents are not to rely on this controller: run it with --webhook on Kubernetes 1.28 and 1.29, " +
-				"and apply the chart as for this version (helm upgrade; after a step back from 1.30 as docs/compatibility.md says), or set trustedNodes in the PodNetwork")
-		}
-	} else if lease != "" {
-		r.open = time.Time{}
 	}
 	if n.Status.RecordsLease == lease {
 		return nil

@@ -5,9 +5,8 @@ import (
 	"context"
 	"log/slog"
 	"net/url"
+	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/kubetest"
@@ -29,33 +28,22 @@ func (a *announced) Patch(_ context.Context, _, _ string, _ url.Values, in, _ an
 	return nil
 }
 
-// Agents take a controller that keeps the records for one that guards the objects: one that does not announces nothing, unless
-// the operator trusts all nodes, and takes back what was announced. It warns once that lasts: helm makes the webhook after the controller.
-func TestUnguardedAnnouncesNothing(t *testing.T) { synctest.Test(t, testUnguardedAnnouncesNothing) }
-
-func testUnguardedAnnouncesNothing(t *testing.T) {
-	var log bytes.Buffer
-	a, open := &announced{network: *kubetest.PodNetwork("10.244.0.0/16")}, false
-	r := &records{api: a, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), unguarded: func() bool { return open }}
-	for i, x := range []struct {
-		open, trusted bool
-		want          string
-	}{{false, false, "ns/lease"}, {true, false, ""}, {true, true, "ns/lease"}, {false, false, "ns/lease"}} {
-		open, a.network.Spec.TrustedNodes = x.open, x.trusted
-		if err := r.say(t.Context(), "ns/lease"); err != nil || a.network.Status.RecordsLease != x.want {
-			t.Errorf("%d: %v, %q", i, err, a.network.Status.RecordsLease)
+// Where nothing guards the objects the log says so, with the remedy, until the operator trusts all nodes; records are kept all the same.
+func TestUnguardedIsSaid(t *testing.T) {
+	for _, x := range []struct {
+		version       string
+		trusted, said bool
+	}{{"v1.29.14", false, true}, {"v1.29.14", true, false}, {"v1.30.0", false, false}} {
+		var log bytes.Buffer
+		a := &announced{network: *kubetest.PodNetwork("10.244.0.0/16")}
+		a.network.Spec.TrustedNodes = x.trusted
+		r := &records{api: a, log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+			version: func(context.Context) (string, error) { return x.version, nil }}
+		if err := r.say(t.Context(), "ns/lease"); err != nil || a.network.Status.RecordsLease != "ns/lease" {
+			t.Errorf("%+v: %v, %q", x, err, a.network.Status.RecordsLease)
 		}
-		time.Sleep(openFor)
-	}
-	if log.Len() > 0 {
-		t.Errorf("what passed is a warning: %s", log.String())
-	}
-	for open, a.network.Spec.TrustedNodes = true, false; log.Len() == 0; time.Sleep(sayEvery) {
-		if err := r.say(t.Context(), "ns/lease"); err != nil {
-			t.Fatal(err)
+		if said := log.String(); strings.Contains(said, "trustedNodes") != x.said || (said != "") != x.said {
+			t.Errorf("%+v: %q", x, said)
 		}
-	}
-	if since := time.Since(r.open) - sayEvery; since != openFor {
-		t.Errorf("a warning after %v, want %v", since, openFor)
 	}
 }

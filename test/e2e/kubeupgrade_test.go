@@ -26,16 +26,14 @@ import (
 
 // How the API server answered a write that nothing may let pass.
 const (
-	accepted  = "ACCEPTED"
-	byPolicy  = "refused by a policy"
-	byWebhook = "refused by the webhook"
-	waits     = "not judged: the webhook does not answer"
-	silent    = "no answer"
+	accepted = "ACCEPTED"
+	byPolicy = "refused by a policy"
+	silent   = "no answer"
 )
 
 // TestKubernetesUpgrade: the control plane of a cluster goes from one version to the next, on the same data, and the chart after it as
-// docs/compatibility.md says, while pods of two sites talk. From 1.28 and 1.29 on to later versions the webhook gives way to policies: what
-// nodes may not write is tried all the time, and never accepted. EDGEMESH_K8S_UPGRADE has the versions (make e2e-upgrades).
+// docs/compatibility.md says, while pods of two sites talk. From the first version with policies on what nodes may not write is tried all
+// the time, and never accepted. EDGEMESH_K8S_UPGRADE has the versions (make e2e-upgrades).
 func TestKubernetesUpgrade(t *testing.T) {
 	tier.Long(t)
 	versions := strings.Fields(os.Getenv("EDGEMESH_K8S_UPGRADE"))
@@ -65,7 +63,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 		n.Config.Membership = map[string]any{"kubernetes": map[string]string{"kubeconfig": filepath.Join(c.Dir, n.Name+".conf")}}
 		ok(t, n.Start())
 	}
-	joined := within(t, time.Minute) // the controller and its certificate come first
+	joined := within(t, time.Minute)
 	for _, n := range []*lab.Node{a, b} {
 		ok(t, n.WaitPods(joined))
 		ok(t, n.WaitReserved(joined))
@@ -80,38 +78,29 @@ func TestKubernetesUpgrade(t *testing.T) {
 		flows[proto] = lasting(t, podA.NS, proto, podB.IP4(), "--interval", "100ms", "--duration", "90m")
 	}
 
-	p := newProber(t, c, kubeconfig)
+	var p *prober // from 1.30 on
 	for i, v := range versions {
 		if i > 0 {
 			t.Setenv("EDGEMESH_K8S_VERSION", v)
-			was := p.last()
 			began := time.Now()
 			ok(t, c.Upgrade())
 			t.Logf("%s: its API server is ready %.1f s after the end of the one before", v, time.Since(began).Seconds())
 			for _, n := range []*lab.Node{a, b} { // kubelets renew tokens within the hour; those of 1.29 name no node
 				ok(t, c.AgentToken(n.Name, filepath.Join(n.Dir, "token"), 4*3600))
 			}
-			p.guarded(v+", before the chart", was)
-			h.upgrade()
-			if was == byWebhook && !c.Before("1.30.0") {
-				p.guarded(v+", the chart's policies beside the webhook", byPolicy)
-				if !h.webhook() {
-					t.Error("the upgrade that brought the policies deleted the webhook")
-				}
-				h.restart() // its Secret is its own until the webhook is gone
-				p.own(v+", a controller started between the two", a.PeerID)
-				time.Sleep(10 * time.Second) // as docs/compatibility.md says; the chart would leave the webhook there before
-				h.upgrade()
+			if p != nil {
+				p.guarded(v+", before the chart", byPolicy)
 			}
+			h.upgrade()
 		}
-		want := byPolicy
-		if c.Before("1.30.0") {
-			want = byWebhook
+		if c.Old() {
+			continue
 		}
-		p.guarded(v, want)
-		if h.webhook() != c.Before("1.30.0") {
-			t.Errorf("%s: has a webhook: %v", v, h.webhook())
+		if p == nil {
+			ok(t, c.AwaitPolicies())
+			p = newProber(t, c, kubeconfig)
 		}
+		p.guarded(v, byPolicy)
 		p.own(v, a.PeerID)
 	}
 	for proto, end := range flows {
@@ -122,14 +111,13 @@ func TestKubernetesUpgrade(t *testing.T) {
 			t.Errorf("%s: %d of %d lost, a gap of %.0f ms", proto, g.Lost, g.Sent, g.FairMs)
 		}
 	}
+	if p == nil {
+		return
+	}
 	p.never()
 
 	// Without what guards, the same writes pass: the test would have seen a moment without.
-	guards := "validatingadmissionpolicybindings"
-	if c.Before("1.30.0") {
-		guards = "validatingwebhookconfigurations"
-	}
-	_, err = c.Kubectl("delete", guards, "--all")
+	_, err = c.Kubectl("delete", "validatingadmissionpolicybindings", "--all")
 	ok(t, err)
 	ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
 		if p.last() != accepted {
@@ -140,7 +128,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 }
 
 // TestKubernetesDowngrade: a control plane that stepped back from 1.30 to 1.29 has nothing that guards, and helm refuses its upgrade. What
-// docs/compatibility.md says puts the webhook there, as helm's own: later upgrades take it away again.
+// docs/compatibility.md says has helm take the release over, once every node is trusted; the policies are back with 1.30.
 func TestKubernetesDowngrade(t *testing.T) {
 	tier.Long(t)
 	if os.Getenv("EDGEMESH_K8S_UPGRADE") == "" {
@@ -188,19 +176,19 @@ func TestKubernetesDowngrade(t *testing.T) {
 	ok(t, os.WriteFile(file, []byte(values), 0o600))
 	_, err = c.Kubectl("-n", kubeapi.Namespace, "delete", "secret", "-l", "owner=helm,name=edgemesh")
 	ok(t, err)
-	if out, err := h.helm("upgrade", "--install", "edgemesh", dir, "-f", file, "--take-ownership"); err != nil {
+	take := []string{"upgrade", "--install", "edgemesh", dir, "-f", file, "--take-ownership"}
+	if out, err := h.helm(take...); err == nil || !strings.Contains(out, "podNetwork.trustedNodes=true") {
+		t.Errorf("nothing guards, and no node is trusted: %v: %s", err, out)
+	}
+	if out, err := h.helm(append(take, "--set", "podNetwork.trustedNodes=true")...); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	becomes(byWebhook)
+	becomes(accepted)
 
 	t.Setenv("EDGEMESH_K8S_VERSION", newer)
 	ok(t, c.Upgrade())
-	time.Sleep(10 * time.Second) // the policies of before are older then, and enforced since this server's start
 	h.upgrade()
 	becomes(byPolicy)
-	if h.webhook() {
-		t.Error("helm left the webhook that it had taken")
-	}
 }
 
 // chart installs the chart with helm, and runs its controller as its Deployment says.
@@ -211,7 +199,6 @@ type chart struct {
 	program    string // helm
 	relays     []string
 
-	mu         sync.Mutex // guards what follows
 	controller *exec.Cmd
 	args       string // of the controller that runs
 }
@@ -224,7 +211,7 @@ func (h *chart) upgrade() {
 	ok(h.t, err)
 	ok(h.t, h.c.AwaitCRDs())
 	out, err := h.helm("upgrade", "--install", "edgemesh", dir, "--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`,
-		"--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`)
+		"--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`, "--set", fmt.Sprintf("podNetwork.trustedNodes=%v", h.c.Old()))
 	if err != nil {
 		h.t.Fatalf("helm: %v\n%s", err, out)
 	}
@@ -233,23 +220,10 @@ func (h *chart) upgrade() {
 // helm runs helm in the release's namespace.
 func (h *chart) helm(args ...string) (string, error) {
 	h.t.Helper()
-	url := filepath.Join(h.t.TempDir(), "url") // no kube-proxy is here that would lead to the Service
-	ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.c.Webhook()+"/\"}#'\n"), 0o755))
-	if args[0] == "upgrade" {
-		args = append(args, "--post-renderer", url)
-	}
 	cmd := exec.Command(h.program, append(args, "-n", kubeapi.Namespace)...)
 	cmd.Env = kubeapi.Environ("KUBECONFIG="+h.kubeconfig, "HOME="+h.t.TempDir())
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-// restart has the controller start again, as on another node.
-func (h *chart) restart() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.end()
-	h.args = ""
 }
 
 // deploy replaces the controller whenever the Deployment's arguments change, as kubelets and the Deployment's controller would.
@@ -285,17 +259,12 @@ func (h *chart) follow() {
 		return
 	}
 	out := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if out == h.args {
 		return
 	}
 	h.end()
 	h.args = out
 	args := []string{"controller", "--kubeconfig", filepath.Join(h.c.Dir, "controller.conf"), "--namespace", kubeapi.Namespace, "--metrics-address", ""}
-	if strings.Contains(out, "--webhook=") {
-		args = append(args, "--webhook", h.c.Webhook())
-	}
 	log, err := os.OpenFile(h.c.Logs("controller"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		h.t.Error(err)
@@ -317,16 +286,7 @@ func (h *chart) end() {
 	}
 }
 
-// webhook says that the API server has one.
-func (h *chart) webhook() bool {
-	h.t.Helper()
-	out, err := h.c.Kubectl("get", "validatingwebhookconfigurations", "-o", "name")
-	ok(h.t, err)
-	return strings.Contains(out, "/edgemesh")
-}
-
-// prober tries five times a second to write what none may, against each policy that both forms have. That of the PodNetwork is in neither
-// form on 1.30, and its webhook lets pass what no controller judges.
+// prober tries five times a second to write what none may, against each policy that 1.30 has.
 type prober struct {
 	t        *testing.T
 	c        *kubeapi.Cluster
@@ -450,10 +410,6 @@ func judgement(h *http.Client, method, url, body string) string {
 		return accepted
 	case bytes.Contains(text, []byte("ValidatingAdmissionPolicy")):
 		return byPolicy
-	case bytes.Contains(text, []byte("failed calling webhook")):
-		return waits
-	case bytes.Contains(text, []byte("admission webhook")):
-		return byWebhook
 	}
 	return fmt.Sprintf("%d: %.200s", resp.StatusCode, text)
 }
@@ -469,7 +425,7 @@ func (p *prober) note(what string, when time.Time, how string) {
 	if how == accepted {
 		p.open = append(p.open, when.Format("15:04:05.000 ")+what)
 	}
-	if how == accepted || how == byPolicy || how == byWebhook {
+	if how == accepted || how == byPolicy {
 		p.is = how
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The controller runs as the manifest has it, in the pod network (before Kubernetes 1.30 on its node's) and without rights on its node; it deletes what a node
+// The controller runs as the manifest has it, in the pod network and without rights on its node; it deletes what a node
 // claims beyond its two blocks, and its log names the node.
 func TestController(t *testing.T) {
 	c, _ := installed(t)
@@ -16,11 +16,7 @@ func TestController(t *testing.T) {
 	found, err := pods(t.Context(), c, "kube-system", "app.kubernetes.io/component=controller")
 	ok(t, err)
 	inside := func(p pod) bool { return strings.HasPrefix(p.ip, "10.244.") }
-	if minor(t, c) < 30 { // it serves the webhook that nodes join by
-		if len(found) != 1 || inside(found[0]) {
-			t.Fatalf("ready pods of the controller: %v, want one on its node's network", found)
-		}
-	} else if len(found) != 2 || !inside(found[0]) || !inside(found[1]) {
+	if len(found) != 2 || !inside(found[0]) || !inside(found[1]) {
 		t.Fatalf("ready pods of the controller: %v, want two, with addresses of the pod network", found)
 	}
 	holder := kubectl(t, "-n", "kube-system", "get", "lease", "edgemesh-controller", "-o", "jsonpath={.spec.holderIdentity}")

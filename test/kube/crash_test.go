@@ -33,9 +33,6 @@ func TestCrashStopsRollout(t *testing.T) {
 	t.Cleanup(c.Stop)
 	ok(t, err)
 	ok(t, c.StartControllers("daemonset-controller"))
-	c.Guard = func(kubeconfig, address string) (func(), error) { // before 1.30
-		return controller.Guard(t.Context(), controller.Config{Kubeconfig: kubeconfig, Namespace: kubeapi.Namespace, Webhook: address, Log: slog.New(slog.DiscardHandler)})
-	}
 	ok(t, c.Install())
 	ok(t, c.CreateNetwork(map[string]any{"podCIDRs": []string{"10.244.0.0/16"}}))
 	ctx, end := context.WithCancel(t.Context())

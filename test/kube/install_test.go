@@ -66,16 +66,24 @@ func firstSteps(ctx context.Context, c *cluster.Cluster, relays ...string) *exec
 	for _, r := range relays {
 		args = append(args, "--relay", r)
 	}
-	return c.AdminCommand(ctx, filepath.Join(root, "manifests/first-steps.sh"), args...)
+	return c.AdminCommand(ctx, filepath.Join(root, "manifests/first-steps.sh"), append(args, trust(ctx, c)...)...)
+}
+
+// trust is the value that chart and script want where nothing guards the objects.
+func trust(ctx context.Context, c *cluster.Cluster) []string {
+	if n, err := c.Minor(ctx); err != nil || n >= 30 {
+		return nil
+	}
+	return []string{"--set", "podNetwork.trustedNodes=true"}
 }
 
 // withHelm installs the chart, with the helm that is at this path.
 func withHelm(helm string) func(context.Context, *cluster.Cluster, ...string) *exec.Cmd {
 	return func(ctx context.Context, c *cluster.Cluster, relays ...string) *exec.Cmd {
-		return c.AdminCommand(ctx, helm, "install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n",
+		return c.AdminCommand(ctx, helm, append([]string{"install", "edgemesh", filepath.Join(root, "manifests/edgemesh"), "-n",
 			"kube-system", "--set", "podNetwork.podCIDRs={10.244.0.0/16}", "--set",
-			"apiServer.host="+cluster.APIServer, "--set", "apiServer.port="+cluster.APIPort, "--set",
-			"podNetwork.relays={"+strings.Join(relays, ",")+"}")
+			"apiServer.host=" + cluster.APIServer, "--set", "apiServer.port=" + cluster.APIPort, "--set",
+			"podNetwork.relays={" + strings.Join(relays, ",") + "}"}, trust(ctx, c)...)...)
 	}
 }
 

@@ -145,7 +145,7 @@ func TestUninstall(t *testing.T) {
 		kubectl(t, "-n", "kube-system", "delete", "configmap", "edgemesh-apiserver")
 	}
 	kubectl(t, "-n", "kube-system", "delete", "lease", "edgemesh-controller")
-	kubectl(t, "-n", "kube-system", "delete", "secret", "edgemesh-relay-token", "edgemesh-webhook", "--ignore-not-found")
+	kubectl(t, "-n", "kube-system", "delete", "secret", "edgemesh-relay-token", "--ignore-not-found")
 	kubectl(t, "label", "nodes", "--all", "network.edgemesh.io/agent-", "network.edgemesh.io/relay-")
 	took := time.Since(start)
 	stopRelay(t, c)
@@ -169,7 +169,7 @@ func TestUninstall(t *testing.T) {
 		lines += len(after)
 	}
 	kinds := "daemonsets,deployments,leases,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings," +
-		"customresourcedefinitions,validatingwebhookconfigurations"
+		"customresourcedefinitions"
 	if minor(t, c) >= 30 {
 		kinds += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
 	}

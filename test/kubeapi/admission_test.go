@@ -271,7 +271,7 @@ func kubeletRequests(node string) []request {
 // Both identities of an agent may write what is of their own node, and nothing else.
 func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 	t.Parallel()
-	c := emptyCluster(t)
+	c := guarded(t, emptyCluster(t))
 	network(t, c, map[string]any{"podCIDRs": []string{"10.244.0.0/16", "fd00:10:244::/48"}})
 	token := filepath.Join(c.Dir, "token")
 	must(t, c.CreateNode("a"), c.CreateNode("b"), c.CreateNode("other"), c.CreateMeshNode("other", newPeerID(t)),
@@ -304,7 +304,7 @@ func TestNodesWriteOnlyTheirOwn(t *testing.T) {
 // A token that names no node, and a relay's, read MeshNodes and write none.
 func TestTokensWithoutANode(t *testing.T) {
 	t.Parallel()
-	c := emptyCluster(t)
+	c := guarded(t, emptyCluster(t))
 	network(t, c, nil)
 	unbound, relay := filepath.Join(c.Dir, "unbound"), filepath.Join(c.Dir, "relay-token")
 	out, err := c.Kubectl("create", "token", "edgemesh-agent", "-n", kubeapi.Namespace)
@@ -322,7 +322,7 @@ func TestTokensWithoutANode(t *testing.T) {
 // a token that names one, it is of no use.
 func TestNodesGroupWithoutANode(t *testing.T) {
 	t.Parallel()
-	c := emptyCluster(t)
+	c := guarded(t, emptyCluster(t))
 	network(t, c, nil)
 	must(t, c.CreateNode("a"), c.CreateMeshNode("a", newPeerID(t)), c.GroupCertificate("imposter"),
 		c.Kubeconfig("imposter.conf", "imposter", c.URL))
@@ -348,7 +348,7 @@ func TestNodesGroupWithoutANode(t *testing.T) {
 // A rotation is allowed once, by an administrator.
 func TestRotation(t *testing.T) {
 	t.Parallel()
-	c := emptyCluster(t)
+	c := guarded(t, emptyCluster(t))
 	network(t, c, nil)
 	must(t, c.CreateNode("a", "10.244.1.0/24"))
 	a := tokenAgent(t, c, "a", c.URL)
@@ -517,7 +517,7 @@ func (s schemas) value(p property, depth int) any {
 // also those that the policy's author did not know.
 func TestEveryFieldOfNodeStatus(t *testing.T) {
 	t.Parallel()
-	c := emptyCluster(t)
+	c := guarded(t, emptyCluster(t))
 	token := filepath.Join(c.Dir, "fields")
 	must(t, c.CreateNode("a"), c.AgentToken("a", token, 3600), c.TokenKubeconfig("fields.conf", token, c.URL))
 	var doc struct{ Components struct{ Schemas schemas } }

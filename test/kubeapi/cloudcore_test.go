@@ -39,7 +39,7 @@ func definition(group string) string {
 func TestCloudcoreAssignsNothing(t *testing.T) {
 	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	t.Parallel()
-	c := kubeEdgeCluster(t)
+	c := guarded(t, kubeEdgeCluster(t))
 	_, err := c.KubectlStdin(cloudcoreRights, "apply", "-f", "-")
 	t.Cleanup(func() {
 		for _, kind := range []string{"clusterrolebindings", "clusterroles"} {

@@ -40,16 +40,13 @@ type Cluster struct {
 	// Version is the one that the chart is rendered for. It is the API server's, which EDGEMESH_K8S_VERSION chooses (v1.35.4), unless
 	// EDGEMESH_K8S_CHART names another one: that is a cluster whose control plane was upgraded before the chart.
 	Version string
-	// Guard serves the webhook of an API server without policies (1.28, 1.29) at HOST:PORT until stop is called; Install needs it there.
-	Guard func(kubeconfig, address string) (stop func(), err error)
 
 	pki       *pki
-	ports     [4]int // API, etcd client, etcd peer, webhook
+	ports     [3]int // API, etcd client, etcd peer
 	etcd, api *process
 	admin     *http.Client
 
 	controllers, scheduler *process
-	unguard                func() // nil: no webhook is served
 }
 
 // New starts a cluster in dir. Stop it also when New failed.
@@ -118,13 +115,10 @@ func (c *Cluster) Upgrade() error {
 	return c.ask()
 }
 
-// Webhook is the address, HOST:PORT, that a webhook may be served at.
-func (c *Cluster) Webhook() string { return fmt.Sprintf("127.0.0.1:%d", c.ports[3]) }
-
 // freePorts finds ports that are free now. They are below those that the kernel gives to
 // connections (ip_local_port_range, from 32768): nobody's connection takes one while its
 // server is down.
-func freePorts() (ports [4]int, err error) {
+func freePorts() (ports [3]int, err error) {
 	const first, last, tries = 20000, 31999, 100
 	for i := range ports {
 		var l net.Listener
@@ -297,9 +291,6 @@ func (c *Cluster) StopControllers() { c.controllers.kill() }
 
 // Stop ends everything.
 func (c *Cluster) Stop() {
-	if c.unguard != nil {
-		c.unguard()
-	}
 	if c.controllers != nil {
 		c.StopControllers()
 	}

@@ -1,16 +1,13 @@
 package kubeapi_test
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 
-	"edgemesh/agent/controller"
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/repo"
 )
@@ -47,10 +44,6 @@ func (p *pool) start() (*kubeapi.Cluster, error) {
 	p.mu.Unlock()
 	if err != nil {
 		return nil, err
-	}
-	c.Guard = func(kubeconfig, address string) (func(), error) {
-		return controller.Guard(context.Background(), controller.Config{Kubeconfig: kubeconfig, Namespace: kubeapi.Namespace, Webhook: address,
-			Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	}
 	return c, c.Install()
 }

@@ -61,9 +61,7 @@ func (s *controllers) start(name string) {
 	must(s.t, s.c.TokenKubeconfig(name+".conf", filepath.Join(s.c.Dir, "controller-token"), cmp.Or(s.urls[name], s.c.URL)))
 	p := exec.Command(s.bin, "controller", "--kubeconfig", filepath.Join(s.c.Dir, name+".conf"),
 		"--namespace", kubeapi.Namespace, "--identity", name, "--metrics-address", "")
-	if p.Args = append(p.Args, s.more...); s.c.Old() {
-		p.Args = append(p.Args, "--webhook", "127.0.0.1:0")
-	}
+	p.Args = append(p.Args, s.more...)
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(s.log(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(s.t, err)
@@ -288,7 +286,7 @@ func secretJSON(name, kind string) string {
 // another account's token, no other Lease, no NodeRecord that another object's deletion would take along.
 func TestControllerMakesItsOwnOnly(t *testing.T) {
 	t.Parallel()
-	c := kubeEdgeCluster(t)
+	c := guarded(t, kubeEdgeCluster(t))
 	network(t, c, nil)
 	token := filepath.Join(c.Dir, "controller-own")
 	must(t, c.CreateNode("a"), c.CreateNode("b"), c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("own.conf", token, c.URL),

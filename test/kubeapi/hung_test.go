@@ -33,9 +33,6 @@ func hangs(kubeconfig string) int {
 				select {}
 			}
 		}}
-	if os.Getenv(hangVar+"_OLD") != "" {
-		cfg.Webhook = "127.0.0.1:0"
-	}
 	cfg.Log, _ = logs.New(os.Stderr, logs.Config{}, false)
 	if err := controller.Run(context.Background(), cfg); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,9 +58,6 @@ func TestHungController(t *testing.T) {
 	start := func() {
 		p = exec.Command(os.Args[0])
 		p.Env = append(os.Environ(), hangVar+"="+conf, hangVar+"_AT="+l.Addr().String())
-		if c.Old() {
-			p.Env = append(p.Env, hangVar+"_OLD=1")
-		}
 		p.Stderr, p.SysProcAttr = &log, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		must(t, p.Start())
 		go func() { _ = p.Wait(); ended <- struct{}{} }()

@@ -31,46 +31,22 @@ func (c *Cluster) Install() error {
 		return err
 	}
 	if c.Old() {
-		if err := c.guard(); err != nil {
-			return fmt.Errorf("webhook: %w", err)
-		}
+		return nil
 	}
-	return c.awaitPolicies()
+	return c.AwaitPolicies()
 }
 
-// Old says that the API server has no ValidatingAdmissionPolicies: webhooks guard our objects.
+// Old says that the API server has no ValidatingAdmissionPolicies: nothing guards our objects.
 func (c *Cluster) Old() bool { return c.Before("1.30.0") }
 
 // Loose says that the API server cannot check ranges: agents do.
-func (c *Cluster) Loose() bool { return c.Before("1.31.0") && !c.Old() }
+func (c *Cluster) Loose() bool { return c.Before("1.31.0") }
 
 // Before says that the cluster is older than that version.
 func (c *Cluster) Before(v string) bool {
 	have, err := version.ParseGeneric(c.Version)
 	return err == nil && have.LessThan(version.MustParseGeneric(v))
 }
-
-// guard has a webhook served as the controller's account.
-func (c *Cluster) guard() error {
-	if c.unguard != nil {
-		return nil
-	}
-	token := filepath.Join(c.Dir, "webhook.token")
-	if err := errors.Join(c.apply("controller.enabled", "webhook.yaml"), c.ServiceAccountToken("edgemesh-controller", token),
-		c.TokenKubeconfig("webhook.conf", token, c.URL)); err != nil {
-		return err
-	}
-	return c.StartGuard()
-}
-
-// StartGuard serves the webhook; StopGuard ends that.
-func (c *Cluster) StartGuard() (err error) {
-	c.unguard, err = c.Guard(filepath.Join(c.Dir, "webhook.conf"), c.Webhook())
-	return err
-}
-
-// StopGuard leaves the API server's webhook without an answer.
-func (c *Cluster) StopGuard() { c.unguard() }
 
 // AwaitCRDs waits until our CRDs are served. kubectl wait does not wait for the conditions of one that has none yet: it
 // fails, because they are null.
@@ -121,17 +97,7 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 	}
 	for _, name := range names {
 		t := template.New(name)
-		_, err := t.Funcs(template.FuncMap{"toString": fmt.Sprint, "semverCompare": compareVersion,
-			"include": func(name string, data any) (string, error) {
-				var out strings.Builder
-				err := t.ExecuteTemplate(&out, name, data)
-				return out.String(), err
-			},
-			"lookup": func(...string) map[string]any { return nil }, // as in the cluster's first release, so that these are not called
-			"hasKey": func(in map[string]any, key string) bool { return in[key] != nil },
-			"set":    func(in map[string]any, key string, v any) map[string]any { in[key] = v; return in },
-			"sub":    fmt.Sprint, "unixEpoch": fmt.Sprint, "now": time.Now, "toDate": fmt.Sprint,
-		}).ParseFiles(filepath.Join(chart, "templates", name), filepath.Join(chart, "templates/_judges.tpl"))
+		_, err := t.Funcs(template.FuncMap{"toString": fmt.Sprint, "semverCompare": compareVersion}).ParseFiles(filepath.Join(chart, "templates", name))
 		if err != nil {
 			return err
 		}
@@ -143,27 +109,24 @@ func (c *Cluster) apply(enabled string, names ...string) error {
 		}
 		doc.WriteString("\n---\n")
 	}
-	// No kube-proxy is here that would lead to the Service.
-	text = []byte(strings.ReplaceAll(doc.String(), "service: {name: edgemesh-webhook, namespace: "+Namespace+"}", "url: 'https://"+c.Webhook()+"/'"))
-	_, err = c.KubectlStdin(string(text), "apply", "-f", "-")
+	_, err = c.KubectlStdin(doc.String(), "apply", "-f", "-")
 	return err
 }
 
-// compareVersion is semverCompare of Helm's, as far as the chart uses it: "<1.30.0-0" or ">=1.31.0-0".
+// compareVersion is semverCompare of Helm's, as far as these templates use it: ">=1.31.0-0".
 func compareVersion(constraint, v string) (bool, error) {
-	text, less := strings.CutPrefix(constraint, "<")
-	limit, err := version.ParseGeneric(strings.TrimPrefix(text, ">="))
+	limit, err := version.ParseGeneric(strings.TrimPrefix(constraint, ">="))
 	if err != nil {
 		return false, err
 	}
 	have, err := version.ParseGeneric(v)
-	return err == nil && have.LessThan(limit) == less, err
+	return err == nil && have.AtLeast(limit), err
 }
 
-// awaitPolicies waits until the API server enforces the policies: it learns of them by
+// AwaitPolicies waits until the API server enforces the policies: it learns of them by
 // watches, some time after it has stored them, and takes what has come once a second. It
 // enforces the first ones up to a second before the last, so the last is what to wait for.
-func (c *Cluster) awaitPolicies() error {
+func (c *Cluster) AwaitPolicies() error {
 	const says = "an edge may not write the CustomResourceDefinitions of EdgeMesh"
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		_, err := c.Kubectl("label", "--dry-run=server", "crd/podnetworks.network.edgemesh.io", "edgemesh-probe=x",

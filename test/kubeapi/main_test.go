@@ -72,10 +72,19 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// network creates the PodNetwork with 10.244.0.0/16, and fields on top.
+// guarded skips the test of what policies refuse where the API server has none.
+func guarded(t *testing.T, c *kubeapi.Cluster) *kubeapi.Cluster {
+	t.Helper()
+	if c.Old() {
+		t.Skip("nothing guards the objects before Kubernetes 1.30")
+	}
+	return c
+}
+
+// network creates the PodNetwork with 10.244.0.0/16, and fields on top. All nodes are trusted where nothing guards the objects.
 func network(t *testing.T, c *kubeapi.Cluster, fields map[string]any) {
 	t.Helper()
-	spec := map[string]any{"podCIDRs": []string{"10.244.0.0/16"}}
+	spec := map[string]any{"podCIDRs": []string{"10.244.0.0/16"}, "trustedNodes": c.Old()}
 	for k, v := range fields {
 		spec[k] = v
 	}

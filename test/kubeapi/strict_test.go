@@ -99,9 +99,6 @@ func TestNoFieldIsDropped(t *testing.T) {
 	must(t, c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("strict.conf", token, s.url))
 	cfg := controller.Config{Kubeconfig: filepath.Join(c.Dir, "strict.conf"), Namespace: kubeapi.Namespace, Identity: "one",
 		Sight: sight, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	if c.Old() {
-		cfg.Webhook = "127.0.0.1:0"
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- controller.Run(ctx, cfg) }()

@@ -31,12 +31,9 @@ func impatient(t *testing.T, c *kubeapi.Cluster, enroll bool) {
 	token := filepath.Join(c.Dir, "controller-token")
 	must(t, c.ServiceAccountToken("edgemesh-controller", token), c.TokenKubeconfig("controller.conf", token, c.URL))
 	ctx, cancel := context.WithCancel(t.Context())
-	done, webhook := make(chan error), ""
-	if c.Old() {
-		webhook = "127.0.0.1:0"
-	}
+	done := make(chan error)
 	go func() {
-		done <- controller.Run(ctx, controller.Config{Webhook: webhook, Kubeconfig: filepath.Join(c.Dir, "controller.conf"), Namespace: kubeapi.Namespace,
+		done <- controller.Run(ctx, controller.Config{Kubeconfig: filepath.Join(c.Dir, "controller.conf"), Namespace: kubeapi.Namespace,
 			Identity: "one", Enroll: enroll, Sight: sight, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	}()
 	t.Cleanup(func() { cancel(); must(t, <-done) })

@@ -36,7 +36,7 @@ type lessor struct {
 	leaderless *atomic.Pointer[string] // the Lease that nobody renews
 }
 
-// run reports each change of whether the NodeRecords are kept, or of leaderless, until ctx ends.
+// run reports each change of whether the NodeRecords are kept, until ctx ends.
 func (l *lessor) run(ctx context.Context) {
 	var r renewal
 	name := ""
@@ -66,7 +66,7 @@ func (l *lessor) run(ctx context.Context) {
 		}
 		t.Stop()
 		soon.Stop()
-		was, led := r.kept, l.leaderless.Load() == nil
+		was := r.kept
 		if name == "" && !was {
 			l.leaderless.Store(nil)
 			continue
@@ -81,7 +81,7 @@ func (l *lessor) run(ctx context.Context) {
 		} else if r.silent >= silentLooks {
 			l.leaderless.Store(&unrenewed)
 		}
-		if r.kept == was && led == (l.leaderless.Load() == nil) {
+		if r.kept == was {
 			continue
 		}
 		select {

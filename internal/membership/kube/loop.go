@@ -157,7 +157,6 @@ func (l *loop) take(m any) bool {
 		return l.known.takeVouched(m)
 	case kept:
 		l.source.kept = bool(m)
-		return true // for the registrar
 	}
 	return false
 }

@@ -1,10 +1,8 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"time"
 
@@ -16,10 +14,6 @@ import (
 
 // versionAge is for how long the API server's version is believed: a control plane may step back to one without policies.
 const versionAge = 10 * time.Minute
-
-// openFor is how long nothing may guard the objects before that is said: at an installation helm makes the webhook and the PodNetwork last,
-// and the controller looks at both twice a minute.
-const openFor = time.Minute
 
 // registrar maintains this node's entries in the API: its MeshNode, its blocks, its
 // condition. It writes only what differs, and trusts a write once it has read it back.
@@ -33,11 +27,8 @@ type registrar struct {
 	warnings chan [2]string // of Source.Warn; nil: nobody warns
 	healthy  chan [2]string // latest, of Source.SetHealthy; nil: nobody says it
 
-	version string    // the API server's, "" while it is not known
+	version string    // the API server's, "" if it is not known
 	asked   time.Time // for it
-	open    time.Time // since when nothing guards the objects; zero: something does
-	// leaderless is the controllers' Lease that nobody renews, "" if a controller does.
-	leaderless func() string
 
 	binder   binder   // this node's MeshNode
 	claimer  claimer  // the own PodBlocks
@@ -48,10 +39,9 @@ func newRegistrar(c *client.Client, cfg Config, tune tuning, out chan<- any, ser
 	w := &writer{client: c, cfg: cfg, out: out}
 	return &registrar{
 		writer: w, want: make(chan want, 1), serving: serving, relay: relay, place: place,
-		binder:     binder{writer: w, kick: tune.kick},
-		leaderless: func() string { return "" },
-		claimer:    claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
-		reporter:   reporter{writer: w, health: health{sustain: tune.sustain}},
+		binder:   binder{writer: w, kick: tune.kick},
+		claimer:  claimer{writer: w, grace: tune.allocator, claims: map[string]*api.PodBlock{}},
+		reporter: reporter{writer: w, health: health{sustain: tune.sustain}},
 	}
 }
 
@@ -88,10 +78,7 @@ func (r *registrar) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		guard := client.GuardDown(err)
-		if guard == nil {
-			guard = r.unguarded(ctx, w.network)
-		}
+		guard := r.unguarded(ctx, w.network)
 		var later again
 		if errors.As(guard, &later) {
 			err, guard = sift(err, later), nil
@@ -112,42 +99,22 @@ func (r *registrar) run(ctx context.Context) {
 	}
 }
 
-// unguarded says that nothing keeps one node from writing another's objects, once that lasts: neither policies of the API server nor a
-// controller.
+// unguarded says that the API server keeps no node from writing another's objects, unless the operator trusts every node with that.
 func (r *registrar) unguarded(ctx context.Context, n *api.PodNetwork) error {
-	gone := ""
-	guards := n == nil || n.Spec.TrustedNodes
-	if !guards && n.Status.RecordsLease != "" {
-		gone = r.leaderless()
-		guards = n.Status.RecordsLease != gone
+	if n == nil || n.Spec.TrustedNodes {
+		return nil
 	}
-	if !guards && (r.version == "" || client.Unguarded(r.version) || time.Since(r.asked) > versionAge) { // a control plane is upgraded, and may step back
+	if client.Unguarded(r.version) != nil || time.Since(r.asked) > versionAge { // a control plane is upgraded, and may step back
 		v, err := r.client.Version(ctx)
 		if err != nil && !errors.As(err, new(*apierrors.StatusError)) {
 			return nil // no answer; the next round requests it again
 		}
-		r.version, r.asked = cmp.Or(v, "unknown"), time.Now()
+		r.version, r.asked = v, time.Now()
 	}
-	if guards || !client.Unguarded(r.version) {
-		r.open = time.Time{}
-		if !guards {
-			return again{versionAge - time.Since(r.asked)} // it may step back
-		}
-		return nil
+	if err := client.Unguarded(r.version); err != nil {
+		return err
 	}
-	if r.open.IsZero() {
-		r.open = time.Now()
-	}
-	if left := openFor - time.Since(r.open); left > 0 {
-		return again{left}
-	}
-	if gone != "" {
-		return fmt.Errorf("on Kubernetes %s the controller judges what nodes write, and that of Lease %s does not renew it: while its ValidatingWebhookConfiguration is there, such "+
-			"writes wait, and without it any node could write the others' peer IDs: start it (kubectl get pods -A -l app.kubernetes.io/component=controller)", r.version, gone)
-	}
-	return fmt.Errorf("on Kubernetes %s without a controller that guards them any node can write the others' peer IDs and take their traffic, and none says that it does "+
-		"(recordsLease in the PodNetwork's status; its log says why): run it with its webhook (controller.enabled, the chart rendered for this version), "+
-		"upgrade to 1.30 or later, or say that every node is trusted with that: kubectl patch podnetwork cluster --type=merge -p '{\"spec\":{\"trustedNodes\":true}}'", r.version)
+	return again{versionAge - time.Since(r.asked)}
 }
 
 // warn records an event, if this node's Node is known.

@@ -259,7 +259,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.check(ctx, s.prover.review) })
 		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)
-		reg.warnings, reg.healthy, reg.leaderless = s.warnings, s.healthy, s.Leaderless
+		reg.warnings, reg.healthy = s.warnings, s.healthy
 		l.want = reg.want
 		wg.Go(func() { reg.run(ctx) })
 	}

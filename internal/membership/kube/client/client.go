@@ -203,7 +203,11 @@ func statusError(method, path string, resp *http.Response) error {
 		return fmt.Errorf("%s %s: %w", method, path,
 			apierrors.NewGenericServerResponse(resp.StatusCode, method, schema.GroupResource{}, "", text, retry, true))
 	}
+	abandoned := strings.Contains(st.Message, `failed calling webhook "`) && strings.Contains(st.Message, "."+api.Group+`"`)
 	st.Message = wording.Foreign(st.Message, 1<<10)
+	if abandoned {
+		st.Message += ": nothing serves this webhook of an unreleased version any longer: kubectl delete validatingwebhookconfiguration edgemesh"
+	}
 	return fmt.Errorf("%s %s: %w", method, path, &apierrors.StatusError{ErrStatus: st})
 }
 

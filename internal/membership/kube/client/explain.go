@@ -65,21 +65,6 @@ func (c *Client) refusal(ctx context.Context, k api.Kind, st metav1.Status) stri
 	return ""
 }
 
-// GuardDown explains the error of a write that the API server's webhook should have judged; nil for any other.
-func GuardDown(err error) error {
-	var st *apierrors.StatusError
-	if !errors.As(err, &st) || !strings.Contains(st.ErrStatus.Message, "failed calling webhook") || !strings.Contains(st.ErrStatus.Message, "."+api.Group) {
-		return nil
-	}
-	const judges, of = "on Kubernetes 1.28 and 1.29 the controller judges what nodes write, and ", "app.kubernetes.io/component=controller). Members already known stay"
-	if strings.Contains(st.ErrStatus.Message, "x509: ") || strings.Contains(st.ErrStatus.Message, ": tls: ") {
-		return errors.New(judges + "the API server does not believe its certificate, that has expired, or there is none yet. The controller renews it, and names its CA in the " +
-			"ValidatingWebhookConfiguration edgemesh, every minute: its log says what hinders it (kubectl logs -l " + of)
-	}
-	return errors.New(judges + "it does not answer the API server: check that the API server reaches its port (controller.webhookPort, 9472) by the Service edgemesh-webhook, " +
-		"and its pod (kubectl get pods -A -l " + of)
-}
-
 // wantsTLS says that a server refused a request because it came without TLS, in the words of Go's net/http.
 func wantsTLS(st metav1.Status) bool {
 	return st.Details != nil && slices.ContainsFunc(st.Details.Causes, func(c metav1.StatusCause) bool {
