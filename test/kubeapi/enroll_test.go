@@ -155,15 +155,19 @@ func TestEdgeAsksController(t *testing.T) {
 		`{"metadata":{"annotations":{"network.edgemesh.io/rotate-from":"x"},"labels":{"a":"b"}}}`, http.StatusForbidden, "what is the node's own")
 	edge.does("another node's block", http.MethodDelete, "/apis/network.edgemesh.io/v1alpha1/podblocks/10-244-0-0-24",
 		`{"preconditions":{"uid":"x"}}`, http.StatusForbidden, "what is the node's own")
-	edge.does("a block outside of the ranges", http.MethodPost, "/apis/network.edgemesh.io/v1alpha1/podblocks",
-		`{"metadata":{"name":"10-1-0-0-24"},"spec":{"cidr":"10.1.0.0/24","nodeName":"edge"}}`, http.StatusUnprocessableEntity, "outside the podCIDRs")
+	if !c.Loose() {
+		edge.does("a block outside of the ranges", http.MethodPost, "/apis/network.edgemesh.io/v1alpha1/podblocks",
+			`{"metadata":{"name":"10-1-0-0-24"},"spec":{"cidr":"10.1.0.0/24","nodeName":"edge"}}`, http.StatusUnprocessableEntity, "outside the podCIDRs")
+	}
 	edge.does("a Node", http.MethodPatch, nodesPath+"/edge", `{}`, http.StatusForbidden, "what is the node's own")
 
 	// A thief with a certificate of the same name and another key.
 	key, thiefID := keytest.New(t)
 	thief := asker{t, deputyOf(t, c, "edge", key), []mesh.Relay{relay}, controller}
-	thief.does("a peer ID in place of a pinned one", http.MethodPatch, meshNodesPath+"/edge",
-		`{"metadata":{"uid":"`+meshNode(t, c, "edge").Meta.UID+`"},"spec":{"peerID":"`+thiefID.String()+`"}}`, http.StatusForbidden, "rotate-from")
+	if !c.Old() { // a policy pins it
+		thief.does("a peer ID in place of a pinned one", http.MethodPatch, meshNodesPath+"/edge",
+			`{"metadata":{"uid":"`+meshNode(t, c, "edge").Meta.UID+`"},"spec":{"peerID":"`+thiefID.String()+`"}}`, http.StatusForbidden, "rotate-from")
+	}
 	thief.does("the status", http.MethodPatch, meshNodesPath+"/edge/status", `{"status":{"relayAddresses":["/ip4/6.6.6.6/tcp/1"]}}`, http.StatusForbidden, "has peer ID")
 	thief.does("the mode", http.MethodPatch, meshNodesPath+"/edge", `{"metadata":{"annotations":{"network.edgemesh.io/cni-mode":"keep"}}}`, http.StatusForbidden, "has peer ID")
 	// One whose certificate is of another CA.

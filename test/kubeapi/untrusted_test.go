@@ -1,6 +1,7 @@
 package kubeapi_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,14 +17,14 @@ import (
 func TestUntrustedNodes(t *testing.T) {
 	t.Parallel()
 	c := emptyCluster(t)
-	if !c.Old() {
+	if !c.Old() || os.Getenv("EDGEMESH_K8S_CHART") != "" {
 		t.Skip("policies guard this API server (EDGEMESH_K8S_VERSION=v1.28.15 runs it)")
 	}
 	helm, err := exec.Command(filepath.Join(c.Root, "build/tool.sh"), "helm").Output()
 	must(t, err)
 	install := func(args ...string) string {
 		cmd := exec.Command(strings.TrimSpace(string(helm)), append([]string{"install", "edgemesh", filepath.Join(c.Root, "manifests/edgemesh"), "-n", "trial", "--create-namespace",
-			"--skip-crds", "--dry-run=server", "--kube-version", c.Version, "--set", "podNetwork.podCIDRs={10.244.0.0/16}"}, args...)...)
+			"--skip-crds", "--dry-run=server", "--set", "podNetwork.podCIDRs={10.244.0.0/16}"}, args...)...)
 		cmd.Env = kubeapi.Environ("KUBECONFIG="+filepath.Join(c.Dir, "admin.conf"), "HOME="+c.Dir)
 		out, _ := cmd.CombinedOutput() // what it says is looked at
 		return string(out)
