@@ -167,7 +167,7 @@ func TestKubernetesDowngrade(t *testing.T) {
 	ok(t, c.Upgrade())
 	becomes(accepted)
 	dir := filepath.Join(c.Root, "manifests/edgemesh")
-	if out, err := h.helm("upgrade", "edgemesh", dir, "--reset-then-reuse-values"); err == nil || !strings.Contains(out, "ValidatingAdmissionPolicy") {
+	if out, err := h.helm("upgrade", "edgemesh", dir, "--reset-then-reuse-values", "--set", "podNetwork.trustedNodes=true"); err == nil || !strings.Contains(out, "ValidatingAdmissionPolicy") {
 		t.Errorf("helm knows kinds that this server does not have: %v, %s", err, out)
 	}
 	values, err := h.helm("get", "values", "edgemesh", "-o", "yaml")
