@@ -38,9 +38,11 @@ HEAD
 #   kubectl apply -f edgemesh-relay.yaml
 #
 # Label the node of a relay of release 0.2 first, too: without the second label its pod ends and no other one starts. The relay's
-# addresses:
+# addresses, for podnetwork.yaml, are in the log of its own pod, the one that a ReplicaSet owns; any node can make others with its labels:
 #
-#   kubectl -n kube-system logs deployment/edgemesh-relay    # its addresses, for podnetwork.yaml
+#   kubectl -n kube-system get pods -l app.kubernetes.io/component=relay \
+#     -o 'jsonpath={.items[?(@.metadata.ownerReferences[0].kind=="ReplicaSet")].metadata.name}'
+#   kubectl -n kube-system logs POD
 HEAD
   render --set relay.enabled=true -s templates/configmap-relay.yaml -s templates/relay.yaml
 } >"$out/edgemesh-relay.yaml.tmp"

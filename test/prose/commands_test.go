@@ -97,3 +97,23 @@ func commands(page string) (out []string) {
 	}
 	return out
 }
+
+// byLabels has kubectl read from, or enter, a pod that it finds by a workload's labels.
+var byLabels = regexp.MustCompile(`\b(logs|exec|cp|attach|port-forward) +(-[a-z-]+[ =]\S+ +)*(ds|daemonset|deploy|deployment|svc|service|statefulset)/`)
+
+// Whoever has a node's credentials makes mirror pods with any labels, so no page or script has an operator read such a pod's words.
+func TestPodsAreNamed(t *testing.T) {
+	if !byLabels.MatchString("kubectl -n kube-system logs deployment/edgemesh-relay") || !byLabels.MatchString("kubectl exec -n x ds/edgemesh-agent -- sh") {
+		t.Fatal("the pattern finds nothing")
+	}
+	each(t, func(path string, text []byte) {
+		if ext := filepath.Ext(path); ext == ".go" || path == "docs/relay.md" && strings.Count(string(text), "logs deployment/") == 1 { // the page says why not
+			return
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			if m := byLabels.FindString(line); m != "" && !strings.Contains(line, "`kubectl logs deployment/…`") {
+				t.Errorf("%s:%d: %q takes any pod with the labels: name the pod, by its owner", path, i+1, m)
+			}
+		}
+	})
+}

@@ -247,7 +247,7 @@ func (c *Cluster) Keep() (string, error) {
 	return fmt.Sprintf(`
   export PATH=%[1]s:$PATH KUBECONFIG=%[2]s RUN=%[3]s BIN=%[1]s
   kubectl get nodes,meshnodes,pods -A -o wide
-  kubectl -n kube-system exec ds/edgemesh-agent -- edgemesh-agent status
+  kubectl -n kube-system exec POD -- edgemesh-agent status
   %[4]s/node.sh exec edge-b1 bash                       # a shell on a node
   %[4]s/net.sh wan-down b; %[4]s/node.sh reboot edge-b1; %[4]s/net.sh wan-up b
   EDGEMESH_KUBE_ATTACH=%[3]s EDGEMESH_TIER=long go test -v -run TestScene ./test/kube
