@@ -55,7 +55,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return withFile(c, err)
 	}
 	defer unlock()
-	defer dog.Remember(c.stateDir)()
+	dog.Remember(c.stateDir)
 	defer serveLevel(c.stateDir, c.level, logger)()
 	self, err := peer.IDFromPrivateKey(key)
 	if err != nil {

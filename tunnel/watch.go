@@ -11,12 +11,14 @@ import (
 //
 // A reader that hangs behind the last packet there is keeps nobody waiting; it counts from the next packet on.
 func (t *Tunnel) Watch(show func(watchdog.Work)) {
-	show(watchdog.Work{Name: "TUN reader", Busy: t.cfg.Device.Pending(), Steps: t.reads.Load()})
+	if t.cfg.Device.Pending() {
+		show(watchdog.Work{Name: "TUN reader", Steps: t.reads.Load()})
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, p := range t.peers {
 		for _, l := range p.lanes {
-			if w := l.watch(); w.Busy {
+			if w, busy := l.watch(); busy {
 				w.Name = fmt.Sprintf("writer of the %s lane to %s", [...]string{StreamLane: "stream", DatagramLane: "datagram"}[l.id], id)
 				show(w)
 			}
@@ -26,16 +28,16 @@ func (t *Tunnel) Watch(show func(watchdog.Work)) {
 
 // watch shows where the writer stands. A carrier that takes nothing is no fault of the writer: the far end may hang. It is
 // reset, and only a writer that does not return from that hangs.
-func (l *lane) watch() watchdog.Work {
+func (l *lane) watch() (w watchdog.Work, busy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	steps := l.steps
-	return watchdog.Work{Busy: l.writer == writerBusy, Steps: steps, Free: func() {
+	return watchdog.Work{Steps: steps, Free: func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.steps == steps && l.cur != nil {
 			l.p.t.log.Warn("a carrier takes no packets: replaced", "peer", l.p.id, "lane", l.id)
 			l.cur.c.Reset()
 		}
-	}}
+	}}, l.writer == writerBusy
 }

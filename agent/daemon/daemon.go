@@ -145,7 +145,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	defer lock.Release()
-	defer dog.Remember(cfg.RuntimeDir)()
+	dog.Remember(cfg.RuntimeDir)
 	if err := version.CheckState(cfg.StateDir); err != nil {
 		return configError(err)
 	}
