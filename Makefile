@@ -9,11 +9,11 @@ COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE     ?= $(shell TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null || echo unknown)
 STAMP    := edgemesh/internal/version
 LDFLAGS  := $(if $(DWARF),,-s -w) -X $(STAMP).number=$(VERSION) -X $(STAMP).commit=$(COMMIT) -X $(STAMP).date=$(DATE)
-# Tags, as in build/programs: net/http has no HTTP/2, 0.5 MB. Requests to the API use that of golang.org/x/net, which from Go
+# Tags: net/http has no HTTP/2, 0.5 MB. Requests to the API use that of golang.org/x/net, which from Go
 # 1.27 on would call net/http's, were it not for the second tag. Tests have them too, so that nothing is compiled twice.
 TAGS     := nethttpomithttp2,http2legacy
 # VERSION is set above, so that a clone which git considers another user's builds as well.
-# One set of flags for programs, tools and tests, as in build/programs, so that nothing is compiled twice. Debuggers' tables, which the
+# One set of flags for programs, tools and tests, so that nothing is compiled twice. Debuggers' tables, which the
 # linker would strip, are a tenth of the compiler's time; for a debugger: make build DWARF=1.
 export CGO_ENABLED := 0
 export GOFLAGS := $(shell cd / && GOTOOLCHAIN=local $(GO) env GOFLAGS 2>/dev/null) -buildvcs=false -trimpath -tags=$(TAGS) $(if $(DWARF),,-gcflags=all=-dwarf=false)
@@ -29,9 +29,8 @@ FUZZTIME ?= 20s
 REGISTRY ?= localhost
 TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Chart.yaml)
 ARCHES   ?= amd64,arm64,arm
-IMAGES    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./build/images
 
-.PHONY: root help build build-all tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +45,9 @@ build: compile ## build static linux/amd64 binaries in bin/
 build-all: build ## also build linux/arm64 and linux/arm/v7, in dist/
 	@for a in arm64 arm; do for p in $(PROGRAMS); do echo "build dist/linux-$$a/edgemesh-$$p"; \
 	  GOOS=linux GOARCH=$$a GOARM=7 $(BUILD) -o dist/linux-$$a/edgemesh-$$p ./$$p; done; done
+
+program: # one of PROGRAMS, or another, for GOOS and GOARCH into the file OUTPUT
+	@GOARM=7 $(BUILD) -o '$(OUTPUT)' ./$(PROGRAM)
 
 tools: build ## build the test tools in bin/
 	@echo "build bin/podtool"; $(GO) build -o bin/podtool ./test/cmd/podtool
@@ -176,20 +178,20 @@ soak: deps tools ## let things fail on four nodes for an hour, and see that noth
 	@EDGEMESH_TIER=long EDGEMESH_SOAK='$(or $(SOAK),60m)' EDGEMESH_SOAK_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run 'TestSoak$$' ./test/e2e
 
 images: ## build OCI archives of agent and relay in dist/images (REGISTRY, TAG, ARCHES)
-	@$(IMAGES) --registry '$(REGISTRY)' --tag '$(TAG)' --version '$(VERSION)' --commit '$(COMMIT)' --arch '$(ARCHES)'
+	@REGISTRY='$(REGISTRY)' TAG='$(TAG)' VERSION='$(VERSION)' COMMIT='$(COMMIT)' DATE='$(DATE)' ARCHES='$(ARCHES)' build/images/images.sh
 
 images-lock: ## update packages.lock to the Debian packages now on the mirror
-	@$(GO) run ./build/images --update
+	@lock=$$(build/images/base.sh) && echo "$$lock" >build/images/packages.lock
 
-RELEASE = $(if $(DRAFT),--draft) $(if $(URL),--url '$(URL)') $(if $(KEY),--key '$(abspath $(KEY))') $(if $(PGPKEY),--pgp-key '$(abspath $(PGPKEY))')
+RELEASE = VERSION='$(VERSION)' DRAFT='$(DRAFT)' URL='$(URL)' KEY='$(abspath $(KEY))' PGPKEY='$(abspath $(PGPKEY))'
 release: ## build all parts of a release in dist/release (VERSION=v0.2.0; DRAFT=1 before its date; KEY=FILE.pem, PGPKEY=FILE.asc sign)
-	@$(GO) run ./build/release --version '$(VERSION)' $(RELEASE)
+	@$(RELEASE) build/release/release.sh
 
 bump: ## begin the next version: chart, manifests, pages, changelog (VERSION=, greater than the last)
 	@build/release/bump.sh '$(VERSION)'
 
 release-twice: ## build a release twice from one commit and compare the digests
-	@build/release/twice.sh '$(VERSION)' $(RELEASE)
+	@$(RELEASE) build/release/twice.sh
 
 manifests: ## render manifests/edgemesh.yaml and edgemesh-relay.yaml from the chart
 	@build/manifests.sh

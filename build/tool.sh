@@ -19,6 +19,9 @@ case ${1:-} in
   # A registry, and what puts images into it.
   registry)    package=github.com/distribution/distribution/v3/cmd/registry version=v3.0.0 ;;
   crane)       package=github.com/google/go-containerregistry/cmd/crane version=v0.20.6 ;;
+  # What packs a release, and lists what its programs consist of.
+  nfpm)            package=github.com/goreleaser/nfpm/v2/cmd/nfpm version=v2.45.2 ;;
+  cyclonedx-gomod) package=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod version=v1.10.0 ;;
   coredns)     package=github.com/coredns/coredns version=v1.12.4 ;;
   flannel)     package=github.com/flannel-io/flannel version=v0.26.7 cgo=1 ;;
   # Flannel's CNI plugin, from the repository it was in before it got its own.
@@ -31,7 +34,7 @@ case ${1:-} in
   proxy-agent)  package=sigs.k8s.io/apiserver-network-proxy/cmd/agent version=v0.34.0 also=sigs.k8s.io/apiserver-network-proxy/konnectivity-client ;;
   # Debian's: their module takes ten minutes to build, and installing the package would start a server.
   prometheus|promtool) package=prometheus version=debian ;;
-  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|coredns|flannel|flannel-cni|kine|metrics-server|proxy-server|proxy-agent|prometheus|promtool" >&2; exit 2 ;;
+  *) echo "usage: build/tool.sh helm|kubeconform|actionlint|registry|crane|nfpm|cyclonedx-gomod|coredns|flannel|flannel-cni|kine|metrics-server|proxy-server|proxy-agent|prometheus|promtool" >&2; exit 2 ;;
 esac
 
 dir=${EDGEMESH_TOOLS:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/edgemesh/tools}/$1-$version

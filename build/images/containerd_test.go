@@ -85,11 +85,11 @@ func imported(t *testing.T, dir string, images map[string]opened) {
 		if out, err := ctr("images", "import", "--snapshotter", "native", file); err != nil {
 			t.Fatalf("import of %s: %v: %s", name, err, out)
 		}
-		roots, err := filepath.Glob(filepath.Join(home, "root", "io.containerd.snapshotter.v1.native", "snapshots", "*", binDir, name))
+		roots, err := filepath.Glob(filepath.Join(home, "root", "io.containerd.snapshotter.v1.native", "snapshots", "*", bin, name))
 		if err != nil || len(roots) != 1 {
 			t.Fatalf("%s is unpacked in %v, %v", name, roots, err)
 		}
-		root := roots[0][:len(roots[0])-len("/"+binDir+"/"+name)]
+		root := roots[0][:len(roots[0])-len("/"+bin+"/"+name)]
 		for path, want := range img.files {
 			file := filepath.Join(root, path)
 			if want.link != "" {

@@ -3,18 +3,17 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"cmp"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,6 +42,24 @@ const (
 	binaryLimit = 36_780_000
 )
 
+// nobody is the relay's user and group, the same as in the chart: it needs no rights on its host.
+const nobody = "65532:65532"
+
+// bin is where our programs are in an image; the agent looks for the plugin in its own directory.
+const bin = "usr/local/bin"
+
+// script runs one of this directory's, with more in its environment.
+func script(t *testing.T, env []string, name string, args ...string) (string, error) {
+	t.Helper()
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		t.Skip("NOT TESTED: images are made from Debian packages, and there is no mmdebstrap")
+	}
+	c := exec.CommandContext(t.Context(), name, args...)
+	c.Env = append(os.Environ(), env...)
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
 // built is one build of this machine's architecture.
 type built struct {
 	dir     string
@@ -51,17 +68,10 @@ type built struct {
 
 func build(t *testing.T) built {
 	t.Helper()
-	if _, err := exec.LookPath("mmdebstrap"); err != nil {
-		t.Skip("NOT TESTED: images are made from Debian packages, and there is no mmdebstrap")
-	}
 	dir := t.TempDir()
-	o, err := parse([]string{"--out", dir, "--repo", "../..", "--arch", runtime.GOARCH, "--tag", "test", "--version", "v0.0.0-test", "--commit", "c0ffee"})
+	out, err := script(t, []string{"OUT=" + dir, "ARCHES=" + runtime.GOARCH, "TAG=test", "VERSION=v0.0.0-test", "COMMIT=c0ffee", "DATE=2023-11-14T22:13:20Z"}, "./images.sh")
 	if err != nil {
-		t.Fatal(err)
-	}
-	o.created = time.Unix(1_700_000_000, 0).UTC()
-	if err := run(t.Context(), o, io.Discard, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, out)
 	}
 	digests, err := os.ReadFile(filepath.Join(dir, "DIGESTS"))
 	if err != nil {
@@ -87,7 +97,7 @@ func TestImages(t *testing.T) {
 		if agent.size > agentLimit || relay.size > relayLimit {
 			t.Errorf("agent %d bytes (limit %d), relay %d (limit %d)", agent.size, agentLimit, relay.size, relayLimit)
 		}
-		binary := len(agent.files[binDir+"/edgemesh-agent"].data)
+		binary := len(agent.files[bin+"/edgemesh-agent"].data)
 		if t.Logf("agent's binary %d bytes", binary); binary == 0 || binary > binaryLimit {
 			t.Errorf("agent's binary %d bytes (limit %d)", binary, binaryLimit)
 		}
@@ -160,19 +170,26 @@ func (img opened) try(t *testing.T) {
 	if l := img.config.Config.Labels; l["org.opencontainers.image.version"] != "v0.0.0-test" || l["org.opencontainers.image.revision"] != "c0ffee" {
 		t.Errorf("labels %v are not the program's", l)
 	}
-	out, err := exec.Command("/usr/sbin/chroot", root, "/"+binDir+"/edgemesh-agent", "version").CombinedOutput()
+	out, err := exec.Command("/usr/sbin/chroot", root, "/"+bin+"/edgemesh-agent", "version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "v0.0.0-test\ncommit: c0ffee\ndate: 2023-11-14T22:13:20Z\n") {
 		t.Errorf("edgemesh-agent version: %v: %s", err, out)
 	}
-	if _, beside := img.files[binDir+"/edgemesh-cni"]; !beside {
+	if _, beside := img.files[bin+"/edgemesh-cni"]; !beside {
 		t.Error("edgemesh-cni is not beside the agent")
 	}
+}
+
+// entry is a file or a symbolic link of an image.
+type entry struct {
+	data []byte
+	link string // target; then there is no data
+	mode os.FileMode
 }
 
 // opened is an archive read back as the specification says, digests checked.
 type opened struct {
 	config v1.ConfigFile
-	files  tree
+	files  map[string]entry
 	size   int // of config and layers, compressed
 }
 
@@ -223,7 +240,7 @@ func open(t *testing.T, file, ref string) opened {
 	}
 	var m v1.Manifest
 	get(top.Manifests[0], &m)
-	img := opened{files: tree{}, size: int(m.Config.Size)}
+	img := opened{files: map[string]entry{}, size: int(m.Config.Size)}
 	get(m.Config, &img.config)
 	if img.config.Architecture != runtime.GOARCH || len(img.config.RootFS.DiffIDs) != len(m.Layers) {
 		t.Fatalf("%s: config %+v does not fit its manifest", file, img.config)
@@ -245,18 +262,14 @@ func open(t *testing.T, file, ref string) opened {
 		if fmt.Sprintf("sha256:%x", sha256.Sum256(plain)) != img.config.RootFS.DiffIDs[i].String() {
 			t.Errorf("%s: diff_ids[%d] is not the layer's", file, i)
 		}
-		ordered(t, plain)
-		if err := img.files.read(bytes.NewReader(plain)); err != nil {
-			t.Fatal(err)
-		}
+		unpack(t, plain, img.files)
 	}
 	return img
 }
 
-// ordered: a layer's entries are owned by root, dated 1970, and in order.
-func ordered(t *testing.T, plain []byte) {
+// unpack adds a layer's entries, which are owned by root and dated 1970.
+func unpack(t *testing.T, plain []byte, to map[string]entry) {
 	t.Helper()
-	var last *tar.Header
 	for r := tar.NewReader(bytes.NewReader(plain)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -268,120 +281,160 @@ func ordered(t *testing.T, plain []byte) {
 		if h.Uid != 0 || h.Gid != 0 || !h.ModTime.Equal(time.Unix(0, 0)) {
 			t.Errorf("%s: owner %d:%d, time %v", h.Name, h.Uid, h.Gid, h.ModTime)
 		}
-		if last != nil && order(last, h) >= 0 {
-			t.Errorf("%s (%d bytes) is after %s (%d bytes)", h.Name, h.Size, last.Name, last.Size)
-		}
-		last = h
-	}
-}
-
-// order is that of a layer: directories by name, then the others by size and name.
-func order(a, b *tar.Header) int {
-	others := func(h *tar.Header) int {
 		if h.Typeflag == tar.TypeDir {
-			return 0
+			continue
 		}
-		return 1
-	}
-	return cmp.Or(others(a)-others(b), cmp.Compare(a.Size, b.Size), strings.Compare(clean(a.Name), clean(b.Name)))
-}
-
-// An archive for several platforms has an index of all of them.
-func TestIndex(t *testing.T) {
-	img := &image{name: "x"}
-	o := options{registry: "localhost", tag: "1"}
-	for _, a := range knownArches {
-		if err := img.add(a, []tree{{"usr/local/bin/x": {data: []byte(a.String()), mode: 0o755}}}, o); err != nil {
+		data, err := io.ReadAll(r)
+		if err != nil {
 			t.Fatal(err)
 		}
+		to[path.Clean(h.Name)] = entry{data, h.Linkname, h.FileInfo().Mode()}
 	}
-	data, digest, err := archive(img.reference(o), img.platforms)
+}
+
+// Several platforms have an archive each, and one with an index of all of them.
+func TestIndex(t *testing.T) {
+	dir := t.TempDir()
+	var layers []string
+	for _, p := range []string{"linux/amd64", "linux/arm64/v8", "linux/arm/v7"} {
+		file := filepath.Join(dir, strings.ReplaceAll(p, "/", "-"))
+		if err := os.WriteFile(file, []byte(p), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		layers = append(layers, p+"="+file)
+	}
+	var all [2][]byte
+	for i := range all {
+		var digests bytes.Buffer
+		if err := run(append([]string{"-out", dir, "-name", "localhost/x:1"}, layers...), &digests); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"x-linux-amd64.tar", "x-linux-arm64.tar", "x-linux-arm-v7.tar", "x.tar"} {
+			data, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil || !strings.Contains(digests.String(), "  "+name+"\n") {
+				t.Fatalf("%s: %v, digests:\n%s", name, err, digests.String())
+			}
+			all[i] = append(all[i], data...)
+		}
+		lines := strings.Split(strings.TrimSpace(digests.String()), "\n")
+		digest, _, _ := strings.Cut(lines[len(lines)-1], "  ")
+		platforms(t, filepath.Join(dir, "x.tar"), strings.TrimPrefix(digest, "sha256:"))
+	}
+	if !bytes.Equal(all[0], all[1]) {
+		t.Error("a second archive of the same is another one")
+	}
+}
+
+// platforms checks those of an index.
+func platforms(t *testing.T, file, digest string) {
+	t.Helper()
+	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _, err := archive(img.reference(o), img.platforms)
-	if err != nil || !bytes.Equal(data, again) {
-		t.Errorf("a second archive of the same is another one (%v)", err)
-	}
-	var list v1.IndexManifest
-	r := tar.NewReader(bytes.NewReader(data))
-	for {
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
 		if err != nil {
 			t.Fatalf("no index %s: %v", digest, err)
 		}
-		if h.Name == "blobs/sha256/"+digest.Hex {
-			if err := json.NewDecoder(r).Decode(&list); err != nil {
+		if h.Name != "blobs/sha256/"+digest {
+			continue
+		}
+		var list v1.IndexManifest
+		if err := json.NewDecoder(r).Decode(&list); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range list.Manifests {
+			got = append(got, m.Platform.String())
+		}
+		if want := []string{"linux/amd64", "linux/arm64/v8", "linux/arm/v7"}; !slices.Equal(got, want) {
+			t.Errorf("platforms %v, want %v", got, want)
+		}
+		return
+	}
+}
+
+// TestBase: each ELF file finds its loader and libraries, on every architecture, or a node would find out. The files are of the
+// packages of packages.lock, which are the same for every architecture.
+func TestBase(t *testing.T) {
+	lock, err := os.ReadFile("packages.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string][]string{}
+	for line := range strings.Lines(string(lock)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] != "#" {
+			names[f[0]] = append(names[f[0]], f[1])
+		}
+	}
+	for _, arch := range []string{"amd64", "arm64", "armhf"} {
+		if !slices.Equal(names[arch], names["amd64"]) || !slices.Contains(names[arch], "libc6") {
+			t.Errorf("%s: %v, want the same as amd64: %v", arch, names[arch], names["amd64"])
+		}
+		dir := filepath.Join(t.TempDir(), arch)
+		if out, err := script(t, nil, "./base.sh", arch, dir); err != nil {
+			t.Fatalf("%s: %v\n%s", arch, err, out)
+		}
+		libraries, _ := filepath.Glob(filepath.Join(dir, "usr/lib/*/*.so.*"))
+		have := map[string]bool{}
+		for _, l := range libraries {
+			have[filepath.Base(l)] = true
+		}
+		programs, _ := filepath.Glob(filepath.Join(dir, "usr/sbin/xtables-*-multi"))
+		extensions, _ := filepath.Glob(filepath.Join(dir, "usr/lib/*/xtables/*.so"))
+		if len(programs) != 2 || len(extensions) < 100 {
+			t.Errorf("%s: programs %v, %d extensions", arch, programs, len(extensions))
+		}
+		for _, file := range slices.Concat(programs, extensions, libraries) {
+			f, err := elf.Open(file)
+			if err != nil {
 				t.Fatal(err)
 			}
-			break
-		}
-	}
-	var got []string
-	for _, m := range list.Manifests {
-		got = append(got, m.Platform.String())
-	}
-	if want := []string{"linux/amd64", "linux/arm64/v8", "linux/arm/v7"}; !slices.Equal(got, want) {
-		t.Errorf("platforms %v, want %v", got, want)
-	}
-}
-
-// A library that no package has must not be found out on a node.
-func TestClosureMissesNothing(t *testing.T) {
-	self, err := exec.LookPath("dpkg-deb") // an ELF file with libraries
-	if err != nil {
-		t.Skip("NOT TESTED: no dynamic program at hand")
-	}
-	data, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := tree{}
-	for _, p := range tools {
-		all[p] = entry{data: data, mode: 0o755}
-	}
-	if _, err := all.closure(); err == nil {
-		t.Fatal("programs without their libraries are accepted")
-	}
-	delete(all, tools[0])
-	if _, err := all.closure(); err == nil || !strings.Contains(err.Error(), "no package has") {
-		t.Errorf("a program is missing: %v", err)
-	}
-}
-
-func TestParseLock(t *testing.T) {
-	sum := strings.Repeat("0a", sha256.Size)
-	got, err := parseLock([]byte("# words\n\namd64 iptables 1.8.11-2 " + sum + "\n"))
-	if err != nil || !slices.Equal(got, []locked{{"amd64", "iptables", "1.8.11-2", sum}}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, bad := range []string{"amd64 iptables 1.8.11-2", "amd64 iptables 1.8.11-2 beef"} {
-		if _, err := parseLock([]byte(bad)); err == nil {
-			t.Errorf("%q is accepted", bad)
+			needs, err := f.ImportedLibraries()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := f.Section(".interp"); s != nil {
+				loader, err := s.Data()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := os.Stat(filepath.Join(dir, strings.TrimRight(string(loader), "\x00"))); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, so := range needs {
+				if !have[so] {
+					t.Errorf("%s: %s needs %s", arch, filepath.Base(file), so)
+				}
+			}
+			f.Close()
 		}
 	}
 }
 
-// The lock has the same packages for every architecture.
-func TestLockIsComplete(t *testing.T) {
-	data, err := os.ReadFile("packages.lock")
+// TestPackagesDifferFromTheLock: another digest than the lock's is refused, and so is a version that the mirror has not.
+func TestPackagesDifferFromTheLock(t *testing.T) {
+	text, err := os.ReadFile("base.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := parseLock(data)
+	lock, err := os.ReadFile("packages.lock")
 	if err != nil {
 		t.Fatal(err)
 	}
-	have := map[string][]string{}
-	for _, e := range entries {
-		have[e.arch] = append(have[e.arch], e.name)
-	}
-	for _, a := range knownArches {
-		if names := have[a.debian]; !slices.Equal(names, have["amd64"]) || !slices.IsSorted(names) || !slices.Contains(names, "libc6") {
-			t.Errorf("%s: %v, want sorted and like amd64: %v", a.debian, names, have["amd64"])
+	for what, other := range map[string]string{
+		"digest":  regexp.MustCompile(`(?m)^(amd64 libmnl0 .* )\S+$`).ReplaceAllString(string(lock), "${1}c0ffee"),
+		"version": regexp.MustCompile(`(?m)^(amd64 libmnl0) \S+`).ReplaceAllString(string(lock), "$1 0.1-1"),
+	} {
+		dir := t.TempDir()
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "base.sh"), text, 0o755), os.WriteFile(filepath.Join(dir, "packages.lock"), []byte(other), 0o644)); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if len(have) != len(knownArches) {
-		t.Errorf("architectures %v", slices.Collect(maps.Keys(have)))
+		if out, err := script(t, nil, filepath.Join(dir, "base.sh"), "amd64", filepath.Join(dir, "root")); err == nil || !strings.Contains(out, "run `make images-lock`") {
+			t.Errorf("another %s: %v\n%s", what, err, out)
+		}
 	}
 }

@@ -1,20 +1,22 @@
-package main
+// Package release tests what release.sh builds, and the dashboards that a release has.
+package release
 
 import (
-	"bytes"
 	"debug/buildinfo"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
-	spdxjson "github.com/spdx/tools-golang/json"
+	"sigs.k8s.io/yaml"
 
-	"edgemesh/build/programs"
 	"edgemesh/test/tier"
 )
 
@@ -23,275 +25,242 @@ var _ = tier.Package(tier.OfAll)
 
 const repo = "../.."
 
-func draft(t *testing.T) options {
+// sh runs a command, and returns its output as its error has it.
+func sh(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	return options{repo: repo, out: t.TempDir(), draft: true, stamp: programs.Stamp{
-		Version: "v" + chartVersion(t), Commit: strings.Repeat("c0ffee", 7)[:40], Date: time.Unix(1_700_000_000, 0).UTC(),
-	}}
+	c := exec.CommandContext(t.Context(), name, args...)
+	c.Env = append(os.Environ(), env...)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return string(out), err
 }
 
-// helmTool is the path of Helm, which build/tool.sh builds.
-func helmTool(t *testing.T) (string, error) {
+func read(t *testing.T, parts ...string) string {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), "build/tool.sh", "helm")
-	c.Dir, c.Stderr = repo, os.Stderr
-	out, err := c.Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-func chartVersion(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repo, chartDir, "Chart.yaml"))
+	data, err := os.ReadFile(filepath.Join(parts...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(text), "\nversion: ")
-	version, _, _ := strings.Cut(after, "\n")
-	return version
+	return string(data)
 }
 
-// TestCheck: a version that chart and changelog do not have is refused, with what to do.
+func write(t *testing.T, text string, parts ...string) string {
+	t.Helper()
+	file := filepath.Join(parts...)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func version(t *testing.T) string {
+	t.Helper()
+	return regexp.MustCompile(`(?m)^version: (.*)$`).FindStringSubmatch(read(t, repo, "manifests/edgemesh/Chart.yaml"))[1]
+}
+
+// TestCheck: what the tree does not say of a version, figures of an earlier one, and keys that sign nothing are refused, with what to do.
 func TestCheck(t *testing.T) {
-	good := draft(t)
-	if err := good.check(t.Context()); err != nil {
-		t.Errorf("the tree's own version: %v", err)
-	}
-	for version, want := range map[string]string{"0.2.0": "not of the form v1.2.3", "v0.2": "not of the form", "v99.0.0": "Chart.yaml has no line"} {
-		o := good
-		o.stamp.Version = version
-		if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", version, err, want)
-		}
-	}
-}
-
-// TestTarball: what is packed depends on names, content and modes only.
-func TestTarball(t *testing.T) {
-	at := time.Unix(1_700_000_000, 0).UTC()
-	one, err := files{"a/b": {[]byte("x"), 0o755}, "a/a": {[]byte("y"), 0o644}}.tarball(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := files{"a/a": {[]byte("y"), 0o644}, "a/b": {[]byte("x"), 0o755}}.tarball(at)
-	if err != nil || !bytes.Equal(one, two) {
-		t.Errorf("the same content has two packings (%v)", err)
-	}
-	other, err := files{"a/a": {[]byte("y"), 0o644}, "a/b": {[]byte("x"), 0o644}}.tarball(at)
-	if err != nil || bytes.Equal(one, other) {
-		t.Errorf("a mode is not packed (%v)", err)
-	}
-}
-
-// TestKrew: the manifest names each platform's archive, its digest and program.
-func TestKrew(t *testing.T) {
-	o := draft(t)
-	o.url = "https://example.org/edgemesh/"
-	text := string(o.krew([]krewPlatform{{programs.Platform{GOOS: "windows", GOARCH: "amd64"}, "kubectl-edgemesh.exe", "x.tar.gz", "c0ffee"}}))
-	for _, want := range []string{
-		"kind: Plugin\n", "  name: edgemesh\n", "  version: " + o.stamp.Version + "\n", "matchLabels: {os: windows, arch: amd64}",
-		"uri: https://example.org/edgemesh/" + o.stamp.Version + "/x.tar.gz\n", "sha256: c0ffee\n", "bin: kubectl-edgemesh.exe\n",
+	const good = "0.10.0"
+	for name, x := range map[string]struct{ version, day, measured, env, want string }{
+		"no v":            {version: "0.10.0", want: "not of the form v1.2.3"},
+		"other version":   {version: "v99.0.0", want: "Chart.yaml has no line 'version: 99.0.0'"},
+		"undated":         {day: "unreleased", want: "is dated 'unreleased'"},
+		"older figures":   {measured: "0.9.12", want: "figures of version '0.9.12', older than 0.10.0: run `make bench`"},
+		"no figures":      {measured: "unknown", want: "figures of version ''"},
+		"newer figures":   {measured: "1.0.0", want: "not a git repository"}, // the last that is asked
+		"no key":          {env: "KEY=/dev/null", want: "openssl genpkey"},
+		"no PGP key":      {env: "PGPKEY=/dev/null", want: "gpg --export-secret-keys"},
+		"another's files": {env: "DRAFT=1", want: "not a git repository"},
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("krew's manifest lacks %q:\n%s", want, text)
-		}
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			or := func(s, d string) string {
+				if s == "" {
+					return d
+				}
+				return s
+			}
+			script := write(t, read(t, "release.sh"), dir, "build/release/release.sh")
+			write(t, "version: "+good+"\nappVersion: \""+good+"\"\n", dir, "manifests/edgemesh/Chart.yaml")
+			write(t, "## ["+good+"] - "+or(x.day, "2026-11-20")+"\n", dir, "CHANGELOG.md")
+			write(t, "Measured on version "+or(x.measured, good)+" at commit c0ffee, 2026-11-20.\n", dir, "docs/performance.md")
+			if _, err := sh(t, []string{"VERSION=" + or(x.version, "v"+good), x.env, "GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir)}, script); err == nil || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("%v, want %q", err, x.want)
+			}
+		})
+	}
+	if !regexp.MustCompile(`(?m)^Measured on version [0-9.]+ at commit `).MatchString(read(t, repo, "docs/performance.md")) {
+		t.Error("docs/performance.md: no version of its figures: run make bench-page")
 	}
 }
 
-// TestChartAndManifests: Helm reads the chart's archive, and two of them are equal.
-func TestChartAndManifests(t *testing.T) {
-	sums := map[string]string{}
-	for range 2 {
-		o := draft(t)
-		for _, step := range []func() error{o.chart, o.manifests, o.provenance, o.checksums} {
-			if err := step(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		text, err := os.ReadFile(filepath.Join(o.out, "SHA256SUMS"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sums[string(text)] = o.out
+// TestOnlyReleasesAreRemoved: OUT is emptied of a release, and refused if anything else is there.
+func TestOnlyReleasesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	file := write(t, "", dir, "go.mod")
+	if _, err := sh(t, []string{"DRAFT=1", "VERSION=v" + version(t), "OUT=" + dir}, "./release.sh"); err == nil || !strings.Contains(err.Error(), "is no release") {
+		t.Error(err)
 	}
-	if len(sums) != 1 {
-		t.Errorf("two runs differ: %v", sums)
-	}
-	for _, dir := range sums {
-		helm, err := helmTool(t)
-		if err != nil {
-			t.Skip("NOT TESTED: helm does not build here: ", err)
-		}
-		out, err := exec.Command(helm, "show", "chart", filepath.Join(dir, "edgemesh-chart-"+chartVersion(t)+".tgz")).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "appVersion: "+chartVersion(t)) {
-			t.Errorf("helm show chart: %v: %s", err, out)
-		}
-		c := exec.Command("sha256sum", "-c", "SHA256SUMS")
-		c.Dir = dir
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Errorf("sha256sum -c: %v: %s", err, out)
-		}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
 	}
 }
 
-// TestInventory: each artefact has a document. It lists every module that the linker noted, each program and each Debian
-// package once; what has none is an error.
-func TestInventory(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
+// draft makes a release for this machine, without images.
+func draft(t *testing.T, env ...string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "release")
+	arch := runtime.GOARCH
+	if _, err := sh(t, append(env, "DRAFT=1", "VERSION=v"+version(t), "OUT="+dir, "ARCHES="+arch, "WORKSTATIONS=linux/"+arch, "IMAGES=no", "URL=https://example.org/edgemesh/"), "./release.sh"); err != nil {
 		t.Fatal(err)
 	}
-	work := t.TempDir()
-	for _, a := range arches {
-		for _, name := range programs.Names { // programs like any other
-			if err := errors.Join(os.MkdirAll(filepath.Join(work, a.name), 0o755), os.Symlink(self, filepath.Join(work, a.name, name))); err != nil {
-				t.Fatal(err)
-			}
+	return dir
+}
+
+// TestRelease: two are equal, and others' programs read what is in them.
+func TestRelease(t *testing.T) {
+	for _, program := range []string{"openssl", "gpg", "dpkg-deb"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("NOT TESTED: no ", program)
 		}
 	}
-	for _, p := range workstations {
-		dir := filepath.Join(work, directory(p))
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink(self, filepath.Join(dir, pluginOf(p)))); err != nil {
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skipf("NOT TESTED on %s", runtime.GOARCH)
+	}
+	keys := t.TempDir()
+	key := func(name string, args ...string) string {
+		file := filepath.Join(keys, name)
+		if _, err := sh(t, nil, "openssl", append([]string{"genpkey", "-out", file}, args...)...); err != nil {
 			t.Fatal(err)
 		}
+		return file
 	}
-	o := draft(t)
-	o.arches, o.images = arches, true
-	for _, x := range o.artefacts() {
-		if err := os.WriteFile(filepath.Join(o.out, x.file), []byte(x.file), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	dir := draft(t, "KEY="+key("ed25519", "-algorithm", "ed25519"), "PGPKEY="+pgpKey(t, "rsa2048"))
+	second := draft(t, "KEY="+key("ecdsa", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"))
+	sums := read(t, dir, "SHA256SUMS")
+	if other := read(t, second, "SHA256SUMS"); sums != other || strings.Count(sums, "\n") < 12 {
+		t.Errorf("two releases differ:\n%s%s", sums, other)
 	}
-	if err := o.contents(work); err != nil {
-		t.Fatal(err)
+	if _, err := sh(t, nil, "env", "-C", dir, "sha256sum", "-c", "SHA256SUMS"); err != nil {
+		t.Error(err)
 	}
-	files, err := os.ReadDir(o.out)
-	if err != nil || len(files) != 2*(3*7+2+len(workstations)+4) {
-		t.Errorf("%d files, %v", len(files), err)
-	}
-	info, err := buildinfo.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(info.Deps) == 0 {
-		t.Error("the test's own program has no modules: nothing is tested")
-	}
-	has := func(file string) map[string]int {
+	t.Run("signatures", func(t *testing.T) { signatures(t, dir); signatures(t, second) })
+	t.Run("chart", func(t *testing.T) { chart(t, dir) })
+	t.Run("package", func(t *testing.T) { deb(t, dir) })
+	t.Run("contents", func(t *testing.T) { contents(t, dir) })
+	t.Run("krew", func(t *testing.T) { krew(t, dir, sums) })
+}
+
+// signatures: openssl verifies those of checksums and provenance, and no other file's.
+func signatures(t *testing.T, dir string) {
+	number := version(t)
+	verify := func(data, sig string) error {
 		t.Helper()
-		data, err := os.ReadFile(filepath.Join(o.out, file+".spdx.json"))
+		raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(sig))
 		if err != nil {
 			t.Fatal(err)
 		}
-		doc, err := spdxjson.Read(bytes.NewReader(data))
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		have := map[string]int{}
-		for _, p := range doc.Packages {
-			have[p.PackageName+"@"+p.PackageVersion]++
-		}
-		if have[file+"@"+o.number()] != 1 {
-			t.Errorf("%s does not name itself", file)
-		}
-		return have
+		tmp := t.TempDir()
+		_, err = sh(t, nil, "openssl", "pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", filepath.Join(dir, "edgemesh_"+number+".pub"),
+			"-in", write(t, data, tmp, "data"), "-sigfile", write(t, string(raw), tmp, "sig"))
+		return err
 	}
-	for file, want := range map[string]map[string]int{
-		"edgemesh_" + o.number() + "_linux_armv7.tar.gz":  {"edgemesh-agent": 1, "edgemesh-cni": 1, "edgemesh-relay": 1, "iptables": 0},
-		"edgemesh-agent_" + o.number() + "_amd64.deb":     {"edgemesh-agent": 1, "edgemesh-cni": 1, "edgemesh-relay": 0, "iptables": 0},
-		"edgemesh-relay-" + o.number() + "-1.aarch64.rpm": {"edgemesh-agent": 0, "edgemesh-cni": 0, "edgemesh-relay": 1, "ca-certificates": 0},
-		"edgemesh-agent-linux-arm64.tar":                  {"edgemesh-agent": 1, "iptables": 1, "edgemesh-relay": 0},
-		"edgemesh-agent.tar":                              {"edgemesh-agent": 3, "edgemesh-cni": 3, "iptables": 3},
-		"edgemesh-relay-linux-arm-v7.tar":                 {"edgemesh-relay": 1, "iptables": 0, "ca-certificates": 1},
+	sums, sig := read(t, dir, "SHA256SUMS"), read(t, dir, "SHA256SUMS.sig")
+	if err := verify(sums, sig); err != nil {
+		t.Error(err)
+	}
+	if verify(sums+" ", sig) == nil {
+		t.Error("other data is verified")
+	}
+	var envelope struct {
+		PayloadType, Payload string
+		Signatures           []struct{ Sig string }
+	}
+	if err := json.Unmarshal([]byte(read(t, dir, "edgemesh_"+number+".intoto.jsonl")), &envelope); err != nil || len(envelope.Signatures) != 1 {
+		t.Fatalf("%+v, %v", envelope, err)
+	}
+	payload, err := base64.StdEncoding.DecodeString(envelope.Payload)
+	if err != nil || string(payload) != read(t, dir, "edgemesh_"+number+".provenance.json") {
+		t.Errorf("the envelope has not the provenance (%v)", err)
+	}
+	if err := verify(fmt.Sprintf("DSSEv1 %d %s %d %s", len(envelope.PayloadType), envelope.PayloadType, len(payload), payload), envelope.Signatures[0].Sig); err != nil {
+		t.Error(err)
+	}
+	var statement struct{ Subject []struct{ Name string } }
+	if err := json.Unmarshal(payload, &statement); err != nil || len(statement.Subject) != strings.Count(sums, "\n")-1 { // all but itself
+		t.Errorf("%d files have a provenance, %v", len(statement.Subject), err)
+	}
+}
+
+// chart: Helm verifies it by its .prov file, and refuses another one; it has what Artifact Hub reads.
+func chart(t *testing.T, dir string) {
+	helm, err := sh(t, nil, repo+"/build/tool.sh", "helm")
+	if err != nil {
+		t.Skip("NOT TESTED: helm does not build here: ", err)
+	}
+	helm = strings.TrimSpace(helm)
+	file := filepath.Join(dir, "edgemesh-chart-"+version(t)+".tgz")
+	verify := func() (string, error) {
+		return sh(t, nil, helm, "verify", "--keyring", filepath.Join(dir, "edgemesh_"+version(t)+".gpg"), file)
+	}
+	if out, err := verify(); err != nil || !strings.Contains(out, "rsa2048@edgemesh.invalid") {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, err := sh(t, nil, helm, "show", "chart", file)
+	var meta struct {
+		AppVersion, Icon string
+		Annotations      map[string]string
+	}
+	if err := errors.Join(err, yaml.Unmarshal([]byte(out), &meta)); err != nil || meta.AppVersion != version(t) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if icon := read(t, repo, "manifests/icon.svg"); meta.Icon != "data:image/svg+xml;base64,"+base64.StdEncoding.EncodeToString([]byte(icon)) {
+		t.Error("Chart.yaml has not manifests/icon.svg")
+	}
+	// As Artifact Hub parses them (artifacthub.io/docs/topics/annotations/helm).
+	kinds := map[string]bool{"added": true, "changed": true, "deprecated": true, "removed": true, "fixed": true, "security": true}
+	for key, wants := range map[string][]string{
+		"changes": {"kind", "description"}, "images": {"name", "image"}, "crds": {"kind", "version", "name", "displayName", "description"},
 	} {
-		have := has(file)
-		for name, n := range want {
-			got := 0
-			for key, k := range have {
-				if at, _, _ := strings.Cut(key, "@"); at == name {
-					got += k
+		var list []map[string]string
+		if err := yaml.Unmarshal([]byte(meta.Annotations["artifacthub.io/"+key]), &list); err != nil || len(list) < 2 {
+			t.Errorf("%s: %v, %v", key, list, err)
+		}
+		for _, item := range list {
+			for _, want := range wants {
+				if item[want] == "" {
+					t.Errorf("%s: %v has no %s", key, item, want)
 				}
 			}
-			if got != n {
-				t.Errorf("%s: %s is listed %d times, want %d", file, name, got, n)
+			if key == "changes" && !kinds[item["kind"]] {
+				t.Errorf("%v: a kind that Artifact Hub does not know", item)
 			}
 		}
-		for _, d := range info.Deps {
-			if have[d.Path+"@"+d.Version] != 1 {
-				t.Errorf("%s: %s@%s is listed %d times", file, d.Path, d.Version, have[d.Path+"@"+d.Version])
-			}
-		}
-		if have["stdlib@"+strings.TrimPrefix(runtime.Version(), "go")] != 1 {
-			t.Errorf("%s: no stdlib", file)
-		}
 	}
-	has("edgemesh-chart-" + o.number() + ".tgz")
-	if err := os.WriteFile(filepath.Join(o.out, "more.zip"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.contents(work); err == nil || !strings.Contains(err.Error(), "more.zip") {
-		t.Errorf("a file without a document: %v", err)
+	write(t, read(t, file)+"\x00", file)
+	if out, err := verify(); err == nil {
+		t.Errorf("helm verify takes another chart: %s", out)
 	}
 }
 
-// TestPackages: a Debian package of scripts and configuration, as dpkg reads it; two are equal. The programs are stand-ins.
-func TestPackages(t *testing.T) {
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("NOT TESTED: no dpkg-deb")
-	}
-	var both [2]map[string][]byte
-	for i := range both {
-		o, dir := draft(t), t.TempDir()
-		for _, name := range programs.Names {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, f := range []string{"man/edgemesh-agent.1", "completions/edgemesh-agent", "completions/_edgemesh-agent", "completions/edgemesh-agent.fish"} {
-			f = filepath.Join(dir, "help/edgemesh-agent", f)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(f), 0o755), os.WriteFile(f, []byte("help\n"), 0o644)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := o.packages(arches[2], dir); err != nil {
-			t.Fatal(err)
-		}
-		all, err := os.ReadDir(o.out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		both[i] = map[string][]byte{}
-		for _, e := range all {
-			if both[i][e.Name()], err = os.ReadFile(filepath.Join(o.out, e.Name())); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if i == 0 {
-			checkDeb(t, filepath.Join(o.out, "edgemesh-agent_"+o.number()+"_armhf.deb"), o.number())
-		}
-	}
-	if len(both[0]) != 4 {
-		t.Errorf("%d packages, want two of each kind", len(both[0]))
-	}
-	for name, data := range both[0] {
-		if !bytes.Equal(data, both[1][name]) {
-			t.Errorf("%s: two builds differ", name)
-		}
-	}
-}
-
-func checkDeb(t *testing.T, deb, number string) {
-	t.Helper()
+// deb: dpkg reads the agent's package.
+func deb(t *testing.T, dir string) {
+	file := filepath.Join(dir, "edgemesh-agent_"+version(t)+"_"+runtime.GOARCH+".deb")
 	for _, c := range []struct {
 		args []string
 		want []string
 	}{
-		{[]string{"--field", deb, "Package", "Version", "Architecture", "Depends"}, []string{"Package: edgemesh-agent", "Version: " + number, "Architecture: armhf", "Depends: iptables"}},
-		{[]string{"--contents", deb}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/bin/kubectl-edgemesh -> edgemesh-agent", " ./usr/bin/kubectl_complete-edgemesh -> edgemesh-agent", " ./usr/lib/systemd/system/edgemesh-agent.service",
-			" ./usr/lib/systemd/network/10-edgemesh.network", " ./usr/lib/NetworkManager/conf.d/10-edgemesh.conf", " ./etc/edgemesh/agent.yaml", "2023-11-14",
-			" ./usr/share/man/man1/edgemesh-agent.1", " ./usr/share/bash-completion/completions/edgemesh-agent",
+		{[]string{"--field", file, "Package", "Version", "Architecture", "Depends"}, []string{"Package: edgemesh-agent", "Version: " + version(t), "Architecture: " + runtime.GOARCH, "Depends: iptables"}},
+		{[]string{"--contents", file}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/bin/kubectl-edgemesh -> edgemesh-agent", " ./usr/bin/kubectl_complete-edgemesh -> edgemesh-agent", " ./usr/lib/systemd/system/edgemesh-agent.service",
+			" ./usr/lib/systemd/network/10-edgemesh.network", " ./usr/lib/NetworkManager/conf.d/10-edgemesh.conf", " ./etc/edgemesh/agent.yaml",
+			" ./usr/share/man/man1/edgemesh-agent.1", " ./usr/share/man/man1/edgemesh-cni.1", " ./usr/share/bash-completion/completions/edgemesh-agent",
 			" ./usr/share/zsh/vendor-completions/_edgemesh-agent", " ./usr/share/fish/vendor_completions.d/edgemesh-agent.fish"}},
-		{[]string{"--info", deb, "conffiles"}, []string{"/etc/edgemesh/agent.yaml"}},
-		{[]string{"--info", deb, "postrm"}, []string{"purge"}},
-		{[]string{"--fsys-tarfile", deb}, []string{"ExecStart=/usr/bin/edgemesh-agent run"}},
+		{[]string{"--info", file, "conffiles"}, []string{"/etc/edgemesh/agent.yaml"}},
+		{[]string{"--info", file, "preinst"}, []string{"own=" + version(t)}},
+		{[]string{"--info", file, "postrm"}, []string{"purge"}},
+		{[]string{"--fsys-tarfile", file}, []string{"ExecStart=/usr/bin/edgemesh-agent run"}},
 	} {
 		out, err := exec.Command("dpkg-deb", c.args...).Output()
 		for _, want := range c.want {
@@ -302,29 +271,92 @@ func checkDeb(t *testing.T, deb, number string) {
 	}
 }
 
-// TestOnlyReleasesAreRemoved: --out is emptied of what a release has, and refused if anything else is there.
-func TestOnlyReleasesAreRemoved(t *testing.T) {
-	o := options{out: t.TempDir()}
-	put := func(name string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(o.out, name), nil, 0o644); err != nil {
+// contents: each program's list has every module that the linker noted in it.
+func contents(t *testing.T, dir string) {
+	top := "edgemesh_" + version(t) + "_linux_" + runtime.GOARCH
+	if _, err := sh(t, nil, "tar", "-xzf", filepath.Join(dir, top+".tar.gz"), "-C", dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"edgemesh-agent", "edgemesh-relay", "edgemesh-cni"} {
+		program := filepath.Join(dir, top, name)
+		if out, err := sh(t, nil, program, "version"); err != nil || !strings.Contains(out, "v"+version(t)) {
+			t.Errorf("%s version: %v: %s", name, err, out)
+		}
+		info, err := buildinfo.ReadFile(program)
+		if err != nil {
 			t.Fatal(err)
 		}
+		var list struct {
+			Components []struct{ Name, Version string }
+		}
+		if err := json.Unmarshal([]byte(read(t, dir, name+"_"+strings.TrimPrefix(top, "edgemesh_")+".cdx.json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		has := map[string]bool{}
+		for _, c := range list.Components {
+			has[c.Name+"@"+c.Version] = true
+		}
+		for _, d := range info.Deps {
+			if d.Replace != nil {
+				d = d.Replace
+			}
+			if !has[d.Path+"@"+d.Version] {
+				t.Errorf("%s: %s@%s is not listed", name, d.Path, d.Version)
+			}
+		}
 	}
-	for _, name := range []string{"SHA256SUMS", "IMAGE-DIGESTS", "edgemesh_1.2.3_linux_amd64.tar.gz", "kubectl-edgemesh.krew.yaml"} {
-		put(name)
+}
+
+// krew: the manifest names the archive, its digest and program.
+func krew(t *testing.T, dir, sums string) {
+	archive := "kubectl-edgemesh_" + version(t) + "_linux_" + runtime.GOARCH + ".tar.gz"
+	sum := regexp.MustCompile(`(?m)^(\S+)  ` + regexp.QuoteMeta(archive) + `$`).FindStringSubmatch(sums)
+	var plugin struct {
+		Kind string
+		Spec struct {
+			Version   string
+			Platforms []struct{ URI, Sha256, Bin string }
+		}
 	}
-	if err := o.empty(); err != nil {
+	if sum == nil {
+		t.Fatalf("%s has no checksum", archive)
+	}
+	if err := yaml.Unmarshal([]byte(read(t, dir, "kubectl-edgemesh.krew.yaml")), &plugin); err != nil || plugin.Kind != "Plugin" || len(plugin.Spec.Platforms) != 1 {
+		t.Fatalf("%+v, %v", plugin, err)
+	}
+	if p := plugin.Spec.Platforms[0]; p.URI != "https://example.org/edgemesh/v"+version(t)+"/"+archive || p.Sha256 != sum[1] || p.Bin != "kubectl-edgemesh" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// pgpKey makes a key without passphrase, and returns the file that it is exported to.
+func pgpKey(t *testing.T, kind string) string {
+	t.Helper()
+	home, err := os.MkdirTemp("", "edgemesh-gpg-") // sockets have short names
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() {
+		_ = exec.Command("gpgconf", "--homedir", home, "--kill", "gpg-agent").Run()
+		_ = os.RemoveAll(home)
+	})
+	gpg := func(args ...string) []byte {
+		out, err := exec.CommandContext(t.Context(), "gpg", append([]string{"--homedir", home, "--batch", "--quiet", "--no-tty", "--pinentry-mode=loopback", "--passphrase="}, args...)...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
 	}
-	put("go.mod")
-	if err := o.empty(); err == nil || !strings.Contains(err.Error(), "go.mod") {
-		t.Errorf("a directory with go.mod: %v", err)
+	gpg("--quick-generate-key", kind+"@edgemesh.invalid", kind, "sign", "never")
+	return write(t, string(gpg("--armor", "--export-secret-keys")), t.TempDir(), kind+".asc")
+}
+
+// TestPGPKey: Helm knows no other keys than RSA.
+func TestPGPKey(t *testing.T) {
+	if _, err := exec.LookPath("gpg"); err != nil {
+		t.Skip("NOT TESTED: no gpg")
 	}
-	if _, err := os.Stat(filepath.Join(o.out, "go.mod")); err != nil {
+	if _, err := sh(t, []string{"DRAFT=1", "VERSION=v" + version(t), "PGPKEY=" + pgpKey(t, "ed25519")}, "./release.sh"); err == nil || !strings.Contains(err.Error(), "no secret RSA key") {
 		t.Error(err)
 	}
 }

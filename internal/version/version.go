@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Set by the linker (build/programs, Makefile); a build without it says so.
+// Set by the linker (Makefile); a build without it says so.
 var (
 	number = "dev"     // git describe, or the release: v0.2.0
 	commit = "unknown" // the full hash

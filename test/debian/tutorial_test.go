@@ -34,7 +34,7 @@ func TestTutorial(t *testing.T) {
 	base := debian(t)
 	debs := t.TempDir()
 	version := chartVersion(t)
-	must(t, root, "go", "run", "./build/release", "--draft", "--version", "v"+version, "--arch", "amd64", "--images=false", "--out", debs)
+	must(t, root, "env", "DRAFT=1", "VERSION=v"+version, "ARCHES=amd64", "WORKSTATIONS=", "IMAGES=no", "OUT="+debs, "build/release/release.sh")
 
 	l, err := lab.New(lab.Options{})
 	if err != nil {

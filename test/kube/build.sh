@@ -46,7 +46,7 @@ fi
 cp "$EDGEMESH_E2E_IMAGES/edgemesh-agent-linux-amd64.tar" "$out/images/edgemesh-agent.tar"
 # What an operator brings in while the cluster runs: a relay, and another version.
 cp "$EDGEMESH_E2E_IMAGES/edgemesh-relay-linux-amd64.tar" "$out/later/edgemesh-relay.tar"
-go run ./build/images --out "$out/build/next" --tag next --version e2e-next --arch amd64 >&2
+OUT=$out/build/next TAG=next VERSION=e2e-next ARCHES=amd64 build/images/images.sh >&2
 mv "$out/build/next/edgemesh-agent-linux-amd64.tar" "$out/later/edgemesh-agent-next.tar"
 if [ -z "${FLAVOUR:-}" ]; then # no other cluster uses them: metrics-server, and konnectivity for API servers without an agent
   "$out/build/mkimage" -out "$out/later/metrics-server.tar" -name e2e.test/metrics-server:1 -entrypoint /metrics-server \

@@ -57,7 +57,7 @@ func newShelf(t *testing.T) *shelf {
 	s.version = regexp.MustCompile(`(?m)^version: (\S+)$`).FindStringSubmatch(string(chart))[1]
 	if s.dir = os.Getenv("EDGEMESH_RELEASE"); s.dir == "build" {
 		s.dir = t.TempDir()
-		run(t, root, "go", "run", "./build/release", "--draft", "--version", "v"+s.version, "--arch", "amd64", "--out", s.dir)
+		run(t, root, "env", "DRAFT=1", "VERSION=v"+s.version, "ARCHES=amd64", "OUT="+s.dir, "build/release/release.sh")
 	}
 	run(t, s.dir, "sha256sum", "-c", "--quiet", "SHA256SUMS")
 	run(t, s.dir, "tar", "-xzf", "edgemesh-manifests-"+s.version+".tar.gz", "-C", s.manifests, "--strip-components=1")
@@ -71,7 +71,9 @@ func newShelf(t *testing.T) *shelf {
 	s.helm, s.crane = tool("helm"), tool("crane")
 	s.serve(t, tool("registry"))
 	s.push(t, filepath.Join(s.dir, "edgemesh-agent-linux-amd64.tar"), edge+"/edgemesh-agent:"+s.version)
-	s.push(t, filepath.Join(s.dir, "edgemesh-chart-"+s.version+".oci.tar"), registry+"/charts/edgemesh:"+s.version)
+	if out, err := s.c.InRelay(t.Context(), s.helm, "push", filepath.Join(s.dir, "edgemesh-chart-"+s.version+".tgz"), "oci://"+registry+"/charts", "--plain-http").CombinedOutput(); err != nil {
+		t.Fatalf("helm push: %v\n%s", err, out)
+	}
 	s.push(t, filepath.Join(s.old, "dist/edgemesh-agent-linux-amd64.tar"), edge+"/edgemesh-agent:0.1.0")
 
 	for _, n := range cluster.FirstNodes() {
