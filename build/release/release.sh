@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export LC_ALL=C VERSION=${VERSION:-} ARCHES=${ARCHES:-amd64,arm64,arm}
-WORKSTATIONS=${WORKSTATIONS:-linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64}
+WORKSTATIONS=${WORKSTATIONS-linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64}
 number=${VERSION#v} url=${URL:-https://localhost/edgemesh}
 url=${url%/}/$VERSION
 out=$(realpath -m "${OUT:-dist/release}")
