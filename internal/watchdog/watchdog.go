@@ -249,12 +249,15 @@ func (w *Watchdog) act(ctx context.Context, hung []Hung) {
 
 // note adds the restart that follows to File.
 func (w *Watchdog) note(loops []string) error {
-	if w.path == "" {
+	w.mu.Lock()
+	path := w.path
+	w.mu.Unlock()
+	if path == "" {
 		return nil
 	}
 	text, err := json.Marshal(append(w.Restarts(), Restart{time.Now(), loops}))
 	if err != nil {
 		return err //nolint:wrapcheck // cannot be
 	}
-	return os.WriteFile(w.path, text, 0o600) //nolint:wrapcheck // names the file
+	return os.WriteFile(path, text, 0o600) //nolint:wrapcheck // names the file
 }

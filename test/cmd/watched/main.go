@@ -177,7 +177,7 @@ func watch(ctx context.Context, c *exec.Cmd, words <-chan string) error {
 				continue
 			}
 			say("heard %s", strings.ReplaceAll(w, "\n", " "))
-			ready = (ready || strings.HasPrefix(w, "READY=1")) && w != "WATCHDOG_USEC=0"
+			ready = ready || strings.HasPrefix(w, "READY=1")
 		case <-tick.C:
 			if quiet++; ready && quiet == silence {
 				say("silent for %d s: SIGABRT", silence)
