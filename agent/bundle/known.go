@@ -32,7 +32,7 @@ var known = func() map[string]kind { //nolint:gochecknoglobals // a constant
 		allowSpoofing chained membership file kubernetes lan native vxlan vxlanPort listen metricsAddress relay enabled
 		announce limits maxReservations maxReservationsPerIP maxCircuits maxCircuitsPerPeer bufferSize bandwidth discovery
 		mdns portMapping uplink metered punch carrier sealed guess birthday forward from ports uplinks log format level tunQueues signers
-		podCIDRs relays wanCIDRs encryption trusted networkPolicy mirrorPods hostAccess hostPorts podDenyCIDRs banned admitLabel observers controllers
+		podCIDRs relays wanCIDRs encryption trusted networkPolicy mirrorPods enforcerNamespaces hostAccess hostPorts podDenyCIDRs banned admitLabel observers controllers
 		name peerID site clusterCIDRs mtu reserved
 		cniVersion cniVersions plugins type dataDir bridge capabilities ips portMappings snat`) {
 		out[name] = word

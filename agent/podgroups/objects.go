@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,7 @@ type Pod struct {
 	Ready  bool
 	Images []string // of containers of pods in the host's network that enforce, as far as their arguments say
 	As     policy.Pod
+	Daemon bool // a DaemonSet's
 	Mirror bool // a static pod's: what stands in it is its kubelet's word
 	Cut    bool // it names more ports than maxNamedPorts: policies do not know the last ones
 }
@@ -122,6 +124,9 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	p.Node, p.Meta = wire.Spec.Node, bare(wire.Meta)
+	p.Daemon = slices.ContainsFunc(wire.Meta.OwnerReferences, func(o api.OwnerReference) bool {
+		return o.Kind == "DaemonSet" && strings.HasPrefix(o.APIVersion, "apps/")
+	})
 	_, p.Mirror = wire.Meta.Annotations["kubernetes.io/config.mirror"]
 	p.As = policy.Pod{Namespace: wire.Meta.Namespace, Name: wire.Meta.Name, Labels: wire.Meta.Labels, HostNetwork: wire.Spec.HostNetwork,
 		Ended: wire.Status.Phase == "Succeeded" || wire.Status.Phase == "Failed"}

@@ -13,9 +13,16 @@ import (
 // judge the interfaces that they made: beside our plugin they judge none of our pods.
 var engines = map[string]string{"kube-router": "kube-router", "kube-network-policies": "kube-network-policies"} //nolint:gochecknoglobals // a constant
 
-// engine is another program that enforces NetworkPolicies on this node, which its own pod here shows: ready, in the host's network, as
-// only an administrator may make one. "" for none.
-func engine(own map[string]*podgroups.Pod) string {
+// usualNamespace has the DaemonSets of such programs unless the PodNetwork says otherwise.
+const usualNamespace = "kube-system"
+
+// engine is another program that enforces NetworkPolicies on this node, which its own pod here shows: ready, in the host's network, of a
+// DaemonSet in one of namespaces, nil for the usual one. passer is a pod that passes for one and is not: who may make such pods could
+// switch off all policies of a node. Both are "" for none.
+func engine(own map[string]*podgroups.Pod, namespaces []string) (is, passer string) {
+	if namespaces == nil {
+		namespaces = []string{usualNamespace}
+	}
 	for _, key := range slices.Sorted(maps.Keys(own)) {
 		p := own[key]
 		if !p.As.HostNetwork || p.As.Ended || !p.Ready || p.Meta.DeletionTimestamp != nil {
@@ -24,10 +31,14 @@ func engine(own map[string]*podgroups.Pod) string {
 		for _, image := range p.Images {
 			name, _, _ := strings.Cut(path.Base(image), ":")
 			name, _, _ = strings.Cut(name, "@")
-			if e := engines[name]; e != "" {
-				return e + " (pod " + key + ")"
+			switch e := engines[name]; {
+			case e == "":
+			case p.Daemon && slices.Contains(namespaces, p.As.Namespace):
+				return e + " (pod " + key + ")", ""
+			default:
+				passer = key
 			}
 		}
 	}
-	return ""
+	return "", passer
 }

@@ -18,6 +18,10 @@ func (l *Live) Findings() (out []findings.Finding) {
 	if s.Engine != "" {
 		out = append(out, findings.Notef(id, "%s enforces NetworkPolicies on this node, and the agent does not", s.Engine))
 	}
+	if s.Passer != "" && !s.Off && s.Engine == "" {
+		out = append(out, findings.Warningf(id, "if it is to enforce NetworkPolicies in place of the agent, run it as a DaemonSet in "+usualNamespace+", or name its namespace in enforcerNamespaces of the PodNetwork",
+			"pod %s has the image of a program that enforces NetworkPolicies; it is not a DaemonSet's in a namespace that the PodNetwork names, so the agent enforces them all the same", s.Passer))
+	}
 	if l.cluster.Load() && !s.Off && s.Engine == "" {
 		out = append(out, findings.Warningf(id, "podDenyCIDRs in PodNetwork denies metadata addresses and LANs; use NetworkPolicy for the rest",
 			"ClusterNetworkPolicy objects exist; this network does not enforce them"))

@@ -100,6 +100,7 @@ type Live struct {
 // Status is what there is to say of it.
 type Status struct {
 	Engine  string           // another program that enforces NetworkPolicies here
+	Passer  string           // a pod that passes for one, and is not
 	Invalid map[string]error // policies that close what they select, by NAMESPACE/NAME
 	Off     bool             // networkPolicy: off
 	Trouble error            // why policies of the API are not in force, or not all
@@ -391,7 +392,8 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	l.asked = map[string]bool{}
-	status := Status{Invalid: map[string]error{}, Engine: engine(own)}
+	status := Status{Invalid: map[string]error{}}
+	status.Engine, status.Passer = engine(own, l.now.EnforcerNamespaces)
 	var all []policy.Policy
 	for _, f := range l.follows {
 		for _, p := range each[*podgroups.Policy](f) {
@@ -584,7 +586,9 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		invalid[key] = errors.New(why)
 	}
 	maps.Copy(invalid, errs)
-	l.bring(rules, "the API", Status{Invalid: invalid, Engine: engine(own)})
+	status := Status{Invalid: invalid}
+	status.Engine, status.Passer = engine(own, l.now.EnforcerNamespaces)
+	l.bring(rules, "the API", status)
 	l.held = maps.Clone(rules.Namespaces)
 	for _, id := range l.peers.Groups() {
 		l.peers.Drop(id) // unless it is needed

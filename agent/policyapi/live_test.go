@@ -488,12 +488,25 @@ func TestEngine(t *testing.T) {
 		`{"containers":[{"image":"cloudnativelabs/kube-router:v2"}]}`:                                                                                    "", // anybody's pod
 		`{"hostNetwork":true,"containers":[{"image":"registry.k8s.io/networking/kube-network-policies:v1@sha256:0123456789abcdef"}]}`:                    "kube-network-policies (pod kube-system/x)",
 	} {
-		p := object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"x","uid":"x"},"spec":%s,"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, text)
-		if got := engine(map[string]*podgroups.Pod{"kube-system/x": p}); got != want {
-			t.Errorf("%s: %q, want %q", text, got, want)
+		p := object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"x","uid":"x","ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet","name":"d","uid":"d"}]},"spec":%s,"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, text)
+		own := map[string]*podgroups.Pod{"kube-system/x": p}
+		if got, passer := engine(own, nil); got != want || passer != "" {
+			t.Errorf("%s: %q, want %q; %q passes for one", text, got, want, passer)
 		}
-		p.Ready = false
-		if got := engine(map[string]*podgroups.Pod{"kube-system/x": p}); got != "" {
+		wantPasser := ""
+		if want != "" {
+			wantPasser = "kube-system/x"
+		}
+		if got, passer := engine(own, []string{"net"}); got != "" || passer != wantPasser {
+			t.Errorf("%s: in a namespace that nobody named %q enforces, %q passes for one", text, got, passer)
+		}
+		if p.Daemon = false; want != "" {
+			if got, passer := engine(own, nil); got != "" || passer != wantPasser {
+				t.Errorf("%s: of no DaemonSet %q enforces, %q passes for one", text, got, passer)
+			}
+		}
+		p.Daemon, p.Ready = true, false
+		if got, _ := engine(own, nil); got != "" {
 			t.Errorf("%s: %q enforces, and is not ready", text, got)
 		}
 	}

@@ -258,7 +258,7 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 	}
 	found, problems := resolve(o, k.last)
 	if found.PolicyProved = k.stores["podnetworks"].proved; !found.PolicyProved && k.have {
-		found.NetworkPolicy, found.MirrorPods = k.last.NetworkPolicy, k.last.MirrorPods // a cache opens no node
+		found.NetworkPolicy, found.MirrorPods, found.EnforcerNamespaces = k.last.NetworkPolicy, k.last.MirrorPods, k.last.EnforcerNamespaces // a cache opens no node
 	}
 	present = nodesByName(found.Nodes)
 	k.history.back(present)

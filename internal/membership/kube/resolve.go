@@ -130,6 +130,7 @@ func (r *resolver) network(n *api.PodNetwork) (mesh.State, bool) {
 // ReadNetwork reads a PodNetwork's ranges and access, and checks them: API servers before Kubernetes 1.31 do not.
 func ReadNetwork(n *api.PodNetwork) (mesh.State, error) {
 	s := mesh.State{Encryption: cmp.Or(mesh.Encryption(n.Spec.Encryption), mesh.EncryptionAuto)}
+	s.EnforcerNamespaces = n.Spec.EnforcerNamespaces
 	s.MirrorPods = mesh.MirrorPods(n.Spec.MirrorPods)
 	s.NetworkPolicy, s.Carrier.Sealed = mesh.NetworkPolicy(n.Spec.NetworkPolicy), mesh.Sealed(n.Spec.Carrier.Sealed)
 	var err error

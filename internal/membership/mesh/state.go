@@ -77,10 +77,12 @@ func (c Carrier) Check(bad *Invalid) {
 
 // Policies says who enforces NetworkPolicies, and who compiles them.
 type Policies struct {
-	NetworkPolicy    NetworkPolicy `json:"networkPolicy,omitempty"`    // "" is auto
-	MirrorPods       MirrorPods    `json:"mirrorPods,omitempty"`       // "" is deny
-	PolicyFile       string        `json:"policies,omitempty"`         // of a membership file: a path
-	PolicyController bool          `json:"policyController,omitempty"` // one is configured: it compiles them, now or as soon as it runs
+	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitempty"` // "" is auto
+	MirrorPods    MirrorPods    `json:"mirrorPods,omitempty"`    // "" is deny
+	// EnforcerNamespaces have DaemonSets that may enforce NetworkPolicies in the agents' place; nil: kube-system.
+	EnforcerNamespaces []string `json:"enforcerNamespaces,omitempty"`
+	PolicyFile         string   `json:"policies,omitempty"`         // of a membership file: a path
+	PolicyController   bool     `json:"policyController,omitempty"` // one is configured: it compiles them, now or as soon as it runs
 	// PolicyNamespaces have some, with the directions in which these isolate, as Ingress,Egress; nil: not compiled yet. Of now: not in a
 	// snapshot.
 	PolicyNamespaces map[string]string `json:"-"`

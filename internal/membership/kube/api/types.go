@@ -164,6 +164,8 @@ type PodNetworkSpec struct {
 	LAN           LANTrust `json:"lan,omitzero"`
 	// NetworkPolicy is auto or off: whether agents enforce NetworkPolicies.
 	NetworkPolicy string `json:"networkPolicy,omitempty"`
+	// EnforcerNamespaces have DaemonSets that may enforce NetworkPolicies in the agents' place; nil: kube-system.
+	EnforcerNamespaces []string `json:"enforcerNamespaces,omitempty"`
 	// MirrorPods is deny or allow: whether policies may allow static pods.
 	MirrorPods   string   `json:"mirrorPods,omitempty"`
 	Carrier      Carrier  `json:"carrier,omitzero"`
