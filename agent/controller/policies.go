@@ -56,7 +56,8 @@ type policies struct {
 	made  map[string]map[string]*api.PolicyGroup // as they are in the API, by group and name
 	owned bool                                   // the membership is known
 	idle  map[string]time.Time                   // groups that no policy needs, and since when
-	began bool                                   // pods are followed
+	began bool                                   // there were policies
+	reads bool                                   // pods are followed
 	later map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
@@ -92,13 +93,16 @@ func (p *policies) run(ctx context.Context) {
 			p.hear(ctx, n)
 			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
 				p.began = true
-				read(pods.Namespaces())
-				read(pods.Pods(""))
 				readers.Go(func() { p.members(ctx, states) })
 			}
 		case s := <-states:
 			p.peers.SetState(s.Admitted())
 			p.owned = true
+			if !p.reads && s.NetworkPolicy != mesh.PolicyOff { // else the chart gives no right to pods
+				p.reads = true
+				read(pods.Namespaces())
+				read(pods.Pods(""))
+			}
 		case <-say.C:
 			speak = true
 		case <-next.C:
@@ -146,7 +150,7 @@ func (p *policies) failed(what string, err error) {
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
 	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
-	if p.began {
+	if p.began { // with networkPolicy: off pods are not read, and nothing is compiled
 		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })

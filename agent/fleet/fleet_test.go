@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -397,5 +398,17 @@ esac
 	}
 	if !strings.Contains(b.String(), "broken:") {
 		t.Errorf("it is not what the node says:\n%.500s", b.String())
+	}
+}
+
+// TestBounded: what a node sends without end fills no disk of the operator's.
+func TestBounded(t *testing.T) {
+	var out bytes.Buffer
+	b := &bounded{to: &out, left: 10}
+	if n, err := b.Write(make([]byte, 10)); n != 10 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := b.Write([]byte{1}); n != 0 || !errors.Is(err, errMostSaved) || !errors.Is(b.err, errMostSaved) || out.Len() != 10 {
+		t.Errorf("beyond the bound: %d, %v, %d bytes written", n, err, out.Len())
 	}
 }

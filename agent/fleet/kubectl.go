@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -389,9 +390,10 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 		if err != nil {
 			return err
 		}
-		run.Stdout = f
+		saved := &bounded{to: f, left: mostSaved}
+		run.Stdout = saved
 		defer func() {
-			if e := ended(f); err == nil {
+			if e := errors.Join(saved.err, ended(f)); err == nil || saved.err != nil {
 				err = e
 			}
 		}()
@@ -404,6 +406,28 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 		return cli.Exit(max(1, exit.ExitCode()))
 	}
 	return err
+}
+
+// mostSaved bounds what a command saves of a node, which may be hostile: a bundle has some MB, a capture as much as it was asked for.
+const mostSaved = 4 << 30
+
+// errMostSaved is what a node that sends without end is ended with.
+var errMostSaved = fmt.Errorf("the node sends more than %d GiB, which no command does: what was saved so far stays", mostSaved>>30)
+
+// bounded writes so many bytes and no more.
+type bounded struct {
+	to   io.Writer
+	left int64
+	err  error // errMostSaved, once there was more
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if int64(len(p)) > b.left {
+		b.err = errMostSaved
+		return 0, b.err
+	}
+	b.left -= int64(len(p))
+	return b.to.Write(p)
 }
 
 // ended closes a file, and removes one to which nothing was written: it would block the next try.

@@ -361,5 +361,9 @@ func TestRightToPods(t *testing.T) {
 		if got := has(list, "ClusterRole", "edgemesh:pods") || has(list, "ClusterRoleBinding", "edgemesh:pods"); got != want {
 			t.Errorf("networkPolicy: %s: a right to pods: %v", value, got)
 		}
+		controller := slices.IndexFunc(list, func(o object) bool { return o.kind() == "ClusterRole" && o.name() == "edgemesh:controller" })
+		if got := strings.Contains(fmt.Sprint(list[controller]["rules"]), "[pods"); got != want {
+			t.Errorf("networkPolicy: %s: the controller's right to pods: %v", value, got)
+		}
 	}
 }
