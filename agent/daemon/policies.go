@@ -6,6 +6,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/host/nft"
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
 	"edgemesh/agent/policyapi"
@@ -27,7 +28,7 @@ func (policyKernel) Partly() string {
 
 // newPolicies enforces policies, those that are saved first.
 func newPolicies(c config.Config, dataDir string, from source.Source, log *slog.Logger) *policies.Owner {
-	return policies.New(policies.Config{StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, DataDir: dataDir, Kernel: policyKernel{nft.NewPolicies(log)},
+	return policies.New(policies.Config{StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, DataDir: dataDir, Kernel: policyKernel{nft.NewPolicies(log)}, Ports: rtnetlink.PodAddrs,
 		Warn: from.Warn, Log: log.With("part", "policy")})
 }
 

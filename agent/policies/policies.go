@@ -68,6 +68,7 @@ type Config struct {
 	RuntimeDir string // of the plugin's file
 	DataDir    string // the plugin's records of addresses
 	Kernel     Kernel
+	Ports      func() ([]netip.Addr, error) // the addresses of pods on the bridge, whatever records say; nil: none
 	Warn       func(reason, message string) // records an Event about this node, where the cluster has Events
 	Log        *slog.Logger
 }
@@ -97,6 +98,7 @@ type Owner struct {
 	failure error // of the kernel
 	placed  policy.Placed
 	closed  map[string]time.Time // pods that no source has named yet, and since when
+	strays  map[netip.Addr]time.Time // pods without a record, and since when
 	unsaved bool
 	saving  error   // why they are
 	file    *string // to be followed, nil: none was ever set
@@ -216,14 +218,35 @@ func (o *Owner) rules() (_ policy.Rules, known bool) {
 
 // Local are this node's pods, NAMESPACE/NAME by address.
 func (o *Owner) Local() (map[netip.Addr]string, error) {
-	records, err := ipam.Look(o.c.DataDir)
-	out := map[netip.Addr]string{}
+	named, _, err := o.look()
+	return named, err
+}
+
+// unrecorded begins the name of a pod of which there is nothing but its port.
+const unrecorded = "without-a-record/"
+
+// look returns this node's pods, NAMESPACE/NAME by address, and the addresses of pods on the bridge of which there is no record: the plugin
+// keeps them in another directory, or they are gone.
+func (o *Owner) look() (named map[netip.Addr]string, strays []netip.Addr, _ error) {
+	var ports []netip.Addr
+	var err error
+	if o.c.Ports != nil {
+		ports, err = o.c.Ports() // before the records: an ADD writes its record first
+	}
+	records, err2 := ipam.Look(o.c.DataDir)
+	named = map[netip.Addr]string{}
+	recorded := map[netip.Addr]bool{}
 	for _, r := range records {
-		if r.InUse() && r.Named() {
-			out[r.IP] = r.Namespace + "/" + r.Pod
+		if recorded[r.IP] = recorded[r.IP] || r.InUse(); r.InUse() && r.Named() {
+			named[r.IP] = r.Namespace + "/" + r.Pod
 		}
 	}
-	return out, err
+	for _, a := range ports {
+		if !recorded[a] {
+			strays = append(strays, a)
+		}
+	}
+	return named, strays, errors.Join(err, err2)
 }
 
 // Apply makes the kernel and the plugin's file hold the rules; it may be called again and again. It fails only where the plugin could
@@ -293,13 +316,18 @@ func (o *Owner) enforce(rules policy.Rules, placed *policy.Placed) error {
 	}
 	return o.c.Kernel.Enforce(func() (_ policy.Placed, err error) {
 		pods := map[netip.Addr]string{}
+		var strays []netip.Addr
 		if len(rules.Namespaces) > 0 {
-			pods, err = o.Local()
+			pods, strays, err = o.look()
 		}
 		for a, pod := range maps.Clone(pods) { // a pod has the one of its IPv4 address, or of its only one
 			pods[conf.LinkLocal(conf.PodMAC(a))] = pod
 		}
 		*placed = rules.Place(pods)
+		for _, a := range strays { // whose they are nobody can say, so no policy can be shown to open them
+			stray := policy.Place{Pod: unrecorded + a.String(), Chains: [2]string{policy.Closed, policy.Closed}}
+			placed.At[a], placed.At[conf.LinkLocal(conf.PodMAC(a))] = stray, stray
+		}
 		return *placed, err
 	})
 }

@@ -69,7 +69,7 @@ func (f *fake) Counts(bool) (nft.PolicyCounts, error) {
 
 func owner(t *testing.T, f *fake, stateDir string) (*Owner, Config) {
 	t.Helper()
-	c := Config{StateDir: stateDir, RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: f, Warn: func(string, string) {}, Log: slog.New(slog.DiscardHandler)}
+	c := Config{StateDir: stateDir, RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: f, Ports: func() ([]netip.Addr, error) { return nil, nil }, Warn: func(string, string) {}, Log: slog.New(slog.DiscardHandler)}
 	record := `{"ip":"10.1.1.2","network":"edgemesh","containerID":"c","ifName":"eth0","namespace":"shop","pod":"web-0","allocated":"2026-01-02T03:04:05Z"}`
 	if err := os.WriteFile(filepath.Join(c.DataDir, "10.1.1.2_shop_web-0"), []byte(record), 0o600); err != nil {
 		t.Fatal(err)
@@ -474,4 +474,41 @@ func TestPortOfNobody(t *testing.T) {
 		!strings.HasSuffix(o.Findings()[0].Text, "match nothing: shop/other: a in egress, shop/other: b in egress, shop/other: c in egress, shop/other: d in egress, shop/p: a in ingress and 3 more") {
 		t.Errorf("found %+v", o.Findings())
 	}
+}
+
+// TestPodsWithoutARecord: a pod that the plugin made with another directory of records is closed where there are policies, and named.
+func TestPodsWithoutARecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		o, _ := owner(t, f, t.TempDir())
+		known, stray := netip.MustParseAddr("10.1.1.2"), netip.MustParseAddr("10.1.1.9")
+		o.c.Ports = func() ([]netip.Addr, error) { return []netip.Addr{known, stray}, nil }
+		o.Set(Given{From: "a test", Rules: shop})
+		if err := o.Apply(); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []netip.Addr{stray, conf.LinkLocal(conf.PodMAC(stray))} {
+			if got := f.placed.At[a].Chains; got != [2]string{policy.Closed, policy.Closed} {
+				t.Errorf("%s: %v", a, got)
+			}
+		}
+		if got := f.placed.At[known].Pod; got != "shop/web-0" {
+			t.Errorf("%s is %q", known, got)
+		}
+		named := func() bool {
+			return slices.ContainsFunc(o.Findings(), func(f findings.Finding) bool {
+				return f.Severity == findings.Broken && strings.Contains(f.Text, "10.1.1.9") && !strings.Contains(f.Text, "10.1.1.2") && strings.Contains(f.Remedy, "cniDataDir")
+			})
+		}
+		if named() {
+			t.Error("named immediately: one that is being deleted has no record for an instant")
+		}
+		if time.Sleep(strayLong); !named() {
+			t.Errorf("not named: %v", o.Findings())
+		}
+		o.c.Ports = func() ([]netip.Addr, error) { return []netip.Addr{known}, nil }
+		if named() {
+			t.Error("named when it is gone")
+		}
+	})
 }

@@ -206,6 +206,14 @@ func (o *Owner) Findings() (out []findings.Finding) {
 	if f.Problem != nil {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
+	if strays := o.straysLong(); len(strays) > 0 {
+		effect := "no policy holds for them"
+		if len(rules.Namespaces) > 0 && !f.Off {
+			effect = "they are closed, since no policy can be shown to open them"
+		}
+		out = append(out, findings.Brokenf("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, and make these pods again",
+			"pods on the bridge of which "+o.c.DataDir+" has no record, so %s: %s", effect, wording.List(strays)))
+	}
 	if pods := o.closedLong(); len(pods) > 0 {
 		out = append(out, findings.Brokenf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",
 			"closed, since no source of policies has named them for a minute: %s", wording.List(pods)))
@@ -239,6 +247,31 @@ func first(all []string) []string {
 		return append(all[:mostDrops], fmt.Sprintf("%d more", more))
 	}
 	return all
+}
+
+// strayLong is how long a pod may have no record: one that is being deleted has none for an instant.
+const strayLong = 10 * time.Second
+
+// straysLong are the addresses of pods that have had no record for a while; the first ones of many.
+func (o *Owner) straysLong() (out []string) {
+	_, strays, err := o.look()
+	if err != nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	since := map[netip.Addr]time.Time{}
+	for _, a := range strays {
+		if since[a] = o.strays[a]; since[a].IsZero() {
+			since[a] = time.Now()
+		}
+		if time.Since(since[a]) >= strayLong {
+			out = append(out, a.String())
+		}
+	}
+	o.strays = since
+	slices.Sort(out)
+	return first(out)
 }
 
 // closedLong are pods that have been closed for a minute, for want of a source that names them; the first ones of many.

@@ -2,8 +2,10 @@ package rtnetlink
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -148,6 +150,33 @@ func setHairpins(bridge netlink.Link, on bool) error {
 // IsPod reports whether a link is the host's end of a pod's interface.
 func IsPod(l netlink.Link) bool {
 	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
+}
+
+// PodAddrs are the addresses of pods on our bridge, by the names that the plugin gave its ports; none where there is no bridge.
+func PodAddrs() (out []netip.Addr, _ error) {
+	bridge, err := netlink.LinkByName(plan.BridgeName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	links, err := Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex != bridge.Attrs().Index || !IsPod(l) {
+			continue
+		}
+		addrs, _, _ := strings.Cut(strings.TrimPrefix(l.Attrs().Alias, conf.PodAlias), " ")
+		for text := range strings.SplitSeq(addrs, ",") {
+			if a, err := netip.ParseAddr(text); err == nil {
+				out = append(out, a)
+			}
+		}
+	}
+	return out, nil
 }
 
 // diffPorts plugs in pods' interfaces whose bridge was deleted, sets up those that another program has set down, and gives them their MTU
