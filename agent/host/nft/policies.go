@@ -35,7 +35,7 @@ import (
 //		chain forward { type filter hook forward priority filter
 //			ct state established,related accept
 //			udp: ip saddr . sport . ip daddr . dport @cut4 goto dropped-out
-//			icmpv6 type 135-136 code 0 ip6 hoplimit 255 accept   neighbours on the bridge; 133-134 drop
+//			icmpv6 type 135-136 code 0 ip6 hoplimit 255 accept   neighbours on the bridge; iifname edgemesh-br 133-134, ip6 saddr :: drop
 //			icmpv6 type 130-132, 143 ip6 hoplimit 1 ip6 saddr fe80::/10 or :: ip6 daddr ff00::/8 accept   groups on the bridge
 //			ip saddr . ip daddr @self4 accept        a pod to itself through a Service
 //			ct state new tcp flags & (syn|ack) != syn jump midstream

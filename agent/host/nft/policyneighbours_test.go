@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/host/plan"
 	"edgemesh/agent/policy"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/nstest"
@@ -58,10 +59,10 @@ func (b *bridged) arrived(last string) (all []string) {
 	return nil
 }
 
-func newBridged(t *testing.T, addrs [2][]string) *bridged {
+func newBridged(t *testing.T, bridge string, addrs [2][]string) *bridged {
 	t.Helper()
 	node := nstest.Enter(t)
-	nstest.Run(t, "ip link add br0 type bridge nf_call_iptables 1 nf_call_ip6tables 1 mcast_snooping 0\nip link set br0 up")
+	nstest.Run(t, "ip link add "+bridge+" type bridge nf_call_iptables 1 nf_call_ip6tables 1 mcast_snooping 0\nip link set "+bridge+" up")
 	b := &bridged{t: t}
 	for i, name := range []string{"a", "b"} {
 		ns, err := nstest.New()
@@ -77,7 +78,7 @@ func newBridged(t *testing.T, addrs [2][]string) *bridged {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(ns))}); err != nil {
 			t.Fatal(err)
 		}
-		nstest.Run(t, "ip link set dev "+name+" master br0 up")
+		nstest.Run(t, "ip link set dev "+name+" master "+bridge+" up")
 		if err := ns.Set(); err != nil {
 			t.Fatal(err)
 		}
@@ -111,13 +112,23 @@ func newBridged(t *testing.T, addrs [2][]string) *bridged {
 	return b
 }
 
-// linkLocal is the address on the link of a pod that has addr.
-func linkLocal(addr string) netip.Addr { return conf.LinkLocal(conf.PodMAC(netip.MustParseAddr(addr))) }
+const body = 40 // bytes of payload before what a frame says
 
-// TestClosedPodsOfOneBridge: between two pods that may reach nobody nothing passes of any protocol, type or header but what neighbours and
-// the listeners of groups need.
-func TestClosedPodsOfOneBridge(t *testing.T) {
-	b := newBridged(t, [2][]string{{"10.1.1.2/24", "fd00::2/64"}, {"10.1.1.3/24", "fd00::3/64"}})
+// v6 sends an IPv6 packet.
+func (b *bridged) v6(next int, hopLimit byte, src, dst netip.Addr, payload []byte, says string) {
+	b.t.Helper()
+	h := make([]byte, 40)
+	h[0], h[6], h[7] = 0x60, byte(next), hopLimit
+	payload = append(payload, make([]byte, body-len(payload))...)
+	binary.BigEndian.PutUint16(h[4:], uint16(len(payload)+len(says)))
+	copy(h[8:], src.AsSlice())
+	copy(h[24:], dst.AsSlice())
+	b.frame(b.to, unix.ETH_P_IPV6, append(h, payload...), says)
+}
+
+// enforceClosed closes two pods of shop to each other and everybody else.
+func enforceClosed(t *testing.T) {
+	t.Helper()
 	var pods []policy.Pod
 	at := map[netip.Addr]string{}
 	for _, x := range []struct{ name, v4, v6 string }{{"a", "10.1.1.2", "fd00::2"}, {"b", "10.1.1.3", "fd00::3"}} {
@@ -131,9 +142,32 @@ func TestClosedPodsOfOneBridge(t *testing.T) {
 	if err := NewPolicies(slog.New(slog.DiscardHandler)).Enforce(enforcing(rules, at)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestOtherBridges: what the machines on another program's bridge need of their routers, and before they have an address, passes.
+func TestOtherBridges(t *testing.T) {
+	b := newBridged(t, "br0", [2][]string{{"192.0.2.2/24"}, {"192.0.2.3/24"}})
+	enforceClosed(t)
+	router, all := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::1")
+	b.v6(unix.IPPROTO_ICMPV6, 255, router, all, []byte{134, 0, 0, 0, 0, 0, 0, 0}, "says:advertisement")
+	b.v6(unix.IPPROTO_ICMPV6, 255, router, all, []byte{133, 0, 0, 0, 0, 0, 0, 0}, "says:solicitation")
+	b.v6(unix.IPPROTO_UDP, 1, netip.IPv6Unspecified(), all, nil, "says:without an address")
+	b.v6(unix.IPPROTO_ICMPV6, 255, router, all, []byte{135, 0, 0, 0, 0, 0, 0, 0}, "says:end")
+	if got, want := b.arrived("end"), []string{"advertisement", "solicitation", "without an address"}; !slices.Equal(got, want) {
+		t.Errorf("on another bridge %q arrived, want %q", got, want)
+	}
+}
+
+// linkLocal is the address on the link of a pod that has addr.
+func linkLocal(addr string) netip.Addr { return conf.LinkLocal(conf.PodMAC(netip.MustParseAddr(addr))) }
+
+// TestClosedPodsOfOneBridge: between two pods that may reach nobody nothing passes of any protocol, type or header but what neighbours and
+// the listeners of groups need.
+func TestClosedPodsOfOneBridge(t *testing.T) {
+	b := newBridged(t, plan.BridgeName, [2][]string{{"10.1.1.2/24", "fd00::2/64"}, {"10.1.1.3/24", "fd00::3/64"}})
+	enforceClosed(t)
 	a4, b4 := netip.MustParseAddr("10.1.1.2").AsSlice(), netip.MustParseAddr("10.1.1.3").AsSlice()
 	a6, b6, ll, group := netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::3"), linkLocal("10.1.1.2"), netip.MustParseAddr("ff02::16")
-	const body = 40 // bytes of payload before what is said
 	v4 := func(protocol int, says string) {
 		h := make([]byte, 20)
 		h[0], h[8], h[9] = 0x45, 64, byte(protocol)
@@ -147,22 +181,13 @@ func TestClosedPodsOfOneBridge(t *testing.T) {
 		binary.BigEndian.PutUint16(h[10:], ^uint16(sum+sum>>16))
 		b.frame(b.to, unix.ETH_P_IP, append(h, make([]byte, body)...), says)
 	}
-	v6 := func(next int, hopLimit byte, src, dst netip.Addr, payload []byte, says string) {
-		h := make([]byte, 40)
-		h[0], h[6], h[7] = 0x60, byte(next), hopLimit
-		payload = append(payload, make([]byte, body-len(payload))...)
-		binary.BigEndian.PutUint16(h[4:], uint16(len(payload)+len(says)))
-		copy(h[8:], src.AsSlice())
-		copy(h[24:], dst.AsSlice())
-		b.frame(b.to, unix.ETH_P_IPV6, append(h, payload...), says)
-	}
 	var want []string
 	last := 0
 	step := func(what string) {
 		t.Helper()
 		last++
 		end := fmt.Sprintf("end %d", last)
-		v6(unix.IPPROTO_ICMPV6, 255, a6, b6, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, b6.AsSlice()...), "says:"+end)
+		b.v6(unix.IPPROTO_ICMPV6, 255, a6, b6, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, b6.AsSlice()...), "says:"+end)
 		if got := b.arrived(end); !slices.Equal(got, want) {
 			t.Errorf("%s: %d frames arrived, want %d: %q, want %q", what, len(got), len(want), got, want)
 		}
@@ -173,7 +198,7 @@ func TestClosedPodsOfOneBridge(t *testing.T) {
 	}
 	step("IPv4 of every protocol")
 	for p := range 256 {
-		v6(p, 64, a6, b6, []byte{unix.IPPROTO_NONE, 0, 1, 4, 0, 0, 0, 0}, fmt.Sprintf("says:IPv6 %d", p))
+		b.v6(p, 64, a6, b6, []byte{unix.IPPROTO_NONE, 0, 1, 4, 0, 0, 0, 0}, fmt.Sprintf("says:IPv6 %d", p))
 	}
 	step("IPv6 of every next header")
 	for _, c := range []struct {
@@ -195,7 +220,7 @@ func TestClosedPodsOfOneBridge(t *testing.T) {
 	} {
 		for kind := range 256 {
 			says := fmt.Sprintf("ICMPv6 %d", kind)
-			v6(unix.IPPROTO_ICMPV6, c.hopLimit, c.src, c.dst, append([]byte{byte(kind), c.code, 0, 0, 0, 0, 0, 0}, b6.AsSlice()...), "says:"+says)
+			b.v6(unix.IPPROTO_ICMPV6, c.hopLimit, c.src, c.dst, append([]byte{byte(kind), c.code, 0, 0, 0, 0, 0, 0}, b6.AsSlice()...), "says:"+says)
 			if slices.Contains(c.pass, kind) {
 				want = append(want, says)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/host/plan"
 	"edgemesh/agent/policy"
 	"edgemesh/cni/closing"
 	"edgemesh/internal/membership/mesh"
@@ -309,7 +310,8 @@ func neighbourly() (out []words) {
 			out = append(out, rule(between(types[0], types[1]), hopLimit.is(byte(1)), h.saddr().in(netip.MustParsePrefix(source)), h.daddr().in(netip.MustParsePrefix("ff00::/8")), accept))
 		}
 	}
-	return append(out, rule(between(133, 134), drop), rule(isVersion(true), h.saddr().in(netip.MustParsePrefix("::/128")), drop))
+	ours := iifname.is(plan.BridgeName) // frames of other programs' bridges pass here, too
+	return append(out, rule(ours, between(133, 134), drop), rule(ours, isVersion(true), h.saddr().in(netip.MustParsePrefix("::/128")), drop))
 }
 
 // framed is the number of rules of each chain of the frame, and what the first rule of the base chain carries.
