@@ -330,9 +330,11 @@ unreached() {
     [[ $has = *" ${r##*/p2p/} "* ]] || echo "${r##*/p2p/}"
   done | sort -u
 }
-controllers=$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o 'jsonpath={.spec.replicas}')
-if [ $wait = 1 ] && [ ${#relays[@]} -gt 0 ] && [ "${controllers:-0}" -gt 0 ]; then
+# Only where edges write through it (kubeedge.enabled) does it keep reservations.
+enrolls=$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o 'jsonpath={.spec.template.spec.containers[*].args}')
+if [ $wait = 1 ] && [ ${#relays[@]} -gt 0 ] && [[ $enrolls = *--enroll* ]]; then
   step "controller: reached by each relay?"
+  kubectl -n "$ns" rollout status deployment/edgemesh-controller --timeout=120s # what the one before had says nothing
   end=$((SECONDS + 90))
   while missing=$(unreached) && [ -n "$missing" ] && ((SECONDS < end)); do sleep 2; done
   if [ -z "$missing" ]; then

@@ -53,6 +53,7 @@ type registry struct {
 
 	relays atomic.Pointer[[]peer.AddrInfo]
 	held   atomic.Pointer[[]string] // peer IDs of relays at which it has a reservation
+	said   []string                 // which of them the PodNetwork was given; nil: none yet
 	roots  roots
 }
 
@@ -67,6 +68,8 @@ func (g *registry) run(ctx context.Context) {
 }
 
 func (g *registry) serve(ctx context.Context) error {
+	g.held.Store(&[]string{})
+	g.said = nil
 	key, err := g.key(ctx)
 	if err != nil {
 		return err
@@ -153,17 +156,30 @@ func (g *registry) refresh(ctx context.Context, self peer.ID) error {
 		return err
 	}
 	g.relays.Store(&m.Relays)
-	controllers, held := []string{self.String()}, []string{}
-	if at := g.held.Load(); at != nil {
-		held = *at
+	if !slices.Equal(n.Status.Controllers, []string{self.String()}) {
+		patch := map[string]any{"status": api.PodNetworkStatus{Controllers: []string{self.String()}}}
+		if err := g.api.Patch(ctx, path+"/status", client.Merge, nil, patch, &n); err != nil {
+			return fmt.Errorf("name this controller in the PodNetwork's status: %w", err)
+		}
 	}
-	if slices.Equal(n.Status.Controllers, controllers) && slices.Equal(n.Status.Reservations, held) {
+	return g.say(ctx, path, n)
+}
+
+// say has the PodNetwork name the relays at which there is a reservation, once for each change of them.
+func (g *registry) say(ctx context.Context, path string, n api.PodNetwork) error {
+	held := *g.held.Load()
+	if g.said != nil && slices.Equal(g.said, held) {
 		return nil
 	}
-	patch := map[string]any{"status": map[string]any{"controllers": controllers, "reservations": held}}
-	if err := g.api.Patch(ctx, path+"/status", client.Merge, nil, patch, &n); err != nil {
-		return fmt.Errorf("name this controller in the PodNetwork's status: %w", err)
+	if !slices.Equal(n.Status.Reservations, held) {
+		if err := g.api.Patch(ctx, path+"/status", client.Merge, nil, map[string]any{"status": map[string]any{"reservations": held}}, &n); err != nil {
+			return fmt.Errorf("name the relays that reach this controller in the PodNetwork's status: %w", err)
+		}
+		if !slices.Equal(n.Status.Reservations, held) {
+			g.log.Warn("the PodNetwork does not keep by which relays this controller is reached: its CustomResourceDefinition is of an earlier release; apply the chart's crds directory")
+		}
 	}
+	g.said = append([]string{}, held...)
 	return nil
 }
 
