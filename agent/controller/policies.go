@@ -57,7 +57,7 @@ type policies struct {
 	owned bool                                   // the membership is known
 	idle  map[string]time.Time                   // groups that no policy needs, and since when
 	began bool                                   // there were policies
-	reads bool                                   // pods are followed
+	stop  context.CancelFunc                     // ends the readers of pods and namespaces, as the end of run does; nil: there are none
 	later map[string]later                       // groups that could not be written; "": the PodNetwork
 }
 
@@ -98,10 +98,18 @@ func (p *policies) run(ctx context.Context) {
 		case s := <-states:
 			p.peers.SetState(s.Admitted())
 			p.owned = true
-			if !p.reads && s.NetworkPolicy != mesh.PolicyOff { // else the chart gives no right to pods
-				p.reads = true
-				read(pods.Namespaces())
-				read(pods.Pods(""))
+			switch off := s.NetworkPolicy == mesh.PolicyOff; { // then the chart gives no right to pods
+			case !off && p.stop == nil:
+				var until context.Context
+				until, p.stop = context.WithCancel(ctx)
+				for _, k := range []api.Kind{pods.Namespaces(), pods.Pods("")} {
+					readers.Go(func() { follow(until, p.api, k, nil, in) })
+				}
+			case off && p.stop != nil:
+				p.stop()
+				p.stop = nil
+				delete(p.have, pods.Namespaces().Name)
+				delete(p.have, pods.Pods("").Name)
 			}
 		case <-say.C:
 			speak = true
@@ -150,7 +158,7 @@ func (p *policies) failed(what string, err error) {
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
 	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
-	if p.began { // with networkPolicy: off pods are not read, and nothing is compiled
+	if p.began {                           // with networkPolicy: off pods are not read, and nothing is compiled
 		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })

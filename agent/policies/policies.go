@@ -97,7 +97,7 @@ type Owner struct {
 	unread  error // of the saved rules, for which all pods are closed until a source has spoken
 	failure error // of the kernel
 	placed  policy.Placed
-	closed  map[string]time.Time // pods that no source has named yet, and since when
+	closed  map[string]time.Time     // pods that no source has named yet, and since when
 	strays  map[netip.Addr]time.Time // pods without a record, and since when
 	unsaved bool
 	saving  error   // why they are
