@@ -125,7 +125,7 @@ func (p *Pod) UnmarshalJSON(data []byte) error {
 	}
 	p.Node, p.Meta = wire.Spec.Node, bare(wire.Meta)
 	p.Daemon = slices.ContainsFunc(wire.Meta.OwnerReferences, func(o api.OwnerReference) bool {
-		return o.Kind == "DaemonSet" && strings.HasPrefix(o.APIVersion, "apps/")
+		return o.Controller && o.Kind == "DaemonSet" && strings.HasPrefix(o.APIVersion, "apps/")
 	})
 	_, p.Mirror = wire.Meta.Annotations["kubernetes.io/config.mirror"]
 	p.As = policy.Pod{Namespace: wire.Meta.Namespace, Name: wire.Meta.Name, Labels: wire.Meta.Labels, HostNetwork: wire.Spec.HostNetwork,

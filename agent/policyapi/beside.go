@@ -20,7 +20,7 @@ const usualNamespace = "kube-system"
 // DaemonSet in one of namespaces, nil for the usual one. passer is a pod that passes for one and is not: who may make such pods could
 // switch off all policies of a node. Both are "" for none.
 func engine(own map[string]*podgroups.Pod, namespaces []string) (is, passer string) {
-	if namespaces == nil {
+	if len(namespaces) == 0 {
 		namespaces = []string{usualNamespace}
 	}
 	for _, key := range slices.Sorted(maps.Keys(own)) {

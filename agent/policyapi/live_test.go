@@ -488,7 +488,7 @@ func TestEngine(t *testing.T) {
 		`{"containers":[{"image":"cloudnativelabs/kube-router:v2"}]}`:                                                                                    "", // anybody's pod
 		`{"hostNetwork":true,"containers":[{"image":"registry.k8s.io/networking/kube-network-policies:v1@sha256:0123456789abcdef"}]}`:                    "kube-network-policies (pod kube-system/x)",
 	} {
-		p := object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"x","uid":"x","ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet","name":"d","uid":"d"}]},"spec":%s,"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, text)
+		p := object(t, new(podgroups.Pod), `{"metadata":{"namespace":"kube-system","name":"x","uid":"x","ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet","name":"d","uid":"d","controller":true}]},"spec":%s,"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, text)
 		own := map[string]*podgroups.Pod{"kube-system/x": p}
 		if got, passer := engine(own, nil); got != want || passer != "" {
 			t.Errorf("%s: %q, want %q; %q passes for one", text, got, want, passer)

@@ -72,6 +72,7 @@ type OwnerReference struct {
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
 	UID        string `json:"uid"`
+	Controller bool   `json:"controller,omitempty"`
 }
 
 // Type is what every object sent to the API begins with.
