@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,8 +17,9 @@ import (
 	"edgemesh/internal/config"
 )
 
-// ErrUntried means that this agent may not execute the plugin, as where SELinux or AppArmor confine it: the runtime may all the same.
-var ErrUntried = errors.New("the agent may not execute the plugin; whether the container runtime can is not known")
+// ErrUntried means that this agent may not execute the plugin, as where SELinux or AppArmor confine it, or could not in time: the runtime may
+// all the same.
+var ErrUntried = errors.New("the agent could not try the plugin; whether the container runtime can execute it is not known")
 
 // pluginTime is how long the plugin may take to tell its versions.
 const pluginTime = 10 * time.Second
@@ -45,9 +47,17 @@ func (i *Installer) Runs() error {
 	switch err := cmd.Run(); {
 	case err == nil:
 		return nil
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission) && !executable(path):
+		return wrong("%s has no right to be executed (chmod 755): no pod gets a network", path)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ETXTBSY), ctx.Err() != nil: // confined, just being replaced, or a slow disk
 		return fmt.Errorf("%w: %w", ErrUntried, err)
 	default:
 		return wrong("%s does not run, so no pod gets a network: %w: %.200s; is it of this machine's architecture, and whole?", path, err, strings.TrimSpace(said.String()))
 	}
+}
+
+// executable reports whether anybody may execute a file.
+func executable(path string) bool {
+	st, err := os.Stat(path)
+	return err != nil || st.Mode()&0o111 != 0
 }
