@@ -30,7 +30,10 @@ func End(c network.Conn, why network.ConnErrorCode) {
 
 // Told is what the other end gave as the reason when it ended c; nil: none of ours. c has ended.
 func Told(c network.Conn) error {
-	_, err := c.NewStream(context.Background())
+	s, err := c.NewStream(context.Background())
+	if err == nil { // it has not ended
+		_ = s.Reset()
+	}
 	if why := (*network.ConnError)(nil); errors.As(err, &why) && why.Remote && why.ErrorCode == Inside {
 		return ErrInside
 	}

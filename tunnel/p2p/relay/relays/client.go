@@ -33,7 +33,7 @@ type client struct {
 
 	demand  demand
 	outcome outcome
-	told    atomic.Pointer[error] // why the relay ended a connection since the last reservation, if it said so
+	told    atomic.Pointer[error] // why the relay ended a connection since the last attempt, if it said so
 	lines   lines
 	ports   ports // of the client's own goroutine
 	lead    lead  // likewise
@@ -112,10 +112,7 @@ func (c *client) leadsTo(a ma.Multiaddr, ip netip.Addr) bool {
 // report notes the end of an attempt to use the relay, and wakes whoever waits for it. The first failure is no warning: a new
 // cluster's relay listens once it has the membership, as its agents do.
 func (c *client) report(reserved bool, err error) {
-	if reserved {
-		c.told.Store(nil)
-	}
-	if told := c.told.Load(); err != nil && told != nil {
+	if told := c.told.Swap(nil); err != nil && told != nil {
 		err = *told
 	}
 	if why := c.Refusal(c.info.ID); err != nil && why != nil {
