@@ -34,14 +34,6 @@ type Pod struct {
 	Addrs []Addr // one per family; the first gives the MAC
 	MTU   int    // bytes
 	Store string // dataDir, where its records are
-	// Ranges are the cluster's: they lead through this interface where another one has the default route.
-	Ranges []netip.Prefix
-}
-
-// Route is one of the pod's.
-type Route struct {
-	To      netip.Prefix
-	Gateway netip.Addr
 }
 
 // MAC is the pod's hardware address. It is derived from the IPv4 address if there is one,
@@ -195,9 +187,9 @@ func Started(l netlink.Link) (bool, error) {
 // and sets the pod's end up in netns. No packet passes before Start. It first removes a
 // left-over host end of the same attachment. The error wraps ErrAttached if netns already
 // has an interface of that name. hairpin sets the port's mode; filter attaches the source
-// filter. routes are the default ones; where another interface has that of an IP version, this one's holds for packets from its address
-// alone, and routes are those to the cluster's ranges.
-func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (host netlink.Link, routes []Route, err error) {
+// filter. defaults are the gateways of the pod's default routes; where another interface has that of an IP version, this one's holds for
+// packets from its address alone.
+func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (host netlink.Link, defaults []netip.Addr, err error) {
 	name := HostName(p.Owner)
 	if err := remove(p.Owner); err != nil {
 		return nil, nil, err
@@ -220,14 +212,14 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(ne
 	}
 	if err == nil {
 		err = netns.Do(func(ns.NetNS) (err error) {
-			routes, err = configurePod(p)
+			defaults, err = configurePod(p)
 			return err
 		})
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, remove(p.Owner))
 	}
-	return host, routes, nil
+	return host, defaults, nil
 }
 
 func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netlink.Link) error) error {
@@ -253,7 +245,7 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 }
 
 // configurePod runs inside the pod's namespace.
-func configurePod(p Pod) (routes []Route, err error) {
+func configurePod(p Pod) (defaults []netip.Addr, err error) {
 	link, err := netlink.LinkByName(p.Owner.IfName)
 	if err != nil {
 		return nil, fmt.Errorf("find %s in the container: %w", p.Owner.IfName, err)
@@ -294,17 +286,11 @@ func configurePod(p Pod) (routes []Route, err error) {
 			return nil, fmt.Errorf("default route through %s in the container: %w", a.Gateway, err)
 		}
 		if !further {
-			routes = append(routes, Route{netip.PrefixFrom(unspecified(a.Gateway), 0), a.Gateway})
-		} else {
-			inside, err := routeRanges(link, a, p.Ranges)
-			if err != nil {
-				return nil, fmt.Errorf("routes to the cluster's ranges through %s in the container: %w", a.Gateway, err)
-			}
-			routes = append(routes, inside...)
+			defaults = append(defaults, a.Gateway)
 		}
 		fault.Point("route")
 	}
-	return routes, nil
+	return defaults, nil
 }
 
 // furtherTable, plus an interface's index, is the table with the default route of a pod's second interface in this network.
@@ -334,47 +320,9 @@ func route(link netlink.Link, a Addr) (further bool, err error) {
 	return true, nil
 }
 
-// routeRanges has what the pod sends to other pods of the cluster leave through this interface, in place of the one with the default route,
-// except to a range of which another interface has a part: that is another network's, or this one's first interface.
-func routeRanges(link netlink.Link, a Addr, ranges []netip.Prefix) (out []Route, _ error) {
-	family := netlink.FAMILY_V4
-	if a.Gateway.Is6() {
-		family = netlink.FAMILY_V6
-	}
-	have, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range ranges {
-		if r.Addr().Is6() != a.Gateway.Is6() || r == a.Prefix.Masked() || slices.ContainsFunc(have, func(x netlink.Route) bool { return x.LinkIndex != link.Attrs().Index && overlaps(x.Dst, r) }) {
-			continue
-		}
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: IPNet(r), Gw: a.Gateway.AsSlice()}); err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, err
-		}
-		out = append(out, Route{r, a.Gateway})
-	}
-	return out, nil
-}
-
-// overlaps reports whether a route's destination, other than a default route's, has a part of r.
-func overlaps(dst *net.IPNet, r netip.Prefix) bool {
-	if dst == nil {
-		return false
-	}
-	ip, ok := netip.AddrFromSlice(dst.IP)
-	bits, _ := dst.Mask.Size()
-	return ok && bits > 0 && netip.PrefixFrom(ip.Unmap(), bits).Overlaps(r)
-}
-
 // DefaultRoute is the destination 0.0.0.0/0 or ::/0, by gw's family.
-func DefaultRoute(gw netip.Addr) *net.IPNet { return IPNet(netip.PrefixFrom(unspecified(gw), 0)) }
-
-func unspecified(like netip.Addr) netip.Addr {
-	if like.Is6() {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
+func DefaultRoute(gw netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: net.CIDRMask(0, gw.BitLen())}
 }
 
 // Start sets the host end up: from now on the pod's packets pass.
