@@ -332,9 +332,11 @@ unreached() {
 }
 # Only where edges write through it (kubeedge.enabled) does it keep reservations.
 enrolls=$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o 'jsonpath={.spec.template.spec.containers[*].args}')
-if [ $wait = 1 ] && [ ${#relays[@]} -gt 0 ] && [[ $enrolls = *--enroll* ]]; then
+controllers=$(kubectl -n "$ns" get deployment edgemesh-controller --ignore-not-found -o 'jsonpath={.spec.replicas}')
+if [ $wait = 1 ] && [ ${#relays[@]} -gt 0 ] && [[ $enrolls = *--enroll* ]] && [ "${controllers:-0}" -gt 0 ]; then
   step "controller: reached by each relay?"
-  kubectl -n "$ns" rollout status deployment/edgemesh-controller --timeout=120s # what the one before had says nothing
+  # What the one before had says nothing.
+  kubectl -n "$ns" rollout status deployment/edgemesh-controller --timeout=120s || echo "the controller is not rolled out yet" >&2
   end=$((SECONDS + 90))
   while missing=$(unreached) && [ -n "$missing" ] && ((SECONDS < end)); do sleep 2; done
   if [ -z "$missing" ]; then

@@ -59,7 +59,8 @@ type Installer struct {
 	c        Config
 	usual    string // where plugins are that the operator installs
 	reported bool   // that another release's plugin stays
-	runs     bool   // the plugin, as far as that can be tried
+	runs     bool   // the plugin
+	untried  bool   // it was said that it could not be tried
 	answers  map[string]answer
 	mounted  map[string]string // roots of the directories that this process was given as mounts, at the start
 	unfit    atomic.Pointer[[]string]
@@ -111,11 +112,14 @@ func (i *Installer) tried() error {
 		return nil
 	}
 	err := i.Runs()
-	if errors.Is(err, ErrUntried) {
-		i.c.Log.Info("the CNI plugin was not tried", "err", err)
-		err = nil
-	}
 	i.runs = err == nil
+	if errors.Is(err, ErrUntried) { // it is tried again with the next write
+		if !i.untried {
+			i.untried = true
+			i.c.Log.Info("the CNI plugin was not tried", "err", err)
+		}
+		return nil
+	}
 	return err
 }
 

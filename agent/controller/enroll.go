@@ -53,7 +53,7 @@ type registry struct {
 
 	relays atomic.Pointer[[]peer.AddrInfo]
 	held   atomic.Pointer[[]string] // peer IDs of relays at which it has a reservation
-	said   []string                 // which of them the PodNetwork was given; nil: none yet
+	warned bool                     // that the PodNetwork does not keep them
 	roots  roots
 }
 
@@ -69,7 +69,6 @@ func (g *registry) run(ctx context.Context) {
 
 func (g *registry) serve(ctx context.Context) error {
 	g.held.Store(&[]string{})
-	g.said = nil
 	key, err := g.key(ctx)
 	if err != nil {
 		return err
@@ -165,21 +164,19 @@ func (g *registry) refresh(ctx context.Context, self peer.ID) error {
 	return g.say(ctx, path, n)
 }
 
-// say has the PodNetwork name the relays at which there is a reservation, once for each change of them.
+// say has the PodNetwork name the relays at which there is a reservation.
 func (g *registry) say(ctx context.Context, path string, n api.PodNetwork) error {
 	held := *g.held.Load()
-	if g.said != nil && slices.Equal(g.said, held) {
+	if slices.Equal(n.Status.Reservations, held) {
 		return nil
 	}
-	if !slices.Equal(n.Status.Reservations, held) {
-		if err := g.api.Patch(ctx, path+"/status", client.Merge, nil, map[string]any{"status": map[string]any{"reservations": held}}, &n); err != nil {
-			return fmt.Errorf("name the relays that reach this controller in the PodNetwork's status: %w", err)
-		}
-		if !slices.Equal(n.Status.Reservations, held) {
-			g.log.Warn("the PodNetwork does not keep by which relays this controller is reached: its CustomResourceDefinition is of an earlier release; apply the chart's crds directory")
-		}
+	if err := g.api.Patch(ctx, path+"/status", client.Merge, nil, map[string]any{"status": map[string]any{"reservations": held}}, &n); err != nil {
+		return fmt.Errorf("name the relays that reach this controller in the PodNetwork's status: %w", err)
 	}
-	g.said = append([]string{}, held...)
+	if !slices.Equal(n.Status.Reservations, held) && !g.warned {
+		g.warned = true
+		g.log.Warn("the PodNetwork does not keep by which relays this controller is reached: its CustomResourceDefinition is of an earlier release; apply the chart's crds directory")
+	}
 	return nil
 }
 

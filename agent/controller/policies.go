@@ -84,6 +84,7 @@ func (p *policies) run(ctx context.Context) {
 	defer next.Stop()
 	defer say.Stop()
 	waiting, said := false, map[string]string(nil)
+	var objects chan news // of pods and namespaces, of those readers that run now: what former ones still say is of no use
 	for {
 		speak := false
 		select {
@@ -95,6 +96,8 @@ func (p *policies) run(ctx context.Context) {
 				p.began = true
 				readers.Go(func() { p.members(ctx, states) })
 			}
+		case n := <-objects:
+			p.hear(ctx, n)
 		case s := <-states:
 			p.peers.SetState(s.Admitted())
 			p.owned = true
@@ -102,14 +105,20 @@ func (p *policies) run(ctx context.Context) {
 			case !off && p.stop == nil:
 				var until context.Context
 				until, p.stop = context.WithCancel(ctx)
+				objects = make(chan news)
 				for _, k := range []api.Kind{pods.Namespaces(), pods.Pods("")} {
-					readers.Go(func() { follow(until, p.api, k, nil, in) })
+					out := objects
+					readers.Go(func() { follow(until, p.api, k, nil, out) })
 				}
 			case off && p.stop != nil:
 				p.stop()
-				p.stop = nil
-				delete(p.have, pods.Namespaces().Name)
-				delete(p.have, pods.Pods("").Name)
+				p.stop, objects = nil, nil
+				for _, k := range []api.Kind{pods.Namespaces(), pods.Pods("")} {
+					for key := range p.have[k.Name] {
+						p.forget(k, key)
+					}
+					delete(p.have, k.Name)
+				}
 			}
 		case <-say.C:
 			speak = true

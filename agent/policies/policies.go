@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -225,7 +226,7 @@ func (o *Owner) Local() (map[netip.Addr]string, error) {
 // unrecorded begins the name of a pod of which there is nothing but its port.
 const unrecorded = "without-a-record/"
 
-// look returns this node's pods, NAMESPACE/NAME by address, and the addresses of pods on the bridge of which there is no record: the plugin
+// look returns this node's pods, NAMESPACE/NAME by address, and the addresses of pods on the bridge if there is a record of none: the plugin
 // keeps them in another directory, or they are gone.
 func (o *Owner) look() (named map[netip.Addr]string, strays []netip.Addr, _ error) {
 	var ports []netip.Addr
@@ -245,6 +246,9 @@ func (o *Owner) look() (named map[netip.Addr]string, strays []netip.Addr, _ erro
 		if !recorded[a] {
 			strays = append(strays, a)
 		}
+	}
+	if len(strays) < len(ports) { // others are of a network with a directory of its own, or are being deleted
+		strays = nil
 	}
 	return named, strays, errors.Join(err, err2)
 }
@@ -299,7 +303,7 @@ func (o *Owner) Stand() {
 func closedSince(p policy.Placed, before map[string]time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, place := range p.At {
-		if slices.Contains(place.Chains[:], policy.Closed) {
+		if slices.Contains(place.Chains[:], policy.Closed) && !strings.HasPrefix(place.Pod, unrecorded) {
 			if out[place.Pod] = before[place.Pod]; out[place.Pod].IsZero() {
 				out[place.Pod] = time.Now()
 			}
@@ -422,7 +426,7 @@ func (o *Owner) Run(ctx context.Context) {
 	}
 	poll := time.NewTicker(every)
 	defer poll.Stop()
-	last := map[netip.Addr]string{}
+	last, lastStrays := map[netip.Addr]string{}, []netip.Addr(nil)
 	var again <-chan time.Time // ADD closes the pod just after it has written the record, on a busy node later
 	late := false
 	for {
@@ -450,11 +454,11 @@ func (o *Owner) Run(ctx context.Context) {
 		if rules, _ := o.rules(); len(rules.Namespaces) == 0 {
 			continue
 		}
-		pods, err := o.Local()
-		if err != nil || maps.Equal(pods, last) {
+		pods, strays, err := o.look()
+		if err != nil || maps.Equal(pods, last) && slices.Equal(strays, lastStrays) {
 			continue
 		}
-		last, again, late = pods, time.After(podsSoon), false
+		last, lastStrays, again, late = pods, strays, time.After(podsSoon), false
 		o.compiling.Lock()
 		o.compile()
 		o.compiling.Unlock()

@@ -207,12 +207,12 @@ func (o *Owner) Findings() (out []findings.Finding) {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
 	if strays := o.straysLong(); len(strays) > 0 {
-		effect := "no policy holds for them"
+		effect, say := "no policy would hold for them", findings.Warningf
 		if len(rules.Namespaces) > 0 && !f.Off {
-			effect = "they are closed, since no policy can be shown to open them"
+			effect, say = "they are closed, since no policy can be shown to open them", findings.Brokenf
 		}
-		out = append(out, findings.Brokenf("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, and make these pods again",
-			"pods on the bridge of which "+o.c.DataDir+" has no record, so %s: %s", effect, wording.List(strays)))
+		out = append(out, say("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, and make these pods again",
+			"of no pod on the bridge has "+o.c.DataDir+" a record, so %s: %s", effect, wording.List(strays)))
 	}
 	if pods := o.closedLong(); len(pods) > 0 {
 		out = append(out, findings.Brokenf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",

@@ -112,7 +112,7 @@ func (c *client) leadsTo(a ma.Multiaddr, ip netip.Addr) bool {
 // report notes the end of an attempt to use the relay, and wakes whoever waits for it. The first failure is no warning: a new
 // cluster's relay listens once it has the membership, as its agents do.
 func (c *client) report(reserved bool, err error) {
-	if told := c.told.Swap(nil); err != nil && told != nil {
+	if told := c.told.Load(); err != nil && told != nil {
 		err = *told
 	}
 	if why := c.Refusal(c.info.ID); err != nil && why != nil {

@@ -100,6 +100,7 @@ func (c *client) connect() error {
 // begin connects for a session or a survey: once more where the connections that were there have ended meanwhile, as those
 // of an earlier one do. That says nothing about the relay.
 func (c *client) begin() error {
+	c.told.Store(nil)
 	err := c.connect()
 	if errors.Is(err, errLost) || err == nil && len(c.conns()) == 0 {
 		err = c.connect()
