@@ -12,25 +12,19 @@ sources=()
   sources+=("deb $MIRROR/$s main")
 done
 
-remedy="Debian removes replaced versions from its mirrors: review what changed, run \`make images-lock\` and commit it"
-
 # extract prints an archive of the packages and of what they depend on, with their lines of a lock in the file packages. It runs
 # none of their scripts, and needs no emulator for foreign architectures; apt checks the signatures.
-extract() { # ARCHITECTURE PACKAGE[=VERSION]…
-  local run=(mmdebstrap --quiet --variant=extract --format=tar --keyring="$keyring" --architectures="$1" --include="$(IFS=,; echo "${*:2}")"
+extract() { # ARCHITECTURE PACKAGE[=VERSION],… [OPTION]
+  mmdebstrap --variant=extract --format=tar --keyring="$keyring" --architectures="$1" --include="$2" "${@:3}" \
     --extract-hook='cd "$1/var/cache/apt/archives" && for deb in *.deb; do
       dpkg-deb --show --showformat "'"$1"' \${Package} \${Version} $(sha256sum <"$deb" | cut -c-64)\n" "$deb"
-    done >"$1/packages"')
-  "${run[@]}" "$release" - "${sources[@]}" && return
-  # A mirror in the middle of a sync has lists that apt refuses. Those of updates are small and change most.
-  echo "images: trying the release without its updates: packages may be outdated" >&2
-  "${run[@]}" --setup-hook='sed -Ei "/-(updates|security)/d" "$1/etc/apt/sources.list"' "$release" - "${sources[@]}"
+    done >"$1/packages"' "$release" - "${sources[@]}"
 }
 
 if [ $# = 0 ]; then
   grep '^#' packages.lock
   for arch in $(grep -v '^#' packages.lock | cut -d' ' -f1 | sort -u); do
-    extract "$arch" $(awk -v a="$arch" '$1 == a { print $2 }' packages.lock) | tar -xO ./packages | awk 'NR == FNR { has[$1 $2]; next } $1 $2 in has' packages.lock -
+    extract "$arch" "$(awk -v a="$arch" '$1 == a { print $2 }' packages.lock | paste -sd,)" | tar -xO ./packages | awk 'NR == FNR { has[$1 $2]; next } $1 $2 in has' packages.lock -
   done
   exit
 fi
@@ -41,9 +35,14 @@ file=$cache/$release-$1-$(cat packages.lock base.sh | sha256sum | cut -c-16).tar
 if [ ! -f "$file" ]; then
   mkdir -p "$cache"
   trap 'rm -f "$file.$$"' EXIT
-  extract "$1" $(awk '{ print $2 "=" $3 }' <<<"$lock") >"$file.$$" || { echo "images: no packages as in packages.lock: $remedy" >&2; exit 1; }
+  packages=$(awk '{ print $2 "=" $3 }' <<<"$lock" | paste -sd,)
+  extract "$1" "$packages" >"$file.$$" || {
+    # A mirror in the middle of a sync has lists that apt refuses. Those of updates are small and change most.
+    echo "images: trying without $release-updates" >&2
+    extract "$1" "$packages" --setup-hook='sed -i "/-updates /d" "$1/etc/apt/sources.list"' >"$file.$$"
+  } || { echo "images: no packages: see above; if a version was not found, Debian has replaced it: run \`make images-lock\`" >&2; exit 1; }
   if other=$(grep -vxFf <(tar -xOf "$file.$$" ./packages) <<<"$lock"); then
-    echo "images: the mirror's packages are not those of packages.lock: $remedy: $other" >&2
+    echo "images: the mirror's packages are not those of packages.lock: review what changed, run \`make images-lock\` and commit it: $other" >&2
     exit 1
   fi
   mv "$file.$$" "$file"
