@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # Builds everything that a release consists of from one commit: `make release`. DESIGN.md lists it. What it takes from the environment:
 #   VERSION       what is released, such as v0.2.0
-#   OUT           directory for the results (dist/release); it is emptied first
+#   OUT           directory for the results (dist/release); at the end they replace a release in it
 #   ARCHES        of nodes (amd64,arm64,arm)
 #   WORKSTATIONS  those who run kubectl, as OS/ARCH (linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64)
 #   IMAGES        no = without the images, which need Debian's mirror
 #   DRAFT         1 = accept changed files, a version that CHANGELOG.md calls unreleased, and figures of an earlier version
 #   URL           below which URL/VERSION will have the release, for krew's manifest (https://localhost/edgemesh)
-#   KEY           PEM file with an Ed25519 or ECDSA key that signs checksums and provenance
+#   KEY           PEM file with an Ed25519 or ECDSA key without passphrase that signs checksums and provenance
 #   PGPKEY        file with an RSA secret key of PGP without passphrase, for Helm's provenance of the chart
 set -euo pipefail
+KEY=${KEY:+$(realpath -m "$KEY")} PGPKEY=${PGPKEY:+$(realpath -m "$PGPKEY")}
 cd "$(dirname "$0")/../.."
 export LC_ALL=C VERSION=${VERSION:-} ARCHES=${ARCHES:-amd64,arm64,arm}
 WORKSTATIONS=${WORKSTATIONS-linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64}
 number=${VERSION#v} url=${URL:-https://localhost/edgemesh}
 url=${url%/}/$VERSION
-out=$(realpath -m "${OUT:-dist/release}")
+target=$(realpath -m "${OUT:-dist/release}")
+out=$target.$$ # until all is made
 
 die() { echo "release: $*" >&2; exit 1; }
 
@@ -28,8 +30,9 @@ check() {
   done
   day=$(sed -n "s/^## \[${number//./\\.}\] - //p" CHANGELOG.md)
   [ -n "$day" ] || die "CHANGELOG.md has no section [$number]"
-  [ -z "${KEY:-}" ] || openssl pkey -in "$KEY" -noout || die "KEY: $KEY has no private key: make one with \`openssl genpkey -algorithm ed25519 -out FILE\`"
-  [ -z "${PGPKEY:-}" ] || gpg --batch --show-keys --with-colons "$PGPKEY" | grep -q '^sec:[^:]*:[^:]*:1:' || # Helm 3 verifies no other kind
+  [ -z "$KEY" ] || [[ $(openssl pkey -in "$KEY" -passin pass: -noout -text_pub) =~ ^ED25519|ASN1\ OID ]] || # of the curve of an ECDSA key
+    die "KEY: $KEY has no Ed25519 or ECDSA key without a passphrase: make one with \`openssl genpkey -algorithm ed25519 -out FILE\`"
+  [ -z "$PGPKEY" ] || gpg --batch --show-keys --with-colons "$PGPKEY" | grep -q '^sec:[^:]*:[^:]*:1:' || # Helm 3 verifies no other kind
     die "PGPKEY: $PGPKEY has no secret RSA key: export one without a passphrase, gpg --export-secret-keys --armor ID"
   [ -z "${DRAFT:-}" ] || return 0
   [[ $day =~ ^[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]] || die "CHANGELOG.md: [$number] is dated '$day': put the day of the release there and commit, or set DRAFT=1"
@@ -85,7 +88,7 @@ node() { # GOARCH NAME ARCH-OF-PACKAGES
 
 # plugin is that of kubectl for workstations, and krew's manifest.
 plugin() {
-  local os arch name top
+  local os arch name top sum
   cat <<END >"$out/kubectl-edgemesh.krew.yaml"
 apiVersion: krew.googlecontainertools.github.com/v1alpha2
 kind: Plugin
@@ -106,10 +109,11 @@ END
     program agent/kubectl-edgemesh "$os" "$arch" "$work/plugin/$top/$name" "${os}_$arch"
     cp LICENSE "$work/plugin/$top"
     build/tar.sh "$work/plugin/$top" LICENSE "$name" | gzip -9n >"$out/$top.tar.gz"
+    sum=$(sha256sum <"$out/$top.tar.gz" | cut -d' ' -f1)
     cat <<END >>"$out/kubectl-edgemesh.krew.yaml"
   - selector: {matchLabels: {os: $os, arch: $arch}}
     uri: $url/$top.tar.gz
-    sha256: $(sha256sum <"$out/$top.tar.gz" | cut -d' ' -f1)
+    sha256: $sum
     bin: $name
     files: [{from: "*", to: "."}]
 END
@@ -121,14 +125,15 @@ chart() {
   mkdir -p "$work/chart"
   cp -r manifests/edgemesh "$work/chart"
   awk -v section="## [$number]" '
-    function item() { if (text) { gsub(/["\\]/, "\\\\&", text); gsub(/`/, "", text); printf "    - {kind: %s, description: \"%s\"}\n", kind, text }; text = "" }
+    function item() { if (text) { some = 1; gsub(/["\\]/, "\\\\&", text); gsub(/`/, "", text); printf "    - {kind: %s, description: \"%s\"}\n", kind, text }; text = "" }
     BEGIN { print "  artifacthub.io/changes: |" }
     /^## / { item(); on = index($0, section) == 1 }
     !on { next }
     /^### / { item(); kind = tolower($2) }
-    /^- / { item(); text = substr($0, 3) }
-    /^  / { text = text " " substr($0, 3) }
-    END { item() }' CHANGELOG.md >>"$work/chart/edgemesh/Chart.yaml" # whose last key is annotations
+    /^- / && kind { item(); text = substr($0, 3) }
+    /^  / && text { text = text " " substr($0, 3) }
+    END { item(); exit !some }' CHANGELOG.md >>"$work/chart/edgemesh/Chart.yaml" || # whose last key is annotations
+    die "CHANGELOG.md: [$number] has no item below a heading such as ### Added"
   build/tar.sh "$work/chart" edgemesh | gzip -9n >"$out/edgemesh-chart-$number.tgz"
 }
 
@@ -154,7 +159,9 @@ images() {
 # provenance says from what all files were made, and how (in-toto statement, slsa.dev/spec/v1.0/provenance). It has no time and no
 # invocation, so that building again gives the same.
 provenance() {
-  local all
+  local all go lock
+  go=$(go env GOVERSION)
+  lock=$(sha256sum <build/images/packages.lock | cut -d' ' -f1)
   all=$(cd "$out" && sha256sum -- * | sed 's/\(.*\)  \(.*\)/{"name": "\2", "digest": {"sha256": "\1"}}/' | paste -sd,)
   cat <<END >"$out/edgemesh_$number.provenance.json"
 {"_type": "https://in-toto.io/Statement/v1", "subject": [$all],
@@ -162,8 +169,8 @@ provenance() {
   "buildDefinition": {"buildType": "https://edgemesh.invalid/make-release/v1",
    "externalParameters": {"command": "make release VERSION=$VERSION URL=${url%/*}"},
    "resolvedDependencies": [
-    {"uri": "git+edgemesh@$VERSION", "digest": {"gitCommit": "$COMMIT"}}, {"uri": "pkg:golang/toolchain@$(go env GOVERSION)"},
-    {"name": "build/images/packages.lock", "digest": {"sha256": "$(sha256sum <build/images/packages.lock | cut -d' ' -f1)"}}]},
+    {"uri": "git+edgemesh@$VERSION", "digest": {"gitCommit": "$COMMIT"}}, {"uri": "pkg:golang/toolchain@$go"},
+    {"name": "build/images/packages.lock", "digest": {"sha256": "$lock"}}]},
   "runDetails": {"builder": {"id": "https://edgemesh.invalid/build/release@$VERSION"}}}}
 END
 }
@@ -172,12 +179,15 @@ signature() { openssl pkeyutl -sign -rawin -inkey "$KEY" -in "$1" | base64 -w0; 
 
 # sign signs checksums and provenance. What it writes is not in SHA256SUMS, which is the same whoever signs.
 sign() {
-  local fingerprint file=$out/edgemesh_$number.provenance.json type=application/vnd.in-toto+json
+  local fingerprint size payload sig file=$out/edgemesh_$number.provenance.json type=application/vnd.in-toto+json
   signature "$out/SHA256SUMS" >"$out/SHA256SUMS.sig"
   echo >>"$out/SHA256SUMS.sig"
   # DSSE, version 1 (github.com/secure-systems-lab/dsse, protocol.md).
-  { printf 'DSSEv1 %d %s %d ' ${#type} $type "$(stat -c %s "$file")"; cat "$file"; } >"$work/pae"
-  printf '{"payloadType": "%s", "payload": "%s", "signatures": [{"sig": "%s"}]}\n' $type "$(base64 -w0 "$file")" "$(signature "$work/pae")" >"$out/edgemesh_$number.intoto.jsonl"
+  size=$(stat -c %s "$file")
+  payload=$(base64 -w0 "$file")
+  { printf 'DSSEv1 %d %s %d ' ${#type} $type "$size"; cat "$file"; } >"$work/pae"
+  sig=$(signature "$work/pae")
+  printf '{"payloadType": "%s", "payload": "%s", "signatures": [{"sig": "%s"}]}\n' $type "$payload" "$sig" >"$out/edgemesh_$number.intoto.jsonl"
   openssl pkey -in "$KEY" -pubout -out "$out/edgemesh_$number.pub"
   fingerprint=$(openssl pkey -in "$KEY" -pubout -outform DER | sha256sum | cut -d' ' -f1)
   grep -q "$fingerprint" SECURITY.md || echo "WARNING: SECURITY.md does not name the signing key, so nobody can check it: $fingerprint" >&2
@@ -185,27 +195,26 @@ sign() {
 
 # prov is Helm's provenance of the chart: its metadata and the archive's checksum, signed in clear text (helm.sh/docs/topics/provenance).
 prov() {
-  local name=edgemesh-chart-$number.tgz gpg=(gpg --homedir "$work/gpg" --batch --quiet)
+  local sum name=edgemesh-chart-$number.tgz gpg=(gpg --homedir "$work/gpg" --batch --quiet)
   mkdir -m 700 "$work/gpg"
   "${gpg[@]}" --import "$PGPKEY"
-  { cat "$work/chart/edgemesh/Chart.yaml"; printf '\n...\nfiles:\n  %s: sha256:%s\n' "$name" "$(sha256sum <"$out/$name" | cut -d' ' -f1)"; } |
+  sum=$(sha256sum <"$out/$name" | cut -d' ' -f1)
+  { cat "$work/chart/edgemesh/Chart.yaml"; printf '\n...\nfiles:\n  %s: sha256:%s\n' "$name" "$sum"; } |
     "${gpg[@]}" --digest-algo SHA512 --clearsign >"$out/$name.prov"
   "${gpg[@]}" --export >"$out/edgemesh_$number.gpg"
-  gpgconf --homedir "$work/gpg" --kill all
 }
 
 check
 COMMIT=$(git rev-parse HEAD) SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 DATE=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 export COMMIT DATE SOURCE_DATE_EPOCH
-if [ -n "$(ls -A "$out" 2>/dev/null)" ]; then
-  [ -e "$out/SHA256SUMS" ] || die "OUT: $out is no release: name an empty directory, or remove it"
-  rm -r "$out"
-fi
-mkdir -p "$out"
-nfpm=$(build/tool.sh nfpm) cyclonedx=$(build/tool.sh cyclonedx-gomod)
+[ -z "$(ls -A "$target" 2>/dev/null)" ] || [ -e "$target/SHA256SUMS" ] || die "OUT: $target is no release: name an empty directory, or remove it"
+nfpm=$(build/tool.sh nfpm)
+cyclonedx=$(build/tool.sh cyclonedx-gomod)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[ ! -d "$work/gpg" ] || gpgconf --homedir "$work/gpg" --kill all || :; rm -rf "$work" "$out"' EXIT
+mkdir -p "$out"
+chart
 pages
 for a in ${ARCHES//,/ }; do
   case $a in
@@ -215,11 +224,12 @@ for a in ${ARCHES//,/ }; do
   esac
 done
 plugin
-chart
 manifests
 [ "${IMAGES:-}" = no ] || images
 provenance
 (cd "$out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
-[ -z "${KEY:-}" ] || sign
-[ -z "${PGPKEY:-}" ] || prov
-(cd "$out" && du -h -- *)
+[ -z "$KEY" ] || sign
+[ -z "$PGPKEY" ] || prov
+rm -rf "$target"
+mv -T "$out" "$target"
+(cd "$target" && du -h -- *)

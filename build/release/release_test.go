@@ -108,6 +108,35 @@ func TestOnlyReleasesAreRemoved(t *testing.T) {
 	}
 }
 
+// TestFailed: the chart has the changes that are below headings, a version without any is refused, and a release that fails leaves
+// nothing.
+func TestFailed(t *testing.T) {
+	for changes, want := range map[string]string{
+		"- before\n  more\n\n### Added\n\n- one\n  more\n": "changes: |\n    - {kind: added, description: \"one more\"}\nend",
+		"- before\n  more\n": "no item below a heading",
+	} {
+		dir, out, tmp := t.TempDir(), t.TempDir(), t.TempDir()
+		script := write(t, read(t, "release.sh"), dir, "build/release/release.sh")
+		write(t, "#!/bin/sh\n", dir, "build/tool.sh")
+		write(t, "#!/bin/sh\ncat $1/edgemesh/Chart.yaml >&2; echo end >&2; exit 1\n", dir, "build/tar.sh")
+		write(t, "version: 0.1.0\nappVersion: \"0.1.0\"\nannotations:\n", dir, "manifests/edgemesh/Chart.yaml")
+		write(t, "## [0.1.0] - unreleased\n\n"+changes+"\n## [0.0.1] - 2026-11-20\n\n### Fixed\n\n- other\n", dir, "CHANGELOG.md")
+		for _, args := range [][]string{{"init", "-q"}, {"-c", "user.name=test", "-c", "user.email=test@edgemesh.invalid", "commit", "-q", "--allow-empty", "-m", "test"}} {
+			if _, err := sh(t, nil, "git", append([]string{"-C", dir}, args...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := sh(t, []string{"DRAFT=1", "VERSION=v0.1.0", "OUT=" + out + "/release", "TMPDIR=" + tmp}, script); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		for _, d := range []string{out, tmp} {
+			if left, err := os.ReadDir(d); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		}
+	}
+}
+
 // draft makes a release for this machine, without images.
 func draft(t *testing.T, env ...string) (dir string) {
 	t.Helper()
@@ -129,16 +158,16 @@ func TestRelease(t *testing.T) {
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		t.Skipf("NOT TESTED on %s", runtime.GOARCH)
 	}
-	keys := t.TempDir()
-	key := func(name string, args ...string) string {
-		file := filepath.Join(keys, name)
-		if _, err := sh(t, nil, "openssl", append([]string{"genpkey", "-out", file}, args...)...); err != nil {
-			t.Fatal(err)
-		}
-		return file
+	dir := draft(t, "KEY="+key(t, "-algorithm", "ed25519"), "PGPKEY="+pgpKey(t, "rsa2048"))
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
 	}
-	dir := draft(t, "KEY="+key("ed25519", "-algorithm", "ed25519"), "PGPKEY="+pgpKey(t, "rsa2048"))
-	second := draft(t, "KEY="+key("ecdsa", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"))
+	relative, err := filepath.Rel(here, key(t, "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := draft(t, "KEY="+relative)
 	sums := read(t, dir, "SHA256SUMS")
 	if other := read(t, second, "SHA256SUMS"); sums != other || strings.Count(sums, "\n") < 12 {
 		t.Errorf("two releases differ:\n%s%s", sums, other)
@@ -326,6 +355,28 @@ func krew(t *testing.T, dir, sums string) {
 	}
 	if p := plugin.Spec.Platforms[0]; p.URI != "https://example.org/edgemesh/v"+version(t)+"/"+archive || p.Sha256 != sum[1] || p.Bin != "kubectl-edgemesh" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// key makes one with openssl, and returns its file.
+func key(t *testing.T, args ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "key.pem")
+	if _, err := sh(t, nil, "openssl", append([]string{"genpkey", "-out", file}, args...)...); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestKey: one of another kind, or with a passphrase, is refused before anything is built.
+func TestKey(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("NOT TESTED: no openssl")
+	}
+	for _, args := range [][]string{{"-algorithm", "rsa"}, {"-algorithm", "x25519"}, {"-algorithm", "ed25519", "-aes256", "-pass", "pass:secret"}} {
+		if _, err := sh(t, []string{"DRAFT=1", "VERSION=v" + version(t), "KEY=" + key(t, args...)}, "./release.sh"); err == nil || !strings.Contains(err.Error(), "no Ed25519 or ECDSA key") {
+			t.Errorf("%v: %v", args, err)
+		}
 	}
 }
 
