@@ -260,7 +260,7 @@ func TestSharedLoopHidesNone(t *testing.T) {
 	}
 }
 
-// A thread that never returns from the kernel hides no hang for ever, and restarts nothing.
+// A thread that never returns from the kernel hides no hang forever, and restarts nothing.
 func TestHangDuringEndlessCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
