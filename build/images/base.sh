@@ -37,9 +37,9 @@ if [ ! -f "$file" ]; then
   trap 'rm -f "$file.$$"' EXIT
   packages=$(awk '{ print $2 "=" $3 }' <<<"$lock" | paste -sd,)
   extract "$1" "$packages" >"$file.$$" || {
-    # A mirror in the middle of a sync has lists that apt refuses. Those of updates are small and change most.
-    echo "images: trying without $release-updates" >&2
-    extract "$1" "$packages" --setup-hook='sed -i "/-updates /d" "$1/etc/apt/sources.list"' >"$file.$$"
+    # A mirror in the middle of a sync has lists that apt refuses. Without them nothing else can be taken: versions are those of the lock.
+    echo "images: trying without $release-updates and $release-security" >&2
+    extract "$1" "$packages" --setup-hook='sed -Ei "/-(updates|security) /d" "$1/etc/apt/sources.list"' >"$file.$$"
   } || { echo "images: no packages: see above; if a version was not found, Debian has replaced it: run \`make images-lock\`" >&2; exit 1; }
   if other=$(grep -vxFf <(tar -xOf "$file.$$" ./packages) <<<"$lock"); then
     echo "images: the mirror's packages are not those of packages.lock: review what changed, run \`make images-lock\` and commit it: $other" >&2

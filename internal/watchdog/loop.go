@@ -94,14 +94,13 @@ func (w *Watchdog) Watch(name string, look Source) {
 	w.sources = append(w.sources, &source{Loop: w.Loop(name), look: look})
 }
 
-// works is what all loops work at, of sources as the last look saw it; it has them looked at again. Where that look is not
-// over, nothing is known of what the source shows: the time of all that starts again.
+// works is what all loops work at, of sources as the last look saw it that is over; it has them looked at again.
 func (w *Watchdog) works() (all []Work) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.sources {
+		all = append(all, s.last...)
 		if !s.busy {
-			all = append(all, s.last...)
 			s.busy = true
 			go s.see()
 		}

@@ -318,25 +318,6 @@ func TestSourceThatHangs(t *testing.T) {
 	})
 }
 
-// While a look at a source is under way nothing is known of what it shows: it is not freed, and only the source is named.
-func TestLookUnderWayJudgesNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, t.TempDir())
-		forever := make(chan struct{})
-		defer close(forever)
-		var looks, freed atomic.Int32
-		b.Watch("tunnel", func(show func(Work)) {
-			if looks.Add(1) > 5 {
-				<-forever
-			}
-			show(Work{Name: "writer", Free: func() { freed.Add(1) }})
-		})
-		if after(40 * time.Second); freed.Load() != 0 || b.names() != "tunnel" {
-			t.Errorf("freed %d times, hung %q", freed.Load(), b.names())
-		}
-	})
-}
-
 // Three restarts within an hour, then reports only; later the fourth.
 func TestThreeRestartsAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
