@@ -39,7 +39,7 @@ import (
 // run is the relay from its configuration to SIGTERM (the end of ctx). It writes
 // the relay's addresses to stdout, one per line, once it is ready.
 func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) error {
-	dog := watchdog.New(watchdog.Config{Log: logger, Remembers: true, Block: c.block})
+	dog := watchdog.New(watchdog.Config{Log: logger, Block: c.block})
 	defer dog.Start(ctx)()
 	identity.LogLibrary(logger)
 	name := "stateDir"

@@ -122,7 +122,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): the agent makes interfaces, routes and firewall rules; run it as root, or privileged in a container", os.Geteuid())
 	}
-	dog := watchdog.New(watchdog.Config{Log: o.Log.With("part", "watchdog"), Remembers: true, Block: o.Block})
+	dog := watchdog.New(watchdog.Config{Log: o.Log.With("part", "watchdog"), Block: o.Block})
 	defer dog.Start(ctx)()
 	for _, dir := range []struct {
 		key, path string
