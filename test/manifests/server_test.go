@@ -327,7 +327,7 @@ func TestOnAServer(t *testing.T) {
 		}
 		notes = helm("upgrade", "edgemesh", chart, "--reuse-values", "--set", "relay.enabled=true", "--set",
 			"apiServer.host=203.0.113.10")
-		if !strings.Contains(notes, "logs deployment/edgemesh-relay") ||
+		if !strings.Contains(notes, `ownerReferences[0].kind=="ReplicaSet"`) ||
 			strings.Contains(notes, "apiServer.host is empty") {
 			t.Errorf("notes with a relay:\n%s", notes)
 		}
