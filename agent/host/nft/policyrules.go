@@ -296,7 +296,7 @@ func frame() []chain {
 // neighbourly are the rules for ICMPv6 that come before the policies: what pods on one bridge need of each other, whatever policies say.
 // Neighbour solicitations and advertisements have a hop limit of 255, so that none was routed (RFC 4861, section 7.1); for what a pod
 // asks and answers there, package antispoof sees. Multicast listeners speak to groups of the link, with a hop limit of 1 (RFC 3810,
-// section 5). Routers are none of the pods, and without an address a pod sends nothing else.
+// section 5). No pod is a router, and without an address a pod sends nothing else.
 func neighbourly() (out []words) {
 	between := func(first, last byte) words {
 		return rule(isVersion(true), l4proto.is(byte(unix.IPPROTO_ICMPV6)), icmpType.into(1),

@@ -166,14 +166,8 @@ func PodAddrs() (out []netip.Addr, _ error) {
 		return nil, err
 	}
 	for _, l := range links {
-		if l.Attrs().MasterIndex != bridge.Attrs().Index || !IsPod(l) {
-			continue
-		}
-		addrs, _, _ := strings.Cut(strings.TrimPrefix(l.Attrs().Alias, conf.PodAlias), " ")
-		for text := range strings.SplitSeq(addrs, ",") {
-			if a, err := netip.ParseAddr(text); err == nil {
-				out = append(out, a)
-			}
+		if l.Attrs().MasterIndex == bridge.Attrs().Index && IsPod(l) {
+			out = append(out, podlink.Addresses(l)...)
 		}
 	}
 	return out, nil
