@@ -111,7 +111,7 @@ func (p *pingCommand) run(ctx context.Context, w io.Writer) error {
 	lost := "timed out"
 	r, err := p.client().Pings(ctx, req, func(x control.PingResult) error {
 		if x.RTTMs == nil {
-			lost = cmp.Or(x.Error, lost)
+			lost = cmp.Or(x.Cause.String(), lost)
 		}
 		switch {
 		case !p.json:

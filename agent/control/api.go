@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"edgemesh/agent/findings"
+	"edgemesh/tunnel/p2p/base/cause"
 )
 
 // SocketFile is the name of the socket in the runtime directory.
@@ -112,6 +113,9 @@ type PeerStatus struct {
 	Since     *time.Time        `json:"since"`                  // when the path last changed; null when idle
 	Reason    string            `json:"reason"`                 // why the path is not a better one
 	Offline   *time.Time        `json:"offlineSince,omitempty"` // no relay that answers has it since then; absent: one has, or it is not known
+	LastHeard *time.Time        `json:"lastHeard,omitempty"`    // when something authentic last came from it; absent while there is a path, or if nothing came since this agent started
+	Cause     cause.Cause       `json:"cause,omitzero"`         // why the last attempt to connect made no path, in one of few words; absent if it made one
+	Silent    bool              `json:"-"`                      // packets have waited for it for seconds, and nothing came
 	Failed    bool              `json:"-"`                      // the last attempt to connect made no path
 	Punch     *Punch            `json:"punch,omitempty"`        // what was tried to get a direct path; absent while none is missing
 	TxBytes   uint64            `json:"txBytes"`                // IP bytes sent to the peer through the tunnel; native and vxlan bypass the agent

@@ -1,5 +1,7 @@
 package control
 
+import "edgemesh/tunnel/p2p/base/cause"
+
 // PingRequest requests Count probes of a node (by name) or of a pod (by IP); 0 are probes until the client is gone, which
 // only a stream can have.
 type PingRequest struct {
@@ -46,14 +48,15 @@ type Step struct {
 
 // PingResult is the outcome of one probe.
 type PingResult struct {
-	Seq       int      `json:"seq"`
-	RTTMs     *float64 `json:"rttMs"`          // milliseconds; null when lost
-	Path      string   `json:"path,omitempty"` // the path this probe took
-	Transport string   `json:"transport,omitempty"`
-	Relay     string   `json:"relay,omitempty"`
-	Endpoint  string   `json:"endpoint,omitempty"` // where the peer was reached
-	Reason    string   `json:"reason,omitempty"`   // why the path is not a better one
-	Error     string   `json:"error,omitempty"`    // why it was lost
+	Seq       int         `json:"seq"`
+	RTTMs     *float64    `json:"rttMs"`          // milliseconds; null when lost
+	Path      string      `json:"path,omitempty"` // the path this probe took
+	Transport string      `json:"transport,omitempty"`
+	Relay     string      `json:"relay,omitempty"`
+	Endpoint  string      `json:"endpoint,omitempty"` // where the peer was reached
+	Reason    string      `json:"reason,omitempty"`   // why the path is not a better one
+	Cause     cause.Cause `json:"cause,omitzero"`     // why it was lost, in one of few words
+	Error     string      `json:"error,omitempty"`    // the same with what was tried
 }
 
 // Add counts one probe, and keeps it if that is wanted.

@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/base/cause"
 )
 
 const (
@@ -136,7 +137,10 @@ func (p *pinging) echo(ctx context.Context, ip netip.Addr) error {
 	return echo.Run(ctx, ip, p.count, p.interval, func(e echo.Result) {
 		r := control.PingResult{Seq: e.Seq}
 		if e.Err != nil {
-			r.Error = e.Err.Error()
+			r.Cause, r.Error = cause.NotSent, e.Err.Error()
+			if errors.Is(e.Err, echo.ErrLost) {
+				r.Cause = cause.NoAnswer
+			}
 			r.Reason = p.status().Reason
 		} else {
 			r.RTTMs = describe.Millis(e.RTT)
@@ -158,7 +162,7 @@ func (p *pinging) probe(ctx context.Context) {
 		}
 		r := p.onPath(control.PingResult{Seq: seq})
 		if err != nil {
-			r = control.PingResult{Seq: seq, Reason: r.Reason, Error: err.Error()}
+			r = control.PingResult{Seq: seq, Reason: r.Reason, Cause: p2p.Cause(err), Error: err.Error()}
 		} else {
 			r.RTTMs = describe.Millis(rtt)
 			r.Path, r.Transport, r.Relay, r.Endpoint = string(path.Kind), path.Transport, path.Relay, path.Addr

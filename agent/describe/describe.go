@@ -12,6 +12,7 @@ import (
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/relay/relays"
@@ -60,7 +61,10 @@ func Peer(m mesh.Node, p peers.Status, t tunnel.PeerStats) control.PeerStatus {
 	s.Path, s.Transport, s.Endpoint, s.Relay, s.Reason = string(p.Path.Kind), p.Path.Transport, p.Path.Addr, p.Path.Relay, p.Reason
 	s.Choice, s.NAT64, s.Datagrams, s.Punch = t.Choice, p.Path.NAT64, p.Path.Datagrams, punch(p.Punch)
 	if p.Path.Kind == paths.KindNone {
-		s.Failed = p.Failed
+		s.Failed, s.Silent, s.Cause = p.Failed, p.Silent, p.Cause
+		if !p.Heard.IsZero() {
+			s.LastHeard = &p.Heard
+		}
 		if !p.Offline.IsZero() {
 			s.Offline = &p.Offline
 		}
@@ -92,9 +96,12 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 		if s.Path != Idle && s.Offline == nil && st.Reason != "" {
 			s.Reason = joinReasons(s.Reason, st.Reason)
 		}
+		if s.Path == string(paths.KindNone) && !st.Heard.IsZero() && (s.LastHeard == nil || st.Heard.After(*s.LastHeard)) {
+			s.LastHeard = &st.Heard
+		}
 		return s
 	}
-	s.Offline, s.Failed = nil, false
+	s.Offline, s.LastHeard, s.Failed, s.Silent, s.Cause = nil, nil, false, false, cause.Cause{}
 	s.Path, s.Transport, s.Reason = string(st.Kind), string(st.Kind), st.Reason
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"

@@ -10,17 +10,16 @@
 package diagnose
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/relay/relays"
 )
@@ -38,7 +37,7 @@ func Uplink(why string, all []relays.Status, peers []control.PeerStatus) []findi
 		return []findings.Finding{findings.Brokenf(id, kind.Remedy, "this node is cut off: %s", why)}
 	}
 	heard := func(r relays.Status) bool {
-		return r.Connected || r.Spare || !r.Failed || strings.Contains(r.Error, "refused") || r.Refusal != ""
+		return r.Connected || r.Spare || !r.Failed || r.Cause == cause.Refused || r.Cause == cause.RefusesUs || r.Refusal != ""
 	}
 	if len(all) < 2 || slices.ContainsFunc(all, heard) || slices.ContainsFunc(peers, tunnelled) {
 		return []findings.Finding{findings.Okayf(id, "an interface leads off this host")}
@@ -68,7 +67,7 @@ func Relays(all []relays.Status, served bool) []findings.Finding {
 	var out []findings.Finding
 	for _, r := range all {
 		name := fmt.Sprintf("%s at %s", r.ID, r.Addr)
-		f := findings.Skippedf(check, "check again in some seconds", "%s: %s", name, r.Error)
+		f := findings.Skippedf(check, "check again in some seconds", "%s: %s", name, r.Cause)
 		switch {
 		case r.Reserved:
 			f = findings.Okayf(check, "%s: connected, reserved, round trip %v", name, r.RTT.Round(100*time.Microsecond))
@@ -76,14 +75,14 @@ func Relays(all []relays.Status, served bool) []findings.Finding {
 			f = findings.Okayf(check, "%s: not needed now, round trip %v", name, r.RTT.Round(100*time.Microsecond))
 		case !r.Failed: // no attempt has ended yet
 		case r.Refusal != "":
-			f = Proxy(name, r.Error, r.Refusal, reserved)
+			f = Proxy(name, r.Refusal, reserved)
 		case r.Connected:
-			f = grade("relay-refuses", "check that the relay's membership lists this node, and its limits", "relay %s gives no reservation: %s", name, r.Error)
-		case r.NoName:
-			f = grade("relay-unreachable", netcheck.CheckNames, "relay %s cannot be found: %s", name, r.Error)
+			f = grade("relay-refuses", "check that the relay's membership lists this node, and its limits", "relay %s gives no reservation: %s", name, r.Cause)
+		case r.Cause == cause.NoName:
+			f = grade("relay-unreachable", netcheck.CheckNames, "relay %s cannot be found: %s", name, r.Cause)
 		default:
 			f = grade("relay-unreachable", "check that edgemesh-relay runs there, that its port is open for TCP and UDP, and that the membership has its peer ID",
-				"relay %s does not answer: %s", name, r.Error)
+				"relay %s is not connected: %s", name, r.Cause)
 		}
 		out = append(out, f.About(r.ID.String()))
 	}
@@ -105,9 +104,14 @@ func Peers(used []control.PeerStatus, all []relays.Status) []findings.Finding {
 			f = findings.Warningf("peer-offline", "start that machine or its agent, or check its uplink; `edgemesh-agent doctor` on "+p.Node+" says more",
 				"%s is offline: no relay has it (first refused %s); its agent does not run, or it has no uplink", p.Node, moment(*p.Offline))
 			f.Since = p.Offline
-		case p.Failed || cut:
-			f = findings.Warningf("peer-unreachable", "run `edgemesh-agent doctor "+p.Node+"`, and `edgemesh-agent netcheck` on both nodes",
-				"no path to %s: %s", p.Node, cmp.Or(p.Reason, "no relay is connected"))
+		case cut:
+			f = unreachable(p.Node, "no path to %s: %s", p.Node, cause.NoRelay)
+		case p.Silent && p.LastHeard != nil:
+			f = unreachable(p.Node, "%s does not answer (last heard %s)", p.Node, moment(*p.LastHeard))
+		case p.Silent && p.Cause == cause.NoAnswer:
+			f = unreachable(p.Node, "%s does not answer (not heard since this agent started)", p.Node)
+		case p.Failed:
+			f = unreachable(p.Node, "no path to %s: %s", p.Node, p.Cause)
 		}
 		out = append(out, f.About(p.Node))
 	}
@@ -115,6 +119,11 @@ func Peers(used []control.PeerStatus, all []relays.Status) []findings.Finding {
 		out = append(out, findings.Okayf("peers", "%s in use, each with a path%s", wording.Count(len(used), "peer"), transports(used)))
 	}
 	return out
+}
+
+// unreachable is the finding of a peer that is not known to be off.
+func unreachable(node, format string, args ...any) findings.Finding {
+	return findings.Warningf("peer-unreachable", "run `edgemesh-agent doctor "+node+"`, and `edgemesh-agent netcheck` on both nodes", format, args...)
 }
 
 // transports says how many peers each transport carries packets to.

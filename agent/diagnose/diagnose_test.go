@@ -9,6 +9,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/relay/relays"
 )
@@ -75,9 +76,9 @@ func TestProxy(t *testing.T) {
 		proxy.Garbled:      "→ check the relay's address and port",
 		proxy.Refused:      "→ look at the proxy's log",
 	} {
-		one(t, string(cause), []findings.Finding{Proxy("12D3 at x", "proxy 10.1.1.1:3128: "+string(cause), cause, false)}, findings.Broken, "proxy", says)
+		one(t, string(cause), []findings.Finding{Proxy("12D3 at x", cause, false)}, findings.Broken, "proxy", says)
 	}
-	one(t, "another relay is reserved", []findings.Finding{Proxy("12D3 at x", "407", proxy.Unauthorized, true)}, findings.Warning, "proxy", "12D3 at x: 407")
+	one(t, "another relay is reserved", []findings.Finding{Proxy("12D3 at x", proxy.Unauthorized, true)}, findings.Warning, "proxy", "12D3 at x: the proxy does not accept user and password, or requires them (407) →")
 }
 
 // A LAN that loses large packets is named, and a path that does.
@@ -129,7 +130,7 @@ func TestRelays(t *testing.T) {
 		"well":                {[]relays.Status{well, {ID: "B", Spare: true}}, false, "ok relays " + a + "; ok relays " + b},
 		"one is dead":         {[]relays.Status{well, dead}, false, "ok relays " + a + "; warning relay-unreachable " + b},
 		"the only one is":     {[]relays.Status{dead}, false, "broken relay-unreachable " + b},
-		"its name is unknown": {[]relays.Status{{ID: "B", Failed: true, NoName: true, Error: "lookup: no answer"}}, false, "broken relay-unreachable " + b},
+		"its name is unknown": {[]relays.Status{{ID: "B", Failed: true, Cause: cause.NoName, Error: "lookup: no answer"}}, false, "broken relay-unreachable " + b},
 		"the only one's key":  {[]relays.Status{refuses}, false, "broken relay-refuses " + b},
 		"starting":            {[]relays.Status{{ID: "B", Error: "no answer yet"}}, false, "skipped relays " + b},
 		"the proxy refuses":   {[]relays.Status{{ID: "B", Failed: true, Error: "407", Refusal: proxy.Unauthorized}}, false, "broken proxy " + b},
@@ -143,7 +144,7 @@ func TestRelays(t *testing.T) {
 // An uplink is dead if the kernel says so, or if of several relays none answers and no peer does, unless one refuses: then
 // packets arrive.
 func TestUplink(t *testing.T) {
-	silent, refused := relays.Status{ID: "A", Failed: true, Error: "i/o timeout"}, relays.Status{ID: "B", Failed: true, Error: "connection refused"}
+	silent, refused := relays.Status{ID: "A", Failed: true, Error: "i/o timeout"}, relays.Status{ID: "B", Failed: true, Cause: cause.Refused}
 	two := []relays.Status{silent, {ID: "B", Failed: true, Error: "i/o timeout"}}
 	for name, c := range map[string]struct {
 		why   string
@@ -178,11 +179,11 @@ func TestUplinkCause(t *testing.T) {
 // A peer that no relay has is off, since it was refused first; one that connects is not judged yet; an idle one never.
 func TestPeers(t *testing.T) {
 	since := time.Unix(1000, 0)
-	used := []control.PeerStatus{{Node: "a", Path: "none", Offline: &since, Failed: true}, {Node: "b", Path: "none", Failed: true, Reason: "no answer"},
+	used := []control.PeerStatus{{Node: "a", Path: "none", Offline: &since, Failed: true}, {Node: "b", Path: "none", Failed: true, Cause: cause.NoCircuit, Reason: "a library's text"},
 		{Node: "c", Path: "none"}, {Node: "d", Path: "idle", Offline: &since}, {Node: "e", Path: "direct"}}
 	got := Peers(used, nil)
 	if want := "warning peer-offline a; warning peer-unreachable b; skipped peers c"; names(got) != want || !got[0].Since.Equal(since) ||
-		!strings.Contains(got[0].Text, "a is offline: no relay has it (first refused ") || got[1].Text != "no path to b: no answer" ||
+		!strings.Contains(got[0].Text, "a is offline: no relay has it (first refused ") || got[1].Text != "no path to b: a relay gives no circuit to it" ||
 		!strings.Contains(got[0].Remedy, "`edgemesh-agent doctor` on a says more") {
 		t.Errorf("%+v, want %s", got, want)
 	}
@@ -200,6 +201,16 @@ func TestPeers(t *testing.T) {
 		}
 		if all := findings.Causes(append(Relays(c.relays, false), got...)); name == "the only relay is dead" && (all[0].ID != "relay-unreachable" || !slices.Equal(all[0].Victims, []string{"peer-unreachable c"})) {
 			t.Errorf("the relay's victims: %+v", all)
+		}
+	}
+	for want, p := range map[string]control.PeerStatus{
+		"b does not answer (last heard 1970-01-01 00:16:40)":     {LastHeard: &since, Cause: cause.NoAnswer},
+		"b does not answer (not heard since this agent started)": {Cause: cause.NoAnswer},
+		"no path to b: no way to it opens":                       {Cause: cause.Other},
+	} {
+		p.Node, p.Path, p.Silent, p.Failed, p.Reason = "b", "none", true, true, "look up in DHT: not found"
+		if got := Peers([]control.PeerStatus{p}, nil); names(got) != "warning peer-unreachable b" || got[0].Text != want {
+			t.Errorf("%+v, want %s", got, want)
 		}
 	}
 	if got := names(Peers([]control.PeerStatus{{Node: "e", Path: "direct"}}, nil)); got != "ok peers" {

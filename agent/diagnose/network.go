@@ -77,15 +77,15 @@ func UDP(all []netcheck.Relay, quic, tcp []string) []findings.Finding {
 }
 
 // Proxy judges why a relay is not reached through the HTTP proxy. reserved: another one is.
-func Proxy(relay, detail string, cause proxy.Cause, reserved bool) findings.Finding {
-	_, remedy, found := strings.Cut(string(cause), ": ")
+func Proxy(relay string, why proxy.Cause, reserved bool) findings.Finding {
+	what, remedy, found := strings.Cut(string(why), ": ")
 	if !found {
 		remedy = "look at the proxy's log for what it refuses"
 	}
 	if reserved {
-		return findings.Warningf("proxy", remedy, "%s: %s", relay, detail)
+		return findings.Warningf("proxy", remedy, "%s: %s", relay, what)
 	}
-	return findings.Brokenf("proxy", remedy, "%s: %s", relay, detail)
+	return findings.Brokenf("proxy", remedy, "%s: %s", relay, what)
 }
 
 // MTU judges LAN paths that lose packets of full size.

@@ -16,6 +16,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wording/wordingtest"
+	"edgemesh/tunnel/p2p/base/cause"
 )
 
 // fake is an agent of the node self; open is what answers.
@@ -229,7 +230,7 @@ func TestNoPath(t *testing.T) {
 type without struct{ *fake }
 
 func (without) Peer(mesh.Node) control.PeerStatus {
-	return control.PeerStatus{Path: "none", Reason: "no relay has it"}
+	return control.PeerStatus{Path: "none", Cause: cause.Absent, Reason: "a library's text"}
 }
 
 // A firewall that the far end warns of is the cause once its pod is not reached.

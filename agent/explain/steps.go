@@ -116,7 +116,7 @@ func (e end) path(lost bool) findings.Finding {
 	}
 	if st.Transport == "" && lost {
 		return findings.Brokenf("path", "run `edgemesh-agent netcheck` on both nodes, and `edgemesh-agent status`: is a relay connected and reserved?",
-			"no path: %s", cmp.Or(st.Reason, "no reason is known"))
+			"no path: %s", cmp.Or(st.Cause.String(), "no attempt has ended"))
 	}
 	if st.Transport == "" {
 		return findings.Okayf("path", "none yet: the first packet connects%s", why)

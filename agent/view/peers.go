@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/cause"
 )
 
 // Paths are the groups of peers, in the order in which they are shown: what is in trouble first.
@@ -217,10 +218,18 @@ func (l listed) share(rows int) map[string]int {
 	return out
 }
 
+// why is why the path is not a better one; where there is none, in the few words of a cause. `status PEER` has what was tried.
+func why(p control.PeerStatus) string {
+	if p.Path == "none" && p.Cause != (cause.Cause{}) {
+		return p.Cause.String()
+	}
+	return p.Reason
+}
+
 // reason is what stands below a peer.
 func (l listed) reason(p control.PeerStatus) []string {
 	const indent = "    "
-	lines := wording.Wrap(clean(p.Reason), l.on.Width-len(indent))
+	lines := wording.Wrap(clean(why(p)), l.on.Width-len(indent))
 	if len(lines) > reasonLines && !l.f.whole() {
 		lines = lines[:reasonLines]
 		lines[reasonLines-1] += " …"
@@ -241,7 +250,7 @@ var (
 
 func fullRow(p control.PeerStatus, now time.Time) []string {
 	row := slices.Insert(shortRow(p, now), 1, strings.Join(p.PodCIDRs, ","))
-	return append(row, cmp.Or(endpoint(p), "-"), cmp.Or(p.Reason, "-"))
+	return append(row, cmp.Or(endpoint(p), "-"), cmp.Or(why(p), "-"))
 }
 
 func endpoint(p control.PeerStatus) string {

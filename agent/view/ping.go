@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"edgemesh/agent/control"
+	"edgemesh/tunnel/p2p/base/cause"
 )
 
 // DirectOrBetter reports whether a path leads to the peer without a relay: direct, punched, or past the tunnel.
@@ -17,10 +18,15 @@ func DirectOrBetter(path string) bool {
 // Probe prints one outcome.
 func Probe(w io.Writer, on Screen, target string, p control.PingResult) {
 	if p.RTTMs == nil {
-		on.Line(w, red, fmt.Sprintf("%s: seq %d  ", clean(target), p.Seq), "lost: "+cmp.Or(p.Error, "no answer"))
+		on.Line(w, red, fmt.Sprintf("%s: seq %d  ", clean(target), p.Seq), "lost: "+lost(p))
 		return
 	}
 	on.Line(w, pathColours[p.Path], fmt.Sprintf("%s: seq %d  %.2f ms  ", clean(target), p.Seq, *p.RTTMs), pathText(p.Path, p.Transport, p.Relay))
+}
+
+// lost is why a probe was lost.
+func lost(p control.PingResult) string {
+	return cmp.Or(p.Cause.String(), cause.NoAnswer.String())
 }
 
 // sumPath is the path in the last line.

@@ -235,9 +235,9 @@ func TestPing(t *testing.T) {
 	var b strings.Builder
 	ms := 12.345
 	Probe(&b, Screen{}, "edge-2", control.PingResult{Seq: 1, RTTMs: &ms, Path: "relayed", Transport: "relay/tcp", Relay: "12D3KooWabcdefgh"})
-	Probe(&b, Screen{}, "edge-2", control.PingResult{Seq: 2, Error: "no answer\x1b"})
+	Probe(&b, Screen{}, "edge-2", control.PingResult{Seq: 2, Error: "a library's text\x1b"})
 	Pinged(&b, Screen{}, control.PingReply{Node: "edge-2", PodIP: "10.1.1.1", Path: "relayed", Sent: 2, Received: 1, MinMs: &ms, AvgMs: &ms, MaxMs: &ms, Reason: "a firewall"})
-	contains(t, b.String(), "edge-2: seq 1  12.35 ms  relayed over relay/tcp via …abcdefgh\n", "seq 2  lost: no answer?\n",
+	contains(t, b.String(), "edge-2: seq 1  12.35 ms  relayed over relay/tcp via …abcdefgh\n", "seq 2  lost: no answer\n",
 		"pod 10.1.1.1 is on node edge-2: 2 sent, 1 received", "not a better path: a firewall\n")
 	b.Reset()
 	Pinged(&b, Screen{}, control.PingReply{Node: "edge-2", Sent: 1})

@@ -1,9 +1,14 @@
 package p2p
 
 import (
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/path/reach"
 )
+
+// Cause is why there is no path to a peer, by the error of what was to take it.
+func Cause(err error) cause.Cause { return reach.Cause(err) }
 
 var (
 	// ErrUnreachable means that no path to the peer could be made.

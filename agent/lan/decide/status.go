@@ -28,6 +28,7 @@ type Status struct {
 	// of one IP version; "" when there is nothing to say.
 	Reason string
 	Via    netip.Addr // the peer's underlay address of Kind
+	Heard  time.Time  // when a probe or an answer last came from the peer; zero: never
 	// Received is how many bytes have come from the peer past the tunnel; of VXLAN with its headers.
 	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
@@ -64,6 +65,11 @@ func (p *peer) status(off Off) Status {
 		out.Global = n
 	}
 	for _, t := range p.tracks {
+		for _, at := range []time.Time{t.heard, t.answered} {
+			if at.After(out.Heard) {
+				out.Heard = at
+			}
+		}
 		if t.usable() && !slices.Contains(out.Proved, t.c.via) {
 			out.Proved = append(out.Proved, t.c.via)
 		}

@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	pb "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/wake"
@@ -46,6 +48,8 @@ type Node struct {
 	// port for TCP there. Between two translated nodes direct paths count as punched.
 	Translated, Mapped atomic.Bool
 	Dials              atomic.Int64 // how many were begun
+
+	off, forgotten atomic.Bool
 
 	world  *World
 	cancel context.CancelFunc
@@ -160,6 +164,16 @@ func (n *Node) Cut() {
 	n.Table.AddressGone()
 }
 
+// Power switches this node off, without a goodbye, or on. The relays keep the reservation of one that is off until they Forget it.
+func (n *Node) Power(on bool) {
+	n.off.Store(!on)
+	n.forgotten.Store(false)
+	n.world.each(func(l *Link) bool { return l.ends[0].node == n || l.ends[1].node == n }, func(l *Link) { l.silent.Store(!on) })
+}
+
+// Forget has the relays notice that this node is off.
+func (n *Node) Forget() { n.forgotten.Store(true) }
+
 // Flow is a stream whose far end sends back what it gets.
 type Flow struct{ *paths.Stream }
 
@@ -200,6 +214,10 @@ func (n *Node) owns(e endpoint.Endpoint) bool {
 // Dial makes a connection immediately, where the world lets it through.
 func (n *Node) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 	n.Dials.Add(1)
+	if n.off.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if err := sleep(ctx, 2*n.world.Latency); err != nil {
 		return err
 	}
@@ -211,7 +229,7 @@ func (n *Node) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) error {
 	n.world.mu.Lock()
 	blocked := n.world.blocked
 	n.world.mu.Unlock()
-	if !ok || blocked || far == nil || far.ID != p {
+	if !ok || blocked || far == nil || far.ID != p || far.off.Load() {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -229,6 +247,10 @@ func (n *Node) circuit(ctx context.Context, relay peer.ID, a ma.Multiaddr, p pee
 		return errors.Join(sleep(ctx, hopPatience), errors.New("the relay does not answer"))
 	case state == Down || far == nil:
 		return errors.New("NO_RESERVATION (204)")
+	case far.forgotten.Load():
+		return dialer.RefusedCircuit(pb.Status_NO_RESERVATION)
+	case far.off.Load():
+		return fmt.Errorf("no answer to a request for a circuit: %w", errors.Join(sleep(ctx, hopPatience), os.ErrDeadlineExceeded))
 	}
 	n.world.connect(n, far, endpoint.Circuit(r.ID, r.addr), a, relay)
 	return nil

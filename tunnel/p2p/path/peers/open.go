@@ -114,7 +114,7 @@ func (p *Peer) opened(o *opening) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.state.openings, o.id)
-	p.state.round.wanted = time.Time{}
+	p.state.round.wanted, p.state.round.unmet = time.Time{}, time.Time{}
 	p.state.apply(ladder.Opened{ID: o.id})
 }
 
@@ -139,6 +139,7 @@ func (s *state) open(lane ladder.Lane) (*opening, error) {
 	s.lastOpening++
 	o := &opening{id: s.lastOpening, ready: wake.NewOne()}
 	s.openings[o.id] = o
+	s.wait(s.round.wanted)
 	s.apply(ladder.Open{ID: o.id, Lane: lane})
 	return o, nil
 }

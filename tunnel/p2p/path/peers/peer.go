@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -98,6 +99,49 @@ func (p *Peer) connect() {
 	p.state.ended(err, ladder.Connected{})
 }
 
+// ask asks the relays for a peer that packets wait for without success, so that what is said of it stays true after the last of them: often
+// until they say that they have lost it, then now and then.
+func (p *Peer) ask() {
+	for {
+		p.mu.Lock()
+		s := &p.state
+		pause := askLate
+		if s.round.absent.IsZero() && time.Since(s.round.unmet) < time.Minute {
+			pause = askSoon
+		}
+		s.round.asking = s.unmet()
+		again := s.round.asking
+		p.mu.Unlock()
+		if !again {
+			return
+		}
+		select {
+		case <-p.t.Ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		p.mu.Lock()
+		idle := s.unmet() && len(s.openings) == 0
+		p.mu.Unlock()
+		if !idle {
+			continue
+		}
+		if err := p.search.ByRelay(p.t.Ctx); err != nil {
+			p.mu.Lock()
+			if s.unmet() && len(s.openings) == 0 {
+				s.found(err)
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// askSoon and askLate are the pauses between two requests to the relays.
+const (
+	askSoon = 5 * time.Second
+	askLate = 20 * time.Second
+)
+
 // standby gets a relayed path beside the direct ones.
 func (p *Peer) standby() {
 	if err := p.search.ByRelay(p.t.Ctx); err != nil {
@@ -119,6 +163,7 @@ func (p *Peer) punch(via *paths.Conn, a ladder.Punch) {
 func (p *Peer) refuse(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.state.round.unmet = time.Time{}
 	p.state.ended(why, ladder.Refuse{})
 }
 

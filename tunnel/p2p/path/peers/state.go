@@ -45,6 +45,7 @@ type acts interface {
 	connect()
 	standby()
 	punch(via *paths.Conn, a ladder.Punch)
+	ask()
 	runWatch()
 }
 
@@ -54,6 +55,33 @@ type round struct {
 	ended  int       // completed rounds
 	absent time.Time // since then each round found that no relay has the peer; zero: one has, or it is not known
 	wanted time.Time // when the last stream was to be opened; zero once one is open
+	// unmet is since when what waits for the peer waits without success: a stream, or what was sent on a path that died. Zero once the peer is
+	// heard. heard is when something last came on a path that is gone.
+	unmet, heard time.Time
+	asking       bool // asks relays for it
+}
+
+// later is the later one of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// unmet reports whether the last request for a path was not met, and not long ago.
+func (s *state) unmet() bool {
+	return !s.round.unmet.IsZero() && time.Since(later(s.round.wanted, s.round.unmet)) < unmetFor
+}
+
+// wait records that something waits for the peer since then, as long as there is no path.
+func (s *state) wait(since time.Time) {
+	if s.round.unmet.IsZero() && s.best() == nil {
+		s.round.unmet = since
+	}
+	if !s.round.unmet.IsZero() && !s.round.asking {
+		s.round.asking = s.Spawn(s.acts.ask)
+	}
 }
 
 // using is when the best path became it.
@@ -131,6 +159,7 @@ func (s *state) moved(a ladder.Moved) {
 		e.Kind = PathClosed
 	case a.Lost:
 		e.Kind = PathLost
+		s.wait(s.round.heard)
 	}
 	s.using.reported = e.Path // the datagram lane's alone may have moved
 	s.changed.Broadcast()
@@ -145,7 +174,7 @@ func (s *state) giveUp(c ladder.Close) {
 		return
 	}
 	x.GiveUp()
-	delete(s.paths, c.Path)
+	s.gone(x)
 	s.Spawn(func() { _ = x.Close() })
 	what := x.Path()
 	switch c.Why {
@@ -194,18 +223,24 @@ func (s *state) up(x *paths.Conn) {
 		link.Order = s.search.Order(x.Relay)
 	}
 	s.paths[x.ID] = x
-	s.round.absent = time.Time{}
+	s.round.absent, s.round.unmet = time.Time{}, time.Time{}
 	s.Log.Debug("path is up", "peer", s.name(s.id), "path", x.Path().Kind, "transport", x.Path().Transport)
 	s.admit()
 	s.apply(ladder.Up{Path: x.ID, Link: link})
 	s.changed.Broadcast()
 }
 
+// gone forgets a path.
+func (s *state) gone(x *paths.Conn) {
+	delete(s.paths, x.ID)
+	s.round.heard = later(s.round.heard, x.HeardAt())
+}
+
 // down removes a path whose connection has ended. The peer may not know: quic-go ends one whose packets the kernel refuses.
 func (s *state) down(x *paths.Conn) {
 	if s.paths[x.ID] == x {
 		was, _ := s.m.Path(x.ID)
-		delete(s.paths, x.ID)
+		s.gone(x)
 		s.apply(ladder.Down{Path: x.ID})
 		if token := x.Probes.PeerToken(); token != 0 && !was.Quiet {
 			s.owed.add(token, false, s.Now())
@@ -216,15 +251,20 @@ func (s *state) down(x *paths.Conn) {
 
 // ended records the result of a round of connecting, or why there is none.
 func (s *state) ended(err error, e ladder.Event) {
-	s.round.err = err
 	s.round.ended++
+	s.found(err)
+	s.apply(e)
+	s.changed.Broadcast()
+}
+
+// found records why there is no path.
+func (s *state) found(err error) {
+	s.round.err = err
 	if !reach.Absent(err) {
 		s.round.absent = time.Time{}
 	} else if s.round.absent.IsZero() {
 		s.round.absent = time.Now()
 	}
-	s.apply(e)
-	s.changed.Broadcast()
 }
 
 // admit ends a refusal that is over.

@@ -7,13 +7,20 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/nat/punch"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/path/reach"
 )
 
-// wantedFor is how long after a request for a path a peer counts as wanted.
-const wantedFor = time.Minute
+const (
+	// wantedFor is how long after a request for a path a peer counts as wanted, unmetFor if none was met.
+	wantedFor = time.Minute
+	unmetFor  = 10 * time.Minute
+	// silentAfter is how long a peer that packets wait for may say nothing until it counts as silent.
+	silentAfter = 3 * time.Second
+)
 
 // Status is how one peer is reached now.
 type Status struct {
@@ -21,9 +28,11 @@ type Status struct {
 	Path  paths.Path   // the best path for streams
 	All   []paths.Path // every live path, the best first
 	Since time.Time    // when Path became the best one
-	// Wanted: a path was requested lately, and there is none yet.
-	Wanted bool
-	Rounds int // rounds of connecting that have ended
+	// Wanted: a path was requested lately, and there is none yet. Silent: nothing has come for some seconds.
+	Wanted, Silent bool
+	Heard          time.Time   // when something authentic last came from it, on whatever path; zero: never since the start
+	Cause          cause.Cause // why the last round of connecting made no path
+	Rounds         int         // rounds of connecting that have ended
 	// Failed: the last round of connecting made no path. Offline is since when no relay that answers has the peer; zero: one
 	// has, or it is not known.
 	Failed  bool
@@ -82,11 +91,13 @@ func (p *Peer) status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.state
-	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor,
-		Rounds: s.round.ended, Failed: s.round.err != nil, Offline: s.round.absent}
+	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor || s.unmet(),
+		Heard: s.round.heard, Cause: reach.Cause(s.round.err), Rounds: s.round.ended, Failed: s.round.err != nil, Offline: s.round.absent}
 	for _, x := range s.ranked() {
 		st.All = append(st.All, x.Path())
+		st.Heard = later(st.Heard, x.HeardAt())
 	}
+	st.Silent = s.unmet() && len(st.All) == 0 && time.Since(s.round.unmet) >= silentAfter
 	now := p.t.Now()
 	plan, missing := s.m.Plan(now)
 	st.Punch = punching(plan, missing, p.attempts, now)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/pathtest"
 	"edgemesh/tunnel/p2p/path/peers"
@@ -320,6 +321,83 @@ func TestUnreachable(t *testing.T) {
 		s.stream(s.a, s.b, time.Second)
 		if st, _ := s.a.Table.StatusOf(s.b.ID); st.Wanted {
 			s.Error("a peer that is reached still counts as wanted")
+		}
+	})
+}
+
+// A peer that loses its power while packets go to it counts as silent within 5 s, with the time it was last heard; as absent once relays
+// have noticed, whether packets still wait or not, and so for ten minutes. When it is back that ends without a packet.
+func TestSilentPeer(t *testing.T) {
+	for name, direct := range map[string]bool{"through a relay": false, "direct": true} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *scene) {
+				s.w.Block(!direct)
+				f := s.stream(s.a, s.b, time.Second)
+				if direct {
+					s.becomes(paths.KindDirect, 3*time.Second)
+					f = s.stream(s.a, s.b, time.Second)
+				}
+				_, _ = f.Talk(time.Second)
+				s.b.Power(false)
+				off := time.Now()
+				_, _ = f.Write([]byte("heartbeat"))
+				until := func(what string, most time.Duration, done func(peers.Status) bool) {
+					s.Helper()
+					for {
+						st, _ := s.a.Table.StatusOf(s.b.ID)
+						if done(st) {
+							return
+						}
+						if took := time.Since(off); took > most {
+							s.Fatalf("not %s after %v: %+v", what, took, st)
+						}
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+				until("silent", 5*time.Second, func(st peers.Status) bool {
+					return st.Silent && st.Wanted && off.Sub(st.Heard).Abs() < time.Second
+				})
+				time.Sleep(time.Until(off.Add(30 * time.Second)))
+				if st, _ := s.a.Table.StatusOf(s.b.ID); !st.Silent || !st.Offline.IsZero() || st.Cause != cause.NoAnswer {
+					s.Errorf("while relays still have it: %+v", st)
+				}
+				s.b.Forget()
+				until("absent", 40*time.Second, func(st peers.Status) bool { return st.Silent && !st.Offline.IsZero() && st.Cause == cause.Absent })
+				time.Sleep(time.Until(off.Add(9 * time.Minute)))
+				if st, _ := s.a.Table.StatusOf(s.b.ID); !st.Wanted || st.Offline.IsZero() {
+					s.Errorf("nine minutes later: %+v", st)
+				}
+				asked := s.a.Dials.Load()
+				time.Sleep(2 * time.Hour)
+				if st, _ := s.a.Table.StatusOf(s.b.ID); st.Wanted || st.Silent || s.a.Dials.Load() > asked+8 {
+					s.Errorf("hours later, %d dials: %+v", s.a.Dials.Load()-asked, st)
+				}
+				s.b.Power(true)
+				s.stream(s.a, s.b, time.Second)
+				if st, _ := s.a.Table.StatusOf(s.b.ID); st.Wanted || st.Silent || st.Cause != (cause.Cause{}) {
+					s.Errorf("back: %+v", st)
+				}
+			})
+		})
+	}
+}
+
+// A peer that is back is found without a packet.
+func TestSilentPeerIsBack(t *testing.T) {
+	play(t, func(s *scene) {
+		s.w.Block(true)
+		s.stream(s.a, s.b, time.Second).Reset()
+		s.b.Power(false)
+		s.b.Forget()
+		_, _ = s.a.Stream(s.Context(), s.b)
+		time.Sleep(time.Minute)
+		if st, _ := s.a.Table.StatusOf(s.b.ID); !st.Silent {
+			s.Fatalf("%+v", st)
+		}
+		s.b.Power(true)
+		time.Sleep(21 * time.Second)
+		if st, _ := s.a.Table.StatusOf(s.b.ID); st.Silent || st.Wanted || st.Path.Kind != paths.KindRelayed {
+			s.Errorf("20 s later: %+v", st)
 		}
 	})
 }

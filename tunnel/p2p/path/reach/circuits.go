@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	pb "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 
+	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
+	"edgemesh/tunnel/p2p/who/members"
 )
 
 const (
@@ -39,6 +42,23 @@ var errCircuit = errors.New("the relay gives no circuit")
 
 // Absent reports whether every relay that answered, and at least one did, has no reservation of the peer.
 func Absent(err error) bool { return errors.Is(err, ErrNoReservation) && !errors.Is(err, errCircuit) }
+
+// Cause is why a round of attempts made no path.
+func Cause(err error) cause.Cause {
+	switch {
+	case err == nil:
+		return cause.Cause{}
+	case errors.Is(err, members.ErrQuarantined):
+		return cause.Quarantined
+	case Absent(err):
+		return cause.Absent
+	case errors.Is(err, errCircuit):
+		return cause.NoCircuit
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return cause.NoAnswer
+	}
+	return cause.Other
+}
 
 // ByRelay makes a circuit to the peer, through the relays one after the other with little time between them.
 func (s *Search) ByRelay(ctx context.Context) error {

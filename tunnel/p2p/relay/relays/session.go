@@ -31,6 +31,9 @@ const (
 	renewAtMost = 6 * time.Hour
 )
 
+// errNoRelay is a host that serves no relay.
+var errNoRelay = errors.New("reserve: this host is not a relay; for a node set relay.enabled in its agent's configuration")
+
 // errFull is a relay that has no reservation for this node now. Another relay is used instead, and this one asked again.
 var errFull = errors.New("reserve: the relay is full: as many nodes as its limits allow hold a reservation there, or as many from " +
 	"this address; raise limits.maxReservations or limits.maxReservationsPerIP in the relay's configuration, or add a relay")
@@ -279,7 +282,7 @@ func (c *client) reserve() (time.Time, error) {
 	ctx = network.WithNoDial(ctx, "reserve")
 	rsvp, err := relay.Reserve(ctx, c.host, peer.AddrInfo{ID: c.info.ID})
 	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-		return time.Time{}, errors.New("reserve: this host is not a relay; for a node set relay.enabled in its agent's configuration")
+		return time.Time{}, errNoRelay
 	}
 	if full := (relay.ReservationError{}); errors.As(err, &full) && full.Status == pbv2.Status_RESERVATION_REFUSED {
 		return time.Time{}, errFull

@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/sec"
 
 	"edgemesh/internal/wording"
+	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
@@ -25,21 +30,21 @@ type Status struct {
 	RTT       time.Duration // 0: unknown
 	Spare     bool          // it is not needed: enough others are nearer
 	Failed    bool          // Error is what came of an attempt
-	Error     string        // why it is not connected and reserved; "" if it is, or need not be
+	Error     string        // why it is not connected and reserved, with all that was tried; "" if it is, or need not be
+	Cause     cause.Cause   // the same in few words
 	Refusal   proxy.Cause   // what the HTTP proxy has to do with that; "" if nothing is known
-	NoName    bool          // nothing was dialed, as no name server says an address
 }
 
 func (c *client) status() Status {
-	conns := c.conns()
+	all := c.conns()
 	known := c.outcome.get()
-	st := Status{ID: c.info.ID, Connected: len(conns) > 0, Reserved: known.reserved && len(conns) > 0, RTT: known.rtt}
+	st := Status{ID: c.info.ID, Connected: len(all) > 0, Reserved: known.reserved && len(all) > 0, RTT: known.rtt}
 	switch {
-	case st.Connected && c.Dialer.Proxied(conns[0]):
-		e, _ := endpoint.Target(conns[0].RemoteMultiaddr())
-		st.Addr, st.Proxy = addrOf(c, conns[0]).String(), e.Addr.String()
+	case st.Connected && c.Dialer.Proxied(all[0]):
+		e, _ := endpoint.Target(all[0].RemoteMultiaddr())
+		st.Addr, st.Proxy = addrOf(c, all[0]).String(), e.Addr.String()
 	case st.Connected:
-		st.Addr = addrOf(c, conns[0]).String()
+		st.Addr = addrOf(c, all[0]).String()
 	case len(c.info.Addrs) > 0:
 		st.Addr = c.info.Addrs[0].String()
 	}
@@ -50,15 +55,42 @@ func (c *client) status() Status {
 		if e := (*proxy.Error)(nil); errors.As(known.err, &e) {
 			st.Refusal = e.Cause
 		}
-		st.NoName = noName(known.err)
+		st.Cause = causeOf(known.err)
 	case !c.demand.reservation():
 		st.Spare = true
 	case st.Connected:
-		st.Error = "waiting for a reservation"
+		st.Error, st.Cause = "waiting for a reservation", cause.Waiting
 	default:
-		st.Error = "no answer yet"
+		st.Error, st.Cause = "no answer yet", cause.Waiting
 	}
 	return st
+}
+
+// causeOf is why a relay is not connected and reserved. What only one of its addresses says counts more than that others are silent.
+func causeOf(err error) cause.Cause {
+	var key sec.ErrPeerIDMismatch
+	var through *proxy.Error
+	for _, c := range []struct {
+		is bool
+		c  cause.Cause
+	}{
+		{errors.Is(err, errFull), cause.Full},
+		{errors.Is(err, errNoRelay), cause.NoRelayHere},
+		{errors.Is(err, conns.ErrInside), cause.Inside},
+		{errors.Is(err, conns.ErrRefused), cause.RefusesUs},
+		{errors.As(err, &key), cause.OtherKey},
+		{errors.As(err, &through), cause.Proxy},
+		{noName(err), cause.NoName},
+		{errors.Is(err, syscall.ECONNREFUSED), cause.Refused},
+		{errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH), cause.NoRoute},
+		{errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded), cause.NoAnswer},
+		{errors.Is(err, errLost), cause.Lost},
+	} {
+		if c.is {
+			return c.c
+		}
+	}
+	return cause.NoAnswer
 }
 
 // noName reports whether look-ups alone have failed.
@@ -86,7 +118,7 @@ func (c *client) check(ctx context.Context) Status {
 			return c.status()
 		}
 		st.Error = wording.Foreign(fmt.Sprintf("no answer over %s: %v", short(conn.RemoteMultiaddr()), err), 1<<10)
-		st.Reserved, st.Failed = false, true
+		st.Reserved, st.Failed, st.Cause = false, true, cause.NoAnswer
 	}
 	return st
 }
