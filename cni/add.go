@@ -103,7 +103,7 @@ func (c *call) allocate() (pools conf.Pools, recs []ipam.Record, err error) {
 // podOf is the pod with the addresses of recs. The error wraps conf.ErrNoSubnet if
 // pools no longer has the block of one.
 func (c *call) podOf(recs []ipam.Record, pools conf.Pools) (podlink.Pod, error) {
-	pod := podlink.Pod{Owner: c.owner, Store: c.DataDir, MTU: pools.MTU}
+	pod := podlink.Pod{Owner: c.owner, Store: c.DataDir, MTU: pools.MTU, Ranges: pools.Cluster}
 	for _, r := range recs {
 		b, ok := pools.Block(r.IP)
 		if !ok {
@@ -126,7 +126,7 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 		}
 		return antispoof.Attach(l, pod.MAC(), pod.IPs())
 	}
-	host, defaults, err := podlink.Create(pod, br, netns, !c.PromiscMode, filter)
+	host, routes, err := podlink.Create(pod, br, netns, !c.PromiscMode, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (c *call) connect(pod podlink.Pod, pools conf.Pools, netns ns.NetNS, recs [
 	if err := podlink.Start(host); err != nil {
 		return nil, err
 	}
-	return c.result(pod, br, host, netns, defaults), nil
+	return c.result(pod, br, host, netns, routes), nil
 }
 
 // stillValid checks that the agent has not replaced a block in the meantime. The error
@@ -158,7 +158,7 @@ func (c *call) stillValid(pod podlink.Pod, recs []ipam.Record) error {
 	return err
 }
 
-func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS, defaults []netip.Addr) *current.Result {
+func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS, routes []podlink.Route) *current.Result {
 	const podIndex = 2
 	r := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
@@ -174,9 +174,9 @@ func (c *call) result(pod podlink.Pod, br, host netlink.Link, netns ns.NetNS, de
 		r.IPs = append(r.IPs, &current.IPConfig{
 			Interface: current.Int(podIndex), Address: *podlink.IPNet(a.Prefix), Gateway: gw,
 		})
-		if slices.Contains(defaults, a.Gateway) {
-			r.Routes = append(r.Routes, &types.Route{Dst: *podlink.DefaultRoute(a.Gateway), GW: gw})
-		}
+	}
+	for _, x := range routes {
+		r.Routes = append(r.Routes, &types.Route{Dst: *podlink.IPNet(x.To), GW: x.Gateway.AsSlice()})
 	}
 	return r
 }

@@ -442,6 +442,56 @@ func TestSecondInterface(t *testing.T) {
 	}
 }
 
+// TestOnlyFurtherInterface: another network has eth0 and the default route, as with Multus. What the pod sends to pods of the cluster leaves through
+// this network, of both IP versions, but not to a range of which the other network has a part.
+func TestOnlyFurtherInterface(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
+	if err := os.WriteFile(filepath.Join(n.run, "subnet.json"), []byte(`{"podCIDRs":["10.244.1.0/24","fd00:1::/64"],"clusterCIDRs":["10.244.0.0/16","10.200.0.0/16","fd00::/16"],"mtu":1500}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	netns := newNS(t)
+	err := netns.Do(func(ns.NetNS) error {
+		out, err := exec.Command("sh", "-ec", `ip link set lo up
+			ip link add eth0 type bridge; ip addr add 192.0.2.2/24 dev eth0; ip -6 addr add 2001:db8::2/64 dev eth0 nodad; ip link set eth0 up
+			ip route add default via 192.0.2.1; ip route add 10.200.7.0/24 via 192.0.2.1; ip -6 route add default via 2001:db8::1`).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.env = append(n.env, "CNI_IFNAME=net1")
+	out, err := n.call("ADD", "multus", netns.Path(), args("web", "uid-web"), n.netconf(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := parseResult(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, r := range result.Routes {
+		told = append(told, r.Dst.String())
+	}
+	wantEqual(t, "routes of the result", told, []string{"10.244.0.0/16", "fd00::/16"})
+	own := result.IPs[0].Address.IP.String()
+	err = netns.Do(func(ns.NetNS) error {
+		for to, dev := range map[string]string{"10.244.7.7": "net1", "fd00:7::7": "net1", "10.200.1.1": "eth0", "10.200.7.7": "eth0", "198.51.100.1": "eth0", "2001:db8:9::1": "eth0",
+			"10.244.7.7 from 192.0.2.2": "eth0", "fd00:7::7 from 2001:db8::2": "eth0", "10.244.7.7 from " + own: "net1", "198.51.100.1 from " + own: "net1"} {
+			out, err := exec.Command("ip", append([]string{"route", "get"}, strings.Fields(to)...)...).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "dev "+dev) {
+				t.Errorf("to %s, want %s: %s, %v", to, dev, out, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFormerNames: a pod made by a release before, whose interface had another name, is checked, not attached again, and deleted.
 func TestFormerNames(t *testing.T) {
 	n := newNode(t, "10.244.1.0/24")

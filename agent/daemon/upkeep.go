@@ -75,15 +75,33 @@ func strays(pods *conf.NetConf, w mesh.Host) findings.Finding {
 		}
 		return findings.Okayf("pods", "%s in use by pods, none outside of this node's blocks %v", wording.Count(used, "address"), w.Blocks)
 	}
+	return findings.Brokenf("pods", "delete these pods, so that their successors get addresses of this node's blocks; a static pod: crictl stopp $(crictl pods -q --name POD)",
+		"%s: not in this node's blocks, which it got after these pods were made; nobody reaches them", named(found))
+}
+
+// named are the pods of some records.
+func named(records []ipam.Record) string {
 	var names []string
-	for _, r := range found[:min(len(found), manyPods)] {
+	for _, r := range records[:min(len(records), manyPods)] {
 		names = append(names, fmt.Sprintf("%s/%s (%s)", r.Namespace, r.Pod, r.IP))
 	}
-	if more := len(found) - len(names); more > 0 {
+	if more := len(records) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return findings.Brokenf("pods", "delete these pods, so that their successors get addresses of this node's blocks; a static pod: crictl stopp $(crictl pods -q --name POD)",
-		"%s: not in this node's blocks, which it got after these pods were made; nobody reaches them", strings.Join(names, ", "))
+	return strings.Join(names, ", ")
+}
+
+// aside names pods in which this network is a further one and that reach other nodes' pods by the first one. Errors are for strays to say.
+func aside(pods *conf.NetConf, w mesh.Host) []findings.Finding {
+	if w.Keep {
+		return nil
+	}
+	found, err := upkeep.Aside(pods)
+	if err != nil || len(found) == 0 {
+		return nil
+	}
+	return []findings.Finding{findings.Notef("pods", "%s: another network has their default route, and the plugin of a release before made them: what they send to pods of "+
+		"other nodes leaves by that network until they are made again", named(found))}
 }
 
 // pools is how full the node's blocks are, per IP version. It is empty without a subnet

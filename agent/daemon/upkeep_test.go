@@ -140,11 +140,56 @@ func TestStrays(t *testing.T) {
 	if f.Severity != findings.Broken || !strings.HasPrefix(f.Text, "default/web-1 (198.18.78.2): ") || !strings.Contains(f.Remedy, "delete these pods") {
 		t.Errorf("%+v", f)
 	}
+	if all := aside(pods, mesh.Host{}); len(all) > 0 {
+		t.Errorf("pods with our eth0: %+v", all)
+	}
 	unread := netConf(t, filepath.Join(dir, conf.SubnetFile), dir) // a file in the directory's place
 	if f := strays(unread, mesh.Host{}); f.Severity != findings.Warning || !strings.Contains(f.Text, "cannot be read") {
 		t.Errorf("records that cannot be read: %+v", f)
 	}
 	if f := strays(pods, mesh.Host{Keep: true}); f.Severity != findings.OK {
 		t.Errorf("another plugin has the pods: %+v", f)
+	}
+}
+
+// Pods in which this network is a further one, and that a plugin of before made, are named; new ones are not, nor those with our eth0.
+func TestAside(t *testing.T) {
+	dir := t.TempDir()
+	pods := netConf(t, filepath.Join(dir, "data"), dir)
+	store, err := ipam.Open(pods.DataDir, podlink.Host{}, ipam.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []ipam.Owner{{ContainerID: "c0", IfName: "net1", Pod: "old"}, {ContainerID: "c1", IfName: "net1", Pod: "new"},
+		{ContainerID: "c2", IfName: "eth0", Pod: "both"}, {ContainerID: "c2", IfName: "net1", Pod: "both"}} {
+		o.Network, o.Namespace = "edgemesh", "default"
+		recs, err := store.Allocate(ipam.Request{Blocks: []netip.Prefix{netip.MustParsePrefix("198.18.77.0/24")}, Owner: o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Pod == "new" {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(pods.DataDir, recs[0].IP.String()+"_*"))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		b, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(files[0], bytes.Replace(b, []byte(",\n  \"ranged\": true"), nil, 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all := aside(pods, mesh.Host{})
+	if len(all) != 1 || all[0].Severity != findings.Note || !strings.HasPrefix(all[0].Text, "default/old (198.18.77.2): another network has") {
+		t.Errorf("%+v", all)
+	}
+	if all := aside(pods, mesh.Host{Keep: true}); len(all) > 0 {
+		t.Errorf("another plugin has the pods: %+v", all)
 	}
 }

@@ -40,6 +40,8 @@ type Record struct {
 	// Boot is the ID of the boot during which the record was written: what was in use
 	// before that boot is gone. Empty in another plugin's records.
 	Boot string `json:"boot,omitempty"`
+	// Ranged: the plugin that wrote it leads a pod to the cluster's ranges over this interface where another one has the default route.
+	Ranged bool `json:"ranged,omitempty"`
 
 	file     string    // name in the store, if it was read from there
 	modified time.Time // when the file was last written

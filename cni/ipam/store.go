@@ -109,7 +109,7 @@ func (s *Store) Allocate(req Request) ([]Record, error) {
 		if err != nil {
 			return nil, err
 		}
-		recs = append(recs, Record{IP: a, Owner: req.Owner, Allocated: p.now, Boot: s.boot})
+		recs = append(recs, Record{IP: a, Owner: req.Owner, Allocated: p.now, Boot: s.boot, Ranged: true})
 	}
 	for _, w := range req.Wanted {
 		if !slices.ContainsFunc(recs, func(r Record) bool { return r.IP == w }) {

@@ -34,6 +34,14 @@ type Pod struct {
 	Addrs []Addr // one per family; the first gives the MAC
 	MTU   int    // bytes
 	Store string // dataDir, where its records are
+	// Ranges are the cluster's: they lead through this interface where another one has the default route.
+	Ranges []netip.Prefix
+}
+
+// Route is one of the pod's.
+type Route struct {
+	To      netip.Prefix
+	Gateway netip.Addr
 }
 
 // MAC is the pod's hardware address. It is derived from the IPv4 address if there is one,
@@ -187,9 +195,9 @@ func Started(l netlink.Link) (bool, error) {
 // and sets the pod's end up in netns. No packet passes before Start. It first removes a
 // left-over host end of the same attachment. The error wraps ErrAttached if netns already
 // has an interface of that name. hairpin sets the port's mode; filter attaches the source
-// filter. defaults are the gateways of the pod's default routes; where another interface has that of an IP version, this one's holds for
-// packets from its address alone.
-func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (host netlink.Link, defaults []netip.Addr, err error) {
+// filter. routes are the default ones; where another interface has that of an IP version, this one's holds for packets from its address
+// alone, and routes are those to the cluster's ranges.
+func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(netlink.Link) error) (host netlink.Link, routes []Route, err error) {
 	name := HostName(p.Owner)
 	if err := remove(p.Owner); err != nil {
 		return nil, nil, err
@@ -212,14 +220,14 @@ func Create(p Pod, br netlink.Link, netns ns.NetNS, hairpin bool, filter func(ne
 	}
 	if err == nil {
 		err = netns.Do(func(ns.NetNS) (err error) {
-			defaults, err = configurePod(p)
+			routes, err = configurePod(p)
 			return err
 		})
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, remove(p.Owner))
 	}
-	return host, defaults, nil
+	return host, routes, nil
 }
 
 func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netlink.Link) error) error {
@@ -245,7 +253,7 @@ func configureHost(p Pod, host, br netlink.Link, hairpin bool, filter func(netli
 }
 
 // configurePod runs inside the pod's namespace.
-func configurePod(p Pod) (defaults []netip.Addr, err error) {
+func configurePod(p Pod) (routes []Route, err error) {
 	link, err := netlink.LinkByName(p.Owner.IfName)
 	if err != nil {
 		return nil, fmt.Errorf("find %s in the container: %w", p.Owner.IfName, err)
@@ -286,15 +294,28 @@ func configurePod(p Pod) (defaults []netip.Addr, err error) {
 			return nil, fmt.Errorf("default route through %s in the container: %w", a.Gateway, err)
 		}
 		if !further {
-			defaults = append(defaults, a.Gateway)
+			routes = append(routes, Route{netip.PrefixFrom(unspecified(a.Gateway), 0), a.Gateway})
+		} else {
+			inside, err := routeRanges(link, a, p.Ranges)
+			if err != nil {
+				return nil, fmt.Errorf("routes to the cluster's ranges through %s in the container: %w", a.Gateway, err)
+			}
+			routes = append(routes, inside...)
 		}
 		fault.Point("route")
 	}
-	return defaults, nil
+	return routes, nil
 }
 
-// furtherTable, plus an interface's index, is the table with the default route of a pod's second interface in this network.
+// furtherTable, plus an interface's index, is the table with the default route of a pod's further interface in this network.
 const furtherTable = 5300
+
+// What leaves from an address takes its own interface; of the rest, what is for the cluster's ranges takes ours. The kernel's own rules
+// come later.
+const (
+	fromRule = 5300 + iota
+	rangeRule
+)
 
 // route adds the default route of one address. In a pod that has one already, the answers of this address alone take it (further).
 func route(link netlink.Link, a Addr) (further bool, err error) {
@@ -302,27 +323,102 @@ func route(link netlink.Link, a Addr) (further bool, err error) {
 	if err := netlink.RouteAdd(r); !errors.Is(err, unix.EEXIST) {
 		return false, err
 	}
-	r.Table = furtherTable + link.Attrs().Index
-	rule := netlink.NewRule()
-	rule.Src, rule.Table, rule.Family = IPNet(netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen())), r.Table, netlink.FAMILY_V4
-	if a.Gateway.Is6() {
-		rule.Family = netlink.FAMILY_V6
-	} else if err := setSysctl("net/ipv4/conf/"+link.Attrs().Name+"/rp_filter", "2"); err != nil { // the way back to most sources is the other interface's
-		return true, err
+	if a.Gateway.Is4() {
+		if err := setSysctl("net/ipv4/conf/"+link.Attrs().Name+"/rp_filter", "2"); err != nil { // the way back to most sources is the other interface's
+			return true, err
+		}
 	}
+	r.Table = furtherTable + link.Attrs().Index
 	near := &netlink.Route{LinkIndex: r.LinkIndex, Dst: IPNet(a.Prefix.Masked()), Scope: netlink.SCOPE_LINK, Table: r.Table}
 	if err := errors.Join(netlink.RouteReplace(near), netlink.RouteReplace(r)); err != nil {
 		return true, err
 	}
-	if err := netlink.RuleAdd(rule); err != nil && !errors.Is(err, unix.EEXIST) {
-		return true, err
+	return true, rule(fromRule, netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen()), netip.Prefix{}, r.Table)
+}
+
+// rule has packets from one prefix, or to one, look up a table.
+func rule(priority int, from, to netip.Prefix, table int) error {
+	r := netlink.NewRule()
+	r.Priority, r.Table, r.Family = priority, table, netlink.FAMILY_V4
+	if from.Addr().Is6() || to.Addr().Is6() {
+		r.Family = netlink.FAMILY_V6
 	}
-	return true, nil
+	if from.IsValid() {
+		r.Src = IPNet(from)
+	}
+	if to.IsValid() {
+		r.Dst = IPNet(to)
+	}
+	if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("rule %d: %w", priority, err)
+	}
+	return nil
+}
+
+// routeRanges has what the pod itself sends to other pods of the cluster leave through this interface, which has not the default route,
+// except to a range of which another interface has a part: that is another network's, or this one's first interface. What leaves from
+// another interface's address, as its answers do, stays on that.
+func routeRanges(link netlink.Link, a Addr, ranges []netip.Prefix) (out []Route, _ error) {
+	family := netlink.FAMILY_V4
+	if a.Gateway.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	have, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range ranges {
+		if r.Addr().Is6() != a.Gateway.Is6() || slices.ContainsFunc(have, func(x netlink.Route) bool { return x.LinkIndex != link.Attrs().Index && overlaps(x.Dst, r) }) {
+			continue
+		}
+		if err := rule(rangeRule, netip.Prefix{}, r, furtherTable+link.Attrs().Index); err != nil {
+			return nil, err
+		}
+		out = append(out, Route{r, a.Gateway})
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, family) })
+	if err != nil {
+		return nil, err
+	}
+	rules, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range addrs {
+		ip, ok := netip.AddrFromSlice(x.IP)
+		ip = ip.Unmap()
+		own := func(r netlink.Rule) bool { return r.Src != nil && r.Src.IP.Equal(x.IP) }
+		if !ok || x.Scope != unix.RT_SCOPE_UNIVERSE || slices.ContainsFunc(rules, own) {
+			continue
+		}
+		if err := rule(fromRule, netip.PrefixFrom(ip, ip.BitLen()), netip.Prefix{}, unix.RT_TABLE_MAIN); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// overlaps reports whether a route's destination, other than a default route's, has a part of r.
+func overlaps(dst *net.IPNet, r netip.Prefix) bool {
+	if dst == nil {
+		return false
+	}
+	ip, ok := netip.AddrFromSlice(dst.IP)
+	bits, _ := dst.Mask.Size()
+	return ok && bits > 0 && netip.PrefixFrom(ip.Unmap(), bits).Overlaps(r)
 }
 
 // DefaultRoute is the destination 0.0.0.0/0 or ::/0, by gw's family.
-func DefaultRoute(gw netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: net.CIDRMask(0, gw.BitLen())}
+func DefaultRoute(gw netip.Addr) *net.IPNet { return IPNet(netip.PrefixFrom(unspecified(gw), 0)) }
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
 }
 
 // Start sets the host end up: from now on the pod's packets pass.

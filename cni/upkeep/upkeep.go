@@ -65,6 +65,20 @@ func Strays(c *conf.NetConf) ([]ipam.Record, error) {
 	}), nil
 }
 
+// Aside lists the addresses of pods that another network leads to the cluster: they were made by a plugin that did not do it for a
+// further interface, which this network's is.
+func Aside(c *conf.NetConf) ([]ipam.Record, error) {
+	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
+	if err != nil {
+		return nil, err
+	}
+	all := store.Records()
+	return slices.DeleteFunc(slices.Clone(all), func(r ipam.Record) bool {
+		first := func(o ipam.Record) bool { return o.ContainerID == r.ContainerID && o.IfName == "eth0" }
+		return r.Ranged || !r.InUse() || r.Torn() || store.Abandoned(r) || slices.ContainsFunc(all, first)
+	}), nil
+}
+
 // HasPod reports whether a pod of this node has the address.
 func HasPod(c *conf.NetConf, ip netip.Addr) (bool, error) {
 	store, err := ipam.Peek(c.DataDir, podlink.Host{Store: c.DataDir})
