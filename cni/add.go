@@ -50,7 +50,9 @@ func (p *plugin) doAdd(args *skel.CmdArgs) (types.Result, string, error) {
 		return nil, "", err
 	}
 	c.owner.Namespace, c.owner.Pod, c.owner.UID = c.Pod.Namespace, c.Pod.Name, c.Pod.UID
-	if _, err := conf.AwaitSubnet(c.RuntimeDir, subnetPatience); err != nil {
+	if pools, err := conf.AwaitSubnet(c.RuntimeDir, subnetPatience); err != nil {
+		return nil, "", err
+	} else if err := pools.Directory.Same(c.DataDir); err != nil {
 		return nil, "", err
 	}
 	netns, err := openNetNS(args)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/cni/conf"
 	"edgemesh/test/fair"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -223,6 +224,48 @@ func TestBehindAnotherPlugin(t *testing.T) {
 		t.Errorf("result %s", b)
 	}
 	if err := p.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestElsewhere: a plugin that keeps its records where the agent does not read them gives no pod a network, since no policy would hold for
+// it. Other paths to the same directory, an agent that says nothing, and a directory whose content was deleted pass.
+func TestElsewhere(t *testing.T) {
+	n := newNode(t, "10.244.1.0/24")
+	agents := filepath.Join(t.TempDir(), "records")
+	d, err := conf.MakeDirectory(agents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(conf.Subnet{PodCIDRs: []string{"10.244.1.0/24"}, ClusterCIDRs: []string{"10.244.0.0/16"}, MTU: 1500, Directory: d})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(n.run, conf.SubnetFile), b, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.tryAdd("hidden", nil)
+	wantCode(t, err, 106, n.data, agents, "dataDir", "cniDataDir", "would not see the pod")
+	if _, err := os.Stat(n.data); err == nil {
+		t.Error("the refused call left a directory")
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(agents, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{agents, link} {
+		if _, err := n.tryAdd("seen", map[string]any{"dataDir": dir}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(agents, "directory")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.tryAdd("wiped", map[string]any{"dataDir": agents}); err != nil {
+		t.Error(err)
+	}
+	n.subnet("10.244.1.0/24") // as an agent before writes it
+	if _, err := n.tryAdd("former", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -26,6 +26,7 @@ const (
 	codeOverlap     = 103 // pod addresses are in use elsewhere on the node
 	codeDiffers     = 104 // CHECK found a difference
 	codeAttached    = 105 // ADD for an interface that exists
+	codeElsewhere   = 106 // the agent reads the records of another directory
 )
 
 var errNetNS = errors.New("network namespace of the container")
@@ -43,6 +44,7 @@ func remedies() []remedy {
 		{conf.ErrNetConf, types.ErrInvalidNetworkConfig, "correct the network configuration (a file in /etc/cni/net.d)"},
 		{conf.ErrArgs, types.ErrInvalidEnvironmentVariables, "correct the program that calls the plugin, or the pod's annotations that it puts into CNI_ARGS"},
 		{conf.ErrNoSubnet, types.ErrTryAgainLater, "edgemesh-agent writes the file when it starts: check that it runs on this node"},
+		{conf.ErrElsewhere, codeElsewhere, "set dataDir in the network configuration, or cniDataDir in agent.yaml, to the other's"},
 		{errNetNS, types.ErrInvalidNetNS, "CNI_NETNS must be the path of the container's own network namespace"},
 		{overlap.ErrOverlap, codeOverlap, "remove the other network or its addresses, or give the cluster another pod range"},
 		{closing.ErrRefused, types.ErrPluginNotAvailable, "`edgemesh-agent status` says why; networkPolicy: off runs pods without policies"},

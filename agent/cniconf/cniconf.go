@@ -139,6 +139,12 @@ func (i *Installer) WriteSubnet(s mesh.Subnet) error {
 	for _, a := range s.Reserved {
 		file.Reserved = append(file.Reserved, a.String())
 	}
+	if i.c.DataDir != "" {
+		var err error
+		if file.Directory, err = conf.MakeDirectory(i.c.DataDir); err != nil { // the plugin, which needs the directory, says so, too
+			i.c.Log.Warn("the plugin cannot compare its directory with the agent's", "err", err)
+		}
+	}
 	b, err := json.Marshal(file)
 	if err != nil {
 		return fmt.Errorf("encode subnet: %w", err)

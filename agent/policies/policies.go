@@ -226,8 +226,8 @@ func (o *Owner) Local() (map[netip.Addr]string, error) {
 // unrecorded begins the name of a pod of which there is nothing but its port.
 const unrecorded = "without-a-record/"
 
-// look returns this node's pods, NAMESPACE/NAME by address, and the addresses of pods on the bridge if there is a record of none: the plugin
-// keeps them in another directory, or they are gone.
+// look returns this node's pods, NAMESPACE/NAME by address, and the addresses of those on the bridge without a record: it is gone, cannot be
+// read, or stands in another directory.
 func (o *Owner) look() (named map[netip.Addr]string, strays []netip.Addr, _ error) {
 	var ports []netip.Addr
 	var err error
@@ -246,9 +246,6 @@ func (o *Owner) look() (named map[netip.Addr]string, strays []netip.Addr, _ erro
 		if !recorded[a] {
 			strays = append(strays, a)
 		}
-	}
-	if len(strays) < len(ports) { // others are of a network with a directory of its own, or are being deleted
-		strays = nil
 	}
 	return named, strays, errors.Join(err, err2)
 }

@@ -211,8 +211,8 @@ func (o *Owner) Findings() (out []findings.Finding) {
 		if len(rules.Namespaces) > 0 && !f.Off {
 			effect, say = "they are closed, since no policy can be shown to open them", findings.Brokenf
 		}
-		out = append(out, say("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, and make these pods again",
-			"of no pod on the bridge has "+o.c.DataDir+" a record, so %s: %s", effect, wording.List(strays)))
+		out = append(out, say("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, where they differ, and make these pods again",
+			o.c.DataDir+" has no record of pods on the bridge, so %s: %s", effect, wording.List(strays)))
 	}
 	if pods := o.closedLong(); len(pods) > 0 {
 		out = append(out, findings.Brokenf("network-policy", "a file of policies must list its pods; from the API, fix what keeps the agent from reading them",

@@ -21,6 +21,8 @@ type Subnet struct {
 	ClusterCIDRs []string `json:"clusterCIDRs"`
 	MTU          int      `json:"mtu"`
 	Reserved     []string `json:"reserved,omitempty"` // addresses inside podCIDRs that no pod gets
+	// Directory has the records that the agent reads; absent where it reads none.
+	Directory *Directory `json:"directory,omitempty"`
 }
 
 const (
@@ -52,6 +54,8 @@ type Pools struct {
 	MTU     int // bytes
 	// Reserved are addresses that no pod gets: kubelet still reports one of a block that the node had.
 	Reserved []AddrRange
+	// Directory has the records that the agent reads; nil: it did not say.
+	Directory *Directory
 }
 
 // LoadSubnet reads the subnet file of runtimeDir. The error wraps ErrNoSubnet whether the
@@ -91,7 +95,7 @@ func ParseSubnet(b []byte) (Pools, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return Pools{}, err
 	}
-	p := Pools{MTU: s.MTU}
+	p := Pools{MTU: s.MTU, Directory: s.Directory}
 	if p.MTU == 0 {
 		p.MTU = defaultMTU
 	}
