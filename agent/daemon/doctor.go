@@ -120,7 +120,9 @@ func (d *doctor) judges() {
 		check("cni", hostEvery, own(func(plan) []findings.Finding { return []findings.Finding{d.checkCNI()} })),
 		check("host-ports", 0, func(plan) []findings.Finding { return d.kernel.hostPorts() }),
 		check("network-policy", 0, own(func(plan) []findings.Finding { return d.kernel.checkPolicies() })),
-		check("pods", hostEvery, own(func(p plan) []findings.Finding { return append(aside(d.kernel.pods, p.Host), strays(d.kernel.pods, p.Host)) })),
+		check("pods", hostEvery, own(func(p plan) []findings.Finding {
+			return append(aside(d.kernel.pods, p.Host), strays(d.kernel.pods, p.Host))
+		})),
 		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),
 		check("lan", hostEvery, func(plan) []findings.Finding { return slices.Concat(d.lan.check(), d.lan.notes()) }),
 		check("relay", 0, d.checkOwnRelay),
