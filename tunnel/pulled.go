@@ -254,13 +254,13 @@ func (x *Pulled) Down(left []Frame) {
 	x.p = nil
 }
 
-// Stream takes a bucket's next bytes.
-func (x *Pulled) Stream(bucket int, b []byte) {
+// Stream takes a bucket's next bytes, and returns how many it keeps.
+func (x *Pulled) Stream(bucket int, b []byte) (begun int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	in := &x.in[bucket]
 	if in.broken {
-		return
+		return 0
 	}
 	if x.sink.p != nil && x.sink.p.ctx.Err() != nil {
 		x.sink.p = nil // it left, and may have come back
@@ -301,6 +301,7 @@ func (x *Pulled) Stream(bucket int, b []byte) {
 		}
 		in.b = nil
 	}
+	return len(rest)
 }
 
 // Restart says that the next bytes of a bucket begin a frame.

@@ -107,7 +107,7 @@ func (l *lanes) Down(left []flight.Frame) {
 	l.first = append(left, l.first...)
 }
 
-func (l *lanes) Stream(bucket int, b []byte) {
+func (l *lanes) Stream(bucket int, b []byte) (begun int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := append(l.partial[bucket], b...)
@@ -125,6 +125,7 @@ func (l *lanes) Stream(bucket int, b []byte) {
 		p = p[k:]
 	}
 	l.partial[bucket] = append(l.partial[bucket][:0], p...)
+	return len(p)
 }
 
 func (l *lanes) Restart(bucket int) {

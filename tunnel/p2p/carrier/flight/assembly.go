@@ -1,13 +1,10 @@
 package flight
 
-import "slices"
-
 const (
 	maxKept     = 2 * maxHeld  // bytes of memory in pieces behind holes: what a sender's maxHeld needs, cut into small pieces
 	pieceCost   = 64           // bytes that a piece needs beside its packet's copy
 	brokenTime  = 2 * holdTime // seconds without the next byte: its sender gave up long ago
 	maxSpare    = 64           // copies that are kept to be used again
-	maxEmpty    = 256          // parts that a bucket has room for while there is none: 10 KB
 	bucketParts = 8192         // pieces behind holes of one bucket: maxHeld in packets, and half as many again
 )
 
@@ -15,7 +12,10 @@ const (
 type assembly struct {
 	sink    Sink
 	buckets [Buckets]inBucket
-	held    share
+	held    share // behind holes
+	begun   share // of frames that have begun, which the sink has
+	// first is one more than the bucket that alone takes what would be too much of that: so at least its frames become whole. 0: none.
+	first   int
 	checked float64
 	spare   spare[parcel]
 }
@@ -25,7 +25,8 @@ type inBucket struct {
 	generation byte
 	broken     bool   // waits for the next generation
 	next       uint32 // offset that is delivered next
-	later      []part // by offset
+	later      parts
+	begun      int // bytes of a frame that the sink has
 	since      float64
 }
 
@@ -61,8 +62,8 @@ func (a *assembly) take(s stream, at int, from *arriving, now float64) (why Reas
 	b := &a.buckets[s.bucket]
 	switch newer := int8(s.generation - b.generation); {
 	case newer > 0:
-		a.clear(b)
-		*b = inBucket{generation: s.generation, later: b.later}
+		a.clear(b, int(s.bucket))
+		b.generation, b.broken, b.next = s.generation, false, 0
 		a.sink.Restart(int(s.bucket))
 	case newer < 0:
 		return 0, true // its sender gave up
@@ -78,38 +79,52 @@ func (a *assembly) take(s stream, at int, from *arriving, now float64) (why Reas
 	case int64(len(s.data)) <= -ahead:
 		return 0, true
 	}
+	if !a.takes(int(s.bucket), len(s.data)) {
+		return NoMemory, false
+	}
 	a.deliver(b, int(s.bucket), s.data[-ahead:])
-	n := 0
-	for ; n < len(b.later); n++ {
-		p := &b.later[n]
-		behind := int(int32(b.next - p.offset))
-		if behind < 0 {
-			break
-		}
-		if behind < len(p.data) {
+	for p := b.later.first(); p != nil && int32(b.next-p.offset) >= 0; p = b.later.first() {
+		if behind := int(b.next - p.offset); behind < len(p.data) {
 			a.deliver(b, int(s.bucket), p.data[behind:])
 		}
 		a.release(p)
+		b.later.drop()
 	}
 	b.since = now
-	if b.later = slices.Delete(b.later, 0, n); len(b.later) == 0 {
-		b.empty()
+	if b.later.n == 0 {
+		b.later = parts{}
 	}
 	return 0, true
 }
 
+// takes reports whether there is room for so many bytes of a frame that may not become whole.
+func (a *assembly) takes(bucket, n int) bool {
+	if a.first == 0 && !a.begun.fits(n, maxHeld) {
+		a.first = bucket + 1
+	}
+	return a.first == 0 || a.first == bucket+1 || a.begun.fits(n, maxHeld)
+}
+
 func (a *assembly) deliver(b *inBucket, bucket int, data []byte) {
 	b.next += uint32(len(data))
-	a.sink.Stream(bucket, data)
+	a.begins(b, bucket, a.sink.Stream(bucket, data))
+}
+
+// begins notes how much of a frame the sink has.
+func (a *assembly) begins(b *inBucket, bucket, n int) {
+	a.begun.add(n - b.begun)
+	if b.begun = n; n == 0 && a.first == bucket+1 {
+		a.first = 0
+	}
 }
 
 // keep keeps a piece behind a hole.
 func (a *assembly) keep(b *inBucket, s stream, at int, from *arriving, now float64) (Reason, bool) {
-	i, found := slices.BinarySearchFunc(b.later, s.offset, func(p part, offset uint32) int { return int(int32(p.offset - offset)) })
-	if found && len(b.later[i].data) >= len(s.data) {
+	row, i, found := b.later.find(s.offset)
+	if found && len(b.later.rows[row][i].data) >= len(s.data) {
 		return 0, true
 	}
-	if !a.held.fits(pieceCost+len(from.frames), maxKept) || len(b.later) == bucketParts {
+	if !a.held.fits(pieceCost+len(from.frames), maxKept) || b.later.n == bucketParts {
 		return NoMemory, false
 	}
 	if from.copied == nil {
@@ -117,11 +132,11 @@ func (a *assembly) keep(b *inBucket, s stream, at int, from *arriving, now float
 	}
 	from.copied.refs++
 	a.held.add(pieceCost)
-	if len(b.later) == 0 {
+	if b.later.n == 0 && b.begun == 0 {
 		b.since = now
 	}
 	end := at + streamHeader + len(s.data)
-	b.later = slices.Insert(b.later, i, part{s.offset, from.copied.buf[end-len(s.data) : end], from.copied})
+	b.later.insert(row, i, part{s.offset, from.copied.buf[end-len(s.data) : end], from.copied})
 	return 0, true
 }
 
@@ -136,7 +151,6 @@ func (a *assembly) arrived(from *arriving) {
 func (a *assembly) release(p *part) {
 	a.held.add(-pieceCost)
 	a.unref(p.in)
-	*p = part{}
 }
 
 func (a *assembly) unref(c *parcel) {
@@ -148,18 +162,15 @@ func (a *assembly) unref(c *parcel) {
 	}
 }
 
-func (a *assembly) clear(b *inBucket) {
-	for i := range b.later {
-		a.release(&b.later[i])
+// clear gives up what a bucket has; what the sink has of a frame goes with Restart.
+func (a *assembly) clear(b *inBucket, bucket int) {
+	for _, r := range b.later.rows {
+		for i := range r {
+			a.release(&r[i])
+		}
 	}
-	b.empty()
-}
-
-// empty is for a bucket without pieces behind holes. It gives back what room for many of them takes.
-func (b *inBucket) empty() {
-	if b.later = b.later[:0]; cap(b.later) > maxEmpty {
-		b.later = nil
-	}
+	b.later = parts{}
+	a.begins(b, bucket, 0)
 }
 
 // expire gives up what waits for too long: memory is not to be held by a peer that never fills a hole.
@@ -169,8 +180,11 @@ func (a *assembly) expire(now float64) {
 	}
 	a.checked = now
 	for i := range a.buckets {
-		if b := &a.buckets[i]; len(b.later) > 0 && now-b.since > brokenTime {
-			a.clear(b)
+		if b := &a.buckets[i]; (b.later.n > 0 || b.begun > 0) && now-b.since > brokenTime {
+			if b.begun > 0 {
+				a.sink.Restart(i)
+			}
+			a.clear(b, i)
 			b.broken = true
 		}
 	}

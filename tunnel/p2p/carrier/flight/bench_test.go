@@ -150,3 +150,27 @@ func (f *flatSource) Stream(float64) (Frame, int) {
 	}
 	return &flatFrame{make([]byte, 8<<10), f}, f.turn
 }
+
+// BenchmarkHole: pieces of one byte behind a hole, each in front of all those before, or at both ends in turns, so that much would have to be
+// moved.
+func BenchmarkHole(b *testing.B) {
+	for name, at := range map[string]func(i int) uint32{
+		"in order":      func(i int) uint32 { return uint32(2 + 2*i) },
+		"descending":    func(i int) uint32 { return uint32(2 * (bucketParts - i)) },
+		"to the middle": func(i int) uint32 { return uint32(bucketParts + (1-2*(i%2))*(i+1)/2*2) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			sink := &testSink{cheap: true}
+			var path *Path
+			var number uint64
+			for i := range b.N {
+				if i%(bucketParts/2) == 0 {
+					path, number = NewPeer(newSource(nil, 1), sink, NewMemory(64<<20)).NewPath(testOverhead), 0
+				}
+				f := appendStreamHeader(nil, stream{offset: at(i % (bucketParts / 2))}, 1)
+				path.Receive(number, append(f, 1), 0, 0)
+				number++
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@
 //	wire.go      the frames of a packet
 //	peer.go      what all paths to a peer share; Source and Sink are its owner's
 //	stream.go    the sending half of buckets: frames until they are acknowledged
+//	parts.go     pieces behind holes, by offset
 //	assembly.go  the receiving half of buckets: pieces in order
 //	path.go      a path: packets out and in
 //	sender.go    what the next packet holds, and when it may leave

@@ -5,7 +5,7 @@ import "sync/atomic"
 // leastHeld is what a peer may hold of a kind however much the others do, bytes: 64 packets of full size in flight, and as many behind holes.
 const leastHeld = 128 << 10
 
-// Memory bounds what all peers of a node hold together, bytes, in frames that are not acknowledged and in pieces behind holes.
+// Memory bounds what all peers of a node hold together, bytes, in frames that are not acknowledged, in pieces behind holes and in frames that have begun.
 type Memory struct {
 	most int64
 	held atomic.Int64

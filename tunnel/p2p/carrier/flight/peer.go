@@ -23,8 +23,8 @@ type Source interface {
 
 // Sink takes what arrives. The calls come from Path.Receive; b is valid during the call only.
 type Sink interface {
-	// Stream takes a bucket's next bytes.
-	Stream(bucket int, b []byte)
+	// Stream takes a bucket's next bytes, and returns how many it keeps, of a frame that is not whole.
+	Stream(bucket int, b []byte) (begun int)
 	// Restart says that the next bytes of a bucket begin a frame, whatever came before: the rest of that will not come.
 	Restart(bucket int)
 	// Datagram takes one.
@@ -49,15 +49,15 @@ type Counters struct {
 
 // NewPeer makes a peer. Leave and Close give back what it has of a memory.
 func NewPeer(source Source, sink Sink, of *Memory) *Peer {
-	p := &Peer{in: assembly{sink: sink, held: share{of: of}}}
+	p := &Peer{in: assembly{sink: sink, held: share{of: of}, begun: share{of: of}}}
 	p.out = outgoing{source: source, count: &p.count, held: share{of: of}}
 	return p
 }
 
-// Close gives up all pieces behind holes. Nothing may arrive afterwards.
+// Close gives up all pieces behind holes, and frames that have begun. Nothing may arrive afterwards.
 func (p *Peer) Close() {
 	for i := range p.in.buckets {
-		p.in.clear(&p.in.buckets[i])
+		p.in.clear(&p.in.buckets[i], i)
 	}
 }
 
@@ -69,8 +69,8 @@ func (p *Peer) Leave(yield func(bucket int, f Frame)) {
 	}
 }
 
-// Held is memory in frames that are not acknowledged, and in pieces behind holes.
-func (p *Peer) Held() (sending, receiving int) { return p.out.held.bytes, p.in.held.bytes }
+// Held is memory in frames that are not acknowledged, and in pieces behind holes and frames that have begun.
+func (p *Peer) Held() (sending, receiving int) { return p.out.held.bytes, p.in.held.bytes + p.in.begun.bytes }
 
 // Counters returns what happened so far.
 func (p *Peer) Counters() Counters { return p.count }

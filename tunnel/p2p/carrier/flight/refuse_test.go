@@ -259,6 +259,76 @@ func TestNeverAcknowledges(t *testing.T) {
 	}
 }
 
+// Frames that begin and never end: what is kept of them counts as memory of all peers, as what is behind holes does, and one bucket alone goes beyond a peer's own, so that
+// whoever has no more than that gets each frame. It is given back.
+func TestFramesNeverEnd(t *testing.T) {
+	memory := NewMemory(1 << 20)
+	piece := func(bucket int, offset uint32, b []byte) []byte {
+		return append(appendStreamHeader(nil, stream{bucket: byte(bucket), offset: offset}, len(b)), b...)
+	}
+	var all []*Peer
+	now := 0.0
+	for range 20 {
+		sink := &testSink{t: t}
+		peer := NewPeer(newSource(t, 1), sink, memory)
+		all = append(all, peer)
+		path, number := peer.NewPath(testOverhead), uint64(0)
+		for bucket := range Buckets {
+			frame := fillFrame(nil, bucket, 0, 12_000)
+			for at := 0; at < 11_000; at += 1000 {
+				path.Receive(number, piece(bucket, uint32(at), frame[at:at+1000]), now, now)
+				number++
+			}
+		}
+		if _, held := peer.Held(); held < leastHeld/2 {
+			t.Errorf("a peer holds %d bytes alone", held)
+		}
+	}
+	sum := 0
+	for _, p := range all {
+		_, held := p.Held()
+		sum += held
+	}
+	if most := 1<<20 + len(all)*(2*leastHeld+12_000); sum > most {
+		t.Errorf("%d bytes of frames that never end, want at most %d", sum, most)
+	}
+	// One with little of its own gets its frames beside them.
+	sink := &testSink{t: t}
+	peer := NewPeer(newSource(t, 1), sink, memory)
+	path, number := peer.NewPath(testOverhead), uint64(0)
+	frames := make([][]byte, 30) // 360 KB, interleaved
+	for i := range frames {
+		frames[i] = fillFrame(nil, i, 0, 12_000)
+	}
+	for at := 0; at < 12_000; at += 1000 {
+		for i, f := range frames {
+			path.Receive(number, piece(i, uint32(at), f[at:at+1000]), now, now)
+			number++
+		}
+	}
+	for range len(frames) { // what was refused is sent again
+		for i, f := range frames {
+			for at := 0; at < 12_000; at += 1000 {
+				path.Receive(number, piece(i, uint32(at), f[at:at+1000]), now, now)
+				number++
+			}
+		}
+	}
+	if sink.frames != len(frames) {
+		t.Errorf("%d of %d frames", sink.frames, len(frames))
+	}
+	now += brokenTime + 1
+	for _, p := range all {
+		p.in.expire(now)
+		if _, held := p.Held(); held != 0 {
+			t.Errorf("%d bytes held after %v s", held, brokenTime)
+		}
+	}
+	if n := memory.held.Load(); n != 0 {
+		t.Errorf("%d bytes counted", n)
+	}
+}
+
 // Holes that are never filled: memory is bounded and given back, and the next generation is taken.
 func TestHolesNeverFilled(t *testing.T) {
 	sink := &testSink{t: t, cheap: true}
@@ -300,8 +370,8 @@ func TestHolesNeverFilled(t *testing.T) {
 		t.Errorf("%d bytes held for a peer that is silent for %v s", held, brokenTime)
 	}
 	for i := range peer.in.buckets {
-		if n := cap(peer.in.buckets[i].later); n > maxEmpty {
-			t.Errorf("bucket %d has room for %d pieces", i, n)
+		if b := &peer.in.buckets[i]; b.later.rows != nil {
+			t.Errorf("bucket %d has room for %d rows", i, cap(b.later.rows))
 		}
 	}
 	path.Receive(number+1, piece(0, 0, 0, 10), now, now)

@@ -137,7 +137,9 @@ type testSink struct {
 }
 
 func (s *testSink) Restart(bucket int) {
-	s.restarts++
+	if !s.restarted[bucket] { // of one that is given up, and then begins again, it is said twice
+		s.restarts++
+	}
 	s.restarted[bucket] = true
 	s.partial[bucket] = s.partial[bucket][:0]
 }
@@ -152,10 +154,10 @@ func (s *testSink) Datagram(b []byte) {
 	s.got[binary.BigEndian.Uint32(b)]++
 }
 
-func (s *testSink) Stream(bucket int, b []byte) {
+func (s *testSink) Stream(bucket int, b []byte) (begun int) {
 	s.bytes += len(b)
 	if s.cheap {
-		return
+		return 0
 	}
 	p := append(s.partial[bucket], b...)
 	for len(p) >= 9 {
@@ -183,6 +185,7 @@ func (s *testSink) Stream(bucket int, b []byte) {
 		p = p[n:]
 	}
 	s.partial[bucket] = append(s.partial[bucket][:0], p...)
+	return len(p)
 }
 
 // end is one of two peers.
@@ -371,15 +374,26 @@ func consistent(t tb, p *Path) {
 	if s.inFlight != inFlight || out.held.bytes != held || held > maxHeld+70000 {
 		t.Fatalf("%v bytes in flight, counted %v; %d held, counted %d", s.inFlight, inFlight, out.held.bytes, held)
 	}
-	held, parcels := 0, map[*parcel]int{}
+	held, begun, parcels := 0, 0, map[*parcel]int{}
 	for i := range in.buckets {
 		b := &in.buckets[i]
-		for j, x := range b.later {
-			held += pieceCost
-			parcels[x.in]++
-			if int32(x.offset-b.next) <= 0 || j > 0 && int32(x.offset-b.later[j-1].offset) < 0 {
-				t.Fatalf("bucket %d: part %d at %d behind %d", i, j, x.offset, b.next)
+		n, last := 0, b.next
+		for _, row := range b.later.rows {
+			for _, x := range row {
+				n++
+				held += pieceCost
+				parcels[x.in]++
+				if d := int32(x.offset - last); d < 0 || d == 0 && n == 1 {
+					t.Fatalf("bucket %d: part %d at %d behind %d", i, n, x.offset, last)
+				}
+				last = x.offset
 			}
+			if len(row) == 0 || len(row) > rowParts {
+				t.Fatalf("bucket %d: a row of %d parts", i, len(row))
+			}
+		}
+		if begun += b.begun; n != b.later.n {
+			t.Fatalf("bucket %d: %d parts, counted %d", i, n, b.later.n)
 		}
 	}
 	for c, n := range parcels {
@@ -389,5 +403,8 @@ func consistent(t tb, p *Path) {
 	}
 	if in.held.bytes != held || held > maxKept {
 		t.Fatalf("%d bytes behind holes, counted %d", held, in.held.bytes)
+	}
+	if in.begun.bytes != begun {
+		t.Fatalf("%d bytes of frames that have begun, counted %d", begun, in.begun.bytes)
 	}
 }
