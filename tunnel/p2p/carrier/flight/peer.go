@@ -70,7 +70,9 @@ func (p *Peer) Leave(yield func(bucket int, f Frame)) {
 }
 
 // Held is memory in frames that are not acknowledged, and in pieces behind holes and frames that have begun.
-func (p *Peer) Held() (sending, receiving int) { return p.out.held.bytes, p.in.held.bytes + p.in.begun.bytes }
+func (p *Peer) Held() (sending, receiving int) {
+	return p.out.held.bytes, p.in.held.bytes + p.in.begun.bytes
+}
 
 // Counters returns what happened so far.
 func (p *Peer) Counters() Counters { return p.count }
