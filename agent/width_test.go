@@ -72,7 +72,7 @@ const longReason = "dial tcp 203.0.113.7:4470: connect: connection refused; no p
 func (busy) Status(bool) control.Status {
 	ms, mbps, since := 123.4, 93.7, time.Now().Add(-time.Hour)
 	s := control.Status{Node: "edge-in-the-basement-of-building-17", PeerID: "12D3KooWLHpiRoxBtHQpTULqBSfrWxyTWW7q7WaVGaDGDbLXkbeT", Version: "v1.2.3", StartedAt: since,
-		NAT: control.NAT{Kind: "random", Detail: "random: each destination gets another port", Router: "the router does not answer NAT-PMP, PCP or UPnP"}, Addresses: []string{"10.244.0.1", "fd00:10:244::1"},
+		NAT: control.NAT{Kind: "random", Detail: "random: each destination gets another port or another outside address", Router: "the router does not answer NAT-PMP, PCP or UPnP"}, Addresses: []string{"10.244.0.1", "fd00:10:244::1"},
 		Relays: []control.RelayStatus{{PeerID: "12D3KooWrelayrelay", Addr: "/dns4/relay-1.frankfurt.example.org/udp/4470/quic-v1", Error: longReason},
 			{PeerID: "12D3KooWrelayother", Addr: "/ip4/203.0.113.8/tcp/4470", Connected: true, Reserved: true, RTTMs: &ms}},
 		Pools: []control.Pool{{Blocks: []string{"10.244.0.0/24"}, Size: 253, Used: 3}, {Blocks: []string{"fd00:10:244:1:2:3:4:0/112"}, Size: 1 << 62}}}

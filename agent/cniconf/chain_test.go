@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -302,6 +303,14 @@ func TestForeignEntriesStay(t *testing.T) {
 	}
 	c.CNI.Chained = []map[string]any{}
 	write("edgemesh-cni linkerd-cni istio-cni")
-	add(0, `{"type":"before"}`) // no pod network of ours in front: not kept
-	write("edgemesh-cni linkerd-cni istio-cni")
+	add(0, `{"type":"before"}`) // no pod network of ours in front: not kept, and told
+	var log strings.Builder
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	i := New(c)
+	if err := i.Write(subnet("10.244.1.0/24")); err != nil || types(installed(t, c)) != "edgemesh-cni linkerd-cni istio-cni" {
+		t.Errorf("%v: %s", err, types(installed(t, c)))
+	}
+	if x := i.Displaced(); x == nil || !slices.Equal(x.Plugins, []string{"before"}) || !strings.Contains(log.String(), "plugins=[before]") {
+		t.Errorf("%+v; %s", x, log.String())
+	}
 }

@@ -64,6 +64,9 @@ type Installer struct {
 	answers  map[string]answer
 	mounted  map[string]string // roots of the directories that this process was given as mounts, at the start
 	unfit    atomic.Pointer[[]string]
+
+	before    []string // plugins of others before ours in the conflist that was there
+	displaced atomic.Pointer[Displaced]
 }
 
 // New returns an Installer; it changes nothing.

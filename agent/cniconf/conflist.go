@@ -51,6 +51,7 @@ func (i *Installer) installConflist() error {
 		return nil
 	}
 	list, err := i.conflist()
+	before := i.before
 	if err != nil && i.works() {
 		return fmt.Errorf("%w: %w", ErrFormer, err)
 	}
@@ -66,8 +67,23 @@ func (i *Installer) installConflist() error {
 			return fmt.Errorf("%w: %w", ErrWaits, err)
 		}
 	}
-	return i.put("cniConfDir", i.c.ConfDir, ConflistName, append(b, '\n'), 0o644)
+	err = i.put("cniConfDir", i.c.ConfDir, ConflistName, append(b, '\n'), 0o644)
+	if err == nil && len(before) > 0 {
+		i.c.Log.Warn("took what another program had put before ours out of the CNI configuration: it would make pods' network in our place",
+			"file", filepath.Join(i.c.ConfDir, ConflistName), "plugins", before)
+		i.displaced.Store(&Displaced{time.Now(), before})
+	}
+	return err
 }
+
+// Displaced is what was taken out of the conflist.
+type Displaced struct {
+	At      time.Time
+	Plugins []string // their types
+}
+
+// Displaced is what was taken out last, nil if nothing was. It may be called at any time.
+func (i *Installer) Displaced() *Displaced { return i.displaced.Load() }
 
 // works reports whether the conflist, and all plugins that it names, exist.
 func (i *Installer) works() bool {
@@ -142,7 +158,7 @@ type foreign struct {
 	behind int // how many chained entries of ours come before it
 }
 
-// foreign reads the entries of others from the conflist that is there.
+// foreign reads the entries of others from the conflist that is there, and notes those before ours, which are not kept.
 func (i *Installer) foreign(chain []map[string]any) (out []foreign) {
 	var l struct {
 		Plugins []json.RawMessage `json:"plugins"`
@@ -157,6 +173,7 @@ func (i *Installer) foreign(chain []map[string]any) (out []foreign) {
 		ours = append(ours, typeOf(p))
 	}
 	behind := -1
+	i.before = nil
 	for _, raw := range l.Plugins {
 		var p struct {
 			Type string `json:"type"`
@@ -167,6 +184,8 @@ func (i *Installer) foreign(chain []map[string]any) (out []foreign) {
 			behind++
 		case behind >= 0:
 			out = append(out, foreign{p.Type, raw, behind})
+		default:
+			i.before = append(i.before, p.Type)
 		}
 	}
 	return out

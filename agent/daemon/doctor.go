@@ -111,7 +111,7 @@ func (d *doctor) judges() {
 		check("uplink", 0, func(p plan) []findings.Finding {
 			used, _ := d.reach.peers(false)
 			via, _ := proxyOf(d.cfg, d.force.inside) // an error is the check's of the network
-			return diagnose.Uplink(cutOff(d.node.Uplinks(), p.relays, via.For), d.node.Status().Relays, used)
+			return diagnose.Uplink(cutOff(d.node.Uplinks(), p.Subnet.ClusterCIDRs, p.relays, via.For), d.node.Status().Relays, used)
 		}),
 		check("forward", 0, func(p plan) []findings.Finding { return checkForward(p.Host, d.cfg.Key("forward")) }),
 		check("addresses", hostEvery, func(p plan) []findings.Finding {
@@ -294,6 +294,12 @@ func (d *doctor) checkCNI() findings.Finding {
 	}
 	if f := checkDirectory("/", d.cfg.CNIConfDir); f != nil {
 		return *f
+	}
+	if x := d.kernel.cni.Displaced(); x != nil && time.Since(x.At) < time.Hour {
+		f := findings.Notef("cni", "%s stood before ours in %s, where it would make pods' network in our place, and was taken out",
+			strings.Join(x.Plugins, ", "), filepath.Join(d.cfg.CNIConfDir, cniconf.ConflistName))
+		f.Since, f.Remedy = &x.At, "have the program that wrote it add its entry behind ours; or `cniMode: keep`, for a network of its own"
+		return f
 	}
 	untried := ""
 	switch err := d.kernel.cni.Runs(); {

@@ -21,11 +21,11 @@ import (
 )
 
 // cutOff says why packets cannot leave this host for any relay, as the kernel knows it; "" where they can, or nothing is known.
-// addrs are those of its uplinks, proxied names the HTTP proxy for a target. Nothing is sent for it.
-func cutOff(addrs []netip.Addr, relays []peer.AddrInfo, proxied func(string) (*url.URL, error)) string {
+// addrs are those of its uplinks, ranges the cluster's, proxied names the HTTP proxy for a target. Nothing is sent for it.
+func cutOff(addrs []netip.Addr, ranges []netip.Prefix, relays []peer.AddrInfo, proxied func(string) (*url.URL, error)) string {
 	if len(addrs) == 0 {
 		links, err := rtnetlink.Links()
-		return noUplink(links, err)
+		return noUplink(links, err, func(l netlink.Link) []netip.Addr { return insideOf(l, ranges) })
 	}
 	why := ""
 	for _, r := range relays {
@@ -71,8 +71,20 @@ func unrouted(ip net.IP) string {
 	return ""
 }
 
-// noUplink says what is wrong with each interface that may lead off this host, where none has an address that does.
-func noUplink(links []netlink.Link, err error) string {
+// insideOf are the addresses of an interface that are in the cluster's ranges: they lead nowhere, since they would be pods'.
+func insideOf(l netlink.Link, ranges []netip.Prefix) (out []netip.Addr) {
+	addrs, _ := netlink.AddrList(l, netlink.FAMILY_ALL) // none: it has no address
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(ip.Unmap()) }) {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
+}
+
+// noUplink says what is wrong with each interface that may lead off this host, where none has an address that does; inside are the addresses of
+// one that are in the cluster's ranges.
+func noUplink(links []netlink.Link, err error, inside func(netlink.Link) []netip.Addr) string {
 	if err != nil {
 		return fmt.Sprintf("no interface that leads off this host is known: %v", err)
 	}
@@ -99,6 +111,8 @@ func noUplink(links []netlink.Link, err error) string {
 			each = append(each, a.Name+" is down")
 		case a.RawFlags&unix.IFF_LOWER_UP == 0:
 			each = append(each, a.Name+" has no link: no cable, or no network")
+		case len(inside(l)) > 0:
+			each = append(each, fmt.Sprintf("%s has %v, inside the cluster's pod ranges: have the network give it another address, or give the cluster other podCIDRs", a.Name, inside(l)[0]))
 		default:
 			each = append(each, a.Name+" has no address")
 		}

@@ -41,7 +41,7 @@ func TestCutOff(t *testing.T) {
 			}
 			return url.Parse(c.proxy)
 		}
-		if why := cutOff(c.own, []peer.AddrInfo{{Addrs: []ma.Multiaddr{c.addr}}}, proxied); (why != "") != c.off {
+		if why := cutOff(c.own, nil, []peer.AddrInfo{{Addrs: []ma.Multiaddr{c.addr}}}, proxied); (why != "") != c.off {
 			t.Errorf("%s: %q", name, why)
 		}
 	}
@@ -49,6 +49,7 @@ func TestCutOff(t *testing.T) {
 
 // TestNoUplink: the interfaces are named, each with what is wrong with it; pods' are not.
 func TestNoUplink(t *testing.T) {
+	none := func(netlink.Link) []netip.Addr { return nil }
 	up := net.FlagUp | net.FlagBroadcast
 	index := 1
 	eth := func(name string, flags net.Flags, raw uint32) netlink.Link {
@@ -58,18 +59,22 @@ func TestNoUplink(t *testing.T) {
 	all := []netlink.Link{eth("eth0", 0, 0), eth("eth1", up, 0), eth("eth2", up, unix.IFF_LOWER_UP),
 		&netlink.Sittun{LinkAttrs: netlink.LinkAttrs{Index: 7, Name: "sit0"}}, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 6, Name: "port", MasterIndex: 99}},
 		&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Index: 8, Name: "edgemesh-tun", Flags: up}, Mode: netlink.TUNTAP_MODE_TUN}, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 9, Name: "cali1", Flags: up}}}
-	if got := noUplink(all, nil); !strings.HasSuffix(got, "address: eth0 is down, eth1 has no link: no cable, or no network and eth2 has no address") {
+	if got := noUplink(all, nil, none); !strings.HasSuffix(got, "address: eth0 is down, eth1 has no link: no cable, or no network and eth2 has no address") {
 		t.Error(got)
 	}
-	if got := noUplink(all[3:], nil); !strings.HasSuffix(got, "address: cali1 has no link: no cable, or no network") {
+	if got := noUplink(all[3:], nil, none); !strings.HasSuffix(got, "address: cali1 has no link: no cable, or no network") {
 		t.Error(got)
 	}
 	bridged := []netlink.Link{&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: 20, Name: "br0", Flags: up, RawFlags: unix.IFF_LOWER_UP}},
 		&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 21, Name: "eth0", MasterIndex: 20, Flags: up, RawFlags: unix.IFF_LOWER_UP}}}
-	if got := noUplink(bridged, nil); !strings.HasSuffix(got, "address: br0 has no address") {
+	if got := noUplink(bridged, nil, none); !strings.HasSuffix(got, "address: br0 has no address") {
 		t.Error(got)
 	}
-	if got := noUplink(nil, nil); !strings.HasSuffix(got, "has an address") {
+	carrier := func(netlink.Link) []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.244.9.9")} }
+	if got := noUplink(bridged, nil, carrier); !strings.Contains(got, "address: br0 has 10.244.9.9, inside the cluster's pod ranges") {
+		t.Error(got)
+	}
+	if got := noUplink(nil, nil, none); !strings.HasSuffix(got, "has an address") {
 		t.Error(got)
 	}
 }

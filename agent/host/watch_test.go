@@ -28,6 +28,7 @@ func TestWatcherHearsOfDamage(t *testing.T) {
 		"ip -6 rule del lookup 5210",
 		"sysctl -qw net.ipv4.ip_forward=0",
 		"sysctl -qw net.ipv6.conf.all.forwarding=0",
+		"sysctl -qw net.ipv6.conf.all.disable_ipv6=1",
 		"sysctl -qw net.ipv4.conf." + TUNName + ".rp_filter=1",
 		"iptables -F",
 		"ip link del " + BridgeName,

@@ -145,6 +145,17 @@ func (u *Puncher) NAT() ladder.NAT {
 	return k
 }
 
+// outside are the addresses at which relays see this node that are not its own.
+func (u *Puncher) outside() (out []netip.Addr) {
+	seen, _ := u.Seen()
+	for _, s := range seen {
+		if a := s.Addr.Addr(); !u.Addrs.Owns(a) && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
 // nat66 reports whether relays see this node at an IPv6 address that is not its own.
 func (u *Puncher) nat66() bool {
 	seen, _ := u.Seen()

@@ -51,7 +51,7 @@ func (a *Attempts) dialAll(ctx context.Context, eps, guess []endpoint.Endpoint, 
 		return !slices.Contains(want, name) || e.Addr.Addr().Is4() && !slices.Contains(none, name) || !a.Worth(e)
 	})
 	var mu sync.Mutex // a leaf: guards what the dials return
-	out := outcome{at: time.Now()}
+	out := outcome{at: time.Now(), outside: a.u.outside()}
 	var wg sync.WaitGroup
 	for _, e := range a.u.choose(a.p.ID(), fewer(eps, a.u.NAT(), a.NAT())) {
 		most, err := a.u.Targets.Take(a.p.ID(), e, targets.Budget)

@@ -141,3 +141,18 @@ func TestWhyRelayedNamesNAT66(t *testing.T) {
 		}
 	}
 }
+
+// Two sites behind one carrier's NAT that does not lead back: what it says to a dial of its own address is not about the peer.
+func TestNoHairpin(t *testing.T) {
+	at := func(a string) endpoint.Endpoint { return endpoint.Endpoint{Addr: netip.MustParseAddrPort(a)} }
+	o := outcome{missing: []string{"tcp"}, outside: []netip.Addr{netip.MustParseAddr("5.5.5.1")}}
+	o.add(at("5.5.5.1:4501"), "connection refused")
+	o.add(at("192.168.1.7:4501"), "connection refused")
+	if text := o.text(); !strings.Contains(text, "share their outside address") || strings.Contains(text, "refused") {
+		t.Error(text)
+	}
+	o = outcome{missing: []string{"tcp"}, outside: o.outside}
+	if o.add(at("5.5.5.2:4501"), "connection refused"); !strings.Contains(o.text(), "connection refused") {
+		t.Error(o.text())
+	}
+}

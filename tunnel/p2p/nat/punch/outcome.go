@@ -2,6 +2,7 @@ package punch
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +20,8 @@ type outcome struct {
 	missing []string // transports that were wanted and are still missing
 	dials   []string // what failed, for the log
 	causes  []cause
-	apart   string // why nothing was dialed: no IP version in common
+	apart   string       // why nothing was dialed: no IP version in common
+	outside []netip.Addr // where others see this node, if that is not an address of its own
 }
 
 // cause is why one transport failed, once for each different reason.
@@ -28,8 +30,14 @@ type cause struct{ transport, why string }
 // noAnswer is the cause of most failures: packets went nowhere.
 const noAnswer = conns.NoAnswer
 
+// noHairpin is why a dial to this node's own outside address failed: the peer has the same one.
+const noHairpin = "the two sites share their outside address, and its router does not lead back to it (no hairpin)"
+
 // add records a dial that failed.
 func (o *outcome) add(e endpoint.Endpoint, why string) {
+	if slices.Contains(o.outside, e.Addr.Addr()) { // what its router says, a refusal for instance, is not about the peer
+		why = noHairpin
+	}
 	why = wording.Elide(why, 120)
 	o.dials = append(o.dials, fmt.Sprintf("%s: %s", e, why))
 	if e.Addr.Addr().IsPrivate() { // mostly of another site, which says nothing

@@ -1,6 +1,7 @@
 package sense
 
 import (
+	"net/netip"
 	"slices"
 
 	"edgemesh/tunnel/p2p/base/endpoint"
@@ -17,10 +18,16 @@ func Judge(seen, local []endpoint.Endpoint, perDest bool) ladder.NAT {
 		return ladder.NATRandom
 	}
 	none, kept := true, true
+	outside := map[[2]bool]netip.Addr{} // by transport and IP version
 	for _, s := range seen {
 		if slices.Contains(local, s) {
 			continue
 		}
+		of := [2]bool{s.UDP, s.Addr.Addr().Is6()}
+		if a, ok := outside[of]; ok && a != s.Addr.Addr() { // a pool: a peer may see a third one
+			return ladder.NATRandom
+		}
+		outside[of] = s.Addr.Addr()
 		none = false
 		kept = kept && slices.ContainsFunc(local, func(l endpoint.Endpoint) bool {
 			return l.UDP == s.UDP && l.Addr.Port() == s.Addr.Port()
@@ -46,7 +53,7 @@ func Text(k ladder.NAT) string {
 	case ladder.NATSequential:
 		return "sequential: each destination gets the next port"
 	case ladder.NATRandom:
-		return "random: each destination gets another port"
+		return "random: each destination gets another port or another outside address"
 	default:
 		return "unknown: it changes ports, or no relay answers"
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
 )
 
@@ -40,6 +41,34 @@ func TestClassify(t *testing.T) {
 		got := classify(port, c.seen, port2, at(c.last)[0], func(netip.Addr) bool { return c.owns })
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// A NAT that chooses another outside address by destination is not stable, whatever it does with ports.
+func TestPool(t *testing.T) {
+	at := netip.MustParseAddrPort
+	if v := classify(4444, []netip.AddrPort{at("9.9.9.9:4444"), at("9.9.9.8:4444")}, 5555, at("9.9.9.9:5555"), func(netip.Addr) bool { return false }); v.Kind != ladder.NATRandom {
+		t.Errorf("two servers: %+v", v)
+	}
+	local := []endpoint.Endpoint{{Addr: at("192.168.1.2:4444"), UDP: true}, {Addr: at("192.168.1.2:4444")}, {Addr: at("[2a05:1::2]:4444"), UDP: true}}
+	seen := func(udp bool, addrs ...string) (out []endpoint.Endpoint) {
+		for _, a := range addrs {
+			out = append(out, endpoint.Endpoint{Addr: at(a), UDP: udp})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		seen []endpoint.Endpoint
+		want ladder.NAT
+	}{
+		{seen(true, "9.9.9.9:4444", "9.9.9.8:4444"), ladder.NATRandom},
+		{append(seen(true, "9.9.9.9:4444"), seen(false, "9.9.9.9:4444")...), ladder.NATStable},
+		{seen(true, "9.9.9.9:4444", "[2a05:1::2]:4444"), ladder.NATStable},
+		{seen(true, "9.9.9.9:4444"), ladder.NATStable},
+	} {
+		if got := Judge(c.seen, local, false); got != c.want {
+			t.Errorf("%v: %v, want %v", c.seen, got, c.want)
 		}
 	}
 }
