@@ -2,14 +2,13 @@ package fleet
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,19 +17,15 @@ import (
 	"edgemesh/internal/wording"
 )
 
-// page is what an agent prints of its map, and forwarded what kubectl does of a port.
-var page, forwarded = regexp.MustCompile(`^http://127\.0\.0\.1:(\d+)/(\?token=\w+)$`), regexp.MustCompile(`^Forwarding from 127\.0\.0\.1:(\d+) `) //nolint:gochecknoglobals // constants
-
 func newMap(k *cluster) *cobra.Command {
-	var port uint16
 	c := &cobra.Command{
 		Use:     "map NODE",
 		Short:   "Show NODE's live map to a browser here: all members, if NODE is an observer",
 		Example: "  kubectl edgemesh map cloud-1\n  kubectl edgemesh map edge-1 --port 0     # any that is free",
 		Args:    cli.Args("NODE"),
-		RunE:    func(c *cobra.Command, args []string) error { return k.showMap(c, args[0], port) },
 	}
-	c.Flags().Uint16Var(&port, "port", 9475, "port on this machine")
+	port := c.Flags().Uint16("port", 9475, "port on this machine")
+	c.RunE = func(c *cobra.Command, args []string) error { return k.showMap(c, args[0], *port) }
 	return c
 }
 
@@ -40,46 +35,32 @@ func (k *cluster) showMap(c *cobra.Command, node string, port uint16) error {
 	if err != nil {
 		return err
 	}
-	ctx, end := context.WithCancelCause(c.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer end(nil)
-	first := func(like *regexp.Regexp, args ...string) []string {
-		run, line := k.command(ctx, args...), make(chan string, 1)
-		run.Stderr = &wording.Writer{To: c.ErrOrStderr()}
-		_, err := run.StdinPipe() // open until it ends
-		out, failed := run.StdoutPipe()
-		if err = errors.Join(err, failed, run.Start()); err != nil {
-			end(err)
-			return nil
-		}
-		running.Go(func() {
-			for s := bufio.NewScanner(out); s.Scan(); {
-				select {
-				case line <- s.Text():
-				default: // of no use
-				}
-			}
-			end(fmt.Errorf("%s: its map has ended: %w%s", node, cmp.Or(run.Wait(), io.EOF), otherRelease(m)))
-		})
-		select {
-		case text := <-line:
-			return like.FindStringSubmatch(text)
-		case <-ctx.Done():
-		case <-time.After(k.timeout):
-		}
-		return nil
+	here, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return fmt.Errorf("--port %d: %w; choose another one, or 0 for any that is free", port, err)
 	}
-	there := first(page, slices.Insert(k.inPod(m.Pod, "map", "--listen", "127.0.0.1:0", "--until-eof"), 1, "-i")...)
-	if there != nil {
-		if here := first(forwarded, "port-forward", "-n", k.namespace, "pod/"+m.Pod, fmt.Sprintf("%d:%s", port, there[1])); here != nil {
-			fmt.Fprintf(c.OutOrStdout(), "http://127.0.0.1:%s/%s\n", here[1], there[2])
-			<-ctx.Done()
-		}
+	_ = here.Close() // kubectl takes it
+	ctx, end := context.WithCancel(c.Context())
+	serve := k.command(ctx, slices.Insert(k.inPod(m.Pod, "map", "--listen", "127.0.0.1:0", "--until-eof"), 1, "-i")...)
+	defer func() { end(); _ = serve.Wait() }()
+	serve.Stderr = &wording.Writer{To: c.ErrOrStderr()}
+	_, err = serve.StdinPipe() // open until this ends
+	out, failed := serve.StdoutPipe()
+	if err := errors.Join(err, failed, serve.Start()); err != nil {
+		return err
 	}
-	end(fmt.Errorf("%s: no map: its agent, or kubectl port-forward, gave no address within %v%s", node, k.timeout, otherRelease(m)))
+	late := time.AfterFunc(k.timeout, end)
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	if there := regexp.MustCompile(`^http://127\.0\.0\.1:(\d+)/(\?token=\w+)$`).FindStringSubmatch(lines.Text()); there != nil && late.Stop() {
+		go func() { _, _ = io.Copy(io.Discard, out); end() }()
+		fmt.Fprintf(c.OutOrStdout(), "http://%v/%s\n", here.Addr(), there[2])
+		forward := k.command(ctx, "port-forward", "-n", k.namespace, "pod/"+m.Pod, fmt.Sprintf("%d:%s", here.Addr().(*net.TCPAddr).Port, there[1]))
+		forward.Stderr = &wording.Writer{To: c.ErrOrStderr()}
+		_ = forward.Run() // what it complains of is shown
+	}
 	if c.Context().Err() != nil {
 		return nil // interrupted
 	}
-	return context.Cause(ctx)
+	return fmt.Errorf("%s: its map has ended, or was not there within %v%s", node, k.timeout, otherRelease(m))
 }
