@@ -121,6 +121,14 @@ func New(c Config) *Owner {
 	stays, absent := isolating(c.RuntimeDir), errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err == nil:
+		for pod, chains := range saved.Pods {
+			for d, name := range chains {
+				if c, ok := saved.Chains[name]; ok && len(c.Policies) == 0 { // of ClusterNetworkPolicies alone, which no version enforces
+					chains[d] = ""
+				}
+			}
+			saved.Pods[pod] = chains
+		}
 		o.known, o.given.Rules = true, saved
 	case !absent && !ran(c.RuntimeDir):
 		o.known, o.unread = true, err

@@ -193,6 +193,23 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// TestSavedClusterPolicies: pods that only ClusterNetworkPolicies concerned are open after the upgrade, also without the API.
+func TestSavedClusterPolicies(t *testing.T) {
+	state, f := t.TempDir(), &fake{}
+	const saved = `{"pods":{"shop/web-0":["cluster","both"]},"namespaces":{"*":[true,true]},"chains":{"cluster":{"policies":null,"cluster":["ClusterNetworkPolicy/c"],"admin":[{"action":"Deny","any":true}]},
+		"both":{"policies":["shop/p"],"cluster":["ClusterNetworkPolicy/c"]}},"sets":{}}`
+	if err := os.WriteFile(filepath.Join(state, File), []byte(saved), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, _ := owner(t, f, state)
+	if err := o.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if place := f.placed.At[netip.MustParseAddr("10.1.1.2")]; place.Chains != [2]string{"", "both"} {
+		t.Errorf("placed %+v", f.placed)
+	}
+}
+
 // TestUnreadAfterBoot: where the saved rules are there and cannot be read, and no agent has run since the host was started, all pods are closed until a
 // source has spoken, and a finding names the file; where there are none, or an agent ran without rules, nothing is closed.
 func TestUnreadAfterBoot(t *testing.T) {
