@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +24,7 @@ import (
 
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/lab"
+	"edgemesh/test/repo"
 	"edgemesh/test/tier"
 )
 
@@ -40,43 +44,9 @@ func TestKubernetesUpgrade(t *testing.T) {
 	if len(versions) == 0 {
 		t.Skip("NOT RUN: it builds an API server of each version, for minutes: EDGEMESH_K8S_UPGRADE='v1.28.15 v1.29.14 v1.30.14' (make e2e-upgrades)")
 	}
-	l := newLab(t)
-	relay(t, l, "relay")
-	a, b := node(t, site(t, l, "site-a", lab.EIM), "edge-a", lab.NodeOptions{}), node(t, site(t, l, "site-b", lab.EIM), "edge-b", lab.NodeOptions{})
-	startRelays(t, l)
-
 	t.Setenv("EDGEMESH_K8S_VERSION", versions[0])
-	c, kubeconfig := kubernetes(t, a, b)
-	_, err := c.Kubectl("create", "namespace", kubeapi.Namespace)
-	ok(t, err)
-	ok(t, c.CreateNode("cloud"))
-	ok(t, c.CreateNode("bare"))
-	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/os": "linux"}}}))
-	h := &chart{t: t, c: c, kubeconfig: kubeconfig, program: tool(t, "helm"), relays: l.Cluster.Relays}
-	h.upgrade()
-	h.deploy()
-	for _, n := range []*lab.Node{a, b} {
-		ok(t, c.CreateNode(n.Name, n.PodCIDRs...))
-		token := filepath.Join(n.Dir, "token")
-		ok(t, c.AgentToken(n.Name, token, 4*3600))
-		ok(t, c.TokenKubeconfig(n.Name+".conf", token, c.URL))
-		n.Config.Membership = map[string]any{"kubernetes": map[string]string{"kubeconfig": filepath.Join(c.Dir, n.Name+".conf")}}
-		ok(t, n.Start())
-	}
-	joined := within(t, time.Minute)
-	for _, n := range []*lab.Node{a, b} {
-		ok(t, n.WaitPods(joined))
-		ok(t, n.WaitReserved(joined))
-	}
-	podA, podB := pod(t, a, "a"), pod(t, b, "b")
-	curlPods(t, podA, podB, 20*time.Second)
-	path, err := a.WaitPath(within(t, 30*time.Second), b, "direct", "punched", "relayed")
-	ok(t, err)
-	t.Log("the pods' path:", path.Path)
-	flows := map[string]func() (lab.Gaps, error){}
-	for _, proto := range []string{"icmp", "tcp"} {
-		flows[proto] = lasting(t, podA.NS, proto, podB.IP4(), "--interval", "100ms", "--duration", "90m")
-	}
+	u := newUpgraded(t, &chart{}, "")
+	c, h, a, b := u.c, u.chart, u.a, u.b
 
 	var p *prober // from 1.30 on
 	for i, v := range versions {
@@ -98,15 +68,12 @@ func TestKubernetesUpgrade(t *testing.T) {
 		}
 		if p == nil {
 			ok(t, c.AwaitPolicies())
-			p = newProber(t, c, kubeconfig)
+			p = newProber(t, c, h.kubeconfig)
 		}
 		p.guarded(v, byPolicy)
 		p.own(v, a.PeerID)
 	}
-	for proto, end := range flows {
-		g, err := end()
-		ok(t, err)
-		t.Logf("%s between pods, all upgrades long: %d sent, %d lost, longest gap %.0f ms, of which %.0f count", proto, g.Sent, g.Lost, g.GapMs, g.FairMs)
+	for proto, g := range u.end(t) {
 		if g.Sent == 0 || g.FairMs > 2000 || proto == "icmp" && g.Lost*1000 > g.Sent {
 			t.Errorf("%s: %d of %d lost, a gap of %.0f ms", proto, g.Lost, g.Sent, g.FairMs)
 		}
@@ -117,7 +84,7 @@ func TestKubernetesUpgrade(t *testing.T) {
 	p.never()
 
 	// Without what guards, the same writes pass: the test would have seen a moment without.
-	_, err = c.Kubectl("delete", "validatingadmissionpolicybindings", "--all")
+	_, err := c.Kubectl("delete", "validatingadmissionpolicybindings", "--all")
 	ok(t, err)
 	ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
 		if p.last() != accepted {
@@ -125,6 +92,222 @@ func TestKubernetesUpgrade(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// upgraded is a cluster with the chart and two nodes in the lab, whose pods talk as long as the test runs.
+type upgraded struct {
+	*chart
+	lab        *lab.Lab
+	a, b       *lab.Node
+	podA, podB *lab.Pod
+	flows      map[string]func() (lab.Gaps, error)
+}
+
+// newUpgraded installs h's chart with these arguments of helm where there are these objects, and runs h's programs.
+func newUpgraded(t *testing.T, h *chart, objects string, more ...string) *upgraded {
+	t.Helper()
+	u := &upgraded{chart: h, lab: newLab(t), flows: map[string]func() (lab.Gaps, error){}}
+	relay(t, u.lab, "relay")
+	u.a, u.b = node(t, site(t, u.lab, "site-a", lab.EIM), "edge-a", lab.NodeOptions{}), node(t, site(t, u.lab, "site-b", lab.EIM), "edge-b", lab.NodeOptions{})
+	startRelays(t, u.lab)
+	c, kubeconfig := kubernetes(t, u.a, u.b)
+	_, err := c.Kubectl("create", "namespace", kubeapi.Namespace)
+	ok(t, err)
+	ok(t, c.CreateNode("cloud"))
+	ok(t, c.CreateNode("bare"))
+	ok(t, c.Patch("/api/v1/nodes/cloud", map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/os": "linux"}}}))
+	ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error { // until their kinds are served
+		if objects != "" {
+			_, err = c.KubectlStdin(objects, "apply", "-f", "-")
+		}
+		return err
+	}))
+	h.t, h.c, h.kubeconfig, h.program, h.relays = t, c, kubeconfig, tool(t, "helm"), u.lab.Cluster.Relays
+	if h.dir == "" {
+		h.upgrade()
+	} else if out, err := h.try(more...); err != nil {
+		t.Fatalf("helm: %v\n%s", err, out)
+	}
+	h.deploy()
+	for _, n := range []*lab.Node{u.a, u.b} {
+		ok(t, c.CreateNode(n.Name, n.PodCIDRs...))
+		token := filepath.Join(n.Dir, "token")
+		ok(t, c.AgentToken(n.Name, token, 4*3600))
+		ok(t, c.TokenKubeconfig(n.Name+".conf", token, c.URL))
+		n.Config.Membership = map[string]any{"kubernetes": map[string]string{"kubeconfig": filepath.Join(c.Dir, n.Name+".conf")}}
+		n.Programs = h.programs
+		ok(t, n.Start())
+	}
+	joined := within(t, time.Minute)
+	for _, n := range []*lab.Node{u.a, u.b} {
+		ok(t, n.WaitPods(joined))
+		ok(t, n.WaitReserved(joined))
+	}
+	u.podA, u.podB = pod(t, u.a, "a"), pod(t, u.b, "b")
+	curlPods(t, u.podA, u.podB, 20*time.Second)
+	path, err := u.a.WaitPath(within(t, 30*time.Second), u.b, "direct", "punched", "relayed")
+	ok(t, err)
+	t.Log("the pods' path:", path.Path)
+	for _, proto := range []string{"icmp", "tcp"} {
+		u.flows[proto] = lasting(t, u.podA.NS, proto, u.podB.IP4(), "--interval", "100ms", "--duration", "90m")
+	}
+	return u
+}
+
+// end ends the flows.
+func (u *upgraded) end(t *testing.T) map[string]lab.Gaps {
+	t.Helper()
+	all := map[string]lab.Gaps{}
+	for proto, end := range u.flows {
+		g, err := end()
+		ok(t, err)
+		t.Logf("%s between pods, all upgrades long: %d sent, %d lost, longest gap %.0f ms, of which %.0f count", proto, g.Sent, g.Lost, g.GapMs, g.FairMs)
+		all[proto] = g
+	}
+	return all
+}
+
+// exchange has today's agent stand by and take over, as the DaemonSet does.
+func (u *upgraded) exchange(t *testing.T, n *lab.Node) {
+	t.Helper()
+	before := n.Agent
+	n.Programs = ""
+	var err error
+	n.Agent, err = n.NS.Start(n.Name+"-new", n.AgentPath(), "run", "--config", n.ConfigFile(), "--wait")
+	ok(t, err)
+	u.says(t, n, "standing by")
+	ok(t, before.Stop())
+	ok(t, n.WaitReserved(within(t, time.Minute)))
+}
+
+// says waits until today's agent of a node has said that.
+func (u *upgraded) says(t *testing.T, n *lab.Node, text string) {
+	t.Helper()
+	ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+		log, err := os.ReadFile(n.Agent.Log)
+		if err == nil && !strings.Contains(string(log), text) {
+			err = fmt.Errorf("%s has not said %q", n.Name, text)
+		}
+		return err
+	}))
+}
+
+// TestUpgradeTells: an upgrade from the last release, or from an unreleased state, says what went of what was in use, and pods talk meanwhile.
+func TestUpgradeTells(t *testing.T) {
+	tier.Long(t)
+	for _, x := range []struct {
+		name, commit, version, objects string
+		values                         []string // of the chart before
+		refused                        string   // what helm says at first, "": nothing
+		then                           []string // what it takes
+		before, after                  func(t *testing.T, u *upgraded)
+	}{
+		{name: "the controller's map", commit: release020, values: []string{"--set", "controller.map=true"}, refused: "controller.map was removed", then: []string{"--set", "controller.map=false"}},
+		{name: "ClusterNetworkPolicies", commit: unreleased, objects: denied, before: func(t *testing.T, u *upgraded) {
+			ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+				if u.discard() == nil {
+					return errors.New("what the ClusterNetworkPolicy denies passes")
+				}
+				return nil
+			}))
+		}, after: func(t *testing.T, u *upgraded) {
+			ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, u.discard))
+			ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+				st, err := u.a.Status(t.Context())
+				if err == nil && !slices.ContainsFunc(st.Findings, func(f lab.Problem) bool { return strings.Contains(f.Detail, "ClusterNetworkPolicy objects exist") }) {
+					err = fmt.Errorf("not told: %+v", st.Findings)
+				}
+				return err
+			}))
+		}},
+		{name: "the webhook", commit: unreleased, version: "v1.29.14", refused: "set podNetwork.trustedNodes=true", then: []string{"--set", "podNetwork.trustedNodes=true"},
+			before: func(t *testing.T, u *upgraded) { // it is left, as by plain manifests
+				_, err := u.c.Kubectl("annotate", "validatingwebhookconfiguration", "edgemesh", "helm.sh/resource-policy=keep")
+				ok(t, err)
+			}, after: func(t *testing.T, u *upgraded) {
+				u.says(t, u.a, "kubectl delete validatingwebhookconfiguration edgemesh")
+				_, err := u.c.Kubectl("delete", "validatingwebhookconfiguration", "edgemesh")
+				ok(t, err)
+				ok(t, lab.Until(within(t, time.Minute), 100*time.Millisecond, func() error {
+					all, err := u.c.Kubectl("get", "meshnodes", "-o", "jsonpath={.items[*].status.agentVersion}")
+					if versions := strings.Fields(all); err == nil && (len(versions) != 2 || slices.Contains(versions, "dev")) {
+						err = fmt.Errorf("the nodes' versions in the API: %q", all)
+					}
+					return err
+				}))
+			}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.version != "" {
+				t.Setenv("EDGEMESH_K8S_VERSION", x.version)
+			}
+			u := newUpgraded(t, formerChart(t, x.commit), x.objects, x.values...)
+			if x.before != nil {
+				x.before(t, u)
+			}
+			u.dir = ""
+			if out, err := u.try(); x.refused != "" && (err == nil || !strings.Contains(out, x.refused)) {
+				t.Errorf("helm does not refuse: %v: %s", err, out)
+			}
+			if out, err := u.try(x.then...); err != nil {
+				t.Fatalf("helm: %v\n%s", err, out)
+			}
+			u.today()
+			for _, n := range []*lab.Node{u.a, u.b} {
+				u.exchange(t, n)
+				curlPods(t, u.podA, u.podB, 20*time.Second)
+			}
+			if x.after != nil {
+				x.after(t, u)
+			}
+			time.Sleep(5 * time.Second) // a late gap would show
+			for proto, g := range u.end(t) {
+				if g.Sent == 0 || g.FairMs > 1000 || proto == "tcp" && g.Lost > 0 { // pings that an agent has read when it ends are lost
+					t.Errorf("%s: %d of %d lost, a gap of %.0f ms", proto, g.Lost, g.Sent, g.FairMs)
+				}
+			}
+		})
+	}
+}
+
+// denied is a ClusterNetworkPolicy in force: pods do not reach port 9 of others.
+const denied = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: clusternetworkpolicies.policy.networking.k8s.io, annotations: {api-approved.kubernetes.io: "unapproved, a test"}}
+spec:
+  group: policy.networking.k8s.io
+  scope: Cluster
+  names: {plural: clusternetworkpolicies, kind: ClusterNetworkPolicy}
+  versions: [{name: v1alpha2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: default}
+spec: {nodeName: edge-a, automountServiceAccountToken: false, containers: [{name: c, image: x}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, namespace: default}
+spec: {nodeName: edge-b, automountServiceAccountToken: false, containers: [{name: c, image: x}]}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: no-discard}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {namespaces: {}}
+  egress: [{action: Deny, to: [{networks: [` + lab.DefaultRange4 + `]}], protocols: [{tcp: {destinationPort: {number: 9}}}]}]
+`
+
+// discard wants pod a to reach port 9 of pod b, where nobody listens.
+func (u *upgraded) discard() error {
+	err := u.podA.Script(fmt.Sprintf("timeout 1 bash -c '</dev/tcp/%v/9'", u.podB.IP4()))
+	if err == nil || !strings.Contains(err.Error(), "Connection refused") {
+		return fmt.Errorf("pod a is not refused: %w", err)
+	}
+	return nil
 }
 
 // TestKubernetesDowngrade: a control plane that stepped back from 1.30 to 1.29 has nothing that guards, and helm refuses its upgrade. What
@@ -198,23 +381,65 @@ type chart struct {
 	kubeconfig string
 	program    string // helm
 	relays     []string
+	dir        string // of the chart, "": today's
+	webhook    string // where the controller of an unreleased version listens
 
+	mu         sync.Mutex // guards what follows
+	programs   string     // of the controller and at first of agents, "": today's
 	controller *exec.Cmd
 	args       string // of the controller that runs
 }
 
-// upgrade applies CRDs and chart, as docs/upgrade.md says.
+// formerChart is that of a commit, with its programs.
+func formerChart(t *testing.T, commit string) *chart {
+	t.Helper()
+	h := &chart{programs: programsOf(t, commit), dir: t.TempDir()}
+	root, err := repo.Root()
+	ok(t, err)
+	out, err := exec.Command("sh", "-c", `git -C "$1" archive "$2" manifests/edgemesh | tar -x -C "$3" --strip-components=2`, "sh", root, commit, h.dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	h.webhook = l.Addr().String()
+	ok(t, l.Close())
+	return h
+}
+
+// today has today's controller run.
+func (h *chart) today() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.end()
+	h.programs, h.args = "", ""
+}
+
+// upgrade applies CRDs and today's chart, as docs/upgrade.md says.
 func (h *chart) upgrade() {
 	h.t.Helper()
-	dir := filepath.Join(h.c.Root, "manifests/edgemesh")
-	_, err := h.c.Kubectl("apply", "-f", filepath.Join(dir, "crds"))
-	ok(h.t, err)
-	ok(h.t, h.c.AwaitCRDs())
-	out, err := h.helm("upgrade", "--install", "edgemesh", dir, "--set-json", `podNetwork.podCIDRs=["`+lab.DefaultRange4+`","`+lab.DefaultRange6+`"]`,
-		"--set-json", `podNetwork.relays=["`+strings.Join(h.relays, `","`)+`"]`, "--set", fmt.Sprintf("podNetwork.trustedNodes=%v", h.c.Old()))
-	if err != nil {
+	if out, err := h.try("--set", fmt.Sprintf("podNetwork.trustedNodes=%v", h.c.Old())); err != nil {
 		h.t.Fatalf("helm: %v\n%s", err, out)
 	}
+}
+
+// try is upgrade with further arguments for helm, which may refuse.
+func (h *chart) try(more ...string) (string, error) {
+	h.t.Helper()
+	dir := cmp.Or(h.dir, filepath.Join(h.c.Root, "manifests/edgemesh"))
+	_, err := h.c.Kubectl("apply", "-f", filepath.Join(dir, "crds"))
+	ok(h.t, err)
+	ok(h.t, lab.Until(within(h.t, time.Minute), 100*time.Millisecond, func() error { // it fails where one has no conditions yet
+		_, err := h.c.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", filepath.Join(dir, "crds"))
+		return err
+	}))
+	if h.webhook != "" { // no kube-proxy is here that would lead to its Service
+		url := filepath.Join(h.t.TempDir(), "url")
+		ok(h.t, os.WriteFile(url, []byte("#!/bin/sh\nexec sed 's#service: {name: edgemesh-webhook, .*}}#url: \"https://"+h.webhook+"/\"}#'\n"), 0o755))
+		more = append(slices.Clone(more), "--post-renderer", url)
+	}
+	return h.helm(append([]string{"upgrade", "--install", "edgemesh", dir, "--reset-then-reuse-values", "--set-json", `podNetwork.podCIDRs=["` + lab.DefaultRange4 + `","` + lab.DefaultRange6 + `"]`,
+		"--set-json", `podNetwork.relays=["` + strings.Join(h.relays, `","`) + `"]`}, more...)...)
 }
 
 // helm runs helm in the release's namespace.
@@ -259,19 +484,26 @@ func (h *chart) follow() {
 		return
 	}
 	out := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ")
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if out == h.args {
 		return
 	}
 	h.end()
 	h.args = out
 	args := []string{"controller", "--kubeconfig", filepath.Join(h.c.Dir, "controller.conf"), "--namespace", kubeapi.Namespace, "--metrics-address", ""}
+	for flag, at := range map[string]string{"--map=": "127.0.0.1:0", "--webhook=": h.webhook} { // of older releases
+		if strings.Contains(out, flag) {
+			args = append(args, flag+at)
+		}
+	}
 	log, err := os.OpenFile(h.c.Logs("controller"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		h.t.Error(err)
 		return
 	}
 	defer log.Close()
-	h.controller = exec.Command(filepath.Join(h.c.Root, "bin/edgemesh-agent"), args...)
+	h.controller = exec.Command(filepath.Join(cmp.Or(h.programs, filepath.Join(h.c.Root, "bin")), "edgemesh-agent"), args...)
 	h.controller.Stdout, h.controller.Stderr = log, log
 	if err := h.controller.Start(); err != nil {
 		h.t.Error(err)

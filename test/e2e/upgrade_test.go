@@ -14,10 +14,11 @@ import (
 	"edgemesh/test/tier"
 )
 
-// Commits of versions 0.1.0 and 0.2.0.
+// Commits of versions 0.1.0 and 0.2.0, and of the last state with ClusterNetworkPolicies and a webhook, which no version had.
 const (
 	release010 = "9ffdad197926fcefc51264a34a9849b46eecbf42"
 	release020 = "34de8396da5a170b76b155768c0f81f61d0b0b74"
+	unreleased = "7d87c7ca2640c9ca8d97ff642a649887108350ff"
 )
 
 // programsOf builds a commit's programs.
