@@ -95,21 +95,25 @@ func (u underlay) Open(ctx context.Context, id tunnel.PeerID, lane tunnel.Lane) 
 		return nil, err
 	}
 	name := map[tunnel.Lane]string{tunnel.StreamLane: "stream", tunnel.DatagramLane: "datagram"}[lane]
-	return carrier{c, "writer of the " + name + " lane", u.block}, nil
+	return &carrier{c, "writer of the " + name + " lane", u.block, false}, nil
 }
 
 type carrier struct {
 	tunnel.Carrier
 	writer string
 	block  func(loop string)
+	open   bool // HELLO is written, which is not the writer's: whoever opens a carrier has a deadline
 }
 
-func (c carrier) Write(b []byte) (int, error) {
-	c.block(c.writer)
+func (c *carrier) Write(b []byte) (int, error) {
+	if c.open {
+		c.block(c.writer)
+	}
+	c.open = true
 	return c.Carrier.Write(b)
 }
 
-func (c carrier) FlushDatagrams() error {
+func (c *carrier) FlushDatagrams() error {
 	c.block(c.writer)
 	return c.Carrier.FlushDatagrams()
 }
