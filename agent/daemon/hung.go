@@ -20,6 +20,10 @@ func hungLoops(dog *watchdog.Watchdog) (out []findings.Finding) {
 		out = append(out, f)
 	}
 	for _, h := range dog.Hung() {
+		if h.Waits {
+			add(h.Name, h.Since, findings.Brokenf("hung-loop", "look for a disk, a network file system or a child of the agent that does not answer: the agent does not restart itself for it",
+				"%s has had work and made no progress since %s, while the agent waits for the kernel", h.Name, h.Since.Format(time.TimeOnly)))
+		}
 		add(h.Name, h.Since, findings.Brokenf("hung-loop", "report the stacks in the agent's log; it restarts itself, three times an hour at most",
 			"%s has had work and made no progress since %s", h.Name, h.Since.Format(time.TimeOnly)))
 	}

@@ -10,11 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/source"
 	"edgemesh/internal/watchdog"
+	"edgemesh/test/fair"
 )
 
 // Each of these is work of a loop that is watched.
@@ -65,4 +68,42 @@ func TestHungBeforeIsANote(t *testing.T) {
 	if len(all) != 2 || all[0].Severity != findings.Note || all[0].Subject != "membership" || !strings.Contains(all[0].Text, "restarted itself at ") || time.Since(*all[0].Since) > time.Minute {
 		t.Errorf("%+v", all)
 	}
+}
+
+// A thread that sits in the kernel, here in the open of a FIFO, hides no hang: it is named, without the promise of a restart.
+func TestHungDuringCall(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	thread, opened := make(chan int, 1), make(chan struct{})
+	go func() {
+		defer close(opened)
+		runtime.LockOSThread()
+		thread <- unix.Gettid()
+		if r, err := os.Open(fifo); err == nil {
+			r.Close()
+		}
+	}()
+	sits := fmt.Sprint(unix.SYS_OPENAT, " ")
+	call := fmt.Sprintf("/proc/self/task/%d/syscall", <-thread)
+	fair.Eventually(t, 10*time.Second, "a thread sits in openat", fair.True(func() bool {
+		text, err := os.ReadFile(call)
+		return err == nil && strings.HasPrefix(string(text), sits)
+	}))
+	synctest.Test(t, func(t *testing.T) {
+		dog := watchdog.New(watchdog.Config{})
+		defer dog.Start(t.Context())()
+		_, end := dog.Loop("membership").Begin(t.Context())
+		defer end()
+		time.Sleep(6 * time.Minute)
+		all := hungLoops(dog)
+		if len(all) != 1 || all[0].Severity != findings.Broken || !strings.Contains(all[0].Remedy, "does not restart itself") || dog.Healthy() != nil {
+			t.Errorf("%+v, %v", all, dog.Healthy())
+		}
+	})
+	if w, err := os.OpenFile(fifo, os.O_WRONLY, 0); err == nil {
+		w.Close()
+	}
+	<-opened
 }

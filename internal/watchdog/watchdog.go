@@ -26,12 +26,15 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
+	"edgemesh/internal/durable"
 	"edgemesh/internal/wake"
 )
 
 const (
 	// Patience is for how long a loop may have work and get nothing done.
 	Patience = 30 * time.Second
+	// longWait is for how long calls of the kernel excuse a loop before it is named.
+	longWait = 5 * time.Minute
 	// File, in the directory that Remember is given, has the restarts of the last hour.
 	File = "watchdog.json"
 	// every is between two looks at all loops, and late is how much more a look that is on time may take.
@@ -42,7 +45,8 @@ const (
 	// reportTime is how long log and File may take what is known of a hang before the process ends, and how long status and
 	// probes have to read it.
 	reportTime = time.Second
-	// mostRestarts within an hour, and the process is not ended again.
+	// mostRestarts within an hour, and the process is not ended again. One that cannot be noted comes no earlier than hour/mostRestarts
+	// after the start.
 	mostRestarts = 3
 	hour         = time.Hour
 	// maxStacks bounds what is written of all stacks, in bytes: some thousand goroutines.
@@ -58,11 +62,13 @@ type Config struct {
 
 // Watchdog watches the loops of one process.
 type Watchdog struct {
-	cfg    Config
-	status atomic.Pointer[string] // of Ready, nil: not yet
-	marks  map[any]*mark          // of the loops that had work at the last look
-	clock  time.Duration          // of the time that counts
-	said   bool                   // the loops that hang are in the log
+	cfg     Config
+	began   time.Time
+	status  atomic.Pointer[string] // of Ready, nil: not yet
+	marks   map[any]*mark          // of the loops that had work at the last look
+	clock   time.Duration          // of the time that counts
+	said    bool                   // the loops that hang are in the log
+	unnoted atomic.Bool            // the restart for them is not in File, or not yet
 
 	mu       sync.Mutex // a leaf
 	sources  []*source
@@ -76,6 +82,7 @@ type Watchdog struct {
 	notify func(state string)
 	stacks io.Writer
 	end    func()
+	write  func(path string, data []byte, mode os.FileMode) error
 }
 
 // mark is a loop's last progress.
@@ -90,6 +97,7 @@ type mark struct {
 type Hung struct {
 	Name  string
 	Since time.Time // its last progress, within some seconds
+	Waits bool      // calls of the kernel excuse it, for longWait by now: the process does not end for it
 }
 
 // Restart is one for loops that hung.
@@ -103,7 +111,7 @@ func New(cfg Config) *Watchdog {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Watchdog{cfg: cfg, waits: inCalls, notify: func(state string) { _, _ = systemd.SdNotify(false, state) }, stacks: os.Stderr, end: func() { os.Exit(1) }}
+	return &Watchdog{cfg: cfg, began: time.Now(), waits: inCalls, notify: func(state string) { _, _ = systemd.SdNotify(false, state) }, stacks: os.Stderr, end: func() { os.Exit(1) }, write: durable.WriteFile}
 }
 
 // Remember keeps in dir how often the process was restarted. Call it once no other process uses dir.
@@ -130,16 +138,23 @@ func (w *Watchdog) Hung() []Hung {
 	return w.hung
 }
 
+// accused are those of them that nothing excuses.
+func (w *Watchdog) accused() []Hung {
+	return slices.DeleteFunc(slices.Clone(w.Hung()), func(h Hung) bool { return h.Waits })
+}
+
 // Healthy says why a supervisor should restart the process: it hangs, and could not end itself.
 func (w *Watchdog) Healthy() error {
-	if hung := w.Hung(); len(hung) > 0 && w.ends() {
+	if hung := w.accused(); len(hung) > 0 && w.ends() {
 		return hungError(hung)
 	}
 	return nil
 }
 
 // ends reports whether a loop that hangs ends the process.
-func (w *Watchdog) ends() bool { return len(w.Restarts()) < mostRestarts }
+func (w *Watchdog) ends() bool {
+	return len(w.Restarts()) < mostRestarts && (!w.unnoted.Load() || time.Since(w.began) >= hour/mostRestarts)
+}
 
 func hungError(hung []Hung) error {
 	return fmt.Errorf("no progress for %v: %s", Patience, strings.Join(names(hung), ", "))
@@ -175,18 +190,17 @@ func (w *Watchdog) run(ctx context.Context) {
 		w.cfg.Log.Warn("the service manager's watchdog is not used: WATCHDOG_USEC or WATCHDOG_PID cannot be read", "err", err)
 	}
 	var beaten time.Time
-	began := time.Now()
-	for last := began; ; {
+	for last := w.began; ; {
 		now := time.Now()
 		if beat > 0 && now.Sub(beaten) >= beat/4 {
 			w.notify(systemd.SdNotifyWatchdog)
 			beaten = now
 		}
-		if now.Sub(began) >= readyWithin && w.status.Load() == nil {
+		if now.Sub(w.began) >= readyWithin && w.status.Load() == nil {
 			w.Ready("still starting")
 		}
 		w.look(now.Sub(last))
-		w.act(ctx, w.Hung())
+		w.act(ctx, w.accused())
 		last = now
 		if !wake.Sleep(ctx, every) {
 			w.notify(systemd.SdNotifyStopping)
@@ -216,8 +230,9 @@ func (w *Watchdog) look(passed time.Duration) {
 			m.freed = true
 			go x.Free() // it may hang itself
 		}
-		if stood > Patience-every/2 && !slices.ContainsFunc(hung, func(o Hung) bool { return o.Name == x.Name }) { // looks do not come to the microsecond
-			hung = append(hung, Hung{x.Name, m.since})
+		hangs := stood > Patience-every/2 // looks do not come to the microsecond
+		if (hangs || time.Since(m.since) >= longWait) && !slices.ContainsFunc(hung, func(o Hung) bool { return o.Name == x.Name && o.Waits != hangs }) {
+			hung = append(hung, Hung{x.Name, m.since, !hangs})
 		}
 	}
 	w.marks = marks
@@ -228,21 +243,28 @@ func (w *Watchdog) look(passed time.Duration) {
 
 // act reports loops that hang, and ends the process unless that happened too often.
 func (w *Watchdog) act(ctx context.Context, hung []Hung) {
+	if len(hung) == 0 {
+		w.unnoted.Store(false)
+	}
 	end, said := w.ends(), w.said
 	if w.said = len(hung) > 0; !w.said || said && !end {
 		return
 	}
-	go func() { // neither disk nor log may stop what follows
+	if !said {
+		w.unnoted.Store(end)
+	}
+	go func() { // neither disk nor log may stop the looks
 		if end {
-			if err := w.note(names(hung)); err != nil {
-				w.cfg.Log.Error("this restart is not remembered", "err", err)
+			err := w.note(names(hung))
+			if w.unnoted.Store(err != nil); err != nil {
+				w.cfg.Log.Error("a restart cannot be noted: there is none before this process has run for "+(hour/mostRestarts).String(), "err", err)
 			}
 		}
-		w.cfg.Log.Error("loops hang: they have work and make no progress", "loops", hungError(hung), "since", hung[0].Since.Format(time.RFC3339), "restart", end)
+		w.cfg.Log.Error("loops hang: they have work and make no progress", "loops", hungError(hung), "since", hung[0].Since.Format(time.RFC3339), "restart", w.ends())
 		stacks := make([]byte, maxStacks)
 		_, _ = w.stacks.Write(stacks[:runtime.Stack(stacks, true)])
 	}()
-	if end && wake.Sleep(ctx, reportTime) {
+	if end && wake.Sleep(ctx, reportTime) && w.ends() {
 		w.end()
 	}
 }
@@ -259,5 +281,5 @@ func (w *Watchdog) note(loops []string) error {
 	if err != nil {
 		return err //nolint:wrapcheck // cannot be
 	}
-	return os.WriteFile(path, text, 0o600) //nolint:wrapcheck // names the file
+	return w.write(path, text, 0o600)
 }

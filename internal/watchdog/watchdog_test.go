@@ -2,6 +2,7 @@ package watchdog
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -259,6 +260,25 @@ func TestSharedLoopHidesNone(t *testing.T) {
 	}
 }
 
+// A thread that never returns from the kernel hides no hang forever, and restarts nothing.
+func TestHangDuringEndlessCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		b.waiting.Store(true)
+		b.Loop("loop").Begin(t.Context())
+		if after(longWait - 2*every); b.names() != "" {
+			t.Errorf("hung after %v: %q", longWait-2*every, b.names())
+		}
+		after(4 * every)
+		if b.names() != "loop" || !b.Hung()[0].Waits {
+			t.Errorf("hung: %+v", b.Hung())
+		}
+		if after(time.Hour); b.endings() != 0 || b.Healthy() != nil || b.said("loops hang") != 0 {
+			t.Errorf("%d ends, %v: %s", b.endings(), b.Healthy(), b.log.String())
+		}
+	})
+}
+
 // Time before and after a slow disk counts.
 func TestHangBehindSlowDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -340,7 +360,7 @@ func TestNoRestarts(t *testing.T) {
 	}
 }
 
-// Neither a log that nobody reads nor a disk that does not take the note keeps a hung process alive.
+// A log that nobody reads does not keep a hung process alive.
 func TestBlockedReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
@@ -352,13 +372,85 @@ func TestBlockedReports(t *testing.T) {
 		}
 		close(forever)
 	})
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, filepath.Join(t.TempDir(), "missing"))
-		b.Loop("loop").Begin(t.Context())
-		if after(40 * time.Second); b.endings() == 0 || b.said("is not remembered") == 0 {
-			t.Errorf("%d ends: %s", b.endings(), b.log.String())
-		}
-	})
+}
+
+// Restarts that cannot be noted are no more than three an hour, either: each comes 20 minutes after the start. The next hang is noted anew.
+func TestUnnotedRestarts(t *testing.T) {
+	for name, free := range map[string]bool{"the disk stays full": false, "it is full for one hang": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "missing")
+				b := newBench(t, dir)
+				_, end := b.Loop("loop").Begin(t.Context())
+				if after(19 * time.Minute); b.endings() != 0 || b.Healthy() != nil || b.names() != "loop" || b.said("cannot be noted") != 1 || b.said("restart=false") != 1 {
+					t.Errorf("%d ends, %v, hung %q: %s", b.endings(), b.Healthy(), b.names(), b.log.String())
+				}
+				if free {
+					end()
+					after(2 * every)
+					if err := os.Mkdir(dir, 0o700); err != nil {
+						t.Fatal(err)
+					}
+					b.Loop("loop").Begin(t.Context())
+					after(40 * time.Second)
+				} else {
+					after(2 * time.Minute)
+				}
+				if b.endings() == 0 || b.Healthy() == nil {
+					t.Errorf("%d ends, %v: %s", b.endings(), b.Healthy(), b.log.String())
+				}
+			})
+		})
+	}
+}
+
+// A disk that takes the note late delays the restart as long.
+func TestLateNote(t *testing.T) {
+	for _, late := range []time.Duration{2 * reportTime, 5 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, t.TempDir())
+			write, wait := b.write, late
+			b.write = func(path string, data []byte, mode os.FileMode) error {
+				time.Sleep(wait)
+				wait = 0
+				return write(path, data, mode)
+			}
+			b.Loop("loop").Begin(t.Context())
+			after(Patience + 2*every)
+			if after(late - 2*every); b.endings() != 0 || b.names() != "loop" {
+				t.Errorf("%v: %d ends, hung %q", late, b.endings(), b.names())
+			}
+			if after(6 * time.Second); b.endings() == 0 {
+				t.Errorf("%v: not ended: %s", late, b.log.String())
+			}
+		})
+	}
+}
+
+// A note is a new file: what a full disk does not take erases no earlier restarts.
+func TestNoteReplaces(t *testing.T) {
+	dir := t.TempDir()
+	w := New(Config{})
+	w.Remember(dir)
+	if err := w.note([]string{"loop"}); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Open(filepath.Join(dir, File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	w.Remember(dir)
+	if err := w.note([]string{"loop"}); err != nil {
+		t.Fatal(err)
+	}
+	if w.Remember(dir); len(w.Restarts()) != 2 {
+		t.Errorf("noted: %+v", w.Restarts())
+	}
+	var before []Restart
+	if err := json.NewDecoder(old).Decode(&before); err != nil || len(before) != 1 {
+		t.Errorf("written in place: %+v, %v", before, err)
+	}
 }
 
 type blocked chan struct{}
