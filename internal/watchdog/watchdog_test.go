@@ -374,7 +374,7 @@ func TestBlockedReports(t *testing.T) {
 	})
 }
 
-// Restarts that cannot be noted are no more than three an hour, either: each comes 20 minutes after the start. The next hang is noted anew.
+// Restarts that cannot be noted are no more than three an hour, either: each comes 20 minutes after the start. The next hang is noted again.
 func TestUnnotedRestarts(t *testing.T) {
 	for name, free := range map[string]bool{"the disk stays full": false, "it is full for one hang": true} {
 		t.Run(name, func(t *testing.T) {
