@@ -76,6 +76,10 @@ func (p *Peers) close(g *group) {
 func (p *Peers) drop(g *group) {
 	p.close(g)
 	delete(p.groups, g.id)
+	former := policy.Former(g.id)
+	if delete(p.former[former], g.id); len(p.former[former]) == 0 {
+		delete(p.former, former)
+	}
 	p.usage(g.space).freed, p.usage("").freed = true, true
 }
 

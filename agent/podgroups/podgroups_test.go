@@ -124,7 +124,7 @@ func TestChunksAreReadBack(t *testing.T) {
 	}
 	all = append(all, policy.Member{Addr: netip.MustParseAddr("fd00::5")})
 	all = policy.Sorted(all)
-	chunks := Chunks("0123456789abcdef", all, 0)
+	chunks := Chunks("0123456789abcdef", "", all, 0)
 	bytes := 0
 	for _, c := range chunks {
 		b, err := json.Marshal(c)
@@ -161,7 +161,7 @@ func TestChunksAreBounded(t *testing.T) {
 	for name, all := range map[string][]policy.Member{"ports of one pod": ports, "chosen addresses": chosen, "many": many} {
 		before := 0
 		for range 2 {
-			chunks := Chunks("0123456789abcdef", all, before)
+			chunks := Chunks("0123456789abcdef", "", all, before)
 			if got, err := Members(chunks); err != nil || len(got) != len(all) || len(chunks)*sparse > len(all) {
 				t.Errorf("%s: %d of %d members in %d chunks, %v", name, len(got), len(all), len(chunks), err)
 			}

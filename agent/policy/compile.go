@@ -166,7 +166,7 @@ func (r *Rules) lack(all []Policy, local []Pod) {
 func (r Rules) add(c Chain) string {
 	b, _ := json.Marshal(c) // it has no values that JSON lacks
 	sum := sha256.Sum256(b)
-	name := hex.EncodeToString(sum[:8])
+	name := hex.EncodeToString(sum[:16]) // tenants choose what is in it
 	r.Chains[name] = c
 	return name
 }

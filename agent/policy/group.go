@@ -48,14 +48,40 @@ type Group struct {
 // everyPod is the group of all pods in all namespaces.
 func everyPod() Group { return Group{namespaces: labels.Everything(), pods: labels.Everything()} }
 
-// ID names the group by what it selects, so that policies with the same peers share it.
+// ID names the group by what it selects, so that policies with the same peers share it: 128 bits of a hash, since tenants choose the text.
 func (g Group) ID() string {
+	sum := sha256.Sum256([]byte(g.text()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Former is the name that a group of that ID had in the release before.
+func Former(id string) string { return id[:min(16, len(id))] }
+
+// maxSelector bounds Selector, bytes.
+const maxSelector = 512
+
+// Selector is what the group selects, for an object to state. Two groups never share it.
+func (g Group) Selector() string {
+	namespaces := ""
+	if g.namespaces != nil {
+		namespaces = "all"
+		if text := g.namespaces.String(); text != "" {
+			namespaces = text
+		}
+	}
+	text := fmt.Sprintf("namespace %q, namespaces %q, pods %q, port %q of protocol %d", g.Namespace, namespaces, g.pods.String(), g.port.Name, g.port.Protocol)
+	if len(text) > maxSelector {
+		return fmt.Sprintf("sha256 %x", sha256.Sum256([]byte(text)))
+	}
+	return text
+}
+
+func (g Group) text() string {
 	namespaces := "\x00" + g.Namespace
 	if g.namespaces != nil {
 		namespaces = g.namespaces.String()
 	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{namespaces, g.pods.String(), g.port.Name, string(rune(g.port.Protocol))}, "\x01")))
-	return hex.EncodeToString(sum[:8])
+	return strings.Join([]string{namespaces, g.pods.String(), g.port.Name, string(rune(g.port.Protocol))}, "\x01")
 }
 
 // Member is an address of a pod in a group; in a group of a named port with that port.

@@ -217,6 +217,43 @@ func TestAlone(t *testing.T) {
 	})
 }
 
+// A group counts by its name of now, else by that of the release before, whichever end was upgraded first; never what states another selector:
+// a tenant who finds two selectors with one name opens nothing.
+func TestNamesOfAGroup(t *testing.T) {
+	w := newWorld()
+	parsed, _ := policy.Parse(onlyWeb(t).Written)
+	g := policy.Groups([]policy.Policy{parsed})[0]
+	group := func(id, selector string, members ...string) *api.PolicyGroup {
+		version++
+		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: id, ResourceVersion: fmt.Sprint(version)}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: members, Selector: selector}}
+	}
+	w.run(t, func(t *testing.T, l *Live) {
+		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
+		w.put(pod(t, "db", "a", "", "db"), false)
+		w.put(onlyWeb(t), false)
+		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}))
+		l.PodsChanged()
+		time.Sleep(time.Second)
+		passes := func(from string) bool { return w.passes(from, "10.244.1.5") }
+		w.put(group(policy.Former(g.ID()), "namespace \"tenant\"", "10.244.9.9"), false)
+		if passes("10.244.9.9") {
+			t.Error("open to another selector's group of the former name")
+		}
+		w.put(group(policy.Former(g.ID()), "", "10.244.2.5"), false)
+		if !passes("10.244.2.5") {
+			t.Errorf("closed beside a controller before: %+v", w.last())
+		}
+		w.put(group(g.ID(), "namespace \"tenant\"", "10.244.9.9"), false)
+		if passes("10.244.9.9") || !passes("10.244.2.5") {
+			t.Error("another selector's group of the name of now counts")
+		}
+		w.put(group(g.ID(), g.Selector(), "10.244.2.6"), false)
+		if !passes("10.244.2.6") || passes("10.244.2.5") {
+			t.Error("the former name counts beside that of now")
+		}
+	})
+}
+
 // With a controller a node reads nothing while no namespace of its pods has policies, and then these, its pods and the groups that they
 // need; nothing takes away the last chunk of a group.
 func TestWithController(t *testing.T) {
@@ -247,7 +284,7 @@ func TestWithController(t *testing.T) {
 		if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
 			t.Errorf("not as the policy says: %+v", w.last())
 		}
-		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
+		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(policy.Former(id), id))}
 		slices.Sort(want)
 		if got := w.everRead(); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
@@ -435,7 +472,7 @@ func TestGroupsOfACache(t *testing.T) {
 	g, needed := groups{}, map[string]bool{"aa": true}
 	g.take(kube.News{All: true, List: []api.Object{group("aa", "10", "10.244.1.5"), group("bb", "10", "10.244.1.5")}}, needed, "aa")
 	g.take(kube.News{All: true, List: []api.Object{group("aa", "9", "10.244.1.6")}}, needed, "aa")
-	if m, _ := g.members("aa"); len(g) != 1 || len(m) != 1 || m[0].String() != "10.244.1.5" {
+	if m, _ := g.members("aa", ""); len(g) != 1 || len(m) != 1 || m[0].String() != "10.244.1.5" {
 		t.Errorf("%v of %d groups", m, len(g))
 	}
 }
@@ -451,12 +488,12 @@ func TestPartOfAGroup(t *testing.T) {
 	} {
 		g := groups{}
 		g.take(kube.News{All: true, Proved: true, List: []api.Object{chunk("aa", 0, 1, "10.244.1.5")}}, needed, "aa")
-		if m, whole := g.members("aa"); len(m) != 1 || !whole {
+		if m, whole := g.members("aa", ""); len(m) != 1 || !whole {
 			t.Fatalf("%v, whole %t", m, whole)
 		}
 		g.take(kube.News{All: true, Proved: true}, needed, "bb") // of other groups
 		g.take(kube.News{All: true}, needed, "aa")
-		if _, whole := g.members("aa"); !whole {
+		if _, whole := g.members("aa", ""); !whole {
 			t.Error("a list that does not count made it a part")
 		}
 		version += 10
@@ -464,13 +501,13 @@ func TestPartOfAGroup(t *testing.T) {
 			e.Metadata().ResourceVersion = fmt.Sprint(version)
 		}
 		g.take(n, needed, "aa")
-		if m, whole := g.members("aa"); len(m) != 1 || whole {
+		if m, whole := g.members("aa", ""); len(m) != 1 || whole {
 			t.Errorf("%s: %v, whole %t", what, m, whole)
 		}
 		again := chunk("aa", 3, 1, "10.244.1.6")
 		again.Meta.ResourceVersion = fmt.Sprint(version + 1)
 		g.take(kube.News{Event: client.Event{What: client.Added, Object: again}}, needed, "aa")
-		if m, whole := g.members("aa"); what != "not readable" && (len(m) != 1 || !whole || m[0].String() != "10.244.1.6") {
+		if m, whole := g.members("aa", ""); what != "not readable" && (len(m) != 1 || !whole || m[0].String() != "10.244.1.6") {
 			t.Errorf("%s, and made again: %v, whole %t", what, m, whole)
 		}
 	}

@@ -231,7 +231,7 @@ func (r policyRules) spans(kind, version string, key nftables.SetDatatype, all [
 		}
 		hash.Write(slices.Concat(first, last))
 	}
-	name := kind + "-" + hex.EncodeToString(hash.Sum(nil)[:8])
+	name := kind + "-" + hex.EncodeToString(hash.Sum(nil)[:16])
 	if version != "" {
 		name += "-" + version
 	}
