@@ -302,7 +302,7 @@ func (p *policies) round(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	failed, groups := map[string]bool{}, 0
+	failed := map[string]bool{}
 	for i, name := range names {
 		failed[name] = errs[i] != nil
 		if len(p.made[name]) == 0 {
@@ -317,15 +317,20 @@ func (p *policies) round(ctx context.Context) error {
 			delete(p.later, id)
 		}
 	}
-	for name := range p.made {
-		if name != policy.Former(name) {
-			groups++
-		}
-	}
-	p.metrics.groups.Set(float64(groups))
+	p.metrics.groups.Set(float64(p.groups()))
 	p.accuse(ctx)
 	p.bounded()
 	return several(errs)
+}
+
+// groups counts those that are in the API by their name of now.
+func (p *policies) groups() (n int) {
+	for name := range p.made {
+		if name != policy.Former(name) {
+			n++
+		}
+	}
+	return n
 }
 
 // postpone has what could not be written tried again, later each time.
@@ -525,7 +530,7 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 	if n.Status.Policies == nil {
 		return errors.New("the PodNetwork's status does not keep `policies`: its CustomResourceDefinition is of an older release; apply the chart's crds/")
 	}
-	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", len(p.made))
+	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", p.groups())
 	return nil
 }
 

@@ -108,7 +108,11 @@ func (k keepers) diffRouters(s plan.State) ([]plan.Change, error) {
 }
 
 func (k keepers) diffForwarding(s plan.State) ([]plan.Change, error) {
-	return sysctl.DiffForwarding(s, k.memory)
+	exits, err := rtnetlink.Exits()
+	if err != nil {
+		return nil, err
+	}
+	return sysctl.DiffForwarding(s, exits, k.memory)
 }
 
 func either(is bool, yes, no string) string {

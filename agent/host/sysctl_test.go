@@ -112,6 +112,47 @@ func TestRouterIsLeftAsItIs(t *testing.T) {
 	}
 }
 
+// TestForwardingOfUplinks: an interface by which pods reach others may have forwarding off, as hardening and systemd-networkd set it, from before
+// the first start or later. It is switched on, and off again by a cleanup; that of others is left alone.
+func TestForwardingOfUplinks(t *testing.T) {
+	enter(t)
+	run(t, uplinkScript+`
+ip link add dev wan0 type bridge
+ip link set wan0 up
+ip addr add 198.51.100.2/24 dev wan0
+ip route add default via 198.51.100.1
+ip link add dev mgmt0 type bridge
+sysctl -qw net.ipv4.ip_forward=1
+sysctl -qw net.ipv4.conf.wan0.forwarding=0
+sysctl -qw net.ipv4.conf.up0.forwarding=0
+sysctl -qw net.ipv4.conf.mgmt0.forwarding=0`)
+	makeTUN(t)
+	h, p := newHost(t), lanPlan(1)
+	set := func() {
+		t.Helper()
+		mustSet(t, h, p.Host)
+		mustSetPaths(t, h, p.Paths(candidates(1)))
+	}
+	is := func(want string, links ...string) {
+		t.Helper()
+		for _, l := range links {
+			if v, err := sysctl.Read(sysctl.Forwarding(l)); v != want {
+				t.Errorf("forwarding of %s is %s, want %s (%v)", l, v, want, err)
+			}
+		}
+	}
+	set()
+	is("1", "wan0", "up0")
+	is("0", "mgmt0")
+	run(t, "sysctl -qw net.ipv4.conf.wan0.forwarding=0\nsysctl -qw net.ipv4.conf.up0.forwarding=0")
+	set()
+	is("1", "wan0", "up0")
+	if err := h.Cleanup(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	is("0", "wan0", "up0", "mgmt0")
+}
+
 // TestReverseFilter: the kernel looks at sources on our interfaces where nothing else does,
 // and never strictly.
 func TestReverseFilter(t *testing.T) {

@@ -46,9 +46,10 @@ var behind = []string{"CNI-HOSTPORT-DNAT\x00", "CNI-HOSTPORT-MASQ\x00", "CNI-FOR
 
 // What is read of the kernel's announcements of sysctls (linux/netconf.h).
 const (
-	sizeofNetconf = 4 // struct netconfmsg, padded
-	netconfIndex  = 1 // NETCONFA_IFINDEX
-	netconfAll    = -1
+	sizeofNetconf     = 4 // struct netconfmsg, padded
+	netconfIndex      = 1 // NETCONFA_IFINDEX
+	netconfForwarding = 2 // NETCONFA_FORWARDING
+	netconfAll        = -1
 )
 
 // Watcher hears from the kernel that our state may have changed.
@@ -297,7 +298,8 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 		}
 		index := int32(nl.NativeEndian().Uint32(value))
 		_, outer := w.seen[int(index)] // strict filtering drops what peers send past the tunnel
-		return index == netconfAll || w.ours[index] || outer
+		off := attribute(m.Data[sizeofNetconf:], netconfForwarding)
+		return index == netconfAll || w.ours[index] || outer || len(off) == 4 && nl.NativeEndian().Uint32(off) == 0
 	}
 	return false
 }

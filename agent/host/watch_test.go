@@ -82,6 +82,7 @@ func TestWatcherHearsOfUplinks(t *testing.T) {
 		"sysctl -qw net.ipv4.conf.vpn1.rp_filter=2\nsysctl -qw net.ipv4.conf.vpn1.rp_filter=1", // would drop peers' native packets
 		"ip addr add 192.0.0.4/32 dev vpn1",                                                    // it is a CLAT, and no uplink
 		"hw0",
+		"ip link add lan9 type veth peer name lan8\nsysctl -qw net.ipv4.conf.lan9.forwarding=0", // as an uplink is in a container
 		"ip link add host0 type bridge\nip link set hw0 master host0",
 		"ip link set host0 name host1",
 	} {

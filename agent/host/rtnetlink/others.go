@@ -102,3 +102,22 @@ func misleads(s plan.State, r netlink.Route) bool {
 	services := !via.IsValid() && dst.Addr().Is6() && dst.Addr().IsPrivate() && !dst.IsSingleIP()
 	return !f.InRange(dst) && !mesh.Inside(f.Blocks, dst) && !(byHand && (services || via.IsValid() && f.Own(via)))
 }
+
+// Exits are the interfaces with a default route of IPv4.
+func Exits() (out []string, err error) {
+	routes, err := dump("routes", func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.LinkIndex == 0 {
+			continue
+		}
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && !plan.OurLink(l.Attrs().Name) && !slices.Contains(out, l.Attrs().Name) {
+			out = append(out, l.Attrs().Name)
+		}
+	}
+	return out, nil
+}

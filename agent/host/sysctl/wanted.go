@@ -159,11 +159,18 @@ func DiffRouters(s plan.State, links []netlink.Link, m *Memory) ([]plan.Change, 
 	return diff(want, m)
 }
 
-// DiffForwarding compares the host's own forwarding switches.
-func DiffForwarding(s plan.State, m *Memory) ([]plan.Change, error) {
+// Forwarding returns the key of one interface's switch: where it is off, no IPv4 packet that comes in there reaches a pod. IPv6 knows the host's
+// switch alone.
+func Forwarding(link string) string { return "net/ipv4/conf/" + link + "/forwarding" }
+
+// DiffForwarding compares the host's own forwarding switches, and those of the interfaces by which pods reach other networks.
+func DiffForwarding(s plan.State, exits []string, m *Memory) ([]plan.Change, error) {
 	var want []setting
 	if s.Each[0].Wanted {
 		want = append(want, setting{"net/ipv4/ip_forward", "1", false})
+		for _, name := range exits {
+			want = append(want, setting{Forwarding(name), "1", true})
+		}
 	}
 	if s.Each[1].Wanted {
 		want = append(want, setting{"net/ipv6/conf/all/forwarding", "1", false})
@@ -171,7 +178,7 @@ func DiffForwarding(s plan.State, m *Memory) ([]plan.Change, error) {
 	return diff(want, m)
 }
 
-// DiffUplinks makes strict reverse-path filtering loose on uplinks of native paths: a peer's
+// DiffUplinks has uplinks of native paths forward, and makes strict reverse-path filtering loose there: a peer's
 // packets may arrive natively while ours still take the tunnel. The guard checks the cluster's
 // own sources. Where look is true, uplinks that no candidate uses any longer get their
 // former value back.
@@ -189,6 +196,7 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 			continue
 		}
 		used[key] = true
+		want = append(want, setting{Forwarding(a.Link), "1", true})
 		one, err := Read(key)
 		if err != nil {
 			continue // the interface is gone, and the path soon will be

@@ -1,0 +1,33 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"edgemesh/test/lab"
+	"edgemesh/test/tier"
+)
+
+// TestForwardingOffOnAnUplink: hardening, or systemd-networkd, switches forwarding off on the interface of a LAN whose nodes talk natively, before
+// the agent's start or later: pods reach each other, and other networks, within seconds.
+func TestForwardingOffOnAnUplink(t *testing.T) {
+	tier.Long(t)
+	beside(t)
+	l := newLab(t)
+	relay(t, l, "relay")
+	s := site(t, l, "site-1", lab.EIM)
+	n1, n2 := node(t, s, "edge-1", lab.NodeOptions{}), node(t, s, "edge-2", lab.NodeOptions{})
+	off := "sysctl -qw net.ipv4.conf." + n2.Uplink + ".forwarding=0"
+	ok(t, n2.Script("sysctl -qw net.ipv4.ip_forward=1", off))
+	startAll(t, l)
+	one, two := pod(t, n1, "one"), pod(t, n2, "two")
+	curlPods(t, one, two, 10*time.Second)
+	_, err := n1.WaitPath(within(t, 30*time.Second), n2, "native")
+	ok(t, err)
+	for range 3 {
+		curlPods(t, one, two, 5*time.Second)
+		ok(t, n2.Script(off))
+		curlPods(t, one, two, 5*time.Second)
+		curlPods(t, two, one, 5*time.Second)
+	}
+}
