@@ -184,13 +184,16 @@ func TestRelayAddresses(t *testing.T) {
 		"-n kube-system get pods":                       "other-set thief\nrelay-set edgemesh-relay-1",
 		"-n kube-system logs edgemesh-relay-1":          hostile + `\n` + relayAddr + `\n` + relayAddr + `"\n/ip4/10.0.0.1/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA`,
 		"-n kube-system logs deployment/edgemesh-relay": hostile,
+		"get nodes -o":                                  `\x1b[31m"$(touch /tmp/x)" \x1b]0;x`, // annotations of a Node, as its kubelet writes them
+		"get nodes -l":                                  "node/cloud",
 		"-n kube-system logs thief":                     "/ip4/198.51.100.9/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA",
 	}
 	out, err := stepsOutput(t, says, "--relay-node", "cloud")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out, `"relays": ["`+relayAddr+`"]}`) || strings.Contains(out, "198.51.100.9") || strings.Contains(out, "10.0.0.1/") {
+	if !strings.Contains(out, `"relays": ["`+relayAddr+`"]}`) || strings.Contains(out, "198.51.100.9") || strings.Contains(out, "10.0.0.1/") ||
+		strings.ContainsAny(out, "\x1b`") || strings.Contains(out, "touch") {
 		t.Errorf("the pod network:\n%s", out)
 	}
 	for _, bad := range [][]string{{"--relay", hostile}, {"--relay", "/ip4/203.0.113.5/tcp/4470"}, {"--pod-cidr", `10.0.0.0/8"`}, {"--announce", `1.2.3.4"`}} {
