@@ -372,6 +372,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}
 	d.tunnel = tunnel.New(over)
 	d.tunnel.SetRoutes(all.routes.Come)
+	warnLiving(p.Host, d.log)
 	if err := d.kernel.apply(ctx); err != nil {
 		d.tunnel.Close()
 		d.lan.close()

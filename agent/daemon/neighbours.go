@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/plugins"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/overlap"
@@ -54,6 +56,33 @@ func refuseRival(cfg config.Config) error {
 	return configError(&config.KeyError{Key: "cniMode", Err: fmt.Errorf("%s has the pods of this node (%s): to leave them with it, set keep "+
 		"(chart: agent.cniMode); to replace it, drain the node, uninstall that network and remove its files from %s", f.Name,
 		strings.Join(f.Evidence, ", "), cfg.CNIConfDir)})
+}
+
+// warnLiving says, before anything is changed, whose pods lose their network now: those of a bridge with an address in the pod ranges, which
+// another network, such as a Flannel without its configuration, has left.
+func warnLiving(w mesh.Host, log *slog.Logger) {
+	if w.Keep {
+		return
+	}
+	conflicts, _ := overlap.Find(w.ClusterCIDRs, overlap.Ours(host.BridgeName)) // doctor says what keeps it from being read
+	links, _ := rtnetlink.Links()
+	for _, c := range conflicts {
+		ports := 0
+		for _, l := range links {
+			if l.Attrs().Name != c.Device || l.Type() != "bridge" || c.Route {
+				continue
+			}
+			for _, p := range links {
+				if p.Attrs().MasterIndex == l.Attrs().Index {
+					ports++
+				}
+			}
+		}
+		if ports > 0 {
+			log.Warn("pods of another network on this node are cut off from now on: its addresses are in the pod ranges", "bridge", c.Device, "address", c.Other, "pods", ports,
+				"remedy", "drain the node and restart it, so that they are made again in this network; or cniMode: keep")
+		}
+	}
 }
 
 // refuseLAN is ErrLANInside if this node's own LAN is inside the pod range and nothing is

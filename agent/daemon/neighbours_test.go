@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/plugins"
 	"edgemesh/cni/overlap"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/nstest"
 )
 
 func TestBeside(t *testing.T) {
@@ -77,5 +80,35 @@ func TestLANConflicts(t *testing.T) {
 		if (len(got) > 0) != c.refuse {
 			t.Errorf("%+v: %q", c, got)
 		}
+	}
+}
+
+// TestWarnLiving: pods that a network of before has left on its bridge are cut off with a word before; a bridge that none is plugged into, and
+// keep mode, need none.
+func TestWarnLiving(t *testing.T) {
+	if nstest.Outside(t) {
+		return
+	}
+	nstest.Enter(t)
+	w := mesh.Host{}
+	w.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	says := func() string {
+		var out strings.Builder
+		warnLiving(w, slog.New(slog.NewTextHandler(&out, nil)))
+		return out.String()
+	}
+	nstest.Run(t, `ip link add cni0 type bridge
+ip addr add 10.244.3.1/24 dev cni0
+ip link set cni0 up`)
+	if got := says(); got != "" {
+		t.Errorf("no pods: %s", got)
+	}
+	nstest.Run(t, `ip link add veth1 type veth peer name eth1
+ip link set veth1 master cni0`)
+	if got := says(); !strings.Contains(got, "cut off") || !strings.Contains(got, "bridge=cni0") || !strings.Contains(got, "pods=1") {
+		t.Errorf("%q", got)
+	}
+	if w.Keep = true; says() != "" {
+		t.Error("keep mode")
 	}
 }
