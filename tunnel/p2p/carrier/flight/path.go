@@ -122,6 +122,10 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		}
 		b = appendDatagram(b, d)
 	}
+	if len(b) > began && !acks && p.r.pending > 0 && end-len(b) >= ackHeader+4*maxRanges && !p.waits() { // an echo's answer: the ACK rides
+		a := p.r.ack(now)
+		b = a.append(b)
+	}
 	elicits, streams := len(b) > began, len(b)
 	var in chain
 	if stream {

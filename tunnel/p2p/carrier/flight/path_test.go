@@ -361,6 +361,29 @@ func TestDatagramsRide(t *testing.T) {
 	}
 }
 
+// An echo's answer carries the ACK of its request, and the next request that of the answer where it comes soon.
+func TestACKsRide(t *testing.T) {
+	for every, most := range map[float64]uint64{1: 300, 0.015: 210} {
+		l := newLab(t, direction(100, 2, 0), direction(100, 2, 0), 1)
+		const echoes = 100
+		for n := range uint32(echoes) {
+			start := l.now
+			for i, e := range l.e {
+				e.source.datagrams = append(e.source.datagrams, n)
+				e.wake = l.now
+				to := l.e[1-i].sink
+				l.run(start+every, func() bool { return to.got[n] > 0 })
+			}
+			l.run(start+every, nil)
+		}
+		l.run(l.now+1, nil)
+		if got := l.e[0].number + l.e[1].number; got > most || len(l.e[0].sink.got) != echoes {
+			t.Errorf("%d packets for %d of %d echoes, one each %v s, want at most %d", got, len(l.e[0].sink.got), echoes, every, most)
+		}
+		l.consistent()
+	}
+}
+
 // ACKs tell of a packet often enough, however late it comes, and not forever: the holes of seconds ago would make each ACK long.
 func TestOldRuns(t *testing.T) {
 	for late := uint64(2); late < 3*ackTells; late++ { // packet 50 comes that much later
