@@ -166,8 +166,9 @@ func (p *policies) failed(what string, err error) {
 
 // ready reports whether enough is known to write.
 func (p *policies) ready() bool {
-	kinds := []api.Kind{pods.Policies("")} // without any, it does not matter whether the API has PolicyGroups
-	if p.began {                           // with networkPolicy: off pods are not read, and nothing is compiled
+	// Without any policy it does not matter whether the API has PolicyGroups; with networkPolicy: off pods are not read, and nothing is compiled.
+	kinds := []api.Kind{pods.Policies("")}
+	if p.began {
 		kinds = append(kinds, api.PolicyGroups(), pods.Namespaces(), pods.Pods(""))
 	}
 	return (p.owned || !p.began) && !slices.ContainsFunc(kinds, func(k api.Kind) bool { return p.have[k.Name] == nil })
