@@ -19,7 +19,7 @@ func newController() *cobra.Command {
 	var verbose bool
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "Run the controller: one per cluster, it undoes what a node's credentials are abused for",
+		Short: "Run the controller: one per cluster, it removes address blocks that a node must not claim",
 		Long: `Run the controller in the foreground until SIGTERM. It runs in the cloud, as a Deployment
 of the chart. Of any number of controllers one leads, by the Lease edgemesh-controller; when it
 ends, another one takes over, within 7 s after a crash.

@@ -32,6 +32,9 @@ func (e end) policy() findings.Finding {
 			return findings.Brokenf("policy", "take it out of podDenyCIDRs in the membership", "podDenyCIDRs has %s: pods of this node do not reach %s", p, e.ip)
 		}
 	}
+	if len(e.plan.Host.Access.PodDenyCIDRs) == 0 {
+		return findings.Okayf("policy", "podDenyCIDRs is empty")
+	}
 	return findings.Okayf("policy", "none of %d podDenyCIDRs contains %s", len(e.plan.Host.Access.PodDenyCIDRs), e.ip)
 }
 

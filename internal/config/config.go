@@ -326,7 +326,7 @@ func Help() string {
   uplink          {metered: auto}: whether each byte is paid for: true, false, or auto: a modem's interface with a
                   default route, or one that NetworkManager calls metered (in a pod: by a profile in /run). The
                   Node's annotation network.edgemesh.io/metered goes before it (read every half an hour). Then no ports are guessed, and direct paths are
-                  made for bulk alone
+                  opened only for large transfers
   forward         whom this node forwards to nodes and pods from outside, an API server without an agent
                   for instance: {from: [172.31.0.0/20], ports: [10250/tcp]} (default: nobody; kubelet's port);
                   all, or {uplinks: all} beside from: this host routes between its uplinks, too. Without it

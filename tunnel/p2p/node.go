@@ -105,8 +105,8 @@ type Config struct {
 	Sealed bool
 	// SealedMemory is what these hold of all peers together, bytes; 0: 64 MiB.
 	SealedMemory int
-	// Metered reports whether each byte on the uplink is paid for: then direct paths are made for bulk alone, and no ports guessed;
-	// nil: it is not.
+	// Metered reports whether each byte on the uplink is paid for: then direct paths are opened only for large transfers,
+	// and no ports guessed; nil: it is not.
 	Metered func() bool
 	// Upkeep counts what is sent without a pod's packet asking for it; nil: nobody asks.
 	Upkeep *upkeep.Budget

@@ -73,7 +73,7 @@ type (
 
 	// Wake: the time of Next has come, or a quiet path carries data again. Silence is judged here, so every path must have a
 	// sample. Kept: one of the two is the other's relay, so that the peer stays connected although it is not used. Thrifty: bytes
-	// are paid for, so better paths are made for bulk alone.
+	// are paid for, so better paths are opened only for large transfers.
 	Wake struct {
 		Samples []Sample
 		Kept    bool

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Where bytes are paid for, direct paths are made for bulk alone.
+// Where bytes are paid for, direct paths are opened only for large transfers.
 func TestThrifty(t *testing.T) {
 	s := newScene(t, true)
 	s.up(1, relayedTCP)
