@@ -122,6 +122,11 @@ kept() {
   grep -qE '^cniMode: keep|"cniMode":"keep"' <<<"$config"
 }
 if [ -n "$others" ] && ! kept; then
+  case $others in
+    */kube-flannel-ds*|*/flannel*|*"k3s's own Flannel"*)
+      refuse "this cluster has another pod network:$others. With keep (--set agent.cniMode=keep), EdgeMesh carries only what" \
+        "Flannel has no route for: keep Flannel off the edges, or move over: docs/migrate.md" ;;
+  esac
   refuse "this cluster has another pod network:$others. To replace it, drain the nodes and uninstall it first;" \
     "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)"
 fi
