@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/test/fair"
@@ -144,6 +146,15 @@ sysctl -qw net.ipv4.conf.mgmt0.forwarding=0`)
 	set()
 	is("1", "wan0", "up0")
 	is("0", "mgmt0")
+	links, err := rtnetlink.Foreign()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := h.memory.Before(links)
+	if got := sysctl.LinkNames(links, before.From[0]); err != nil || before.On[0] || !slices.Contains(got, "other") || slices.Contains(got, "wan0") ||
+		slices.Contains(got, "up0") || slices.Contains(got, "mgmt0") {
+		t.Errorf("packets from %v were forwarded before us, all %v (%v): what came in where it was off was not", got, before.On, err)
+	}
 	run(t, "sysctl -qw net.ipv4.conf.wan0.forwarding=0\nsysctl -qw net.ipv4.conf.up0.forwarding=0")
 	set()
 	is("1", "wan0", "up0")

@@ -30,7 +30,30 @@ func (m *Memory) Before(links []netlink.Link) (Before, error) {
 	if err != nil {
 		return Before{}, err
 	}
-	return r.before(links)
+	b, err := r.before(links)
+	if err != nil {
+		return b, err
+	}
+	return r.narrowed(b, links), nil
+}
+
+// narrowed is b where forwarding of IPv4 was on for the host and off for some interfaces alone: what came in there was not forwarded.
+func (r record) narrowed(b Before, links []netlink.Link) Before {
+	if !b.On[0] {
+		return b
+	}
+	all, _ := Read(switches[0].all)
+	var from []int
+	for _, l := range links {
+		v, _ := Read(Forwarding(l.Attrs().Name))
+		if !slices.Contains(r.Closed, l.Attrs().Index) && (all != "1" || v != "0") {
+			from = append(from, l.Attrs().Index)
+		}
+	}
+	if len(from) < len(links) {
+		b.On[0], b.From[0] = false, from
+	}
+	return b
 }
 
 func (r record) before(links []netlink.Link) (b Before, err error) {

@@ -39,6 +39,8 @@ type record struct {
 	// Links are the indexes of the interfaces in keys, by name: one may be renamed.
 	Links  map[string]int `json:"links,omitempty"`
 	Before *Before        `json:"before,omitempty"`
+	// Closed are indexes of interfaces with IPv4 forwarding off, while it was on for the host, until we switched it on.
+	Closed []int `json:"closed,omitempty"`
 }
 
 // now returns the key that a remembered key has today: its interface may have been renamed.

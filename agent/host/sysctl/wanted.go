@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -168,14 +169,61 @@ func DiffForwarding(s plan.State, exits []string, m *Memory) ([]plan.Change, err
 	var want []setting
 	if s.Each[0].Wanted {
 		want = append(want, setting{"net/ipv4/ip_forward", "1", false})
-		for _, name := range exits {
-			want = append(want, setting{Forwarding(name), "1", true})
-		}
 	}
 	if s.Each[1].Wanted {
 		want = append(want, setting{"net/ipv6/conf/all/forwarding", "1", false})
 	}
-	return diff(want, m)
+	out, err := diff(want, m)
+	if err != nil || !s.Each[0].Wanted {
+		return out, err
+	}
+	ones, err := diffForwardingOf(exits, m)
+	return append(out, ones...), err
+}
+
+// diffForwardingOf compares the switches of single interfaces, and remembers which were off by themselves: what comes in there goes to pods
+// alone.
+func diffForwardingOf(links []string, m *Memory) ([]plan.Change, error) {
+	all, err := Read(switches[0].all)
+	if err != nil {
+		return nil, err
+	}
+	var out []plan.Change
+	for _, name := range links {
+		one, err := diff([]setting{{Forwarding(name), "1", true}}, m)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range one {
+			do := c.Do
+			c.Do = func() error {
+				if all == "1" {
+					if err := m.noteClosed(name); err != nil {
+						return err
+					}
+				}
+				return do()
+			}
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+// noteClosed remembers an interface that was off while the host forwarded.
+func (m *Memory) noteClosed(name string) error {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil //nolint:nilerr // it is gone
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, err := m.load()
+	if err != nil || slices.Contains(r.Closed, link.Index) {
+		return err
+	}
+	r.Closed = append(r.Closed, link.Index)
+	return m.save(r)
 }
 
 // DiffUplinks has uplinks of native paths forward, and makes strict reverse-path filtering loose there: a peer's
@@ -189,6 +237,7 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 	}
 	const loose = "2"
 	var want []setting
+	var links []string
 	used := map[string]bool{}
 	for _, a := range w.Probes {
 		key := RPFilter(a.Link)
@@ -196,7 +245,7 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 			continue
 		}
 		used[key] = true
-		want = append(want, setting{Forwarding(a.Link), "1", true})
+		links = append(links, a.Link)
 		one, err := Read(key)
 		if err != nil {
 			continue // the interface is gone, and the path soon will be
@@ -205,8 +254,12 @@ func DiffUplinks(s plan.State, w mesh.Paths, m *Memory, look bool) ([]plan.Chang
 			want = append(want, setting{key, loose, true})
 		}
 	}
-	out, err := diff(want, m)
-	if err != nil || !look {
+	out, err := diffForwardingOf(links, m)
+	if err != nil {
+		return nil, err
+	}
+	loosened, err := diff(want, m)
+	if out = append(out, loosened...); err != nil || !look {
 		return out, err
 	}
 	r, err := m.all()
