@@ -49,6 +49,7 @@ type Relays interface {
 type env struct {
 	Config
 	events *dispatcher
+	asking asking
 }
 
 // name is what logs call a peer.

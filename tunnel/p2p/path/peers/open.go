@@ -130,6 +130,9 @@ func (p *Peer) close(o *opening) {
 
 // open has the machine open a stream.
 func (s *state) open(lane ladder.Lane) (*opening, error) {
+	if !s.unmet() { // what waited for it is long given up
+		s.round.unmet = time.Time{}
+	}
 	s.round.wanted = time.Now()
 	if err := s.Members.Refusal(s.id); err != nil {
 		s.round.err = err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -102,45 +103,68 @@ func (p *Peer) connect() {
 // ask asks the relays for a peer that packets wait for without success, so that what is said of it stays true after the last of them: often
 // until they say that they have lost it, then now and then.
 func (p *Peer) ask() {
-	for {
-		p.mu.Lock()
-		s := &p.state
-		pause := askLate
-		if s.round.absent.IsZero() && time.Since(s.round.unmet) < time.Minute {
-			pause = askSoon
-		}
-		s.round.asking = s.unmet()
-		again := s.round.asking
-		p.mu.Unlock()
-		if !again {
-			return
-		}
+	for p.asks() {
+		pause := p.askPause()
 		select {
 		case <-p.t.Ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(pause + rand.N(pause/4)): // a site's peers go together
 		}
-		p.mu.Lock()
-		idle := s.unmet() && len(s.openings) == 0
-		p.mu.Unlock()
-		if !idle {
+		if !p.asks() || !p.t.asking.begin() {
 			continue
 		}
-		if err := p.search.ByRelay(p.t.Ctx); err != nil {
-			p.mu.Lock()
-			if s.unmet() && len(s.openings) == 0 {
-				s.found(err)
-			}
-			p.mu.Unlock()
+		err := p.search.ByRelay(p.t.Ctx)
+		p.t.asking.end()
+		p.mu.Lock()
+		if s := &p.state; err != nil && s.unmet() && len(s.openings) == 0 { // else a round of connecting says more
+			s.found(err)
 		}
+		p.mu.Unlock()
 	}
 }
 
-// askSoon and askLate are the pauses between two requests to the relays.
+// asks reports whether the relays are to be asked.
+func (p *Peer) asks() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &p.state
+	s.round.asking = s.unmet() && p.Admitted() && s.Members.Refusal(p.id) == nil
+	return s.round.asking
+}
+
+func (p *Peer) askPause() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.state.round
+	// Until relays have noticed that it is gone, and then as long as a restart takes.
+	if time.Since(r.unmet) < askOften || time.Since(r.absent) < askOften && !p.t.Metered() {
+		return askSoon
+	}
+	return askLate
+}
+
+// askSoon and askLate are the pauses between two requests to the relays, askOften is how long they are short.
 const (
-	askSoon = 5 * time.Second
-	askLate = 20 * time.Second
+	askSoon  = 5 * time.Second
+	askLate  = 20 * time.Second
+	askOften = 45 * time.Second
 )
+
+// asking bounds the requests of all peers under way: a relay counts each, for a peer that is off, as a circuit until it notices.
+type asking struct{ n atomic.Int32 }
+
+// maxAsking is how many there are at once. A hub whose site is off asks for the others later.
+const maxAsking = 8
+
+func (a *asking) begin() bool {
+	if a.n.Add(1) <= maxAsking {
+		return true
+	}
+	a.n.Add(-1)
+	return false
+}
+
+func (a *asking) end() { a.n.Add(-1) }
 
 // standby gets a relayed path beside the direct ones.
 func (p *Peer) standby() {
@@ -163,8 +187,8 @@ func (p *Peer) punch(via *paths.Conn, a ladder.Punch) {
 func (p *Peer) refuse(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state.round.unmet = time.Time{}
 	p.state.ended(why, ladder.Refuse{})
+	p.state.round.unmet = time.Time{} // what is refused is not waited for
 }
 
 // Dropped gives up the connection that the peer found dead.

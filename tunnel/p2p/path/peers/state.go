@@ -56,8 +56,8 @@ type round struct {
 	absent time.Time // since then each round found that no relay has the peer; zero: one has, or it is not known
 	wanted time.Time // when the last stream was to be opened; zero once one is open
 	// unmet is since when what waits for the peer waits without success: a stream, or what was sent on a path that died. Zero once the peer is
-	// heard. heard is when something last came on a path that is gone.
-	unmet, heard time.Time
+	// heard. heard is when something last came on a path that is gone, lost since when the last one was of no use.
+	unmet, heard, lost time.Time
 	asking       bool // asks relays for it
 }
 
@@ -159,7 +159,7 @@ func (s *state) moved(a ladder.Moved) {
 		e.Kind = PathClosed
 	case a.Lost:
 		e.Kind = PathLost
-		s.wait(s.round.heard)
+		s.wait(s.round.lost)
 	}
 	s.using.reported = e.Path // the datagram lane's alone may have moved
 	s.changed.Broadcast()
@@ -174,7 +174,7 @@ func (s *state) giveUp(c ladder.Close) {
 		return
 	}
 	x.GiveUp()
-	s.gone(x)
+	s.gone(x, x.HeardAt())
 	s.Spawn(func() { _ = x.Close() })
 	what := x.Path()
 	switch c.Why {
@@ -230,17 +230,17 @@ func (s *state) up(x *paths.Conn) {
 	s.changed.Broadcast()
 }
 
-// gone forgets a path.
-func (s *state) gone(x *paths.Conn) {
+// gone forgets a path that was of use until then.
+func (s *state) gone(x *paths.Conn, until time.Time) {
 	delete(s.paths, x.ID)
-	s.round.heard = later(s.round.heard, x.HeardAt())
+	s.round.heard, s.round.lost = later(s.round.heard, x.HeardAt()), until
 }
 
 // down removes a path whose connection has ended. The peer may not know: quic-go ends one whose packets the kernel refuses.
 func (s *state) down(x *paths.Conn) {
 	if s.paths[x.ID] == x {
 		was, _ := s.m.Path(x.ID)
-		s.gone(x)
+		s.gone(x, time.Now())
 		s.apply(ladder.Down{Path: x.ID})
 		if token := x.Probes.PeerToken(); token != 0 && !was.Quiet {
 			s.owed.add(token, false, s.Now())

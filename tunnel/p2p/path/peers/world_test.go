@@ -382,6 +382,21 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
+// A peer that is refused while it is in use is not waited for, and no relay is asked for it.
+func TestRefusedIsNotSilent(t *testing.T) {
+	play(t, func(s *scene) {
+		f := s.stream(s.a, s.b, time.Second)
+		_, _ = f.Talk(time.Second)
+		s.a.Gater.Quarantine(s.b.ID, time.Hour, "a test")
+		s.a.Table.Refuse(s.b.ID)
+		dials := s.a.Dials.Load()
+		time.Sleep(5 * time.Minute)
+		if st, _ := s.a.Table.StatusOf(s.b.ID); st.Silent || st.Wanted || st.Cause != cause.Quarantined || s.a.Dials.Load() != dials {
+			s.Errorf("%+v, %d dials", st, s.a.Dials.Load()-dials)
+		}
+	})
+}
+
 // A peer that is back is found without a packet.
 func TestSilentPeerIsBack(t *testing.T) {
 	play(t, func(s *scene) {
@@ -395,7 +410,7 @@ func TestSilentPeerIsBack(t *testing.T) {
 			s.Fatalf("%+v", st)
 		}
 		s.b.Power(true)
-		time.Sleep(21 * time.Second)
+		time.Sleep(26 * time.Second)
 		if st, _ := s.a.Table.StatusOf(s.b.ID); st.Silent || st.Wanted || st.Path.Kind != paths.KindRelayed {
 			s.Errorf("20 s later: %+v", st)
 		}
