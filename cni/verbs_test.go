@@ -478,7 +478,11 @@ func TestOnlyFurtherInterface(t *testing.T) {
 	wantEqual(t, "routes of the result", told, []string{"10.244.0.0/16", "fd00::/16"})
 	own := result.IPs[0].Address.IP.String()
 	err = netns.Do(func(ns.NetNS) error {
-		for to, dev := range map[string]string{"10.244.7.7": "net1", "fd00:7::7": "net1", "10.200.1.1": "eth0", "10.200.7.7": "eth0", "198.51.100.1": "eth0", "2001:db8:9::1": "eth0",
+		// What comes later: a route of eth0 into a range, and another address of it.
+		if out, err := exec.Command("sh", "-ec", "ip route add 10.244.99.0/24 via 192.0.2.1; ip addr add 192.0.2.3/24 dev eth0").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		for to, dev := range map[string]string{"10.244.99.9": "eth0", "10.244.7.7 from 192.0.2.3": "eth0", "10.244.7.7": "net1", "fd00:7::7": "net1", "10.200.1.1": "eth0", "10.200.7.7": "eth0", "198.51.100.1": "eth0", "2001:db8:9::1": "eth0",
 			"10.244.7.7 from 192.0.2.2": "eth0", "fd00:7::7 from 2001:db8::2": "eth0", "10.244.7.7 from " + own: "net1", "198.51.100.1 from " + own: "net1"} {
 			out, err := exec.Command("ip", append([]string{"route", "get"}, strings.Fields(to)...)...).CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "dev "+dev) {

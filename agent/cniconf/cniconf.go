@@ -65,6 +65,9 @@ type Installer struct {
 	mounted  map[string]string // roots of the directories that this process was given as mounts, at the start
 	unfit    atomic.Pointer[[]string]
 
+	records  *conf.Directory // where the agent reads pods' addresses, as it was marked last
+	unmarked string          // why it could not be
+
 	before    []string // plugins of others before ours in the conflist that was there
 	displaced atomic.Pointer[Displaced]
 }
@@ -143,10 +146,14 @@ func (i *Installer) WriteSubnet(s mesh.Subnet) error {
 		file.Reserved = append(file.Reserved, a.String())
 	}
 	if i.c.DataDir != "" {
-		var err error
-		if file.Directory, err = conf.MakeDirectory(i.c.DataDir); err != nil { // the plugin, which needs the directory, says so, too
-			i.c.Log.Warn("the plugin cannot compare its directory with the agent's", "err", err)
+		d, err := conf.MakeDirectory(i.c.DataDir)
+		if err == nil {
+			i.records = d
+		} else if i.unmarked == "" || i.unmarked != err.Error() {
+			i.unmarked = err.Error()
+			i.c.Log.Warn("the directory of pods' addresses cannot be marked, so that the plugin would know that it means the same", "err", err)
 		}
+		file.Directory = i.records // as long as it was read once
 	}
 	b, err := json.Marshal(file)
 	if err != nil {

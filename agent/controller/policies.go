@@ -419,6 +419,9 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 				"ownerReferences": nil}, "spec": w.Spec}
 			err = p.api.Patch(ctx, api.PolicyGroups().Path(w.Meta.Name), client.Merge, nil, patch, &got)
 		}
+		if apierrors.IsInvalid(err) {
+			return fmt.Errorf("PolicyGroup %s: apply the chart's crds/, this CustomResourceDefinition is of a release before: %w", w.Meta.Name, err)
+		}
 		if err != nil {
 			return fmt.Errorf("PolicyGroup %s: %w", w.Meta.Name, err)
 		}
@@ -454,7 +457,8 @@ func gains(w *api.PolicyGroup, made map[string]*api.PolicyGroup) int {
 }
 
 func same(a, b *api.PolicyGroup) bool {
-	return a.Spec.Group == b.Spec.Group && a.Spec.Chunk == b.Spec.Chunk && a.Spec.Chunks == b.Spec.Chunks && a.Spec.Selector == b.Spec.Selector && slices.Equal(a.Spec.Members, b.Spec.Members) &&
+	stated := a.Spec.Selector == b.Spec.Selector || a.Spec.Selector == "" // a CustomResourceDefinition before takes it away
+	return stated && a.Spec.Group == b.Spec.Group && a.Spec.Chunk == b.Spec.Chunk && a.Spec.Chunks == b.Spec.Chunks && slices.Equal(a.Spec.Members, b.Spec.Members) &&
 		maps.Equal(a.Meta.Labels, b.Meta.Labels)
 }
 

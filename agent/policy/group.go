@@ -64,7 +64,7 @@ const maxSelector = 512
 func (g Group) Selector() string {
 	namespaces := ""
 	if g.namespaces != nil {
-		namespaces = "all"
+		namespaces = "*" // no selector reads so
 		if text := g.namespaces.String(); text != "" {
 			namespaces = text
 		}

@@ -212,7 +212,7 @@ func Purge(dir string) error {
 	var errs []error
 	left := false
 	for _, e := range entries {
-		if _, err := Decode(e.Name(), nil); err != nil && !strings.HasPrefix(e.Name(), tmpPrefix) {
+		if _, err := Decode(e.Name(), nil); err != nil && !strings.HasPrefix(e.Name(), tmpPrefix) && e.Name() != conf.DirectoryFile {
 			left = true // not ours
 			continue
 		}
@@ -244,6 +244,9 @@ func (s *Store) Fsck(blocks []netip.Prefix) []Problem {
 		out = append(out, Problem{File: file, Text: fmt.Sprintf(format, args...), Harmless: harmless})
 	}
 	for _, f := range s.unknown {
+		if f == conf.DirectoryFile {
+			continue
+		}
 		add(f, true, "not an address record; ignored")
 	}
 	for _, r := range s.extra {

@@ -314,6 +314,7 @@ const furtherTable = 5300
 // come later.
 const (
 	fromRule = 5300 + iota
+	mainRule // main's routes but its default one
 	rangeRule
 )
 
@@ -333,22 +334,19 @@ func route(link netlink.Link, a Addr) (further bool, err error) {
 	if err := errors.Join(netlink.RouteReplace(near), netlink.RouteReplace(r)); err != nil {
 		return true, err
 	}
-	return true, rule(fromRule, netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen()), netip.Prefix{}, r.Table)
+	return true, addRule(fromRule, r.Table, a.Gateway.Is6(), func(x *netlink.Rule) { x.Src = host(a.Prefix.Addr()) })
 }
 
-// rule has packets from one prefix, or to one, look up a table.
-func rule(priority int, from, to netip.Prefix, table int) error {
+func host(a netip.Addr) *net.IPNet { return IPNet(netip.PrefixFrom(a, a.BitLen())) }
+
+// addRule has packets look up a table; of says which.
+func addRule(priority, table int, v6 bool, of func(*netlink.Rule)) error {
 	r := netlink.NewRule()
 	r.Priority, r.Table, r.Family = priority, table, netlink.FAMILY_V4
-	if from.Addr().Is6() || to.Addr().Is6() {
+	if v6 {
 		r.Family = netlink.FAMILY_V6
 	}
-	if from.IsValid() {
-		r.Src = IPNet(from)
-	}
-	if to.IsValid() {
-		r.Dst = IPNet(to)
-	}
+	of(r)
 	if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("rule %d: %w", priority, err)
 	}
@@ -356,45 +354,62 @@ func rule(priority int, from, to netip.Prefix, table int) error {
 }
 
 // routeRanges has what the pod itself sends to other pods of the cluster leave through this interface, which has not the default route,
-// except to a range of which another interface has a part: that is another network's, or this one's first interface. What leaves from
-// another interface's address, as its answers do, stays on that.
+// except to a range of which another interface has a route: that is another network's; and where another one has an address of this network,
+// it stays with all. What leaves from another interface's address, as its answers do, stays on that.
 func routeRanges(link netlink.Link, a Addr, ranges []netip.Prefix) (out []Route, _ error) {
-	family := netlink.FAMILY_V4
-	if a.Gateway.Is6() {
+	family, v6 := netlink.FAMILY_V4, a.Gateway.Is6()
+	if v6 {
 		family = netlink.FAMILY_V6
-	}
-	have, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range ranges {
-		if r.Addr().Is6() != a.Gateway.Is6() || slices.ContainsFunc(have, func(x netlink.Route) bool { return x.LinkIndex != link.Attrs().Index && overlaps(x.Dst, r) }) {
-			continue
-		}
-		if err := rule(rangeRule, netip.Prefix{}, r, furtherTable+link.Attrs().Index); err != nil {
-			return nil, err
-		}
-		out = append(out, Route{r, a.Gateway})
-	}
-	if len(out) == 0 {
-		return nil, nil
 	}
 	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, family) })
 	if err != nil {
 		return nil, err
 	}
+	addrs = slices.DeleteFunc(addrs, func(x netlink.Addr) bool {
+		return x.LinkIndex == link.Attrs().Index || x.Scope != unix.RT_SCOPE_UNIVERSE
+	})
+	have, err := Dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range ranges {
+		if slices.ContainsFunc(addrs, func(x netlink.Addr) bool { return IPNet(r).Contains(x.IP) }) {
+			return nil, nil
+		}
+		if r.Addr().Is6() == v6 && !slices.ContainsFunc(have, func(x netlink.Route) bool { return x.LinkIndex != link.Attrs().Index && overlaps(x.Dst, r) }) {
+			out = append(out, Route{r, a.Gateway})
+		}
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	// What another interface gets later is more special than a range.
+	if err := addRule(mainRule, unix.RT_TABLE_MAIN, v6, func(x *netlink.Rule) { x.SuppressPrefixlen = 0 }); err != nil {
+		return nil, err
+	}
+	for _, r := range out {
+		err := addRule(rangeRule, furtherTable+link.Attrs().Index, v6, func(x *netlink.Rule) {
+			if x.Dst = IPNet(r.To); !v6 {
+				x.Src = host(netip.IPv4Unspecified()) // that has no address yet
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !v6 {
+		return out, nil
+	}
+	// A rule of IPv6 cannot ask for that.
 	rules, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
 	if err != nil {
 		return nil, err
 	}
 	for _, x := range addrs {
-		ip, ok := netip.AddrFromSlice(x.IP)
-		ip = ip.Unmap()
-		own := func(r netlink.Rule) bool { return r.Src != nil && r.Src.IP.Equal(x.IP) }
-		if !ok || x.Scope != unix.RT_SCOPE_UNIVERSE || slices.ContainsFunc(rules, own) {
+		if slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Src != nil && r.Src.IP.Equal(x.IP) }) {
 			continue
 		}
-		if err := rule(fromRule, netip.PrefixFrom(ip, ip.BitLen()), netip.Prefix{}, unix.RT_TABLE_MAIN); err != nil {
+		if err := addRule(fromRule, unix.RT_TABLE_MAIN, v6, func(r *netlink.Rule) { r.Src = &net.IPNet{IP: x.IP, Mask: net.CIDRMask(128, 128)} }); err != nil {
 			return nil, err
 		}
 	}

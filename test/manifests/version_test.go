@@ -187,7 +187,7 @@ func TestRelayAddresses(t *testing.T) {
 		"-n kube-system get pods":                       "other-set thief\nrelay-set edgemesh-relay-1",
 		"-n kube-system logs edgemesh-relay-1":          hostile + `\n` + relayAddr + `\n` + relayAddr + `"\n/ip4/10.0.0.1/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA`,
 		"-n kube-system logs deployment/edgemesh-relay": hostile,
-		"get nodes -o":                                  `\x1b[31m"$(touch /tmp/x)" \x1b]0;x`, // annotations of a Node, as its kubelet writes them
+		"get nodes -o":                                  `\033[31m"$(touch /tmp/x)" \033]0;x`, // annotations of a Node, as its kubelet writes them
 		"get nodes -l":                                  "node/cloud",
 		"-n kube-system logs thief":                     "/ip4/198.51.100.9/tcp/4470/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA",
 	}

@@ -112,11 +112,17 @@ func Exits() (out []string, err error) {
 		return nil, err
 	}
 	for _, r := range routes {
-		if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.LinkIndex == 0 {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
 			continue
 		}
-		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && !plan.OurLink(l.Attrs().Name) && !slices.Contains(out, l.Attrs().Name) {
-			out = append(out, l.Attrs().Name)
+		links := []int{r.LinkIndex}
+		for _, hop := range r.MultiPath {
+			links = append(links, hop.LinkIndex)
+		}
+		for _, index := range links {
+			if l, err := netlink.LinkByIndex(index); err == nil && !plan.OurLink(l.Attrs().Name) && !slices.Contains(out, l.Attrs().Name) {
+				out = append(out, l.Attrs().Name)
+			}
 		}
 	}
 	return out, nil

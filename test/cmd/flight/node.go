@@ -247,7 +247,7 @@ func (n *node) writeAck(h *acks.Held) {
 
 func (s sink) Restart(bucket int) { s.partial[bucket] = s.partial[bucket][:0] }
 
-func (s sink) Stream(bucket int, b []byte) {
+func (s sink) Stream(bucket int, b []byte) (begun int) {
 	p := append(s.partial[bucket], b...)
 	for len(p) >= lengthBytes {
 		end := lengthBytes + int(binary.BigEndian.Uint32(p))
@@ -258,6 +258,7 @@ func (s sink) Stream(bucket int, b []byte) {
 		p = p[end:]
 	}
 	s.partial[bucket] = append(s.partial[bucket][:0], p...)
+	return len(p)
 }
 
 // Datagram holds a young flow's ACKs back, so that a repair does not end its slow start.

@@ -107,15 +107,17 @@ func (a *assembly) takes(bucket, n int) bool {
 
 func (a *assembly) deliver(b *inBucket, bucket int, data []byte) {
 	b.next += uint32(len(data))
-	a.begins(b, bucket, a.sink.Stream(bucket, data))
+	n := a.sink.Stream(bucket, data)
+	if n < b.begun+len(data) && a.first == bucket+1 { // a frame is whole
+		a.first = 0
+	}
+	a.begins(b, n)
 }
 
 // begins notes how much of a frame the sink has.
-func (a *assembly) begins(b *inBucket, bucket, n int) {
+func (a *assembly) begins(b *inBucket, n int) {
 	a.begun.add(n - b.begun)
-	if b.begun = n; n == 0 && a.first == bucket+1 {
-		a.first = 0
-	}
+	b.begun = n
 }
 
 // keep keeps a piece behind a hole.
@@ -170,7 +172,10 @@ func (a *assembly) clear(b *inBucket, bucket int) {
 		}
 	}
 	b.later = parts{}
-	a.begins(b, bucket, 0)
+	a.begins(b, 0)
+	if a.first == bucket+1 {
+		a.first = 0
+	}
 }
 
 // expire gives up what waits for too long: memory is not to be held by a peer that never fills a hole.

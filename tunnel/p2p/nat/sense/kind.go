@@ -23,6 +23,9 @@ func Judge(seen, local []endpoint.Endpoint, perDest bool) ladder.NAT {
 		if slices.Contains(local, s) {
 			continue
 		}
+		if s.Addr.Addr().IsPrivate() { // of a relay inside the site, or behind another of its routers
+			continue
+		}
 		of := [2]bool{s.UDP, s.Addr.Addr().Is6()}
 		if a, ok := outside[of]; ok && a != s.Addr.Addr() { // a pool: a peer may see a third one
 			return ladder.NATRandom

@@ -58,7 +58,7 @@ type round struct {
 	// unmet is since when what waits for the peer waits without success: a stream, or what was sent on a path that died. Zero once the peer is
 	// heard. heard is when something last came on a path that is gone, lost since when the last one was of no use.
 	unmet, heard, lost time.Time
-	asking       bool // asks relays for it
+	asking             bool // asks relays for it
 }
 
 // later is the later one of two times.
