@@ -91,7 +91,8 @@ func (n *Notices) Due(now time.Time, all []findings.Finding) (out []Notice) {
 func Relayed(now time.Time, peers []control.PeerStatus) (out []findings.Finding) {
 	for _, p := range peers {
 		if p.Path == "relayed" && p.Since != nil && now.Sub(*p.Since) >= relayedLong {
-			f := findings.Notef("relayed", "packets to %s have been relayed for an hour or more: %s", p.Node, p.Reason).About(p.Node)
+			why, _, _ := strings.Cut(p.Reason, "; ") // by the two NATs; what was tried stands in status NODE
+			f := findings.Notef("relayed", "packets to %s have been relayed for an hour or more: %s", p.Node, why).About(p.Node)
 			f.Remedy, f.Since = "`edgemesh-agent netcheck` on both nodes says what blocks a better path", p.Since
 			out = append(out, f)
 		}

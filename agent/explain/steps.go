@@ -111,7 +111,7 @@ func mtu(ip netip.Addr) int {
 func (e end) path(lost bool) findings.Finding {
 	st := e.agent.Peer(e.node)
 	why := ""
-	if first, _, more := strings.Cut(st.Reason, "; "); st.Reason != "" { // what was tried is no news where there is a path
+	if first, _, more := strings.Cut(st.Reason, "; "); st.Reason != "" && st.Transport != "" { // what was tried is no news where there is a path
 		why = "; not better: " + strings.TrimPrefix(first, st.Path+": ")
 		if more {
 			why += " (`status " + e.node.Name + "` has all)"
