@@ -123,7 +123,7 @@ func (p *Peer) ask() {
 	}
 }
 
-// asks reports whether the relays are to be asked.
+// asks reports whether the relays shall be queried.
 func (p *Peer) asks() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ const (
 // asking bounds the requests of all peers under way: a relay counts each, for a peer that is off, as a circuit until it notices.
 type asking struct{ n atomic.Int32 }
 
-// maxAsking is how many there are at once. A hub whose site is off asks for the others later.
+// maxAsking is how many there are at the same time. A hub whose site is off asks for the others later.
 const maxAsking = 8
 
 func (a *asking) begin() bool {
