@@ -89,7 +89,8 @@ func Run(ctx context.Context, cfg Config) error {
 	defer c.Close()
 
 	m := newMetrics(budget)
-	e := &election{store: &leases{c: c, namespace: cfg.Namespace}, identity: cfg.Identity, log: cfg.Log, leads: m.lead, heard: m.hear, loop: dog.Loop("leader election")}
+	held := &leases{c: c, namespace: cfg.Namespace}
+	e := &election{store: held, identity: cfg.Identity, log: cfg.Log, leads: m.lead, heard: m.hear, loop: dog.Loop("leader election")}
 	if cfg.MetricsAddress != "" {
 		l, err := net.Listen("tcp", cfg.MetricsAddress)
 		if err != nil {
@@ -116,16 +117,30 @@ func Run(ctx context.Context, cfg Config) error {
 			all.Go(func() { x.run(ctx) })
 		}
 		all.Go(func() { n.run(ctx) })
-		members := func(ctx context.Context, out chan<- mesh.State) {
+		latest := make(chan mesh.State, 1)
+		all.Go(func() {
 			for ; ctx.Err() == nil; wake.Sleep(ctx, tryAgain) {
-				err := membership(ctx, client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, cfg.Version, cfg.Log.With("part", "policies"), func(m mesh.State) {
+				err := membership(ctx, client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, cfg.Version, cfg.Log.With("part", "membership"), func(m mesh.State) {
+					held.members.Store(m.Digest())
+					wake.Latest(latest, m)
+				})
+				held.members.Store("")
+				if err != nil && ctx.Err() == nil {
+					cfg.Log.Warn("no NetworkPolicy is compiled: the membership cannot be read; retrying", "err", err)
+				}
+			}
+		})
+		members := func(ctx context.Context, out chan<- mesh.State) {
+			for {
+				select {
+				case m := <-latest:
 					select {
 					case out <- m:
 					case <-ctx.Done():
+						return
 					}
-				})
-				if err != nil && ctx.Err() == nil {
-					cfg.Log.Warn("no NetworkPolicy is compiled: the membership cannot be read; retrying", "err", err)
+				case <-ctx.Done():
+					return
 				}
 			}
 		}

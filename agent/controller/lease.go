@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -187,6 +188,7 @@ func (e *election) logOnce(level slog.Level, what, message string, args ...any) 
 type leases struct {
 	c         *client.Client
 	namespace string
+	members   atomic.Value // string: the digest of the membership as the leader has it, "" if it is not known
 }
 
 var _ store = (*leases)(nil)
@@ -204,7 +206,7 @@ func (l *leases) read(ctx context.Context) (record, error) {
 
 func (l *leases) write(ctx context.Context, r record) (record, error) {
 	in := api.Lease{
-		Meta: api.Meta{Name: leaseName, ResourceVersion: r.version},
+		Meta: api.Meta{Name: leaseName, ResourceVersion: r.version, Annotations: map[string]string{api.MembersAnnotation: l.digest()}},
 		Spec: api.LeaseSpec{
 			HolderIdentity: r.holder, LeaseDurationSeconds: int(r.duration / time.Second), LeaseTransitions: r.transitions,
 			AcquireTime: r.acquired.UTC().Format(microTime), RenewTime: time.Now().UTC().Format(microTime),
@@ -222,6 +224,11 @@ func (l *leases) write(ctx context.Context, r record) (record, error) {
 		return record{}, err
 	}
 	return recordOf(got), nil
+}
+
+func (l *leases) digest() string {
+	text, _ := l.members.Load().(string)
+	return text
 }
 
 func recordOf(l api.Lease) record {

@@ -246,6 +246,9 @@ func (m *mounts) certificate(k config.Kubernetes) {
 	case m.i.usesMetaServer(&k):
 		m.add("node-certificate", edgeCertificates, "DirectoryOrCreate", true)
 	}
+	if m.i.usesMetaServer(&k) { // which says where cloudcore is
+		m.add("edgecore", filepath.Dir(edgeCore), "DirectoryOrCreate", true)
+	}
 }
 
 // file mounts a file or, if it is a link that is replaced when certificates are rotated,

@@ -137,10 +137,10 @@ func TestStaticPodMountsWhatIsNamed(t *testing.T) {
 			[]string{"/srv/kube/a.crt", "/srv/a.key"}, slices.Concat(usual, []string{"/srv/kube/config:File", "/srv/kube/a.crt:File", "/srv/a.key:File"})},
 		"data before files": {"membership: {kubernetes: {kubeconfig: /srv/kube/config}}", "client-certificate: a.crt, client-certificate-data: eA==, client-key-data: eA==",
 			nil, slices.Concat(usual, []string{"/srv/kube/config:File"})},
-		"MetaServer": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "", nil, slices.Concat(usual, []string{"/etc/kubeedge/certs:DirectoryOrCreate"})},
+		"MetaServer": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550'}}", "", nil, slices.Concat(usual, []string{"/etc/kubeedge/certs:DirectoryOrCreate", "/etc/kubeedge/config:DirectoryOrCreate"})},
 		"YurtHub":    {"membership: {kubernetes: {server: 'http://127.0.0.1:10261'}}", "", nil, usual},
 		"a certificate and its key": {"membership: {kubernetes: {server: 'http://127.0.0.1:10550', nodeCertificate: /srv/a/x.crt, nodeKey: /srv/b/x.key}}", "", nil,
-			slices.Concat(usual, []string{"/srv/a:DirectoryOrCreate", "/srv/b:DirectoryOrCreate"})},
+			slices.Concat(usual, []string{"/srv/a:DirectoryOrCreate", "/srv/b:DirectoryOrCreate", "/etc/kubeedge/config:DirectoryOrCreate"})},
 		"a certificate with its key": {"membership: {kubernetes: {server: 'http://127.0.0.1:8080', nodeCertificate: /srv/a/x.crt, nodeKey: /srv/a/x.key}}", "", nil,
 			slices.Concat(usual, []string{"/srv/a:DirectoryOrCreate"})},
 	} {

@@ -221,6 +221,14 @@ func (k *known) relistUnproved() {
 	}
 }
 
+// relistAll requests new lists of all kinds that the membership is made of.
+func (k *known) relistAll() {
+	for name := range k.stores {
+		k.relist(name)
+	}
+	k.relist(api.NodeRecords().Name)
+}
+
 // objects collects what resolve needs. failing says that a kind of another plugin
 // cannot be read now.
 func (k *known) objects(failing bool) objects {

@@ -29,7 +29,7 @@ const (
 type lessor struct {
 	c      *client.Client
 	prover *prover
-	out    chan<- any  // kept
+	out    chan<- any  // kept, theirs
 	name   chan string // latest: NAMESPACE/NAME of the Lease, "" for none
 	again  wake.One    // something depends on it
 
@@ -71,11 +71,14 @@ func (l *lessor) run(ctx context.Context) {
 			l.leaderless.Store(nil)
 			continue
 		}
-		version, known := l.look(ctx, name, r.last)
+		version, members, known := l.look(ctx, name, r.last)
 		if !known {
 			continue
 		}
 		r.look(version)
+		if r.kept && r.silent == 0 && !l.send(ctx, theirs(members)) {
+			return
+		}
 		if unrenewed := name; r.kept || name == "" {
 			l.leaderless.Store(nil)
 		} else if r.silent >= silentLooks {
@@ -84,19 +87,26 @@ func (l *lessor) run(ctx context.Context) {
 		if r.kept == was {
 			continue
 		}
-		select {
-		case l.out <- kept(r.kept):
-		case <-ctx.Done():
+		if !l.send(ctx, kept(r.kept)) {
 			return
 		}
 	}
 }
 
+func (l *lessor) send(ctx context.Context, m any) bool {
+	select {
+	case l.out <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // look reads the Lease. What an API that cannot be reached says, or an edge-local cache without uplink, is not known.
-func (l *lessor) look(ctx context.Context, name, last string) (version string, known bool) {
+func (l *lessor) look(ctx context.Context, name, last string) (version, members string, known bool) {
 	namespace, lease, ok := strings.Cut(name, "/")
 	if !ok {
-		return "", true
+		return "", "", true
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -105,16 +115,16 @@ func (l *lessor) look(ctx context.Context, name, last string) (version string, k
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 	case err != nil:
-		return "", false
+		return "", "", false
 	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != last:
-		return got.Meta.ResourceVersion, true
+		return got.Meta.ResourceVersion, got.Meta.Annotations[api.MembersAnnotation], true
 	}
 	if l.c.Cache() {
 		if _, err := l.prover.prove(ctx); err != nil {
-			return "", false
+			return "", "", false
 		}
 	}
-	return last, true
+	return last, "", true
 }
 
 // readSelf reads this node's own Node now and then, until ctx ends.

@@ -55,6 +55,9 @@ type steering struct {
 	refusals int       // of a list of Nodes, since one was answered
 	refused  time.Time // the first of them
 
+	differs bool          // the controller's membership is another one, at the last look
+	agreed  *atomic.Int64 // when it was this node's last, in Unix seconds; nil: nobody asks
+
 	depends wake.One // an object came without a NodeRecord to it, or one went: does the controller live?
 }
 
@@ -157,8 +160,30 @@ func (l *loop) take(m any) bool {
 		return l.known.takeVouched(m)
 	case kept:
 		l.source.kept = bool(m)
+	case theirs:
+		if l.source.agreed != nil {
+			l.compare(string(m))
+		}
 	}
 	return false
+}
+
+// compare takes the digest of the membership as a controller has it: where another look finds a difference as well, a watch has lost something.
+func (l *loop) compare(theirs string) {
+	src := &l.source
+	switch own := l.known.last.Digest(); {
+	case theirs == own:
+		src.differs = false
+		src.agreed.Store(time.Now().Unix())
+	case theirs == "":
+	case !src.differs:
+		src.differs = true
+		src.depends.Wake() // looks again in a moment: an event may be under way
+	default:
+		src.differs = false
+		l.known.cfg.Log.Info("the controller has another membership than this node: everything is listed again", "own", own, "controller", theirs)
+		l.known.relistAll()
+	}
 }
 
 // depends reports whether an event raises the question if a controller lives: something came or went whose NodeRecord should follow.

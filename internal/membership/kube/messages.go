@@ -56,5 +56,8 @@ type vouched struct {
 // kept says whether a controller keeps the NodeRecords.
 type kept bool
 
+// theirs is the digest of the membership as the controller that keeps the NodeRecords has it now, "" of one that does not say.
+type theirs string
+
 // registered is the outcome of the registrar's last round.
 type registered struct{ err error }

@@ -23,6 +23,9 @@ const requestTimeout = 25 * time.Second
 // one after it: with many agents most requests of a start.
 const gather = 50 * time.Millisecond
 
+// forbiddenFor is how long a dry run is not tried again that was forbidden: through MetaServer all edges may only read.
+const forbiddenFor = time.Hour
+
 // prover obtains proofs, one at a time; callers that wait share the next one.
 type prover struct {
 	c        *client.Client
@@ -35,6 +38,8 @@ type prover struct {
 	last  proof
 	err   error
 	of    struct{ ownUID, cluster string } // the cluster that the MeshNode of this UID is in
+
+	forbidden time.Time // when a dry run was
 }
 
 // prove returns a proof that was begun after the call. The error wraps
@@ -64,11 +69,15 @@ func (p *prover) request(ctx context.Context) (proof, error) {
 	var out proof
 	var err error
 	fresh := false // ownUID is an API server's word, not a cache's
-	if p.readOnly {
+	switch {
+	case p.readOnly:
 		err = p.review(ctx)
-	} else {
+	case time.Since(p.forbidden) < forbiddenFor:
+		out.ownUID, err = p.reviewed(ctx)
+	default:
 		out.ownUID, err = p.dryRun(ctx)
 		if fresh = err == nil; apierrors.IsForbidden(err) && p.c.Plain() {
+			p.forbidden = time.Now()
 			out.ownUID, err = p.reviewed(ctx)
 		}
 	}
@@ -159,28 +168,4 @@ func (p *prover) review(ctx context.Context) error {
 		return fmt.Errorf("review this node's identity: no name in the answer: %w", errUnproved)
 	}
 	return nil
-}
-
-// pulseEvery is how often a proof is requested through an edge-local cache. Its watches
-// continue when the uplink is down, and never report what was deleted meanwhile.
-const pulseEvery = 30 * time.Second
-
-// returnEvery is the same while it does not answer: what was deleted meanwhile is still taken for a member.
-const returnEvery = 4 * time.Second
-
-// pulse calls returned whenever the API answers again after an outage, until ctx ends.
-func (p *prover) pulse(ctx context.Context, returned func()) {
-	away, every := false, pulseEvery
-	for wake.Sleep(ctx, every) {
-		_, err := p.prove(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil && away {
-			returned()
-		}
-		if away, every = err != nil, pulseEvery; away {
-			every = returnEvery
-		}
-	}
 }

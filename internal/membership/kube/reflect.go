@@ -25,18 +25,19 @@ const (
 	// provedWatch is how long a watch runs on a proved list, at least; up to twice
 	// that, so that agents do not all come back together. Each costs 1 kB.
 	provedWatch = 45 * time.Minute
-	// cacheWatch is the same through an edge-local cache, whose watches lose
-	// deletions and do not end when the uplink does; see pulse.
-	cacheWatch = 10 * time.Minute
+	// cacheWatch is the same through an edge-local cache, where each watch begins with a list; see outage.
+	cacheWatch = 12 * time.Hour
 	// absentWait is how soon an absent kind of another plugin is tried again; at first, in case it is an API server's start, absentSoon.
 	absentWait  = 2 * time.Minute
 	absentSoon  = 5 * time.Second
 	absentTries = 6
-	// pollNodes is how often Nodes are listed through an edge-local cache, up to pollAll of them: each is some kB.
-	pollNodes = 6 * time.Second
-	pollAll   = 50
-	// unprovedWatch is how soon an unproved list is repeated.
-	unprovedWatch = 10 * time.Second
+	// pollNodes is how soon Nodes are listed again through an edge-local cache, each of which has some kB; then half as often each time, down
+	// to pollRarely, until something comes or goes.
+	pollNodes  = 6 * time.Second
+	pollRarely = 15 * time.Minute
+	// unprovedWatch is how soon an unproved list is repeated, then half as often each time, down to unprovedRarely.
+	unprovedWatch  = 10 * time.Second
+	unprovedRarely = time.Minute
 )
 
 // watchSlack is how far from its agreed end a watch may really end.
@@ -52,13 +53,14 @@ type reflector struct {
 	out    chan<- any // listed, event, trouble
 	relist wake.One   // list again now
 
-	rv      string // to watch from; "" requires a list
-	proof   *proof // of the list that rv continues
-	count   int    // objects in the last list
-	replays bool   // the server is a cache: it repeats objects at every watch
-	broken  error  // why the last watch ended too early; nil when it did not
-	refused bool   // the last list was answered with 403
-	absent  int    // how often in a row a foreign kind was not there
+	rv      string        // to watch from; "" requires a list
+	proof   *proof        // of the list that rv continues
+	poll    time.Duration // until the next list of a kind that is polled
+	doubt   time.Duration // how long a watch of an unproved list is; 0: the last one is proved
+	replays bool          // the server is a cache: it repeats objects at every watch
+	broken  error         // why the last watch ended too early; nil when it did not
+	refused bool          // the last list was answered with 403
+	absent  int           // how often in a row a foreign kind was not there
 }
 
 // run follows until ctx ends.
@@ -122,7 +124,9 @@ func (r *reflector) step(ctx context.Context) error {
 		if err := r.list(ctx); err != nil {
 			return err
 		}
-		r.pause(ctx, pollNodes*time.Duration(max(pollAll, r.count))/pollAll)
+		if r.poll = min(4*r.poll, pollRarely); !r.pause(ctx, max(r.poll, pollNodes)) {
+			r.poll = pollNodes / 4
+		}
 		return ctx.Err()
 	}
 	if r.rv != "" && r.broken != nil {
@@ -190,7 +194,7 @@ func (r *reflector) cache() bool { return r.replays || r.c.Cache() }
 func (r *reflector) length() time.Duration {
 	switch {
 	case r.proof == nil:
-		return unprovedWatch
+		return r.doubt
 	case r.cache():
 		return cacheWatch + rand.N(cacheWatch)
 	}
@@ -222,7 +226,7 @@ func (r *reflector) list(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, reason)
 	}
-	r.count, r.absent = len(items), 0
+	r.absent = 0
 	l := listed{kind: r.kind, items: items, rv: version(rv)}
 	if reason == nil {
 		var after proof
@@ -232,6 +236,9 @@ func (r *reflector) list(ctx context.Context) error {
 		if reason == nil {
 			l.proof = &after
 		}
+	}
+	if r.doubt = min(max(2*r.doubt, unprovedWatch), unprovedRarely); l.proof != nil {
+		r.doubt = 0
 	}
 	l.reason = reason
 	r.rv, r.proof, r.broken = rv, l.proof, nil

@@ -4,7 +4,8 @@ import "time"
 
 const (
 	// lookEvery is about how often the Lease of the NodeRecords' keeper is read; the leader renews it every second. While it
-	// was renewed at the last look, keptEvery is enough, or when an object shows that something depends on it.
+	// was renewed at the last look, keptEvery is enough, or when an object shows that something depends on it; likewise after some time in
+	// which nobody renewed it.
 	lookEvery = 10 * time.Second
 	keptEvery = 10 * time.Minute
 	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
@@ -46,8 +47,8 @@ func (r *renewal) look(version string) bool {
 
 // pause is about how long to wait for the next look.
 func (r *renewal) pause() time.Duration {
-	if !r.kept || r.silent > 0 {
-		return lookEvery
+	if r.kept && r.silent == 0 {
+		return keptEvery
 	}
-	return keptEvery
+	return min(lookEvery<<min(max(r.silent-silentLooks, 0), 6), keptEvery)
 }

@@ -244,18 +244,27 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	nodes := &voucher{c: client.Brief(s.c), out: in, open: make(chan map[string]int, 1)}
 	s.known.disputes.read = func(open map[string]int) { wake.Latest(nodes.open, open) }
 	wg.Go(func() { nodes.run(ctx) })
+	var agreed *atomic.Int64
 	if s.c.Cache() {
+		agreed = new(atomic.Int64)
+		session := func() string { return passing }
+		if s.c.ListNodes() {
+			session = func() string { return sessionOf(edgeCore) }
+		}
 		wg.Go(func() {
-			s.prover.pulse(ctx, func() {
-				for _, list := range relist {
-					list.Wake()
+			s.prover.watchOutages(ctx, session, func(missed bool) {
+				for name, list := range relist {
+					polled := name == selfKey || s.known.polled && name == api.Nodes().Name
+					if missed || !polled && time.Since(time.Unix(agreed.Load(), 0)) > agreement {
+						list.Wake()
+					}
 				}
 				s.also.wake()
 			})
 		})
 	}
 	l := &loop{known: s.known, tune: s.tune, onState: onState, onErr: onErr, annotations: &s.annotations, named: s.confirm.end, reports: &s.reports,
-		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, depends: leases.again}}
+		source: steering{follow: follow, stops: map[string]func(){}, lease: lease, depends: leases.again, agreed: agreed}}
 	if !s.cfg.ReadOnly {
 		wg.Go(func() { s.confirm.check(ctx, s.prover.review) })
 		reg := newRegistrar(s.c, s.cfg, s.tune, in, s.serving, s.relay, s.place)

@@ -28,6 +28,8 @@ const (
 	// "*": members the API does not list and whose removal cannot be proved, for
 	// example after a restored backup, are forgotten.
 	ForgetAnnotation = Group + "/forget"
+	// MembersAnnotation on the controllers' Lease is the digest of the membership as the leader has it.
+	MembersAnnotation = Group + "/members"
 	// ProofAnnotation is only ever written in dry runs, see the package kube.
 	ProofAnnotation = Group + "/proof"
 

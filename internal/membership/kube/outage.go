@@ -1,0 +1,159 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"edgemesh/internal/wake"
+)
+
+const (
+	// glanceEvery is how often it is looked whether an edge-local cache was cut off from the API, as far as this host knows.
+	glanceEvery = 2 * time.Second
+	// pulseEvery is how often a proof is requested through the cache where this host does not know that, and returnEvery while none
+	// succeeds: what was deleted meanwhile is still taken for a member.
+	pulseEvery  = 30 * time.Second
+	returnEvery = 4 * time.Second
+	// listPause is between two times that everything is listed because the cache was cut off.
+	listPause = time.Minute
+	// relistEvery is how often everything is listed through a cache, at least; up to twice that. Its watches may lose what no outage explains.
+	relistEvery = 10 * time.Minute
+	// agreement is how long a controller's word counts that its membership is this node's: no list is needed.
+	agreement = 2 * keptEvery
+)
+
+// passing is the session of a cache that passes watches on: these end when it is cut off, and begin with a list.
+const passing = "passes watches on"
+
+// outage decides what an edge-local cache has to be asked for. The watches of one continue when its uplink is down, and never report
+// what was deleted meanwhile.
+type outage struct {
+	session string    // of the cache with the cloud, as this host has it; "" is none, or not known
+	glanced bool      // session was looked at
+	away    bool      // it may have been cut off, and no proof has succeeded since
+	due     bool      // it was, and is no longer: what is known may lack something
+	next    time.Time // when to request a proof
+	wait    time.Duration
+	listed  time.Time
+	relist  time.Time // when everything is listed anyway
+}
+
+// glance takes the session of now, and says what to do.
+func (o *outage) glance(now time.Time, session string) (prove, list, relist bool) {
+	if !o.glanced {
+		o.next, o.relist = now.Add(pulseEvery), later(now)
+	} else if session != o.session && session != "" { // it is another one: the cloud was lost meanwhile
+		o.away, o.wait, o.next = true, returnEvery, now
+	}
+	o.session, o.glanced = session, true
+	paused := now.Before(o.listed.Add(listPause))
+	switch {
+	case o.due && !paused:
+		o.due, o.listed, o.relist = false, now, later(now)
+		return false, true, false
+	case !now.Before(o.relist):
+		o.relist = later(now)
+		return false, false, true
+	case session != "" && (!o.away || paused):
+		return false, false, false
+	}
+	return !now.Before(o.next), false, false
+}
+
+func later(now time.Time) time.Time { return now.Add(relistEvery + rand.N(relistEvery)) }
+
+// proved takes what became of a proof.
+func (o *outage) proved(now time.Time, err error) {
+	if err == nil {
+		o.due = o.due || o.away
+		o.away, o.next = false, now.Add(pulseEvery)
+		return
+	}
+	if o.session == "" || !o.away { // without an uplink it costs nothing
+		o.wait = returnEvery
+	}
+	o.away, o.next, o.wait = true, now.Add(o.wait), min(2*o.wait, listPause)
+}
+
+// watchOutages calls list when the cache was cut off, and from time to time, which is needed where no controller agrees, until ctx ends.
+func (p *prover) watchOutages(ctx context.Context, session func() string, list func(missed bool)) {
+	var o outage
+	for {
+		prove, missed, relist := o.glance(time.Now(), session())
+		if missed || relist {
+			list(missed)
+		}
+		if prove {
+			_, err := p.prove(ctx)
+			o.proved(time.Now(), err)
+		}
+		if !wake.Sleep(ctx, glanceEvery) {
+			return
+		}
+	}
+}
+
+// edgeCore is edgecore's configuration, which agents of its edges may read.
+const edgeCore = "/etc/kubeedge/config/edgecore.yaml"
+
+// sessionOf is edgecore's connection to cloudcore: it makes another one after each outage, half a minute later, and closes the old one.
+// Of two edgecores it is both. "" without one, or where it cannot be known: over QUIC, with another file.
+func sessionOf(config string) string {
+	port, err := cloudPort(config)
+	if err != nil {
+		return ""
+	}
+	var all []string
+	for _, file := range []string{"tcp", "tcp6"} {
+		const localAt, remoteAt, stateAt, inodeAt, established = 1, 2, 3, 9, "01"
+		list, err := os.ReadFile("/proc/thread-self/net/" + file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+			return ""
+		}
+		for line := range strings.Lines(string(list)) {
+			if f := strings.Fields(line); len(f) > inodeAt && f[stateAt] == established && strings.HasSuffix(f[remoteAt], fmt.Sprintf(":%04X", port)) {
+				all = append(all, f[localAt]+" "+f[inodeAt])
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// cloudPort is cloudcore's that edgecore connects to by TCP.
+func cloudPort(config string) (uint64, error) {
+	text, err := os.ReadFile(config)
+	if err != nil {
+		return 0, err
+	}
+	var c struct {
+		Modules struct {
+			EdgeHub struct {
+				WebSocket struct {
+					Enable bool   `yaml:"enable"`
+					Server string `yaml:"server"`
+				} `yaml:"websocket"`
+			} `yaml:"edgeHub"`
+		} `yaml:"modules"`
+	}
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		return 0, err
+	}
+	hub := c.Modules.EdgeHub.WebSocket
+	_, port, err := net.SplitHostPort(hub.Server)
+	if err != nil || !hub.Enable {
+		return 0, fmt.Errorf("%s: no websocket to cloudcore", config)
+	}
+	return strconv.ParseUint(port, 10, 16)
+}
