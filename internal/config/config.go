@@ -325,7 +325,7 @@ func Help() string {
                   QUIC connection leads to them; "off": TCP lanes only (default as the membership has it, which is auto)
   uplink          {metered: auto}: whether each byte is paid for: true, false, or auto: a modem's interface with a
                   default route, or one that NetworkManager calls metered (in a pod: by a profile in /run). The
-                  Node's annotation network.edgemesh.io/metered goes before it (read every half an hour). Then no ports are guessed, and direct paths are
+                  Node's annotation network.edgemesh.io/metered goes before it (read every hour). Then no ports are guessed, and direct paths are
                   opened only for large transfers
   forward         whom this node forwards to nodes and pods from outside, an API server without an agent
                   for instance: {from: [172.31.0.0/20], ports: [10250/tcp]} (default: nobody; kubelet's port);

@@ -17,9 +17,9 @@ import (
 const (
 	// selfEvery is how soon this node's own Node is read again while Nodes are not followed: it has some 8 kB. Where it says nothing
 	// new more than selfCalm times in a row, it is read a quarter as often each time, down to selfRarely: for one and a half
-	// times as long, 45 minutes, an annotation may have no effect. A change of its NodeRecord, which has no annotations, has it read immediately.
+	// times as long, 90 minutes, an annotation may have no effect. A change of its NodeRecord, which has no annotations, has it read immediately.
 	selfEvery  = time.Minute
-	selfRarely = 30 * time.Minute
+	selfRarely = time.Hour
 	selfCalm   = 3 // what kubelet reports follows the blocks
 	// selfKey requests it earlier, among the kinds that can be listed again.
 	selfKey = "self"

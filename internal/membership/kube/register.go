@@ -13,7 +13,7 @@ import (
 )
 
 // versionAge is for how long the API server's version is believed: a control plane may step back to one without policies.
-const versionAge = 10 * time.Minute
+const versionAge = time.Hour
 
 // registrar maintains this node's entries in the API: its MeshNode, its blocks, its
 // condition. It writes only what differs, and trusts a write once it has read it back.

@@ -278,9 +278,6 @@ func (c *Client) Watch(ctx context.Context, k api.Kind, rv string, timeout int, 
 	q.Set("watch", "true")
 	q.Set("resourceVersion", rv)
 	q.Set("timeoutSeconds", strconv.Itoa(timeout))
-	if c.Cache() { // on this host. From an API server each watch would have one a minute, for a list after its restart
-		q.Set("allowWatchBookmarks", "true")
-	}
 	body, err := c.do(ctx, http.MethodGet, k.Path(""), q, "", nil)
 	if err != nil {
 		return nil, err

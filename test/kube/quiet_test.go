@@ -1,0 +1,121 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/test/kube/cluster"
+)
+
+// What an edge behind a cache costs on its site's uplink while nothing happens: IP bytes both ways on the router of the site that has one
+// edge alone, with the agent and without it in turns. EDGEMESH_QUIET has turns and the length of a window, such as 3x150s.
+func TestKubeEdgeQuiet(t *testing.T) {
+	c := kubeEdge(t)
+	quiet(t, c, "10000", func(node string) float64 { // that reached cloudcore; edgecore itself makes none of these
+		out, err := c.On(t.Context(), "cloud", "sh", "-c", "grep -c 'get a Application (NodeName="+node+";' "+filepath.Join(c.Dir, "nodes/cloud/log/cloudcore.log")+" || true")
+		ok(t, err)
+		n, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
+		ok(t, err)
+		return n
+	})
+}
+
+func TestOpenYurtQuiet(t *testing.T) {
+	quiet(t, openYurt(t), cluster.APIPort, func(string) float64 { return 0 })
+}
+
+// quiet measures with a cache whose connection to the cloud is one to this port; asked counts a node's requests.
+func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string) float64) {
+	t.Helper()
+	const node, site, label = "edge-a1", "a", "network.edgemesh.io/agent"
+	turns, length := 3, 150*time.Second
+	if v, set := os.LookupEnv("EDGEMESH_QUIET"); set {
+		count, window, _ := strings.Cut(v, "x")
+		var err error
+		turns, err = strconv.Atoi(count)
+		ok(t, err)
+		length, err = time.ParseDuration(window)
+		ok(t, err)
+	}
+	workload(t)
+	_, err := c.InRouter(t.Context(), site, "sh", "-c", "iptables -N QUIET 2>/dev/null; iptables -F QUIET; iptables -C FORWARD -j QUIET 2>/dev/null || iptables -I FORWARD -j QUIET; "+
+		"iptables -A QUIET -p tcp --sport "+port+"; iptables -A QUIET -p tcp --dport "+port+"; iptables -A QUIET")
+	ok(t, err)
+	counted := func() (cache, all float64) {
+		out, err := c.InRouter(t.Context(), site, "iptables", "-L", "QUIET", "-nvx")
+		ok(t, err)
+		for i, line := range strings.Split(strings.TrimSpace(out), "\n")[2:] {
+			n, err := strconv.ParseFloat(strings.Fields(line)[1], 64)
+			ok(t, err)
+			if all = n; i < 2 {
+				cache += n
+			}
+		}
+		return cache, all
+	}
+	switchAgent := func(ctx context.Context, on bool) {
+		value := label + "=systemd" // of which there is none
+		if on {
+			value = label + "-"
+		}
+		_, err := c.Kubectl(ctx, "label", "node", node, value, "--overwrite")
+		ok(t, err)
+		product.Eventually(t, 2*time.Minute, "the agent is switched", func() error {
+			_, err := peersOf(ctx, c, node)
+			if (err == nil) != on {
+				return fmt.Errorf("the agent of %s runs: %v, want %v", node, err == nil, on)
+			}
+			return nil
+		})
+	}
+	t.Cleanup(func() { switchAgent(context.WithoutCancel(t.Context()), true) })
+	var with, without, requests sample
+	for range turns {
+		for _, on := range []bool{true, false} {
+			switchAgent(t.Context(), on)
+			time.Sleep(time.Minute) // what a start costs
+			began := time.Now()
+			cache, all := counted()
+			before := asked(node)
+			time.Sleep(length)
+			cache2, all2 := counted()
+			took := time.Since(began).Seconds()
+			t.Logf("agent %v: %.1f B/s on the router, %.1f of it the cache's; %.0f requests through it", on,
+				(all2-all)/took, (cache2-cache)/took, asked(node)-before)
+			if on {
+				with, requests = append(with, (all2-all)/took), append(requests, (asked(node)-before)/took*3600)
+			} else {
+				without = append(without, (all2-all)/took)
+			}
+		}
+	}
+	m, e := with.mean()
+	m0, e0 := without.mean()
+	r, _ := requests.mean()
+	figure(t, "%s: an edge at rest, %d windows of %v each: %.0f ± %.0f B/s on its site's router with the agent, %.0f ± %.0f without: %.1f ± %.1f are ours; %.0f requests an hour",
+		platform(), turns, length, m, e, m0, e0, m-m0, math.Hypot(e, e0), r)
+	if r > 60 {
+		t.Errorf("%.0f requests an hour through the cache at rest, want few", r)
+	}
+}
+
+// sample are measurements of the same.
+type sample []float64
+
+// mean is theirs, with the error of it.
+func (s sample) mean() (mean, err float64) {
+	for _, x := range s {
+		mean += x / float64(len(s))
+	}
+	for _, x := range s {
+		err += (x - mean) * (x - mean) / float64(len(s)*max(1, len(s)-1))
+	}
+	return mean, math.Sqrt(err)
+}
