@@ -192,8 +192,12 @@ func (k *known) takeEvent(e event) bool {
 	if e.what == deleted {
 		k.history.deleted(e.kind, e.obj.Metadata())
 	}
-	if k.polled && !k.feed.records && e.kind.Name == "meshnodes" && (e.what == deleted) == (k.node(e.obj.Metadata().Name) != nil) {
-		k.relist("nodes") // one has come or gone, and only a list says so
+	if k.polled && !k.feed.records && e.kind.Name == "meshnodes" {
+		name := e.obj.Metadata().Name
+		_, member := k.last.Node(name)
+		if known := k.node(name) != nil && (member || e.what == deleted); known == (e.what == deleted) {
+			k.relist("nodes") // one has come or gone, or has got its block, and only a list says so
+		}
 	}
 	st := k.store(e.kind)
 	if e.kind.Name == "podnetworks" && e.what != deleted && st.listed && !st.proved && len(st.items) == 0 {

@@ -71,7 +71,7 @@ func (l *lessor) run(ctx context.Context) {
 			l.leaderless.Store(nil)
 			continue
 		}
-		version, members, known := l.look(ctx, name, r.last)
+		version, members, known := l.look(ctx, name, r)
 		if !known {
 			continue
 		}
@@ -103,7 +103,7 @@ func (l *lessor) send(ctx context.Context, m any) bool {
 }
 
 // look reads the Lease. What an API that cannot be reached says, or an edge-local cache without uplink, is not known.
-func (l *lessor) look(ctx context.Context, name, last string) (version, members string, known bool) {
+func (l *lessor) look(ctx context.Context, name string, r renewal) (version, members string, known bool) {
 	namespace, lease, ok := strings.Cut(name, "/")
 	if !ok {
 		return "", "", true
@@ -116,15 +116,15 @@ func (l *lessor) look(ctx context.Context, name, last string) (version, members 
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 	case err != nil:
 		return "", "", false
-	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != last:
+	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != r.last:
 		return got.Meta.ResourceVersion, got.Meta.Annotations[api.MembersAnnotation], true
 	}
-	if l.c.Cache() {
+	if l.c.Cache() && (r.kept || r.silent < silentLooks) {
 		if _, err := l.prover.prove(ctx); err != nil {
 			return "", "", false
 		}
 	}
-	return last, "", true
+	return r.last, "", true
 }
 
 // readSelf reads this node's own Node now and then, until ctx ends.

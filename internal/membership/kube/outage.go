@@ -28,7 +28,7 @@ const (
 	// listPause is between two times that everything is listed because the cache was cut off.
 	listPause = time.Minute
 	// relistEvery is how often everything is listed through a cache, at least; up to twice that. Its watches may lose what no outage explains.
-	relistEvery = 10 * time.Minute
+	relistEvery = 20 * time.Minute
 	// agreement is how long a controller's word counts that its membership is this node's: no list is needed.
 	agreement = 2 * keptEvery
 )

@@ -23,8 +23,8 @@ func TestOutage(t *testing.T) {
 		listedAfter    time.Duration // of the last span's begin, at most
 		relists        int
 	}{
-		"at rest":                              {[]span{{3600, "1", true}}, 0, 0, 0, 5},
-		"watches are passed on":                {[]span{{3600, passing, true}}, 0, 0, 0, 5},
+		"at rest":                              {[]span{{3600, "1", true}}, 0, 0, 0, 2},
+		"watches are passed on":                {[]span{{3600, passing, true}}, 0, 0, 0, 2},
 		"no session in sight":                  {[]span{{600, "", true}}, 20, 0, 0, 1},
 		"cut off, noticed":                     {[]span{{60, "1", true}, {600, "", false}, {60, "2", true}}, 170, 1, 4 * time.Second, 1},
 		"cut off, no session in sight":         {[]span{{60, "", true}, {600, "", false}, {60, "", true}}, 170, 1, 6 * time.Second, 1},

@@ -31,10 +31,9 @@ const (
 	absentWait  = 2 * time.Minute
 	absentSoon  = 5 * time.Second
 	absentTries = 6
-	// pollNodes is how soon Nodes are listed again through an edge-local cache, each of which has some kB; then half as often each time, down
-	// to pollRarely, until something comes or goes.
-	pollNodes  = 6 * time.Second
-	pollRarely = 15 * time.Minute
+	// pollNodes is how soon Nodes are listed again that are not watched, then a quarter as often each time: each Node is some kB. Later it is
+	// asked for where a MeshNode says that something is new.
+	pollNodes = 6 * time.Second
 	// unprovedWatch is how soon an unproved list is repeated, then half as often each time, down to unprovedRarely.
 	unprovedWatch  = 10 * time.Second
 	unprovedRarely = time.Minute
@@ -124,9 +123,8 @@ func (r *reflector) step(ctx context.Context) error {
 		if err := r.list(ctx); err != nil {
 			return err
 		}
-		if r.poll = min(4*r.poll, pollRarely); !r.pause(ctx, max(r.poll, pollNodes)) {
-			r.poll = pollNodes / 4
-		}
+		r.poll = min(max(4*r.poll, pollNodes), cacheWatch)
+		r.pause(ctx, r.poll)
 		return ctx.Err()
 	}
 	if r.rv != "" && r.broken != nil {

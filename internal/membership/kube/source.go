@@ -254,8 +254,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		wg.Go(func() {
 			s.prover.watchOutages(ctx, session, func(missed bool) {
 				for name, list := range relist {
-					polled := name == selfKey || s.known.polled && name == api.Nodes().Name
-					if missed || !polled && time.Since(time.Unix(agreed.Load(), 0)) > agreement {
+					if missed || name != selfKey && time.Since(time.Unix(agreed.Load(), 0)) > agreement {
 						list.Wake()
 					}
 				}
