@@ -96,33 +96,34 @@ func addFakes(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	var tasks []func() error
 	for i := range fakeNodes {
-		tasks = append(tasks, func() error {
-			_, public, err := crypto.GenerateEd25519Key(rand.Reader)
-			if err != nil {
-				return err
-			}
-			id, err := peer.IDFromPublicKey(public)
-			if err != nil {
-				return err
-			}
-			name := fmt.Sprintf("fake-%03d", i)
-			var made struct{ Metadata struct{ UID string } }
-			err = c.API().Do(t.Context(), http.MethodPost, "/api/v1/nodes", map[string]any{
-				"apiVersion": "v1",
-				"kind":       "Node",
-				"metadata":   map[string]any{"name": name, "labels": map[string]string{"e2e.test/fake": "yes"}},
-			}, &made)
-			if err != nil {
-				return err
-			}
-			return c.API().Do(t.Context(), http.MethodPost, meshAPI+"meshnodes", map[string]any{
-				"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode",
-				"metadata": map[string]any{"name": name, "ownerReferences": []any{map[string]any{
-					"apiVersion": "v1", "kind": "Node", "name": name, "uid": made.Metadata.UID}}},
-				"spec": map[string]any{"peerID": id.String()}}, nil)
-		})
+		tasks = append(tasks, func() error { return addFake(t.Context(), c, fmt.Sprintf("fake-%03d", i)) })
 	}
 	ok(t, parallel(8, tasks...))
+}
+
+func addFake(ctx context.Context, c *cluster.Cluster, name string) error {
+	_, public, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		return err
+	}
+	id, err := peer.IDFromPublicKey(public)
+	if err != nil {
+		return err
+	}
+	var made struct{ Metadata struct{ UID string } }
+	err = c.API().Do(ctx, http.MethodPost, "/api/v1/nodes", map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Node",
+		"metadata":   map[string]any{"name": name, "labels": map[string]string{"e2e.test/fake": "yes"}},
+	}, &made)
+	if err != nil {
+		return err
+	}
+	return c.API().Do(ctx, http.MethodPost, meshAPI+"meshnodes", map[string]any{
+		"apiVersion": "network.edgemesh.io/v1alpha1", "kind": "MeshNode",
+		"metadata": map[string]any{"name": name, "ownerReferences": []any{map[string]any{
+			"apiVersion": "v1", "kind": "Node", "name": name, "uid": made.Metadata.UID}}},
+		"spec": map[string]any{"peerID": id.String()}}, nil)
 }
 
 // removeFakes deletes the Nodes; the cluster deletes what they own.

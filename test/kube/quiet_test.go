@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,13 +19,17 @@ import (
 // edge alone, with the agent and without it in turns. EDGEMESH_QUIET has turns and the length of a window, such as 3x150s.
 func TestKubeEdgeQuiet(t *testing.T) {
 	c := kubeEdge(t)
-	quiet(t, c, "10000", func(node string) float64 { // that reached cloudcore; edgecore itself makes none of these
-		out, err := c.On(t.Context(), "cloud", "sh", "-c", "grep -c 'get a Application (NodeName="+node+";' "+filepath.Join(c.Dir, "nodes/cloud/log/cloudcore.log")+" || true")
-		ok(t, err)
-		n, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
-		ok(t, err)
-		return n
-	})
+	quiet(t, c, "10000", func(node string) float64 { return cloudcoreHeard(t, c, node) })
+}
+
+// cloudcoreHeard counts the requests through a node's MetaServer that reached cloudcore; edgecore itself makes none of these.
+func cloudcoreHeard(t *testing.T, c *cluster.Cluster, node string) float64 {
+	t.Helper()
+	out, err := c.On(t.Context(), "cloud", "sh", "-c", "grep -c 'get a Application (NodeName="+node+";' "+filepath.Join(c.Dir, "nodes/cloud/log/cloudcore.log")+" || true")
+	ok(t, err)
+	n, err := strconv.ParseFloat(strings.TrimSpace(out), 64)
+	ok(t, err)
+	return n
 }
 
 func TestOpenYurtQuiet(t *testing.T) {
@@ -45,21 +50,7 @@ func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string
 		ok(t, err)
 	}
 	workload(t)
-	_, err := c.InRouter(t.Context(), site, "sh", "-c", "iptables -N QUIET 2>/dev/null; iptables -F QUIET; iptables -C FORWARD -j QUIET 2>/dev/null || iptables -I FORWARD -j QUIET; "+
-		"iptables -A QUIET -p tcp --sport "+port+"; iptables -A QUIET -p tcp --dport "+port+"; iptables -A QUIET")
-	ok(t, err)
-	counted := func() (cache, all float64) {
-		out, err := c.InRouter(t.Context(), site, "iptables", "-L", "QUIET", "-nvx")
-		ok(t, err)
-		for i, line := range strings.Split(strings.TrimSpace(out), "\n")[2:] {
-			n, err := strconv.ParseFloat(strings.Fields(line)[1], 64)
-			ok(t, err)
-			if all = n; i < 2 {
-				cache += n
-			}
-		}
-		return cache, all
-	}
+	counted := counter(t, c, site, port)
 	switchAgent := func(ctx context.Context, on bool) {
 		value := label + "=systemd" // of which there is none
 		if on {
@@ -104,6 +95,65 @@ func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string
 	if r > 60 {
 		t.Errorf("%.0f requests an hour through the cache at rest, want few", r)
 	}
+}
+
+// counter counts the IP bytes that a site's router has forwarded, those of a TCP port and all.
+func counter(t *testing.T, c *cluster.Cluster, site, port string) func() (those, all float64) {
+	t.Helper()
+	_, err := c.InRouter(t.Context(), site, "sh", "-c", "iptables -N QUIET 2>/dev/null; iptables -F QUIET; iptables -C FORWARD -j QUIET 2>/dev/null || iptables -I FORWARD -j QUIET; "+
+		"iptables -A QUIET -p tcp --sport "+port+"; iptables -A QUIET -p tcp --dport "+port+"; iptables -A QUIET")
+	ok(t, err)
+	return func() (those, all float64) {
+		out, err := c.InRouter(t.Context(), site, "iptables", "-L", "QUIET", "-nvx")
+		ok(t, err)
+		for i, line := range strings.Split(strings.TrimSpace(out), "\n")[2:] {
+			n, err := strconv.ParseFloat(strings.Fields(line)[1], 64)
+			ok(t, err)
+			if all = n; i < 2 {
+				those += n
+			}
+		}
+		return those, all
+	}
+}
+
+// Members come and go while an edge behind MetaServer has 200 more: what one costs on its uplink, and how soon the edge knows.
+func TestKubeEdgeMany(t *testing.T) {
+	c := kubeEdge(t)
+	const node, times = "edge-a1", 10
+	counted := counter(t, c, "a", "10000")
+	t.Cleanup(func() {
+		if err := removeFakes(context.WithoutCancel(t.Context()), c); err != nil {
+			t.Error(err)
+		}
+	})
+	addFakes(t, c)
+	eventually(t, 5*time.Minute, func(ctx context.Context) error { return peersAre(ctx, c, node, 3+fakeNodes) })
+	time.Sleep(time.Minute)
+	rate := func(during func()) (bytes, seconds, requests float64) {
+		before, began := cloudcoreHeard(t, c, node), time.Now()
+		was, _ := counted()
+		during()
+		is, _ := counted()
+		return is - was, time.Since(began).Seconds(), cloudcoreHeard(t, c, node) - before
+	}
+	var forgotten sample
+	bytes, took, requests := rate(func() {
+		for i := range times {
+			name := fmt.Sprintf("fake-%03d", i)
+			kubectl(t, "delete", "node", name)
+			forgotten = append(forgotten, eventually(t, time.Minute, func(ctx context.Context) error { return knows(ctx, c, node, name, false) }).Seconds())
+			time.Sleep(3 * time.Second) // the garbage collector
+			ok(t, addFake(t.Context(), c, name))
+			eventually(t, time.Minute, func(ctx context.Context) error { return knows(ctx, c, node, name, true) })
+		}
+		time.Sleep(15 * time.Second) // a look at the Lease follows
+	})
+	rest, length, still := rate(func() { time.Sleep(2 * time.Minute) })
+	each := (bytes - rest/length*took) / times
+	mean, _ := forgotten.mean()
+	figure(t, "KubeEdge: with %d more nodes, one that goes and one that comes are %.1f kB on an edge's uplink together and %.1f requests: %.0f B/s if it is one each 10 minutes "+
+		"(%.0f requests in 2 minutes of rest); a removed one is forgotten after %.1f s, at most %.1f s", fakeNodes, each/1000, requests/times, each/1200, still, mean, slices.Max(forgotten))
 }
 
 // sample are measurements of the same.
