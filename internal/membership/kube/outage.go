@@ -36,7 +36,7 @@ const (
 // passing is the session of a cache that passes watches on: these end when it is cut off, and begin with a list.
 const passing = "passes watches on"
 
-// outage decides what an edge-local cache has to be asked for. The watches of one continue when its uplink is down, and never report
+// outage decides when an edge-local cache is queried, and for what. The watches of one continue when its uplink is down, and never report
 // what was deleted meanwhile.
 type outage struct {
 	session string    // of the cache with the cloud, as this host has it; "" is none, or not known
@@ -107,13 +107,25 @@ func (p *prover) watchOutages(ctx context.Context, session func() string, list f
 // edgeCore is edgecore's configuration, which agents of its edges may read.
 const edgeCore = "/etc/kubeedge/config/edgecore.yaml"
 
-// sessionOf is edgecore's connection to cloudcore: it makes another one after each outage, half a minute later, and closes the old one.
-// Of two edgecores it is both. "" without one, or where it cannot be known: over QUIC, with another file.
-func sessionOf(config string) string {
-	port, err := cloudPort(config)
-	if err != nil {
-		return ""
+// sessionOf returns what says edgecore's connection to cloudcore: it makes another one after each outage, half a minute later, and closes the
+// old one. Of two edgecores it is both. "" without one, or where it cannot be known: over QUIC, with another file.
+func sessionOf(config string) func() string {
+	session, suffix := "", ""
+	return func() string {
+		if session == "" { // else that is the port still
+			port, err := cloudPort(config)
+			if err != nil {
+				return ""
+			}
+			suffix = fmt.Sprintf(":%04X", port)
+		}
+		session = connections(suffix)
+		return session
 	}
+}
+
+// connections are this host's over TCP to remote ports that the kernel lists with this suffix.
+func connections(suffix string) string {
 	var all []string
 	for _, file := range []string{"tcp", "tcp6"} {
 		const localAt, remoteAt, stateAt, inodeAt, established = 1, 2, 3, 9, "01"
@@ -122,7 +134,7 @@ func sessionOf(config string) string {
 			return ""
 		}
 		for line := range strings.Lines(string(list)) {
-			if f := strings.Fields(line); len(f) > inodeAt && f[stateAt] == established && strings.HasSuffix(f[remoteAt], fmt.Sprintf(":%04X", port)) {
+			if f := strings.Fields(line); len(f) > inodeAt && f[stateAt] == established && strings.HasSuffix(f[remoteAt], suffix) {
 				all = append(all, f[localAt]+" "+f[inodeAt])
 			}
 		}

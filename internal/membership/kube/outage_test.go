@@ -86,7 +86,8 @@ func TestSessionOf(t *testing.T) {
 	}
 	const hub = "modules: {edgeHub: {websocket: {enable: %v, server: '%s'}, quic: {enable: false}}}\n"
 	write(fmt.Sprintf(hub, true, l.Addr()))
-	if got := sessionOf(config); got != "" {
+	session := sessionOf(config)
+	if got := session(); got != "" {
 		t.Errorf("without a connection: %q", got)
 	}
 	connect := func() net.Conn {
@@ -98,22 +99,22 @@ func TestSessionOf(t *testing.T) {
 		return c
 	}
 	first := connect()
-	one := sessionOf(config)
-	if one == "" || sessionOf(config) != one {
-		t.Errorf("one connection: %q, then %q", one, sessionOf(config))
+	one := session()
+	if one == "" || session() != one {
+		t.Errorf("one connection: %q, then %q", one, session())
 	}
 	first.Close()
 	second := connect()
 	defer second.Close()
-	if two := sessionOf(config); two == "" || two == one {
+	if two := session(); two == "" || two == one {
 		t.Errorf("another connection: %q, was %q", two, one)
 	}
 	for _, text := range []string{"", "modules: [", fmt.Sprintf(hub, false, l.Addr()), fmt.Sprintf(hub, true, "cloud"), fmt.Sprintf(hub, true, "cloud:99999")} {
-		if write(text); sessionOf(config) != "" {
-			t.Errorf("%q: %q", text, sessionOf(config))
+		if write(text); sessionOf(config)() != "" {
+			t.Errorf("%q: %q", text, sessionOf(config)())
 		}
 	}
-	if got := sessionOf(config + ".none"); got != "" {
+	if got := sessionOf(config + ".none")(); got != "" {
 		t.Errorf("without a configuration: %q", got)
 	}
 }

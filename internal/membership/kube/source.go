@@ -249,7 +249,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		agreed = new(atomic.Int64)
 		session := func() string { return passing }
 		if s.c.ListNodes() {
-			session = func() string { return sessionOf(edgeCore) }
+			session = sessionOf(edgeCore)
 		}
 		wg.Go(func() {
 			s.prover.watchOutages(ctx, session, func(missed bool) {
