@@ -15,7 +15,7 @@ import (
 	"edgemesh/test/kube/cluster"
 )
 
-// What an edge behind a cache costs on its site's uplink while nothing happens: IP bytes both ways on the router of the site that has one
+// What an edge behind a cache costs on its site's uplink while nothing happens: IP bytes in both directions on the router of the site that has one
 // edge alone, with the agent and without it in turns. EDGEMESH_QUIET has turns and the length of a window, such as 3x150s.
 func TestKubeEdgeQuiet(t *testing.T) {
 	c := kubeEdge(t)

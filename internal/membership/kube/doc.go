@@ -13,6 +13,7 @@
 //	resolve.go    membership out of objects (pure)
 //	known.go      what is known of all kinds ──mesh.State──▶; want.go: what it means for this node's entries
 //	proof.go      did an API server answer, or a cache?
+//	outage.go     was the cache cut off meanwhile?
 //	reflect.go    lists and watches one kind ──listed, event──▶
 //	lessor.go     watches the Lease of the NodeRecords' keeper ──kept──▶; renewal.go judges it
 //	confirm.go    when pods may have addresses of the blocks that the snapshot names
