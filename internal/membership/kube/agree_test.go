@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"edgemesh/internal/wake"
 )
@@ -18,10 +19,10 @@ func TestControllerAgrees(t *testing.T) {
 	src := &w.loop.source
 	src.depends = wake.NewOne()
 	w.hears(theirs(w.loop.known.last.Digest())) // of an API server's agents, nobody asks
-	src.agreed = new(atomic.Int64)
+	src.agreed = new(atomic.Pointer[time.Time])
 	looks := func(digest string, agrees, again, lists bool) {
 		t.Helper()
-		src.agreed.Store(0)
+		src.agreed.Store(nil)
 		relisted = nil
 		w.hears(theirs(digest))
 		woken := false
@@ -30,8 +31,8 @@ func TestControllerAgrees(t *testing.T) {
 			woken = true
 		default:
 		}
-		if (src.agreed.Load() != 0) != agrees || woken != again || (len(relisted) > 0) != lists {
-			t.Errorf("%q: agreed %d, looks again %v, lists %v; want %v, %v, %v", digest, src.agreed.Load(), woken, relisted, agrees, again, lists)
+		if (src.agreed.Load() != nil) != agrees || woken != again || (len(relisted) > 0) != lists {
+			t.Errorf("%q: agreed %v, looks again %v, lists %v; want %v, %v, %v", digest, src.agreed.Load(), woken, relisted, agrees, again, lists)
 		}
 	}
 	same := w.loop.known.last.Digest()

@@ -55,8 +55,8 @@ type steering struct {
 	refusals int       // of a list of Nodes, since one was answered
 	refused  time.Time // the first of them
 
-	differs bool          // the controller's membership is another one, at the last look
-	agreed  *atomic.Int64 // when it was this node's last, in Unix seconds; nil: nobody asks
+	differs bool                       // the controller's membership is another one, at the last look
+	agreed  *atomic.Pointer[time.Time] // when it was this node's last; nil: nobody asks
 
 	depends wake.One // an object came without a NodeRecord to it, or one went: does the controller live?
 }
@@ -173,8 +173,9 @@ func (l *loop) compare(theirs string) {
 	src := &l.source
 	switch own := l.known.last.Digest(); {
 	case theirs == own:
+		now := time.Now()
 		src.differs = false
-		src.agreed.Store(time.Now().Unix())
+		src.agreed.Store(&now)
 	case theirs == "":
 	case !src.differs:
 		src.differs = true

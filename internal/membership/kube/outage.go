@@ -21,8 +21,8 @@ import (
 const (
 	// glanceEvery is how often it is looked whether an edge-local cache was cut off from the API, as far as this host knows.
 	glanceEvery = 2 * time.Second
-	// pulseEvery is how often a proof is requested through the cache where this host does not know that, and returnEvery while none
-	// succeeds: what was deleted meanwhile is still taken for a member.
+	// pulseEvery is how often the API server is requested to answer through the cache where this host does not know that, and returnEvery while
+	// it does not: what was deleted meanwhile is still taken for a member.
 	pulseEvery  = 30 * time.Second
 	returnEvery = 4 * time.Second
 	// listPause is between two times that everything is listed because the cache was cut off.
@@ -41,16 +41,16 @@ const passing = "passes watches on"
 type outage struct {
 	session string    // of the cache with the cloud, as this host has it; "" is none, or not known
 	glanced bool      // session was looked at
-	away    bool      // it may have been cut off, and no proof has succeeded since
+	away    bool      // it may have been cut off, and the API server has not answered since
 	due     bool      // it was, and is no longer: what is known may lack something
-	next    time.Time // when to request a proof
+	next    time.Time // when to request an answer
 	wait    time.Duration
 	listed  time.Time
 	relist  time.Time // when everything is listed anyway
 }
 
 // glance takes the session of now, and says what to do.
-func (o *outage) glance(now time.Time, session string) (prove, list, relist bool) {
+func (o *outage) glance(now time.Time, session string) (review, list, relist bool) {
 	if !o.glanced {
 		o.next, o.relist = now.Add(pulseEvery), later(now)
 	} else if session != o.session && session != "" { // it is another one: the cloud was lost meanwhile
@@ -73,8 +73,8 @@ func (o *outage) glance(now time.Time, session string) (prove, list, relist bool
 
 func later(now time.Time) time.Time { return now.Add(relistEvery + rand.N(relistEvery)) }
 
-// proved takes what became of a proof.
-func (o *outage) proved(now time.Time, err error) {
+// answered takes what became of a review.
+func (o *outage) answered(now time.Time, err error) {
 	if err == nil {
 		o.due = o.due || o.away
 		o.away, o.next = false, now.Add(pulseEvery)
@@ -90,13 +90,15 @@ func (o *outage) proved(now time.Time, err error) {
 func (p *prover) watchOutages(ctx context.Context, session func() string, list func(missed bool)) {
 	var o outage
 	for {
-		prove, missed, relist := o.glance(time.Now(), session())
+		review, missed, relist := o.glance(time.Now(), session())
 		if missed || relist {
 			list(missed)
 		}
-		if prove {
-			_, err := p.prove(ctx)
-			o.proved(time.Now(), err)
+		if review {
+			rctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			err := p.review(rctx) // the lists are proved themselves
+			cancel()
+			o.answered(time.Now(), err)
 		}
 		if !wake.Sleep(ctx, glanceEvery) {
 			return

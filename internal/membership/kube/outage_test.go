@@ -15,13 +15,13 @@ func TestOutage(t *testing.T) {
 	type span struct {
 		seconds int
 		session string // "" is none in sight
-		api     bool   // proofs succeed
+		api     bool   // it answers
 	}
 	for name, x := range map[string]struct {
-		spans          []span
-		proofs, missed int           // at most; exactly
-		listedAfter    time.Duration // of the last span's begin, at most
-		relists        int
+		spans           []span
+		reviews, missed int           // at most; exactly
+		listedAfter     time.Duration // of the last span's begin, at most
+		relists         int
 	}{
 		"at rest":                              {[]span{{3600, "1", true}}, 0, 0, 0, 2},
 		"watches are passed on":                {[]span{{3600, passing, true}}, 0, 0, 0, 2},
@@ -34,17 +34,17 @@ func TestOutage(t *testing.T) {
 		"one of two edgecores connects again":  {[]span{{60, "1 2", true}, {60, "2 3", true}}, 1, 1, 4 * time.Second, 0},
 		"the session is there first":           {[]span{{60, "1", true}, {60, "", false}, {5, "2", false}, {30, "2", true}}, 22, 1, 10 * time.Second, 0},
 		"connects again every 10 s":            {[]span{{10, "1", true}, {10, "2", true}, {10, "3", true}, {10, "4", true}, {10, "5", true}, {10, "6", true}, {10, "7", true}, {10, "8", true}}, 3, 2, time.Minute, 0},
-		"proofs never succeed":                 {[]span{{10, "1", true}, {600, "2", false}}, 16, 0, 0, 1},
+		"it never answers":                     {[]span{{10, "1", true}, {600, "2", false}}, 16, 0, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var o outage
 			now := time.Now()
-			proofs, missed, relists := 0, 0, 0
+			reviews, missed, relists := 0, 0, 0
 			var began, listed time.Time
 			for _, s := range x.spans {
 				began = now
 				for end := now.Add(time.Duration(s.seconds) * time.Second); now.Before(end); now = now.Add(glanceEvery) {
-					prove, cut, relist := o.glance(now, s.session)
+					review, cut, relist := o.glance(now, s.session)
 					if cut {
 						missed++
 						listed = now
@@ -52,19 +52,19 @@ func TestOutage(t *testing.T) {
 					if relist {
 						relists++
 					}
-					if prove {
-						proofs++
+					if review {
+						reviews++
 						var err error
 						if !s.api {
 							err = errors.New("no answer")
 						}
-						o.proved(now, err)
+						o.answered(now, err)
 					}
 				}
 			}
-			if proofs > x.proofs || missed != x.missed || relists > x.relists || x.missed > 0 && listed.Sub(began) > x.listedAfter {
-				t.Errorf("%d proofs, everything listed %d times because of an outage, last %v after it, and %d times anyway; want %d, %d, %v and %d",
-					proofs, missed, listed.Sub(began), relists, x.proofs, x.missed, x.listedAfter, x.relists)
+			if reviews > x.reviews || missed != x.missed || relists > x.relists || x.missed > 0 && listed.Sub(began) > x.listedAfter {
+				t.Errorf("%d reviews, everything listed %d times because of an outage, last %v after it, and %d times anyway; want %d, %d, %v and %d",
+					reviews, missed, listed.Sub(began), relists, x.reviews, x.missed, x.listedAfter, x.relists)
 			}
 		})
 	}

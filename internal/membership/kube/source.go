@@ -244,17 +244,18 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	nodes := &voucher{c: client.Brief(s.c), out: in, open: make(chan map[string]int, 1)}
 	s.known.disputes.read = func(open map[string]int) { wake.Latest(nodes.open, open) }
 	wg.Go(func() { nodes.run(ctx) })
-	var agreed *atomic.Int64
+	var agreed *atomic.Pointer[time.Time]
 	if s.c.Cache() {
-		agreed = new(atomic.Int64)
+		agreed = new(atomic.Pointer[time.Time])
 		session := func() string { return passing }
 		if s.c.ListNodes() {
 			session = sessionOf(edgeCore)
 		}
 		wg.Go(func() {
 			s.prover.watchOutages(ctx, session, func(missed bool) {
+				at := agreed.Load()
 				for name, list := range relist {
-					if missed || name != selfKey && time.Since(time.Unix(agreed.Load(), 0)) > agreement {
+					if missed || name != selfKey && (at == nil || time.Since(*at) > agreement) {
 						list.Wake()
 					}
 				}
