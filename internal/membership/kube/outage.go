@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +24,8 @@ const (
 	// it does not: what was deleted meanwhile is still taken for a member.
 	pulseEvery  = 30 * time.Second
 	returnEvery = 4 * time.Second
+	// mostSeen is how many sessions are remembered.
+	mostSeen = 100
 	// listPause is between two times that everything is listed because the cache was cut off.
 	listPause = time.Minute
 	// relistEvery is how often everything is listed through a cache, at least; up to twice that. Its watches may lose what no outage explains.
@@ -33,30 +34,39 @@ const (
 	agreement = 2 * keptEvery
 )
 
-// passing is the session of a cache that passes watches on: these end when it is cut off, and begin with a list.
-const passing = "passes watches on"
+// passing are the sessions of a cache that passes watches on: these end when it is cut off, and begin with a list.
+func passing() []string { return []string{"passes watches on"} }
 
 // outage decides when an edge-local cache is queried, and for what. The watches of one continue when its uplink is down, and never report
 // what was deleted meanwhile.
 type outage struct {
-	session string    // of the cache with the cloud, as this host has it; "" is none, or not known
-	glanced bool      // session was looked at
-	away    bool      // it may have been cut off, and the API server has not answered since
-	due     bool      // it was, and is no longer: what is known may lack something
-	next    time.Time // when to request an answer
-	wait    time.Duration
-	listed  time.Time
-	relist  time.Time // when everything is listed anyway
+	seen   map[string]bool // sessions of the cache with the cloud, as this host has them; nil: not looked at
+	sees   bool            // one of them, now
+	away   bool            // it may have been cut off, and the API server has not answered since
+	due    bool            // it was, and is no longer: what is known may lack something
+	next   time.Time       // when to request an answer
+	wait   time.Duration
+	listed time.Time
+	relist time.Time // when everything is listed anyway
 }
 
-// glance takes the session of now, and says what to do.
-func (o *outage) glance(now time.Time, session string) (review, list, relist bool) {
-	if !o.glanced {
+// glance takes the sessions of now, none if that is not known, and says what to do. One that was not there before says that the cloud was
+// lost meanwhile; one that is missing says nothing, for the kernel's list may leave out what is there, or have it twice.
+func (o *outage) glance(now time.Time, sessions []string) (review, list, relist bool) {
+	first := o.seen == nil
+	if first {
 		o.next, o.relist = now.Add(pulseEvery), later(now)
-	} else if session != o.session && session != "" { // it is another one: the cloud was lost meanwhile
-		o.away, o.wait, o.next = true, returnEvery, now
 	}
-	o.session, o.glanced = session, true
+	if first || len(o.seen) > mostSeen {
+		o.seen = map[string]bool{}
+	}
+	o.sees = len(sessions) > 0
+	for _, s := range sessions {
+		if !o.seen[s] && !first {
+			o.away, o.wait, o.next = true, returnEvery, now
+		}
+		o.seen[s] = true
+	}
 	paused := now.Before(o.listed.Add(listPause))
 	switch {
 	case o.due && !paused:
@@ -65,7 +75,7 @@ func (o *outage) glance(now time.Time, session string) (review, list, relist boo
 	case !now.Before(o.relist):
 		o.relist = later(now)
 		return false, false, true
-	case session != "" && (!o.away || paused):
+	case o.sees && (!o.away || paused):
 		return false, false, false
 	}
 	return !now.Before(o.next), false, false
@@ -80,17 +90,17 @@ func (o *outage) answered(now time.Time, err error) {
 		o.away, o.next = false, now.Add(pulseEvery)
 		return
 	}
-	if o.session == "" || !o.away { // without an uplink it costs nothing
+	if !o.sees || !o.away { // without an uplink it costs nothing
 		o.wait = returnEvery
 	}
 	o.away, o.next, o.wait = true, now.Add(o.wait), min(2*o.wait, listPause)
 }
 
 // watchOutages calls list when the cache was cut off, and from time to time, which is needed where no controller agrees, until ctx ends.
-func (p *prover) watchOutages(ctx context.Context, session func() string, list func(missed bool)) {
+func (p *prover) watchOutages(ctx context.Context, sessions func() []string, list func(missed bool)) {
 	var o outage
 	for {
-		review, missed, relist := o.glance(time.Now(), session())
+		review, missed, relist := o.glance(time.Now(), sessions())
 		if missed || relist {
 			list(missed)
 		}
@@ -109,31 +119,31 @@ func (p *prover) watchOutages(ctx context.Context, session func() string, list f
 // edgeCore is edgecore's configuration, which agents of its edges may read.
 const edgeCore = "/etc/kubeedge/config/edgecore.yaml"
 
-// sessionOf returns what says edgecore's connection to cloudcore: it makes another one after each outage, half a minute later, and closes the
-// old one. Of two edgecores it is both. "" without one, or where it cannot be known: over QUIC, with another file.
-func sessionOf(config string) func() string {
-	session, suffix := "", ""
-	return func() string {
-		if session == "" { // else that is the port still
+// sessionsOf returns what says edgecore's connection to cloudcore: it makes another one after each outage, half a minute later, and closes
+// the old one. Of two edgecores it is both. None without one, or where it cannot be known: over QUIC, with another file.
+func sessionsOf(config string) func() []string {
+	var last []string
+	suffix := ""
+	return func() []string {
+		if len(last) == 0 { // else that is the port still
 			port, err := cloudPort(config)
 			if err != nil {
-				return ""
+				return nil
 			}
 			suffix = fmt.Sprintf(":%04X", port)
 		}
-		session = connections(suffix)
-		return session
+		last = connections(suffix)
+		return last
 	}
 }
 
 // connections are this host's over TCP to remote ports that the kernel lists with this suffix.
-func connections(suffix string) string {
-	var all []string
+func connections(suffix string) (all []string) {
 	for _, file := range []string{"tcp", "tcp6"} {
 		const localAt, remoteAt, stateAt, inodeAt, established = 1, 2, 3, 9, "01"
 		list, err := os.ReadFile("/proc/thread-self/net/" + file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
-			return ""
+			return nil
 		}
 		for line := range strings.Lines(string(list)) {
 			if f := strings.Fields(line); len(f) > inodeAt && f[stateAt] == established && strings.HasSuffix(f[remoteAt], suffix) {
@@ -141,8 +151,7 @@ func connections(suffix string) string {
 			}
 		}
 	}
-	slices.Sort(all)
-	return strings.Join(all, " ")
+	return all
 }
 
 // cloudPort is cloudcore's that edgecore connects to by TCP.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -24,7 +25,7 @@ func TestOutage(t *testing.T) {
 		relists         int
 	}{
 		"at rest":                              {[]span{{3600, "1", true}}, 0, 0, 0, 2},
-		"watches are passed on":                {[]span{{3600, passing, true}}, 0, 0, 0, 2},
+		"watches are passed on":                {[]span{{3600, passing()[0], true}}, 0, 0, 0, 2},
 		"no session in sight":                  {[]span{{600, "", true}}, 20, 0, 0, 1},
 		"cut off, noticed":                     {[]span{{60, "1", true}, {600, "", false}, {60, "2", true}}, 170, 1, 4 * time.Second, 1},
 		"cut off, no session in sight":         {[]span{{60, "", true}, {600, "", false}, {60, "", true}}, 170, 1, 6 * time.Second, 1},
@@ -32,6 +33,8 @@ func TestOutage(t *testing.T) {
 		"boots without uplink":                 {[]span{{600, "", false}, {60, "1", true}}, 170, 1, 4 * time.Second, 1},
 		"starts again while its uplink is cut": {[]span{{60, "1", true}, {20, "", false}, {10, "", false}, {60, "2", true}}, 10, 1, 4 * time.Second, 0},
 		"one of two edgecores connects again":  {[]span{{60, "1 2", true}, {60, "2 3", true}}, 1, 1, 4 * time.Second, 0},
+		"listed twice, then not at all":        {[]span{{60, "1", true}, {2, "1 1", true}, {2, "", true}, {60, "1", true}}, 1, 0, 0, 0},
+		"one of two is not listed":             {[]span{{60, "1 2", true}, {2, "2", true}, {60, "1 2", true}}, 0, 0, 0, 0},
 		"the session is there first":           {[]span{{60, "1", true}, {60, "", false}, {5, "2", false}, {30, "2", true}}, 22, 1, 10 * time.Second, 0},
 		"connects again every 10 s":            {[]span{{10, "1", true}, {10, "2", true}, {10, "3", true}, {10, "4", true}, {10, "5", true}, {10, "6", true}, {10, "7", true}, {10, "8", true}}, 3, 2, time.Minute, 0},
 		"it never answers":                     {[]span{{10, "1", true}, {600, "2", false}}, 16, 0, 0, 1},
@@ -44,7 +47,7 @@ func TestOutage(t *testing.T) {
 			for _, s := range x.spans {
 				began = now
 				for end := now.Add(time.Duration(s.seconds) * time.Second); now.Before(end); now = now.Add(glanceEvery) {
-					review, cut, relist := o.glance(now, s.session)
+					review, cut, relist := o.glance(now, strings.Fields(s.session))
 					if cut {
 						missed++
 						listed = now
@@ -71,7 +74,7 @@ func TestOutage(t *testing.T) {
 }
 
 // edgecore's session is what the kernel lists of connections to the port that its configuration names.
-func TestSessionOf(t *testing.T) {
+func TestSessionsOf(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +89,8 @@ func TestSessionOf(t *testing.T) {
 	}
 	const hub = "modules: {edgeHub: {websocket: {enable: %v, server: '%s'}, quic: {enable: false}}}\n"
 	write(fmt.Sprintf(hub, true, l.Addr()))
-	session := sessionOf(config)
+	sessions := sessionsOf(config)
+	session := func() string { return strings.Join(sessions(), " ") }
 	if got := session(); got != "" {
 		t.Errorf("without a connection: %q", got)
 	}
@@ -110,11 +114,11 @@ func TestSessionOf(t *testing.T) {
 		t.Errorf("another connection: %q, was %q", two, one)
 	}
 	for _, text := range []string{"", "modules: [", fmt.Sprintf(hub, false, l.Addr()), fmt.Sprintf(hub, true, "cloud"), fmt.Sprintf(hub, true, "cloud:99999")} {
-		if write(text); sessionOf(config)() != "" {
-			t.Errorf("%q: %q", text, sessionOf(config)())
+		if write(text); sessionsOf(config)() != nil {
+			t.Errorf("%q: %q", text, sessionsOf(config)())
 		}
 	}
-	if got := sessionOf(config + ".none")(); got != "" {
+	if got := sessionsOf(config + ".none")(); got != nil {
 		t.Errorf("without a configuration: %q", got)
 	}
 }

@@ -247,12 +247,12 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	var agreed *atomic.Pointer[time.Time]
 	if s.c.Cache() {
 		agreed = new(atomic.Pointer[time.Time])
-		session := func() string { return passing }
+		sessions := passing
 		if s.c.ListNodes() {
-			session = sessionOf(edgeCore)
+			sessions = sessionsOf(edgeCore)
 		}
 		wg.Go(func() {
-			s.prover.watchOutages(ctx, session, func(missed bool) {
+			s.prover.watchOutages(ctx, sessions, func(missed bool) {
 				at := agreed.Load()
 				for name, list := range relist {
 					if missed || name != selfKey && (at == nil || time.Since(*at) > agreement) {
