@@ -148,7 +148,9 @@ func when(ctx context.Context, so func() bool) <-chan moment {
 func paperNode(t *testing.T, c *cluster.Cluster, name string) {
 	t.Helper()
 	kubectlIn(t, fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDR: 10.244.200.0/24, podCIDRs: [10.244.200.0/24]}\n", name), "create", "-f", "-")
-	kubectlIn(t, fmt.Sprintf("apiVersion: network.edgemesh.io/v1alpha1\nkind: MeshNode\nmetadata: {name: %s}\nspec: {peerID: 12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8}\n", name), "create", "-f", "-")
+	uid := kubectl(t, "get", "node", name, "-o", "jsonpath={.metadata.uid}")
+	kubectlIn(t, fmt.Sprintf("apiVersion: network.edgemesh.io/v1alpha1\nkind: MeshNode\nmetadata: {name: %s, ownerReferences: [{apiVersion: v1, kind: Node, name: %[1]s, uid: %s}]}\n"+
+		"spec: {peerID: 12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8}\n", name, uid), "create", "-f", "-")
 	t.Cleanup(func() {
 		_, _ = c.Kubectl(context.WithoutCancel(t.Context()), "delete", "node,meshnode", name, "--ignore-not-found")
 	})

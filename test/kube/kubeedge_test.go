@@ -293,7 +293,7 @@ func TestKubeEdgeMembers(t *testing.T) {
 		}
 		return nil
 	})
-	kubectl(t, "delete", "node,meshnode", gone)
+	kubectl(t, "delete", "node,meshnode", gone, "--ignore-not-found")
 	newcomer := joins(t, c, node)
 	ok(t, errors.Join(knows(t.Context(), c, away, gone, true), knows(t.Context(), c, away, node, false)))
 	back := connected(t.Context(), t, c, away)

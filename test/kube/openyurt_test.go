@@ -182,7 +182,7 @@ func TestOpenYurtNodeDeletedMeanwhile(t *testing.T) {
 	paperNode(t, c, gone)
 	eventually(t, cachePromise, func(ctx context.Context) error { return knows(ctx, c, away, gone, true) })
 	back := offline(t, c)
-	kubectl(t, "delete", "node,meshnode", gone)
+	kubectl(t, "delete", "node,meshnode", gone, "--ignore-not-found")
 	ok(t, knows(t.Context(), c, away, gone, true))
 	back()
 	hub := <-hubBack(t.Context(), c, away)

@@ -31,8 +31,8 @@ const (
 	absentWait  = 2 * time.Minute
 	absentSoon  = 5 * time.Second
 	absentTries = 6
-	// pollNodes is how soon Nodes are listed again that are not watched, then a quarter as often each time: each Node is some kB. Later it is
-	// asked for where a MeshNode says that something is new.
+	// pollNodes is how soon Nodes are listed again that are not watched, then half as often each time: each Node is some kB. Later it is
+	// requested where a MeshNode says that something is new.
 	pollNodes = 6 * time.Second
 	// unprovedWatch is how soon an unproved list is repeated, then half as often each time, down to unprovedRarely.
 	unprovedWatch  = 10 * time.Second
@@ -123,7 +123,7 @@ func (r *reflector) step(ctx context.Context) error {
 		if err := r.list(ctx); err != nil {
 			return err
 		}
-		r.poll = min(max(4*r.poll, pollNodes), cacheWatch)
+		r.poll = min(max(2*r.poll, pollNodes), cacheWatch)
 		r.pause(ctx, r.poll)
 		return ctx.Err()
 	}
