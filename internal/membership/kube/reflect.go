@@ -31,9 +31,10 @@ const (
 	absentWait  = 2 * time.Minute
 	absentSoon  = 5 * time.Second
 	absentTries = 6
-	// pollNodes is how soon Nodes are listed again that are not watched, then half as often each time: each Node is some kB. Later it is
-	// requested where a MeshNode says that something is new.
+	// pollNodes is how soon Nodes are listed again that are not watched, then half as often each time down to pollLast: each Node is some kB.
+	// Later it is requested where a MeshNode says that something is new; see outage, too.
 	pollNodes = 6 * time.Second
+	pollLast  = 2 * time.Minute
 	// unprovedWatch is how soon an unproved list is repeated, then half as often each time, down to unprovedRarely.
 	unprovedWatch  = 10 * time.Second
 	unprovedRarely = time.Minute
@@ -123,7 +124,9 @@ func (r *reflector) step(ctx context.Context) error {
 		if err := r.list(ctx); err != nil {
 			return err
 		}
-		r.poll = min(max(2*r.poll, pollNodes), cacheWatch)
+		if r.poll = max(2*r.poll, pollNodes); r.poll > pollLast {
+			r.poll = cacheWatch
+		}
 		r.pause(ctx, r.poll)
 		return ctx.Err()
 	}
