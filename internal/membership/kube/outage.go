@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -120,8 +121,9 @@ func (p *prover) watchOutages(ctx context.Context, sessions func() []string, lis
 const edgeCore = "/etc/kubeedge/config/edgecore.yaml"
 
 // sessionsOf returns what says edgecore's connection to cloudcore: it makes another one after each outage, half a minute later, and closes
-// the old one. Of two edgecores it is both. None without one, or where it cannot be known: over QUIC, with another file.
-func sessionsOf(config string) func() []string {
+// the old one. Of two edgecores it is both. None without one, or where it cannot be known: over QUIC, with another file. edgecore is root's, or
+// runs as the user uid: no other user's program has everything listed.
+func sessionsOf(config string, uid int) func() []string {
 	var last []string
 	suffix := ""
 	return func() []string {
@@ -132,21 +134,21 @@ func sessionsOf(config string) func() []string {
 			}
 			suffix = fmt.Sprintf(":%04X", port)
 		}
-		last = connections(suffix)
+		last = connections(suffix, "0", strconv.Itoa(uid))
 		return last
 	}
 }
 
-// connections are this host's over TCP to remote ports that the kernel lists with this suffix.
-func connections(suffix string) (all []string) {
+// connections are those of these users over TCP to remote ports that the kernel lists with this suffix.
+func connections(suffix string, users ...string) (all []string) {
 	for _, file := range []string{"tcp", "tcp6"} {
-		const localAt, remoteAt, stateAt, inodeAt, established = 1, 2, 3, 9, "01"
+		const localAt, remoteAt, stateAt, uidAt, inodeAt, established = 1, 2, 3, 7, 9, "01"
 		list, err := os.ReadFile("/proc/thread-self/net/" + file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
 			return nil
 		}
 		for line := range strings.Lines(string(list)) {
-			if f := strings.Fields(line); len(f) > inodeAt && f[stateAt] == established && strings.HasSuffix(f[remoteAt], suffix) {
+			if f := strings.Fields(line); len(f) > inodeAt && f[stateAt] == established && slices.Contains(users, f[uidAt]) && strings.HasSuffix(f[remoteAt], suffix) {
 				all = append(all, f[localAt]+" "+f[inodeAt])
 			}
 		}

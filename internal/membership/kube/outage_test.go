@@ -89,7 +89,7 @@ func TestSessionsOf(t *testing.T) {
 	}
 	const hub = "modules: {edgeHub: {websocket: {enable: %v, server: '%s'}, quic: {enable: false}}}\n"
 	write(fmt.Sprintf(hub, true, l.Addr()))
-	sessions := sessionsOf(config)
+	sessions := sessionsOf(config, os.Geteuid())
 	session := func() string { return strings.Join(sessions(), " ") }
 	if got := session(); got != "" {
 		t.Errorf("without a connection: %q", got)
@@ -113,12 +113,15 @@ func TestSessionsOf(t *testing.T) {
 	if two := session(); two == "" || two == one {
 		t.Errorf("another connection: %q, was %q", two, one)
 	}
+	if got := connections(fmt.Sprintf(":%04X", l.Addr().(*net.TCPAddr).Port), "12345"); got != nil {
+		t.Errorf("another user's connections: %q", got)
+	}
 	for _, text := range []string{"", "modules: [", fmt.Sprintf(hub, false, l.Addr()), fmt.Sprintf(hub, true, "cloud"), fmt.Sprintf(hub, true, "cloud:99999")} {
-		if write(text); sessionsOf(config)() != nil {
-			t.Errorf("%q: %q", text, sessionsOf(config)())
+		if write(text); sessionsOf(config, os.Geteuid())() != nil {
+			t.Errorf("%q: %q", text, sessionsOf(config, os.Geteuid())())
 		}
 	}
-	if got := sessionsOf(config + ".none")(); got != nil {
+	if got := sessionsOf(config+".none", os.Geteuid())(); got != nil {
 		t.Errorf("without a configuration: %q", got)
 	}
 }

@@ -249,7 +249,7 @@ func (s *Source) Watch(ctx context.Context, onState func(mesh.State), onErr func
 		agreed = new(atomic.Pointer[time.Time])
 		sessions := passing
 		if s.c.ListNodes() {
-			sessions = sessionsOf(edgeCore)
+			sessions = sessionsOf(edgeCore, s.cfg.LocalUID)
 		}
 		wg.Go(func() {
 			s.prover.watchOutages(ctx, sessions, func(missed bool) {
