@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +16,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/nodeip"
+	"edgemesh/internal/placed"
 	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/tun"
 )
@@ -165,18 +164,7 @@ func host(c *cobra.Command, o *install.Options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("not root (uid %d): run as root, or choose another --root", os.Geteuid())
 	}
-	// The test of sd_booted(3).
-	if fi, err := os.Lstat("/run/systemd/system"); err == nil && fi.IsDir() {
-		o.Systemctl = systemctl
-	}
-	return nil
-}
-
-func systemctl(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
-	}
+	o.Systemctl = placed.Systemctl()
 	return nil
 }
 

@@ -120,7 +120,7 @@ func holds(text []byte, want *string) error {
 
 // editEdgeCore sets its nodeIP and keeps a copy of what it was. It reports whether that changed anything.
 func (i *installer) editEdgeCore(address string) (bool, error) {
-	text, err := os.ReadFile(i.path(edgeCore))
+	text, err := os.ReadFile(i.Path(edgeCore))
 	if err != nil {
 		return false, err
 	}
@@ -129,7 +129,7 @@ func (i *installer) editEdgeCore(address string) (bool, error) {
 		return false, fmt.Errorf("%s: %w", edgeCore, err)
 	}
 	if bytes.Equal(out, text) {
-		i.say("as is    %s", edgeCore)
+		i.Say("as is    %s", edgeCore)
 		return false, nil
 	}
 	if i.rec.EdgeCore == nil {
@@ -145,7 +145,7 @@ func (i *installer) editEdgeCore(address string) (bool, error) {
 	if err := i.writeLike(edgeCore, out); err != nil {
 		return false, err
 	}
-	i.say("wrote    %s: modules.edged.nodeIP: %s (before: %s)", edgeCore, address, edgeCoreBackup)
+	i.Say("wrote    %s: modules.edged.nodeIP: %s (before: %s)", edgeCore, address, edgeCoreBackup)
 	return true, nil
 }
 
@@ -156,22 +156,22 @@ func (i *installer) restoreEdgeCore() (bool, error) {
 	if edit == nil {
 		return false, nil
 	}
-	text, err := os.ReadFile(i.path(edgeCore))
+	text, err := os.ReadFile(i.Path(edgeCore))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	changed := false
 	if out, now, err := withNodeIP(text, edit.Was); err != nil || now == nil || *now != edit.Set {
-		i.say("kept     %s (modules.edged.nodeIP is not what was written; before: %s)", edgeCore, edgeCoreBackup)
+		i.Say("kept     %s (modules.edged.nodeIP is not what was written; before: %s)", edgeCore, edgeCoreBackup)
 	} else if err := i.writeLike(edgeCore, out); err != nil {
 		return false, err
 	} else if changed = true; edit.Was == nil {
-		i.say("wrote    %s: without modules.edged.nodeIP", edgeCore)
+		i.Say("wrote    %s: without modules.edged.nodeIP", edgeCore)
 	} else {
-		i.say("wrote    %s: modules.edged.nodeIP: %s", edgeCore, *edit.Was)
+		i.Say("wrote    %s: modules.edged.nodeIP: %s", edgeCore, *edit.Was)
 	}
 	if changed {
-		if err := os.Remove(i.path(edgeCoreBackup)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(i.Path(edgeCoreBackup)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return true, err
 		}
 	}
@@ -181,29 +181,29 @@ func (i *installer) restoreEdgeCore() (bool, error) {
 
 // writeLike writes a file with the permissions of edgecore's configuration, which holds a token.
 func (i *installer) writeLike(path string, data []byte) error {
-	info, err := os.Stat(i.path(edgeCore))
+	info, err := os.Stat(i.Path(edgeCore))
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(i.path(path), data, info.Mode().Perm()); err != nil {
+	if err := durable.WriteFile(i.Path(path), data, info.Mode().Perm()); err != nil {
 		return err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return os.Chown(i.path(path), int(st.Uid), int(st.Gid))
+		return os.Chown(i.Path(path), int(st.Uid), int(st.Gid))
 	}
 	return nil
 }
 
 // edgeCoreFits tries an edit without writing. The error may wrap errByHand.
 func (i *installer) edgeCoreFits(address string) error {
-	info, err := os.Lstat(i.path(edgeCore))
+	info, err := os.Lstat(i.Path(edgeCore))
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("it %w: it is not a regular file", errByHand)
 	}
-	text, err := os.ReadFile(i.path(edgeCore))
+	text, err := os.ReadFile(i.Path(edgeCore))
 	if err == nil {
 		_, _, err = withNodeIP(text, &address)
 	}

@@ -24,18 +24,18 @@ func (i *installer) exclude(ctx context.Context) error {
 		{"/etc/systemd", "/etc/systemd/network/10-edgemesh.network", manifests.Networkd, "systemd-networkd.service"},
 		{"/etc/NetworkManager", "/etc/NetworkManager/conf.d/10-edgemesh.conf", manifests.NetworkManager, "NetworkManager.service"},
 	} {
-		if !exists(i.path(p.needs)) || exists(filepath.Join(i.path("/usr/lib"), strings.TrimPrefix(p.path, "/etc"))) { // the package brings it
+		if !exists(i.Path(p.needs)) || exists(filepath.Join(i.Path("/usr/lib"), strings.TrimPrefix(p.path, "/etc"))) { // the package brings it
 			continue
 		}
 		before := i.rec.Files[p.path]
-		if err := i.put(p.path, []byte(p.text), 0o644); err != nil {
+		if err := i.Put(p.path, []byte(p.text), 0o644); err != nil {
 			return err
 		}
 		if i.rec.Files[p.path] != before {
 			i.reload(ctx, p.unit)
 		}
 	}
-	have, err := os.ReadFile(i.path(dhcpcdConf))
+	have, err := os.ReadFile(i.Path(dhcpcdConf))
 	if errors.Is(err, os.ErrNotExist) || strings.Contains(string(have), dhcpcdLines) {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (i *installer) exclude(ctx context.Context) error {
 
 // include takes back what exclude added to a file of another program; take removes the files of its own.
 func (i *installer) include() error {
-	have, err := os.ReadFile(i.path(dhcpcdConf))
+	have, err := os.ReadFile(i.Path(dhcpcdConf))
 	if before, after, found := strings.Cut(string(have), dhcpcdLines); err == nil && found {
 		return i.edit(dhcpcdConf, before+after)
 	}
@@ -59,12 +59,12 @@ func (i *installer) include() error {
 
 // edit replaces another program's file, and keeps who may read it.
 func (i *installer) edit(path, text string) error {
-	info, err := os.Stat(i.path(path))
+	info, err := os.Stat(i.Path(path))
 	if err == nil {
-		err = durable.WriteFile(i.path(path), []byte(text), info.Mode().Perm())
+		err = durable.WriteFile(i.Path(path), []byte(text), info.Mode().Perm())
 	}
 	if err == nil {
-		i.say("edited   %s", path)
+		i.Say("edited   %s", path)
 	}
 	return err
 }

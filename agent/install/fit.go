@@ -20,7 +20,7 @@ func (i *installer) fits(configuration string) error {
 	if i.o.Form == DaemonSet {
 		return nil
 	}
-	errs := []error{i.otherNetwork(configuration), version.CheckState(i.path(i.o.StateDir))}
+	errs := []error{i.otherNetwork(configuration), version.CheckState(i.Path(i.o.StateDir))}
 	if i.o.Form == Systemd {
 		errs = append(errs, i.processor())
 	}
@@ -40,7 +40,7 @@ func (i *installer) otherNetwork(configuration string) error {
 	if err != nil || cfg.CNIMode == config.CNIKeep || cfg.CNIConfDir == "" {
 		return nil // a broken configuration is reported where it is used
 	}
-	if f, found := plugins.Rival(i.path(cfg.CNIConfDir)); found {
+	if f, found := plugins.Rival(i.Path(cfg.CNIConfDir)); found {
 		return fmt.Errorf("%s has the pods of this host (%s): to leave them with it, set cniMode: keep in %s; to replace it, drain the node, "+
 			"uninstall that network and remove its files from %s", f.Name, strings.Join(f.Evidence, ", "), config.DefaultPath, cfg.CNIConfDir)
 	}

@@ -15,15 +15,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/internal/config"
-	"edgemesh/internal/durable"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/screen"
+	"edgemesh/internal/placed"
 	"edgemesh/internal/secretfile"
 	"edgemesh/manifests"
 	"edgemesh/tunnel/p2p/base/proxy"
@@ -93,33 +91,29 @@ type Options struct {
 
 // installer is one installation or uninstallation.
 type installer struct {
+	placed.Files
 	o    Options
 	rec  record
 	host distribution
-	todo []string // for the operator
 }
 
-// path is a path of the host as this process sees it; links on it lead within the host's root, also absolute ones.
-func (i *installer) path(p string) string {
-	if dir, err := securejoin.SecureJoin(i.o.Root, filepath.Dir(p)); err == nil {
-		return filepath.Join(dir, filepath.Base(p))
-	}
-	return filepath.Join(i.o.Root, p)
+func newInstaller(o Options) *installer {
+	i := &installer{o: o}
+	i.Files = placed.Files{Root: o.Root, Out: o.Out, Record: &i.rec.Record, Save: i.save}
+	return i
 }
-
-func (i *installer) say(format string, args ...any) { fmt.Fprintf(i.o.Out, format+"\n", args...) }
 
 // Install writes binaries, unit or static pod, and a configuration if there is none, and
 // starts the agent if it can; otherwise it prints what to run. Called again it upgrades.
 // The error may be ErrBadOption, ErrOtherForm, ErrUnfit, ErrUnfitHost or client.ErrTooOld; then nothing was written.
 func Install(ctx context.Context, o Options) error {
-	i := &installer{o: o}
+	i := newInstaller(o)
 	if err := i.check(); err != nil {
 		return err
 	}
 	switch err := i.load(); {
 	case errors.Is(err, ErrNotInstalled):
-		i.rec = record{Form: o.Form, Files: map[string]string{}}
+		i.rec = record{Form: o.Form, Record: placed.Record{Files: map[string]string{}}}
 	case err != nil:
 		return err
 	case i.rec.Form == DaemonSet:
@@ -148,7 +142,7 @@ func Install(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(i.path(o.StateDir), 0o700); err != nil {
+	if err := os.MkdirAll(i.Path(o.StateDir), 0o700); err != nil {
 		return err
 	}
 	if o.Form != DaemonSet {
@@ -166,7 +160,9 @@ func Install(ctx context.Context, o Options) error {
 	case StaticPod:
 		err = i.installPod(pod)
 	}
-	return errors.Join(err, i.setNodeIP(ctx, nodeIP), i.done())
+	err = errors.Join(err, i.setNodeIP(ctx, nodeIP))
+	i.Done()
+	return err
 }
 
 // ifCloned makes a copied machine one of its own, if that is wanted.
@@ -174,7 +170,7 @@ func (i *installer) ifCloned() error {
 	if !i.o.IfCloned {
 		return nil
 	}
-	dir := i.path(i.o.StateDir)
+	dir := i.Path(i.o.StateDir)
 	key, err := identity.Load(filepath.Join(dir, identity.KeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -190,17 +186,17 @@ func (i *installer) ifCloned() error {
 	byHand := fmt.Sprintf("on a copy, stop the agent and remove %s, %s and membership.json from %s", identity.KeyFile, clones.HardwareFile, i.o.StateDir)
 	switch {
 	case !known:
-		i.say("whether this machine is a copy cannot be seen: %s has no fingerprint of the hardware for this key, which the agent writes when it starts, or this host shows nothing of its hardware; the key stays; %s", i.o.StateDir, byHand)
+		i.Say("whether this machine is a copy cannot be seen: %s has no fingerprint of the hardware for this key, which the agent writes when it starts, or this host shows nothing of its hardware; the key stays; %s", i.o.StateDir, byHand)
 		return nil
 	case matches:
-		i.say("this is the machine that the fingerprint in %s is of: the key stays; if an agent before 0.3 ran on the original, the fingerprint may be the copy's: %s", i.o.StateDir, byHand)
+		i.Say("this is the machine that the fingerprint in %s is of: the key stays; if an agent before 0.3 ran on the original, the fingerprint may be the copy's: %s", i.o.StateDir, byHand)
 		return nil
 	}
-	i.say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one, and the former one stays as %s.old", i.o.StateDir, identity.KeyFile)
+	i.Say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one, and the former one stays as %s.old", i.o.StateDir, identity.KeyFile)
 	if i.o.Form != Systemd {
-		i.todo = append(i.todo, "restart the agent's pod, which may still run with the former key")
+		i.Todo = append(i.Todo, "restart the agent's pod, which may still run with the former key")
 	}
-	i.todo = append(i.todo, fmt.Sprintf("register the new peer ID, which `edgemesh-agent id --state-dir %s` prints, and set nodeName in %s if it names the original", i.o.StateDir, config.DefaultPath))
+	i.Todo = append(i.Todo, fmt.Sprintf("register the new peer ID, which `edgemesh-agent id --state-dir %s` prints, and set nodeName in %s if it names the original", i.o.StateDir, config.DefaultPath))
 	return i.o.Forget(dir)
 }
 
@@ -242,7 +238,7 @@ func (i *installer) check() error {
 
 // configuration is the content of agent.yaml: the existing one, or the one to write.
 func (i *installer) configuration() (string, error) {
-	have, err := os.ReadFile(i.path(config.DefaultPath))
+	have, err := os.ReadFile(i.Path(config.DefaultPath))
 	if err == nil {
 		i.compare(have)
 		return string(have), cmp.Or(i.sameMembership(have), i.secrets(have))
@@ -256,7 +252,7 @@ func (i *installer) configuration() (string, error) {
 	host := i.host
 	membership, kubeconfig, server := i.o.Membership, i.o.Kubeconfig, i.o.Server
 	if membership+kubeconfig+server == "" {
-		if server = host.server; server == "" && exists(i.path(host.kubeconfig)) {
+		if server = host.server; server == "" && exists(i.Path(host.kubeconfig)) {
 			kubeconfig = host.kubeconfig
 		}
 	}
@@ -281,8 +277,8 @@ func (i *installer) configuration() (string, error) {
 		missing = cmp.Or(membership, "/etc/edgemesh/cluster.yaml")
 		fmt.Fprintf(&b, "membership: {file: %s}\n", missing)
 	}
-	if !exists(i.path(missing)) {
-		i.todo = append(i.todo, fmt.Sprintf("create %s, or name another membership in %s", missing, config.DefaultPath))
+	if !exists(i.Path(missing)) {
+		i.Todo = append(i.Todo, fmt.Sprintf("create %s, or name another membership in %s", missing, config.DefaultPath))
 	}
 	return b.String(), nil
 }
@@ -293,7 +289,7 @@ func (i *installer) secrets(have []byte) error {
 	if err != nil || cfg.ProxyUser == "" {
 		return nil // compare and the agent say what is wrong
 	}
-	if _, err := proxy.Credentials(i.path(cfg.ProxyUser)); errors.Is(err, secretfile.ErrPermissions) {
+	if _, err := proxy.Credentials(i.Path(cfg.ProxyUser)); errors.Is(err, secretfile.ErrPermissions) {
 		return fmt.Errorf("%w: %w", ErrBadOption, err)
 	}
 	return nil
@@ -301,7 +297,7 @@ func (i *installer) secrets(have []byte) error {
 
 // parse reads an agent.yaml of this host. Where the node's name matters not, it need not be known.
 func (i *installer) parse(text []byte) (config.Config, error) {
-	return config.Parse(i.path(config.DefaultPath), text, cmp.Or(i.o.NodeName, "node"))
+	return config.Parse(i.Path(config.DefaultPath), text, cmp.Or(i.o.NodeName, "node"))
 }
 
 // sameMembership refuses options for a new agent.yaml that the existing one, which is kept, contradicts. The error wraps
@@ -333,61 +329,22 @@ func (i *installer) sameMembership(have []byte) error {
 
 // configure writes agent.yaml if there is none.
 func (i *installer) configure(text string) error {
-	st, err := i.state(config.DefaultPath)
+	st, err := i.State(config.DefaultPath)
 	if err != nil {
 		return err
 	}
-	if st != absent {
-		i.say("kept     %s", config.DefaultPath)
+	if st != placed.Absent {
+		i.Say("kept     %s", config.DefaultPath)
 		return nil
 	}
-	return i.put(config.DefaultPath, []byte(text), 0o644)
-}
-
-// put writes a file of ours. It keeps a file that was changed, or that is not ours.
-func (i *installer) put(path string, data []byte, mode os.FileMode) error {
-	st, err := i.state(path)
-	if err != nil {
-		return err
-	}
-	if st == changed || st == foreign {
-		have, err := os.ReadFile(i.path(path))
-		if err != nil {
-			return err
-		}
-		if digest(have) != digest(data) {
-			i.say("kept     %s (differs from what this command writes: compare, or remove it and install again)", path)
-			return nil
-		}
-	}
-	if st == ours && i.rec.Files[path] == digest(data) {
-		i.say("as is    %s", path)
-		return nil
-	}
-	return i.write(path, data, mode)
-}
-
-// write replaces a file, whatever is there.
-func (i *installer) write(path string, data []byte, mode os.FileMode) error {
-	if err := i.remember(path, data); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(i.path(path)), 0o755); err != nil {
-		return err
-	}
-	// By renaming, because a running program's file cannot be written to.
-	if err := durable.WriteFile(i.path(path), data, mode); err != nil {
-		return err
-	}
-	i.say("written  %s", path)
-	return nil
+	return i.Put(config.DefaultPath, []byte(text), 0o644)
 }
 
 // writes are the directories that an agent with this configuration writes to, none if it cannot be read.
 func (i *installer) writes(configuration string) []string {
 	cfg, err := i.parse([]byte(configuration))
 	if err != nil {
-		i.todo = append(i.todo, fmt.Sprintf("fix the configuration, then run this command again: the unit lets the agent write to the directories that it names (%v)", err))
+		i.Todo = append(i.Todo, fmt.Sprintf("fix the configuration, then run this command again: the unit lets the agent write to the directories that it names (%v)", err))
 		return nil
 	}
 	return cfg.Writes()
@@ -403,25 +360,19 @@ func (i *installer) installUnit(ctx context.Context, configuration string) error
 		if err != nil {
 			return fmt.Errorf("%w; put the plugin %s into the directory of the agent's binary", err, cniconf.PluginName)
 		}
-		path := filepath.Join(i.o.Prefix, "bin", name)
-		have, err := os.ReadFile(i.path(path))
-		if err == nil && digest(have) == digest(data) && i.rec.Files[path] != "" {
-			i.say("as is    %s", path)
-			continue
-		}
-		if err := i.write(path, data, 0o755); err != nil {
+		if err := i.Program(filepath.Join(i.o.Prefix, "bin", name), data); err != nil {
 			return err
 		}
 	}
-	if err := i.put(unitPath, []byte(manifests.AgentUnit(i.o.Prefix, i.writes(configuration)...)), 0o644); err != nil {
+	if err := i.Put(unitPath, []byte(manifests.AgentUnit(i.o.Prefix, i.writes(configuration)...)), 0o644); err != nil {
 		return err
 	}
 	commands := [][]string{{"daemon-reload"}, {"enable", UnitName}, {"restart", UnitName}}
 	if i.o.Systemctl == nil {
 		for _, c := range commands {
-			i.todo = append(i.todo, "systemctl "+strings.Join(c, " "))
+			i.Todo = append(i.Todo, "systemctl "+strings.Join(c, " "))
 		}
-		i.todo = append(i.todo, fmt.Sprintf("without systemd, let your init run: %s run --wait --config %s",
+		i.Todo = append(i.Todo, fmt.Sprintf("without systemd, let your init run: %s run --wait --config %s",
 			filepath.Join(i.o.Prefix, "bin", agentName), config.DefaultPath))
 		return nil
 	}
@@ -430,18 +381,7 @@ func (i *installer) installUnit(ctx context.Context, configuration string) error
 			return err
 		}
 	}
-	i.say("started  %s", UnitName)
-	return nil
-}
-
-// done prints what is left to do.
-func (i *installer) done() error {
-	if len(i.todo) > 0 {
-		i.say("\nleft to do:")
-		for _, t := range i.todo {
-			screen.Of(i.o.Out).Line(i.o.Out, screen.Plain, "  ", t)
-		}
-	}
+	i.Say("started  %s", UnitName)
 	return nil
 }
 

@@ -48,7 +48,7 @@ func (i *installer) kubelet() kubelet {
 	switch i.host.podDir {
 	case k3s.podDir:
 		k := kubelet{unit: "k3s-agent.service", config: "/etc/rancher/k3s/config.yaml.d"}
-		if exists(i.path(filepath.Join(unitDir, "k3s.service"))) {
+		if exists(i.Path(filepath.Join(unitDir, "k3s.service"))) {
 			k.unit = "k3s.service"
 		}
 		return k
@@ -86,7 +86,7 @@ func (i *installer) planNodeIP(configuration string) (nodeIPPlan, error) {
 			out.edgeCore, out.reported = addrs[0].String(), addrs[:1]
 		} else {
 			out.reported = nil
-			i.todo = append(i.todo, fmt.Sprintf("set modules.edged.nodeIP: %s in %s by hand (%v), then: systemctl restart %s", addrs[0], k.file, err, k.unit))
+			i.Todo = append(i.Todo, fmt.Sprintf("set modules.edged.nodeIP: %s in %s by hand (%v), then: systemctl restart %s", addrs[0], k.file, err, k.unit))
 		}
 	default:
 		start, err := i.execStart(k.unit)
@@ -96,19 +96,19 @@ func (i *installer) planNodeIP(configuration string) (nodeIPPlan, error) {
 		exec = "ExecStart=\nExecStart=" + start + " --node-ip=" + value + "\n"
 	}
 	out.files[filepath.Join(unitDir, k.unit+".d", dropIn+".conf")] = i.unitDropIn(exec)
-	if exists(i.path("/etc/kubernetes/manifests/kube-apiserver.yaml")) {
-		i.todo = append(i.todo, "this is a control-plane node: make sure that nothing outside of the pod network uses its node IP")
+	if exists(i.Path("/etc/kubernetes/manifests/kube-apiserver.yaml")) {
+		i.Todo = append(i.Todo, "this is a control-plane node: make sure that nothing outside of the pod network uses its node IP")
 	}
 	return out, nil
 }
 
 // meshAddresses are this node's that the host can have. Without a block the error wraps nodeip.ErrNoBlock.
 func (i *installer) meshAddresses(configuration string) ([]netip.Addr, error) {
-	cfg, err := config.Parse(i.path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, hostname()))
+	cfg, err := config.Parse(i.Path(config.DefaultPath), []byte(configuration), cmp.Or(i.o.NodeName, hostname()))
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := nodeip.Load(i.path(cfg.RuntimeDir), i.path(cfg.StateDir), cfg.NodeName)
+	addrs, err := nodeip.Load(i.Path(cfg.RuntimeDir), i.Path(cfg.StateDir), cfg.NodeName)
 	if err != nil {
 		return nil, fmt.Errorf("%w; a node joins with its ordinary address: run this again when an agent has run here", err)
 	}
@@ -165,12 +165,12 @@ func (i *installer) setNodeIP(ctx context.Context, p nodeIPPlan) error {
 			}
 		}
 		for path, text := range p.files {
-			before, _ := os.ReadFile(i.path(path)) // a difference counts, whatever it is
+			before, _ := os.ReadFile(i.Path(path)) // a difference counts, whatever it is
 			if string(before) == text {
-				i.say("as is    %s", path)
+				i.Say("as is    %s", path)
 				continue
 			}
-			if err := i.write(path, []byte(text), 0o644); err != nil {
+			if err := i.Write(path, []byte(text), 0o644); err != nil {
 				return err
 			}
 			changed = true
@@ -209,9 +209,9 @@ func (i *installer) takeNodeIP() (bool, error) {
 		return found, err
 	}
 	for path := range i.nodeIPFiles() {
-		if err := os.Remove(i.path(path)); err == nil {
+		if err := os.Remove(i.Path(path)); err == nil {
 			found = true
-			i.say("removed  %s", path)
+			i.Say("removed  %s", path)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return found, err
 		}
@@ -221,7 +221,7 @@ func (i *installer) takeNodeIP() (bool, error) {
 		return false, nil
 	}
 	if k := i.kubelet(); found && byHand {
-		i.todo = append(i.todo, fmt.Sprintf("set modules.edged.nodeIP in %s as it was, then: systemctl restart %s", k.file, k.unit))
+		i.Todo = append(i.Todo, fmt.Sprintf("set modules.edged.nodeIP in %s as it was, then: systemctl restart %s", k.file, k.unit))
 	}
 	return found, i.save()
 }
@@ -231,13 +231,13 @@ func (i *installer) restartKubelet(ctx context.Context) error {
 	unit := i.kubelet().unit
 	for _, c := range [][]string{{"daemon-reload"}, {"restart", unit}} {
 		if i.o.Systemctl == nil {
-			i.todo = append(i.todo, "systemctl "+strings.Join(c, " "))
+			i.Todo = append(i.Todo, "systemctl "+strings.Join(c, " "))
 		} else if err := i.o.Systemctl(ctx, c...); err != nil {
 			return err
 		}
 	}
 	if i.o.Systemctl != nil {
-		i.say("restarted %s", unit)
+		i.Say("restarted %s", unit)
 	}
 	return nil
 }
@@ -250,10 +250,10 @@ func (i *installer) execStart(unit string) (string, error) {
 	files := map[string]string{} // drop-ins, by name
 	main := ""
 	for _, dir := range slices.Backward(unitDirs) { // the first one overrides
-		if file := filepath.Join(dir, unit); exists(i.path(file)) {
+		if file := filepath.Join(dir, unit); exists(i.Path(file)) {
 			main = file
 		}
-		all, err := filepath.Glob(i.path(filepath.Join(dir, unit+".d", "*.conf")))
+		all, err := filepath.Glob(i.Path(filepath.Join(dir, unit+".d", "*.conf")))
 		if err != nil {
 			return "", err
 		}
@@ -265,7 +265,7 @@ func (i *installer) execStart(unit string) (string, error) {
 		return "", fmt.Errorf("this host has no unit %s", unit)
 	}
 	delete(files, dropIn+".conf")
-	order := []string{i.path(main)}
+	order := []string{i.Path(main)}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		order = append(order, files[name])
 	}

@@ -61,10 +61,10 @@ const (
 
 // distribution recognises the host's distribution by edgecore's configuration, or kubelet's kubeconfig.
 func (i *installer) distribution() distribution {
-	if exists(i.path(edgeCore)) {
+	if exists(i.Path(edgeCore)) {
 		return i.edgeOf()
 	}
-	if !exists(i.path(kubeadm.kubeconfig)) && (exists(i.path(k3s.kubeconfig)) || i.o.Kubeconfig == k3s.kubeconfig) {
+	if !exists(i.Path(kubeadm.kubeconfig)) && (exists(i.Path(k3s.kubeconfig)) || i.o.Kubeconfig == k3s.kubeconfig) {
 		return k3s
 	}
 	return kubeadm
@@ -84,12 +84,12 @@ func (i *installer) edgeOf() distribution {
 			}
 		}
 	}
-	text, err := os.ReadFile(i.path(edgeCore))
+	text, err := os.ReadFile(i.Path(edgeCore))
 	if err == nil {
 		err = yaml.Unmarshal(text, &c)
 	}
 	if err != nil {
-		i.todo = append(i.todo, fmt.Sprintf("look whether %s is edgecore's configuration: %v", edgeCore, err))
+		i.Todo = append(i.Todo, fmt.Sprintf("look whether %s is edgecore's configuration: %v", edgeCore, err))
 		return d
 	}
 	d.off, d.token = !c.Modules.MetaManager.MetaServer.Enable, c.FeatureGates["requireAuthorization"]
@@ -109,7 +109,7 @@ func (i *installer) checkMetaServer(configuration string) error {
 			"or name another membership, with --kubeconfig, --membership or, if it exists, in %s", ErrUnfit, edgeCore, config.DefaultPath)
 	}
 	if i.host.off {
-		i.todo = append(i.todo, fmt.Sprintf("set modules.metaManager.metaServer.enable: true in %s, and modules.dynamicController.enable: true in cloudcore's "+
+		i.Todo = append(i.Todo, fmt.Sprintf("set modules.metaManager.metaServer.enable: true in %s, and modules.dynamicController.enable: true in cloudcore's "+
 			"configuration: the agent reads the members from MetaServer", edgeCore))
 	}
 	return nil
@@ -201,7 +201,7 @@ func (m *mounts) kubernetes(k config.Kubernetes) error {
 		}
 		return nil
 	}
-	path := m.i.path(k.Kubeconfig)
+	path := m.i.Path(k.Kubeconfig)
 	kube, err := client.LoadKubeconfig(path)
 	if d := m.i.host; errors.Is(err, fs.ErrNotExist) && k.Kubeconfig == d.kubeconfig {
 		m.add("kubeconfig", k.Kubeconfig, "File", true)
@@ -263,7 +263,7 @@ func (m *mounts) file(name, path string) error {
 			}
 		}()
 	}
-	fi, err := os.Lstat(m.i.path(path))
+	fi, err := os.Lstat(m.i.Path(path))
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (m *mounts) file(name, path string) error {
 		return nil
 	}
 	m.add(name, filepath.Dir(path), "Directory", true)
-	to, err := os.Readlink(m.i.path(path))
+	to, err := os.Readlink(m.i.Path(path))
 	if err != nil {
 		return err
 	}
@@ -308,10 +308,10 @@ func credentials(k *clientcmdapi.Config) ([]string, error) {
 // installPod writes the static pod; kubelet starts it.
 func (i *installer) installPod(pod string) error {
 	dir := cmp.Or(i.o.PodDir, i.host.podDir)
-	if err := i.put(filepath.Join(dir, podName), []byte(pod), 0o600); err != nil {
+	if err := i.Put(filepath.Join(dir, podName), []byte(pod), 0o600); err != nil {
 		return err
 	}
-	i.todo = append(i.todo,
+	i.Todo = append(i.Todo,
 		"if kubelet cannot pull the image, import it: ctr -n k8s.io images import edgemesh-agent-linux-ARCH.tar",
 		"in the cluster: kubectl label node NODE network.edgemesh.io/agent=static-pod")
 	return nil

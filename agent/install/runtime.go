@@ -55,14 +55,14 @@ func (i *installer) compare(text []byte) {
 		return
 	}
 	for _, d := range c.Differences(cfg.CNIConfDir, cfg.CNIBinDir) {
-		i.todo = append(i.todo, fmt.Sprintf("in %s set %s: %s, and run this command again: %s", config.DefaultPath, d.Key, d.Want, d))
+		i.Todo = append(i.Todo, fmt.Sprintf("in %s set %s: %s, and run this command again: %s", config.DefaultPath, d.Key, d.Want, d))
 	}
 }
 
 // runtimeUnknown notes for the operator why the runtime's directories are not known. A host without a runtime needs none.
 func (i *installer) runtimeUnknown(err error) {
 	if !errors.Is(err, cri.ErrNone) {
-		i.todo = append(i.todo, fmt.Sprintf("make sure that cniConfDir and cniBinDir in %s are where the container runtime looks "+
+		i.Todo = append(i.Todo, fmt.Sprintf("make sure that cniConfDir and cniBinDir in %s are where the container runtime looks "+
 			"(`edgemesh-agent doctor` compares them): %v", config.DefaultPath, err))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"edgemesh/cni/ipam"
+	"edgemesh/internal/placed"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -15,7 +16,7 @@ import (
 // as it was before, except for the key and the pods' addresses, which Purge removes too.
 // It continues after errors. The error may be ErrNotInstalled.
 func Uninstall(ctx context.Context, o Options) error {
-	i := &installer{o: o}
+	i := newInstaller(o)
 	if o.Purge && o.KeepNetwork {
 		return fmt.Errorf("%w: --purge and --keep-network exclude each other", ErrBadOption)
 	}
@@ -42,11 +43,12 @@ func Uninstall(ctx context.Context, o Options) error {
 		errs = append(errs, i.stopPod())
 	}
 	if o.KeepNetwork {
-		i.say("kept     interfaces, routes, rules and the CNI configuration")
+		i.Say("kept     interfaces, routes, rules and the CNI configuration")
 	} else if i.rec.Form == DaemonSet { // the agent is the cluster's
-		return errors.Join(append(errs, os.Remove(i.recordPath()), i.done())...)
+		i.Done()
+		return errors.Join(append(errs, os.Remove(i.recordPath()))...)
 	} else if o.Cleanup == nil {
-		i.todo = append(i.todo, "interfaces, routes and rules of a running agent are still there: stop it, then run "+
+		i.Todo = append(i.Todo, "interfaces, routes and rules of a running agent are still there: stop it, then run "+
 			"`edgemesh-agent cleanup` on the host, or reboot it")
 	} else if err := o.Cleanup(ctx); err != nil {
 		// The binary must stay for another attempt.
@@ -55,9 +57,9 @@ func Uninstall(ctx context.Context, o Options) error {
 	for path := range nodeIP {
 		delete(i.rec.Files, path)
 	}
-	errs = append(errs, i.take(o.Purge), i.include())
+	errs = append(errs, i.Take(o.Purge), i.include())
 	if o.Purge {
-		errs = append(errs, ipam.Purge(i.path(o.DataDir)))
+		errs = append(errs, ipam.Purge(i.Path(o.DataDir)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -68,37 +70,39 @@ func Uninstall(ctx context.Context, o Options) error {
 		}
 	}
 	if len(nodeIP) > 0 { // kubelet keeps its address, which the DaemonSet's agent keeps up
-		i.say("kept     kubelet's --node-ip (`edgemesh-agent install --form daemonset --node-ip=off` takes it back)")
-		i.rec = record{Form: DaemonSet, Files: nodeIP, NodeIP: i.rec.NodeIP, EdgeCore: i.rec.EdgeCore}
-		return errors.Join(i.save(), i.done())
+		i.Say("kept     kubelet's --node-ip (`edgemesh-agent install --form daemonset --node-ip=off` takes it back)")
+		i.rec = record{Form: DaemonSet, Record: placed.Record{Files: nodeIP}, NodeIP: i.rec.NodeIP, EdgeCore: i.rec.EdgeCore}
+		i.Done()
+		return i.save()
 	}
 	if err := os.Remove(i.recordPath()); err != nil {
 		return err
 	}
-	if exists(i.path(filepath.Join(o.StateDir, identity.KeyFile))) {
-		i.say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
-	} else if os.Remove(i.path(o.StateDir)) == nil {
-		i.say("removed  %s", o.StateDir)
+	if exists(i.Path(filepath.Join(o.StateDir, identity.KeyFile))) {
+		i.Say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
+	} else if os.Remove(i.Path(o.StateDir)) == nil {
+		i.Say("removed  %s", o.StateDir)
 	} else {
-		i.say("kept     %s (other files are in it)", o.StateDir)
+		i.Say("kept     %s (other files are in it)", o.StateDir)
 	}
-	return i.done()
+	i.Done()
+	return nil
 }
 
 func (i *installer) stopUnit(ctx context.Context) error {
 	if i.o.Systemctl == nil {
 		// The link of `systemctl enable`; a unit cannot be disabled once its file is gone.
-		err := os.Remove(i.path(wantsPath))
+		err := os.Remove(i.Path(wantsPath))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		i.todo = append(i.todo, "systemctl stop "+UnitName, "systemctl daemon-reload")
+		i.Todo = append(i.Todo, "systemctl stop "+UnitName, "systemctl daemon-reload")
 		return err
 	}
 	if err := i.o.Systemctl(ctx, "disable", "--now", UnitName); err != nil {
 		return err
 	}
-	i.say("stopped  %s", UnitName)
+	i.Say("stopped  %s", UnitName)
 	return nil
 }
 
@@ -108,10 +112,10 @@ func (i *installer) stopPod() error {
 		if filepath.Base(path) != podName {
 			continue
 		}
-		if err := os.Remove(i.path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(i.Path(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		i.say("removed  %s", path)
+		i.Say("removed  %s", path)
 	}
 	return nil
 }
