@@ -12,7 +12,8 @@
 //	listen.go    listening addresses
 //	addrs.go     addresses that members are given
 //	own.go       the state directory for a relay that is not root
-//	loglevel.go  the level of a running relay's log
+//	loglevel.go  the socket of a running relay: the level of its log
+//	status.go    whether it is well, on the same socket
 //	config.go    the configuration; one relay per state directory
 package main
 
@@ -41,7 +42,7 @@ func newRoot() *cobra.Command {
 through it, use it to punch holes through their NATs, and send through it what cannot
 go directly. It sees ciphertext only and serves members only.`,
 	}
-	root.AddCommand(newRun(), newOwn(), newLogLevel(), self.ID(program, "relay", defaultStateDir), self.Version(program))
+	root.AddCommand(newRun(), newStatus(), newOwn(), newLogLevel(), self.ID(program, "relay", defaultStateDir), self.Version(program))
 	return root
 }
 

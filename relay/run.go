@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -56,11 +57,12 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	defer unlock()
 	dog.Remember(c.stateDir)
-	defer serveLevel(c.stateDir, c.level, logger)()
 	self, err := peer.IDFromPrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
+	status := &reporter{c: c, self: self, hung: dog.Healthy}
+	defer serveSocket(c.stateDir, c.level, status, logger)()
 	var book *signed.Book
 	if len(c.signers) > 0 {
 		book = signed.NewBook(c.signers)
@@ -102,13 +104,15 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if err != nil {
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
-	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, loop: dog.Loop("membership"), log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}}
+	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, loop: dog.Loop("membership"), log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}, last: reads{Listed: true}}
 	m.who.Restarted(c.stateDir, state)
 	dog.Watch("connections", v.watch)
 	if warning != nil { // otherwise the watch begins with both
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
 		m.checkListed(state)
+		m.note(warning)
 	}
+	status.m.Store(m)
 	err = serve(ctx, c, m, members, dog, stdout)
 	if err := m.saved.Close(); err != nil {
 		logger.Warn("snapshot not written as a whole: an older version would start with an older one", "err", err)
@@ -247,6 +251,32 @@ type membership struct {
 	wan    []netip.Prefix // in force since the start
 	nodes  []mesh.Node    // in force
 	who    source.Reporter
+
+	mu   sync.Mutex // a leaf: guards what follows
+	last reads
+}
+
+// reads are those so far.
+func (m *membership) reads() reads {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last
+}
+
+// note remembers how the last read ended.
+func (m *membership) note(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err == nil:
+		m.last.Seen, m.last.Failed, m.last.Error = &now, nil, ""
+	case m.last.Failed == nil:
+		m.last.Failed = &now
+		fallthrough
+	default:
+		m.last.Error = err.Error()
+	}
 }
 
 // set applies a membership that was read without errors.
@@ -261,6 +291,7 @@ func (m *membership) set(s mesh.State) {
 	admitted := s.Admitted().Nodes
 	m.who.Report(mesh.Diff(m.nodes, admitted), s)
 	m.nodes = admitted
+	m.note(nil)
 	m.log.Info("membership applied", "members", len(s.Nodes), "relays", len(s.Relays))
 	if !slices.Equal(m.wan, s.WANCIDRs) {
 		m.log.Warn("wanCIDRs changed: restart the relay to apply the change")
@@ -277,19 +308,19 @@ func (m *membership) problem(err error) {
 }
 
 func (m *membership) refuse(err error) {
+	m.note(err)
 	m.log.Error("membership rejected: the last good one stays in force", "err", err)
 }
 
 // checkListed warns when the membership does not list this relay: mostly the state
 // directory was lost, or the addresses of another relay were pasted.
 func (m *membership) checkListed(s mesh.State) {
-	if !m.server.access.needsListing(s) {
+	listed := !m.server.access.needsListing(s) || slices.ContainsFunc(s.Relays, func(r mesh.Relay) bool { return r.PeerID == mesh.PeerID(m.self.String()) })
+	m.mu.Lock()
+	m.last.Listed = listed
+	m.mu.Unlock()
+	if listed {
 		return
-	}
-	for _, r := range s.Relays {
-		if r.PeerID == mesh.PeerID(m.self.String()) {
-			return
-		}
 	}
 	m.log.Warn("the membership does not list this relay: members will not use it; add the addresses printed at the start "+
 		"to relays, or restore the identity.key of the listed relay", "peer", m.self, "port", agent.RelayPort)

@@ -74,7 +74,7 @@ func TestSwitch(t *testing.T) {
 	log, level := New(&b, Config{Level: "error"}, false)
 	socket := filepath.Join(t.TempDir(), "s")
 	for range 2 { // the second one replaces a socket that was left
-		stop, err := Serve(socket, level, log)
+		stop, err := Serve(socket, level, log, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

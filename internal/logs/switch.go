@@ -20,8 +20,9 @@ import (
 const Path = "/v1/log-level"
 
 const (
-	maxBody = 4 << 10 // bytes
-	timeout = 5 * time.Second
+	maxBody   = 4 << 10 // bytes
+	maxAnswer = 1 << 20
+	timeout   = 5 * time.Second
 )
 
 // State is the body of requests and responses.
@@ -63,8 +64,8 @@ func set(v *slog.LevelVar, log *slog.Logger, body io.Reader) error {
 	return nil
 }
 
-// Serve serves Handler alone on a unix socket, which only this user may open, until stop is called.
-func Serve(socket string, v *slog.LevelVar, log *slog.Logger) (stop func(), err error) {
+// Serve serves Handler, and others by their patterns, on a unix socket, which only this user may open, until stop is called.
+func Serve(socket string, v *slog.LevelVar, log *slog.Logger, others map[string]http.Handler) (stop func(), err error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
@@ -79,6 +80,9 @@ func Serve(socket string, v *slog.LevelVar, log *slog.Logger) (stop func(), err 
 	mux := http.NewServeMux()
 	mux.Handle("GET "+Path, Handler(v, log))
 	mux.Handle("PUT "+Path, Handler(v, log))
+	for pattern, h := range others {
+		mux.Handle(pattern, h)
+	}
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: timeout}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
@@ -87,11 +91,6 @@ func Serve(socket string, v *slog.LevelVar, log *slog.Logger) (stop func(), err 
 
 // Ask sets the level of the program that serves socket, unless level is "", and returns it.
 func Ask(ctx context.Context, socket, level string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var d net.Dialer
-	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) }}
-	defer t.CloseIdleConnections()
 	method, body := http.MethodGet, []byte(nil)
 	if level != "" {
 		method = http.MethodPut
@@ -101,24 +100,35 @@ func Ask(ctx context.Context, socket, level string) (string, error) {
 		}
 		body = b
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://program"+Path, bytes.NewReader(body))
+	var is State
+	err := Call(ctx, socket, method, Path, body, &is)
+	if err == nil && is.Error != "" {
+		err = errors.New(is.Error)
+	}
+	return is.Level, err
+}
+
+// Call sends a request to the program that serves socket, and decodes its answer, which is JSON whatever its code.
+func Call(ctx context.Context, socket, method, path string, body []byte, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var d net.Dialer
+	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) }}
+	defer t.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, method, "http://program"+path, bytes.NewReader(body))
 	if err != nil {
-		return "", err
+		return err
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return "", fmt.Errorf("nothing came from %s within %v: the program hangs, and a restart helps", socket, timeout)
+		return fmt.Errorf("nothing came from %s within %v: the program hangs, and a restart helps", socket, timeout)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer resp.Body.Close()
-	var is State
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&is); err != nil {
-		return "", fmt.Errorf("the program answered %s: %w", resp.Status, err)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(answer); err != nil {
+		return fmt.Errorf("the program answered %s: %w", resp.Status, err)
 	}
-	if is.Error != "" {
-		return "", errors.New(is.Error)
-	}
-	return is.Level, nil
+	return nil
 }
