@@ -1,5 +1,5 @@
 // Package manifests holds the files of this directory that `edgemesh-agent install`
-// hands out. They can be used by hand as they are; what differs per node is
+// and `edgemesh-relay install` hand out. They can be used by hand as they are; what differs per node is
 // replaced here.
 package manifests
 
@@ -17,6 +17,11 @@ import (
 
 //go:embed systemd/edgemesh-agent.service
 var agentUnit string
+
+// RelayUnit is the relay's systemd unit.
+//
+//go:embed systemd/edgemesh-relay.service
+var RelayUnit string
 
 //go:embed static-pod/edgemesh-agent.yaml
 var agentPod string

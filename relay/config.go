@@ -72,6 +72,11 @@ func loadConfig(path string) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
+	return parseConfig(path, data)
+}
+
+// parseConfig is loadConfig for what path has, or will have.
+func parseConfig(path string, data []byte) (config, error) {
 	bad := mesh.Invalid{File: path}
 	doc := defaults
 	strict.Unmarshal(data, &doc, &bad)

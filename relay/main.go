@@ -13,6 +13,7 @@
 //	addrs.go     addresses that members are given
 //	own.go       the state directory for a relay that is not root
 //	loglevel.go  the socket of a running relay: the level of its log
+//	install.go   install and uninstall: a unit of systemd, the kernel's limits
 //	status.go    whether it is well, on the same socket
 //	config.go    the configuration; one relay per state directory
 package main
@@ -42,7 +43,7 @@ func newRoot() *cobra.Command {
 through it, use it to punch holes through their NATs, and send through it what cannot
 go directly. It sees ciphertext only and serves members only.`,
 	}
-	root.AddCommand(newRun(), newStatus(), newOwn(), newLogLevel(), self.ID(program, "relay", defaultStateDir), self.Version(program))
+	root.AddCommand(newInstall(), newRun(), newStatus(), newOwn(), newUninstall(), newLogLevel(), self.ID(program, "relay", defaultStateDir), self.Version(program))
 	return root
 }
 

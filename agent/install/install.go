@@ -360,7 +360,7 @@ func (i *installer) installUnit(ctx context.Context, configuration string) error
 		if err != nil {
 			return fmt.Errorf("%w; put the plugin %s into the directory of the agent's binary", err, cniconf.PluginName)
 		}
-		if err := i.Program(filepath.Join(i.o.Prefix, "bin", name), data); err != nil {
+		if err := i.Replace(filepath.Join(i.o.Prefix, "bin", name), data, 0o755); err != nil {
 			return err
 		}
 	}

@@ -1,15 +1,12 @@
 package install
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 
-	"edgemesh/internal/durable"
 	"edgemesh/internal/placed"
 )
 
@@ -29,29 +26,14 @@ func (i *installer) recordPath() string {
 
 // load reads the record. The error is ErrNotInstalled if there is none.
 func (i *installer) load() error {
-	data, err := os.ReadFile(i.recordPath())
+	err := placed.Load(i.recordPath(), &i.rec)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s does not exist", ErrNotInstalled, i.recordPath())
-	}
-	if err != nil {
-		return fmt.Errorf("record of the installation: %w", err)
-	}
-	if err := json.Unmarshal(data, &i.rec); err != nil {
-		return fmt.Errorf("record of the installation: %s: %w", i.recordPath(), err)
 	}
 	if i.rec.Files == nil {
 		i.rec.Files = map[string]string{}
 	}
-	return nil
+	return err
 }
 
-func (i *installer) save() error {
-	data, err := json.MarshalIndent(i.rec, "", "  ")
-	if err == nil {
-		err = durable.WriteFile(i.recordPath(), append(data, '\n'), 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("record of the installation: %w", err)
-	}
-	return nil
-}
+func (i *installer) save() error { return placed.Save(i.recordPath(), i.rec) }

@@ -4,6 +4,7 @@ package placed
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,30 @@ const RecordFile = "install.json"
 type Record struct {
 	Files map[string]string `json:"files"` // SHA-256 by path on the host
 	Dirs  []string          `json:"dirs"`  // created for them, outermost first
+}
+
+// Load reads a record, which has a Record in it. The error wraps fs.ErrNotExist if there is none.
+func Load(path string, record any) error {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, record)
+	}
+	if err != nil {
+		return fmt.Errorf("record of the installation: %s: %w", path, err)
+	}
+	return nil
+}
+
+// Save writes a record.
+func Save(path string, record any) error {
+	data, err := json.MarshalIndent(record, "", "  ")
+	if err == nil {
+		err = durable.WriteFile(path, append(data, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("record of the installation: %w", err)
+	}
+	return nil
 }
 
 // Files are those of one installation.
@@ -135,14 +160,14 @@ func (f *Files) Write(path string, data []byte, mode os.FileMode) error {
 	return nil
 }
 
-// Program copies a program, unless it is there.
-func (f *Files) Program(path string, data []byte) error {
+// Replace writes a file of ours, whatever is there, unless it is that.
+func (f *Files) Replace(path string, data []byte, mode os.FileMode) error {
 	have, err := os.ReadFile(f.Path(path))
 	if err == nil && Digest(have) == Digest(data) && f.Record.Files[path] != "" {
 		f.Say("as is    %s", path)
 		return nil
 	}
-	return f.Write(path, data, 0o755)
+	return f.Write(path, data, mode)
 }
 
 // remember records a file before it is written, and the directories created for it.

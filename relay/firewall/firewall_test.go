@@ -64,20 +64,18 @@ func TestClosing(t *testing.T) {
 		saved, ruleset string
 		by, remedy     string // of 4470/tcp; "" if it is open
 	}{
-		"nothing":              {},
-		"ufw":                  {saved: ufw, by: "iptables, chain INPUT: its policy is drop, and no rule accepts", remedy: "ufw allow 4470/tcp"},
-		"ufw, allowed":         {saved: strings.Replace(ufw, "%", "-A ufw-user-input -p tcp -m tcp --dport 4470 -j ACCEPT\n", 1)},
-		"ufw, a range":         {saved: strings.Replace(ufw, "%", "-A ufw-user-input -p tcp -m multiport --dports 80,4000:5000 -j ACCEPT\n", 1)},
-		"ufw, from one range":  {saved: strings.Replace(ufw, "%", "-A ufw-user-input -s 192.0.2.0/24 -p tcp -m tcp --dport 4470 -j ACCEPT\n", 1), by: "policy"},
-		"ufw, denied":          {saved: strings.Replace(ufw, "%", "-A ufw-user-input -p tcp -m tcp --dport 4470 -j DROP\n", 1), by: "chain ufw-user-input: -p tcp -m tcp --dport 4470 -j DROP"},
-		"the uplink is open":   {saved: strings.Replace(ufw, "%", "-A INPUT -i eth0 -j ACCEPT\n", 1)},
-		"another interface is": {saved: strings.Replace(ufw, "%", "-A INPUT -i eth1 -j ACCEPT\n", 1), by: "policy"},
+		"nothing":             {},
+		"ufw":                 {saved: ufw, by: "iptables :INPUT DROP [12:720], and no rule accepts", remedy: "ufw allow 4470/tcp"},
+		"ufw, allowed":        {saved: strings.Replace(ufw, "%", "-A ufw-user-input -p tcp -m tcp --dport 4470 -j ACCEPT\n", 1)},
+		"ufw, a range":        {saved: strings.Replace(ufw, "%", "-A ufw-user-input -p tcp -m multiport --dports 80,4000:5000 -j ACCEPT\n", 1)},
+		"ufw, from one range": {saved: strings.Replace(ufw, "%", "-A ufw-user-input -s 192.0.2.0/24 -p tcp -m tcp --dport 4470 -j ACCEPT\n", 1), by: ":INPUT DROP"},
+		"ufw, denied":         {saved: strings.Replace(ufw, "%", "-A ufw-user-input -p tcp -m tcp --dport 4470 -j DROP\n", 1), by: "iptables -A ufw-user-input -p tcp -m tcp --dport 4470 -j DROP"},
 		"iptables": {saved: "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT\n-A INPUT -m comment --comment \"all else\" -j REJECT --reject-with icmp-port-unreachable\nCOMMIT\n",
-			by: "chain INPUT: -m comment --comment \"all else\" -j REJECT", remedy: "iptables -I INPUT -p tcp --dport 4470 -j ACCEPT"},
-		"firewalld": {ruleset: firewalld, by: "inet firewalld, chain filter_INPUT: reject with icmpx admin-prohibited, and no rule accepts",
+			by: "iptables -A INPUT -m comment --comment \"all else\" -j REJECT", remedy: "iptables -I INPUT -p tcp --dport 4470 -j ACCEPT"},
+		"firewalld": {ruleset: firewalld, by: "nftables table inet firewalld: reject with icmpx admin-prohibited, and no rule accepts",
 			remedy: "firewall-cmd --permanent --add-port=4470/tcp && firewall-cmd --reload"},
 		"firewalld, open": {ruleset: strings.Replace(firewalld, "%", "\t\ttcp dport 4470 accept\n", 1)},
-		"nftables":        {ruleset: plain, by: "inet filter, chain input: its policy is drop", remedy: "a rule `tcp dport 4470 accept` in table inet filter"},
+		"nftables":        {ruleset: plain, by: "nftables table inet filter: type filter hook input priority filter; policy drop;", remedy: "a rule `tcp dport 4470 accept`"},
 		"nftables, a set": {ruleset: strings.Replace(plain, "%", "\t\ttcp dport { 22, 80,\n\t\t\t  4470 } accept\n", 1)},
 		"nftables, not it": {ruleset: strings.Replace(plain, "%", "\t\tudp dport 4470 accept\n\t\ttcp dport { 22, 80 } accept\n", 1),
 			by: "policy"},
@@ -87,16 +85,24 @@ func TestClosing(t *testing.T) {
 		"what is no ruleset":      {saved: "*filter\n:INPUT", ruleset: "table inet x {\n\tchain y {\n}}}\n\t\ttcp dport {"},
 	} {
 		clean := func(text string) string { return strings.Replace(text, "%", "", 1) }
-		got := Closing([]Port{{Proto: "tcp", Number: 4470, In: "eth0"}}, clean(c.saved), "", clean(c.ruleset))
-		if c.by == "" && len(got) == 0 {
-			continue
-		}
-		if c.by == "" || len(got) != 1 || !strings.Contains(got[0].String(), c.by) || !strings.Contains(got[0].Remedy, c.remedy) {
-			t.Errorf("%s: %+v, want %q, %q", name, got, c.by, c.remedy)
+		by, remedy := Port{Proto: "tcp", Number: 4470}.Closing(clean(c.saved), clean(c.ruleset))
+		if (c.by == "") != (by == "") || !strings.Contains(by, c.by) || !strings.Contains(remedy, c.remedy) {
+			t.Errorf("%s: %q, %q, want %q, %q", name, by, remedy, c.by, c.remedy)
 		}
 	}
-	if got := Closing([]Port{{Proto: "udp", Number: 4470, V6: true}}, ufw, "", ""); len(got) != 0 {
-		t.Errorf("IPv4's rules close IPv6: %v", got)
+}
+
+func TestFamilies(t *testing.T) {
+	const ipv4 = "table ip x {\n\tchain i {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n}\n"
+	for v6, want := range map[bool]string{false: "nftables table ip x", true: "ip6tables :INPUT DROP"} {
+		saved := map[bool]string{true: ":INPUT DROP [0:0]\n"}[v6]
+		by, remedy := Port{"udp", 4470, v6}.Closing("*filter\n"+saved, ipv4)
+		if !strings.Contains(by, want) || v6 && !strings.HasPrefix(remedy, "ip6tables -I INPUT -p udp") {
+			t.Errorf("IPv6 %v: %q, %q", v6, by, remedy)
+		}
+	}
+	if by, _ := (Port{"udp", 4470, true}).Closing("", ipv4); by != "" {
+		t.Errorf("IPv4's rules close IPv6: %s", by)
 	}
 }
 
@@ -118,15 +124,15 @@ func TestRealPrograms(t *testing.T) {
 	if err != nil || len(parts) != 3 {
 		t.Fatalf("%v: %s", err, out)
 	}
-	all := []Port{{Proto: "tcp", Number: 4470, In: "eth0"}}
-	if got := Closing(all, parts[0], "", parts[2]); len(got) != 1 || !strings.Contains(got[0].By, "iptables, chain INPUT: its policy is drop") {
-		t.Errorf("%+v", got)
-	}
-	if got := Closing(all, parts[1], "", parts[2]); len(got) != 1 || !strings.Contains(got[0].By, "inet own, chain in: counter packets") {
-		t.Errorf("%+v", got)
-	}
-	all[0].Number = 80
-	if got := Closing(all, parts[1], "", parts[2]); len(got) != 0 {
-		t.Errorf("an open port: %+v", got)
+	for _, c := range []struct {
+		saved string
+		port  int
+		by    string
+	}{
+		{parts[0], 4470, "iptables :INPUT DROP"}, {parts[1], 4470, "nftables table inet own: counter packets"}, {parts[1], 80, ""},
+	} {
+		if by, _ := (Port{Proto: "tcp", Number: c.port}).Closing(c.saved, parts[2]); (by == "") != (c.by == "") || !strings.Contains(by, c.by) {
+			t.Errorf("port %d: %q, want %q", c.port, by, c.by)
+		}
 	}
 }

@@ -37,7 +37,7 @@ func holdRepairs(fd int) {
 
 // TuneUDP gives a UDP socket buffers that hold what arrives while the process does not run, or as much of them as the
 // system grants.
-func TuneUDP(fd int) { _, _ = enlarge(fd, udpBuffer, true) }
+func TuneUDP(fd int) { _, _ = enlarge(fd, UDPBuffer, true) }
 
 // setCongestion sets the first congestion control that the kernel has and permits. The error is that of the first one,
 // also when another was set.

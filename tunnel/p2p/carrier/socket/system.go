@@ -15,9 +15,9 @@ type Fallback struct {
 	Remedy string
 }
 
-// udpBuffer is what quic-go wants of a UDP socket in each direction, bytes: it has to hold what arrives while this process
+// UDPBuffer is what quic-go wants of a UDP socket in each direction, bytes: it has to hold what arrives while this process
 // does not run.
-const udpBuffer = 7 << 20
+const UDPBuffer = 7 << 20
 
 // system is what Fallbacks checks; tests replace parts of it.
 type system struct {
@@ -29,7 +29,7 @@ type system struct {
 
 // Fallbacks returns what this system does not provide for connections. Agent and relay work without it.
 func Fallbacks() []Fallback {
-	return system{congestions, udpBuffer, true, processors.Usable()}.fallbacks()
+	return system{congestions, UDPBuffer, true, processors.Usable()}.fallbacks()
 }
 
 func (s system) fallbacks() []Fallback {

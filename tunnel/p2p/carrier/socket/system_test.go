@@ -89,9 +89,9 @@ func TestEnlarge(t *testing.T) {
 		if small >= 1<<30 || small < 1<<10 {
 			t.Errorf("granted %d", small)
 		}
-		got, err := enlarge(fd, udpBuffer, true) // these tests run as root
-		if got < udpBuffer {
-			t.Errorf("forced to %d of %d: %v", got, udpBuffer, err)
+		got, err := enlarge(fd, UDPBuffer, true) // these tests run as root
+		if got < UDPBuffer {
+			t.Errorf("forced to %d of %d: %v", got, UDPBuffer, err)
 		}
 		return err
 	})
