@@ -265,7 +265,7 @@ func (i *installation) configuration() (string, config, error) {
 	case c.stateDir != defaultStateDir:
 		return "", c, fmt.Errorf("%s: stateDir: the unit lets the relay write to %s alone; move the key there, and remove stateDir", defaultConfig, defaultStateDir)
 	case err == nil && text != string(have):
-		i.Say("kept     %s, but for %s", defaultConfig, strings.Join(changed, ", "))
+		i.Say("kept     %s, except for %s", defaultConfig, strings.Join(changed, ", "))
 	case err == nil:
 		i.Say("kept     %s", defaultConfig)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -39,12 +40,14 @@ type box struct {
 
 func newBox(t *testing.T) *box {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	b := &box{t: t, says: map[string]string{}, stop: func() {}}
+	for b.port == 0 { // the kernel gives programs none of these
+		port := 10000 + rand.IntN(20000)
+		if l, err := net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
+			b.port = port
+			l.Close()
+		}
 	}
-	b := &box{t: t, says: map[string]string{}, port: l.Addr().(*net.TCPAddr).Port, stop: func() {}}
-	l.Close()
 	root := t.TempDir()
 	b.installation = &installation{
 		binary:    filepath.Join(root, "scp", program),
@@ -163,7 +166,7 @@ func TestInstallComesAndGoes(t *testing.T) {
 	b.announce = []string{"203.0.113.5"}
 
 	b.Dry = true
-	b.must("kept     "+defaultConfig+", but for announce", "to write "+unitPath, "to write "+defaultConfig)
+	b.must("kept     "+defaultConfig+", except for announce", "to write "+unitPath, "to write "+defaultConfig)
 	if !maps.Equal(b.tree(), before) || len(b.calls) > 0 {
 		t.Fatalf("--dry-run did something: %v", b.calls)
 	}
@@ -235,7 +238,7 @@ func TestInstallComesAndGoes(t *testing.T) {
 	}
 }
 
-// What relay.yaml has stays, byte by byte, but for the keys that flags give.
+// What relay.yaml has stays, byte by byte, except for the keys that flags give.
 func TestConfiguration(t *testing.T) {
 	const secret, config = "/run/credentials/edgemesh-relay.service/join-secret", "/run/credentials/edgemesh-relay.service/kubeconfig"
 	for name, c := range map[string]struct {
@@ -279,15 +282,15 @@ func TestInstallRefuses(t *testing.T) {
 		do   func(b *box)
 		want string
 	}{
-		"no systemd":         {func(b *box) { b.systemctl = nil }, "edgemesh-relay run --config"},
-		"no cluster.yaml":    {func(b *box) { b.membership = "/etc/edgemesh/none.yaml" }, "create cluster.yaml there"},
-		"a broken one":       {func(b *box) { b.put(0o644, "/etc/edgemesh/cluster.yaml", "nodes: 5\n") }, "cluster.yaml: nodes"},
-		"an unreadable one":  {func(b *box) { _ = os.Chmod(b.Root+"/etc/edgemesh/cluster.yaml", 0o600) }, "put it into /etc/edgemesh, with mode 0644"},
-		"in a closed place":  {func(b *box) { _ = os.Chmod(b.Root+"/etc/edgemesh", 0o700) }, "/etc/edgemesh: the relay"},
-		"at somebody's home": {func(b *box) { b.put(0o644, "/home/me/c.yaml", clusterYAML()); b.membership = "/home/me/c.yaml" }, "cannot read it there"},
-		"no kubeconfig":      {func(b *box) { b.kubeconfig = "/none" }, "--kubeconfig: stat"},
-		"an open kubeconfig": {func(b *box) { b.put(0o644, "/k", "x"); b.kubeconfig = "/k" }, "chmod 600"},
-		"a short secret":     {func(b *box) { b.put(0o600, "/s", "abc\n"); b.secret = "/s" }, "--join-secret-file: "},
+		"no systemd":          {func(b *box) { b.systemctl = nil }, "edgemesh-relay run --config"},
+		"no cluster.yaml":     {func(b *box) { b.membership = "/etc/edgemesh/none.yaml" }, "create cluster.yaml there"},
+		"a broken one":        {func(b *box) { b.put(0o644, "/etc/edgemesh/cluster.yaml", "nodes: 5\n") }, "cluster.yaml: nodes"},
+		"an unreadable one":   {func(b *box) { _ = os.Chmod(b.Root+"/etc/edgemesh/cluster.yaml", 0o600) }, "put it into /etc/edgemesh, with mode 0644"},
+		"in a closed place":   {func(b *box) { _ = os.Chmod(b.Root+"/etc/edgemesh", 0o700) }, "/etc/edgemesh: the relay"},
+		"in a home directory": {func(b *box) { b.put(0o644, "/home/me/c.yaml", clusterYAML()); b.membership = "/home/me/c.yaml" }, "cannot read it there"},
+		"no kubeconfig":       {func(b *box) { b.kubeconfig = "/none" }, "--kubeconfig: stat"},
+		"an open kubeconfig":  {func(b *box) { b.put(0o644, "/k", "x"); b.kubeconfig = "/k" }, "chmod 600"},
+		"a short secret":      {func(b *box) { b.put(0o600, "/s", "abc\n"); b.secret = "/s" }, "--join-secret-file: "},
 		"no public address": {func(b *box) {
 			b.ifaces = func() ([]ifaceAddr, error) { return []ifaceAddr{{ip: netip.MustParseAddr("10.0.0.5")}}, nil }
 		}, "no interface has a public address (/ip4/10.0.0.5/tcp/"},

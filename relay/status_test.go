@@ -13,7 +13,7 @@ import (
 	"edgemesh/test/fair"
 )
 
-// ids are those of findings, but for what the machine of the test lacks.
+// ids are those of findings, except for what the machine of the test lacks.
 func (r report) ids() (out []string) {
 	for _, f := range r.Findings {
 		if !slices.Contains([]string{"bbr", "udp-buffers", "cpus"}, f.ID) {

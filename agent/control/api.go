@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"edgemesh/agent/findings"
-	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/internal/cause"
 )
 
 // SocketFile is the name of the socket in the runtime directory.

@@ -1,6 +1,6 @@
 package control
 
-import "edgemesh/tunnel/p2p/base/cause"
+import "edgemesh/internal/cause"
 
 // PingRequest requests Count probes of a node (by name) or of a pod (by IP); 0 are probes until the client is gone, which
 // only a stream can have.

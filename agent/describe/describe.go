@@ -8,11 +8,11 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/lan/decide"
+	"edgemesh/internal/cause"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/relay/relays"

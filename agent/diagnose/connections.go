@@ -18,8 +18,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
+	"edgemesh/internal/cause"
 	"edgemesh/internal/wording"
-	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/relay/relays"
 )

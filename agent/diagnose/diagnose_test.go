@@ -9,7 +9,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
-	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/internal/cause"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/relay/relays"
 )

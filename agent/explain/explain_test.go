@@ -14,9 +14,9 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
+	"edgemesh/internal/cause"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wording/wordingtest"
-	"edgemesh/tunnel/p2p/base/cause"
 )
 
 // fake is an agent of the node self; open is what answers.

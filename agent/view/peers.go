@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"edgemesh/agent/control"
+	"edgemesh/internal/cause"
 	"edgemesh/internal/wording"
-	"edgemesh/tunnel/p2p/base/cause"
 )
 
 // Paths are the groups of peers, in the order in which they are shown: what is in trouble first.

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"edgemesh/agent/control"
-	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/internal/cause"
 )
 
 // DirectOrBetter reports whether a path leads to the peer without a relay: direct, punched, or past the tunnel.

@@ -1,7 +1,7 @@
 package p2p
 
 import (
-	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/internal/cause"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/path/reach"

@@ -8,5 +8,5 @@ if [ -d /run/systemd/system ]; then
 fi
 if [ -z "$old" ]; then
   echo "edgemesh-relay: 'edgemesh-relay id' prints the relay's peer ID; put cluster.yaml into /etc/edgemesh, then"
-  echo "'systemctl enable --now edgemesh-relay'."
+  echo "'edgemesh-relay install'."
 fi

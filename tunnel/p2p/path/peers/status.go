@@ -6,8 +6,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/cause"
 	"edgemesh/internal/wording"
-	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/nat/punch"
 	"edgemesh/tunnel/p2p/path/paths"

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/internal/cause"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/pathtest"
 	"edgemesh/tunnel/p2p/path/peers"

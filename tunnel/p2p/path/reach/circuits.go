@@ -11,7 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	pb "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
 
-	"edgemesh/tunnel/p2p/base/cause"
+	"edgemesh/internal/cause"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/dialer"

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"edgemesh/internal/cause"
 	"edgemesh/internal/wording"
-	"edgemesh/tunnel/p2p/base/cause"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/proxy"
 )
