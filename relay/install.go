@@ -336,12 +336,10 @@ func (i *installation) addressed(c config) error {
 // free refuses ports that other programs have.
 func (i *installation) free(ctx context.Context, c config) error {
 	listen := slices.Clone(c.listen)
-	if at, _ := web.Loopback(c.metricsAddress); at != "" {
-		if a, err := net.ResolveTCPAddr("tcp", at); err == nil {
-			if m, err := manet.FromNetAddr(a); err == nil {
-				listen = append(listen, m)
-			}
-		}
+	at, _ := web.Loopback(c.metricsAddress)
+	if a, err := netip.ParseAddrPort(at); err == nil {
+		m, _ := manet.FromNetAddr(net.TCPAddrFromAddrPort(a)) // it is one
+		listen = append(listen, m)
 	}
 	own := "pid=" + strings.TrimSpace(i.output(ctx, "systemctl", "show", "-p", "MainPID", "--value", unitName)) + ","
 	for _, a := range listen {

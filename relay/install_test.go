@@ -303,6 +303,14 @@ func TestInstallRefuses(t *testing.T) {
 			b.t.Cleanup(func() { l.Close() })
 			b.says["ss -Hlnp -A tcp sport = :"+strconv.Itoa(b.port)] = `LISTEN 0 4096 *:4470 *:* users:(("nginx",pid=7,fd=6))`
 		}, "tcp is taken, by nginx pid=7 fd=6: stop it"},
+		"metrics' port": {func(b *box) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			b.t.Cleanup(func() { l.Close() })
+			b.put(0o644, defaultConfig, strings.Replace(b.local(), `metricsAddress: ""`, "announce: [/ip4/5.5.5.5]\nmetricsAddress: "+l.Addr().String(), 1))
+		}, "/tcp is taken, by another program: stop it, or set listen or metricsAddress"},
 	} {
 		b := newBox(t)
 		b.put(0o644, defaultConfig, strings.ReplaceAll(b.local(), "127.0.0.1", "0.0.0.0"))

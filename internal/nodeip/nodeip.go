@@ -16,13 +16,11 @@ import (
 
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/placed"
 )
 
 // subnetFile is conf.SubnetFile. The relay reads it, too, and does not import what is the plugin's.
 const subnetFile = "subnet.json"
-
-// recordFile is install.RecordFile.
-const recordFile = "install.json"
 
 // ErrNoBlock means that this node has no block yet, so no address in the mesh.
 var ErrNoBlock = errors.New("this node has no mesh address yet: its block is not known here")
@@ -109,7 +107,7 @@ func Subnet(runtimeDir string) ([]netip.Addr, error) {
 // Recorded reads, from the record in stateDir, the --node-ip that `edgemesh-agent install` gave to this node's kubelet; none
 // without it.
 func Recorded(stateDir string) ([]netip.Addr, error) {
-	file := filepath.Join(stateDir, recordFile)
+	file := filepath.Join(stateDir, placed.RecordFile)
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -12,6 +12,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/placed"
 )
 
 func addrs(text ...string) (out []netip.Addr) {
@@ -40,14 +41,14 @@ func TestRecorded(t *testing.T) {
 	dir := t.TempDir()
 	for content, want := range map[string][]netip.Addr{"": nil, `{"form":"systemd","files":{}}`: nil, `{"nodeIP":["10.244.1.1","fd00::1"]}`: addrs("10.244.1.1", "fd00::1")} {
 		if content != "" {
-			if err := os.WriteFile(filepath.Join(dir, recordFile), []byte(content), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, placed.RecordFile), []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if got, err := Recorded(dir); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %v, %v; want %v", content, got, err, want)
 		}
-		if err := os.RemoveAll(filepath.Join(dir, recordFile)); err != nil {
+		if err := os.RemoveAll(filepath.Join(dir, placed.RecordFile)); err != nil {
 			t.Fatal(err)
 		}
 	}
