@@ -48,6 +48,7 @@ const (
 	credentials = "/run/credentials/" + unitName + "/"
 	sysctls     = "/proc/sys/net/core/"
 	available   = "/proc/sys/net/ipv4/tcp_available_congestion_control"
+	recordFile  = "/etc/edgemesh/relay-install.json"
 )
 
 // listensWithin is how long a relay may take to listen once its unit has started.
@@ -59,6 +60,7 @@ type installation struct {
 	record struct {
 		placed.Record
 		Sysctls map[string]int `json:"sysctls"` // before they were raised
+		Pending bool           `json:"pending"` // something was written that the relay does not run with yet
 	}
 	membership, kubeconfig, secret string
 	announce                       []string
@@ -73,7 +75,7 @@ type installation struct {
 func (i *installation) save() error { return placed.Save(i.recordPath(), i.record) }
 
 func (i *installation) recordPath() string {
-	return i.Path(filepath.Join(defaultStateDir, placed.RecordFile))
+	return i.Path(recordFile) // not in the state directory, which is the relay's own to write
 }
 
 // load reads the record, where this host can have an installation. The error wraps fs.ErrNotExist if there is none.
@@ -86,7 +88,14 @@ func (i *installation) load() error {
 	}
 	i.record.Files, i.record.Sysctls = map[string]string{}, map[string]int{}
 	i.Record, i.Save = &i.record.Record, i.save
-	return placed.Load(i.recordPath(), &i.record)
+	err := placed.Load(i.recordPath(), &i.record)
+	if i.record.Files == nil {
+		i.record.Files = map[string]string{}
+	}
+	if i.record.Sysctls == nil {
+		i.record.Sysctls = map[string]int{}
+	}
+	return err
 }
 
 func newInstall() *cobra.Command {
@@ -181,16 +190,25 @@ func (i *installation) install(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := errors.Join(i.place(c), i.tune(ctx)); err != nil {
+	// One that runs keeps its circuits where nothing is new; secrets may be, under the same name.
+	verb := "start"
+	if i.record.Pending || i.kubeconfig != "" || i.secret != "" {
+		verb = "restart"
+	}
+	if err := i.pending(true); err != nil {
 		return err
 	}
-	if err := i.configure(text); err != nil || i.Dry {
+	for _, step := range []func() error{func() error { return i.place(c) }, func() error { return i.tune(ctx) }, func() error { return i.configure(text) }} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if i.Dry {
 		i.Done()
-		return err
+		return nil
 	}
-	verb := "restart"
-	if maps.Equal(before, i.record.Files) {
-		verb = "start" // one that runs keeps its circuits
+	if !maps.Equal(before, i.record.Files) {
+		verb = "restart"
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", unitName}, {verb, unitName}} {
 		if err := i.systemctl(ctx, args...); err != nil {
@@ -198,12 +216,27 @@ func (i *installation) install(ctx context.Context) error {
 		}
 	}
 	r, err := i.listening(ctx, id)
+	if err == nil {
+		err = i.pending(false)
+	}
 	if err != nil {
 		return err
 	}
 	i.Say("started  %s, which listens\n\nits addresses:\n  %s\n\nthe line for the cluster%s", unitName, strings.Join(r.Addresses, "\n  "), line(c, r.Addresses))
 	i.Done()
 	return nil
+}
+
+// pending notes whether what was written still has to be started.
+func (i *installation) pending(is bool) error {
+	if i.Dry {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(i.recordPath()), 0o755); err != nil {
+		return err
+	}
+	i.record.Pending = is
+	return i.save()
 }
 
 // line is what makes members use the relay.
@@ -256,7 +289,18 @@ func (i *installation) configuration() (string, config, error) {
 	if err != nil && i.membership+i.kubeconfig+i.secret == "" {
 		return "", config{}, errors.New("who the members are is not known: give --membership FILE, --kubeconfig FILE or --join-secret-file FILE")
 	}
+	if is := regexp.MustCompile(`(?m)^membership: \{file: /etc/edgemesh/cluster.yaml\}.*\n`); i.secret != "" && i.membership+i.kubeconfig == "" && is.MatchString(text) {
+		if _, err := os.Stat(i.Path("/etc/edgemesh/cluster.yaml")); errors.Is(err, fs.ErrNotExist) { // the package's example
+			text, changed = is.ReplaceAllString(text, ""), append(changed, "membership")
+		}
+	}
 	c, bad := parseConfig(defaultConfig, []byte(text))
+	for name, given := range map[string]string{"kubeconfig": i.kubeconfig, "join-secret": i.secret} {
+		if _, err := os.Stat(i.Path(unitPath + ".d/" + name + ".conf")); given == "" && strings.Contains(text, credentials+name) && errors.Is(err, fs.ErrNotExist) {
+			flag := map[string]string{"kubeconfig": "kubeconfig", "join-secret": "join-secret-file"}[name]
+			return "", c, fmt.Errorf("%s reads a %s that nothing hands to the unit any longer: give --%s FILE", defaultConfig, name, flag)
+		}
+	}
 	switch {
 	case bad != nil:
 		return "", c, bad
@@ -330,6 +374,11 @@ func (i *installation) addressed(c config) error {
 		return cli.Usage(fmt.Errorf("no interface has a public address (%s): behind a 1:1 NAT, as on EC2, GCP and Azure, give the server's with --announce ADDRESS",
 			wording.List(wording.Texts(addrs))))
 	}
+	v4 := func(a ma.Multiaddr) bool { return a[0].Protocol().Code == ma.P_IP4 }
+	if slices.ContainsFunc(c.listen, v4) && !slices.ContainsFunc(addrs, v4) && slices.ContainsFunc(ifaces, func(a ifaceAddr) bool { return a.ip.Is4() && !a.virtual }) {
+		i.Todo = append(i.Todo, fmt.Sprintf("no interface has a public IPv4 address, so that sites with IPv4 alone do not reach the relay: behind a 1:1 NAT, as on EC2, GCP and Azure, "+
+			"install again with --announce for that address, and for %s", wording.List(wording.Texts(addrs))))
+	}
 	return nil
 }
 
@@ -379,6 +428,12 @@ func (i *installation) open(ctx context.Context, c config) {
 	}
 }
 
+// packaged reports whether a package has brought the unit.
+func (i *installation) packaged() bool {
+	_, err := os.Stat(i.Path(packaged))
+	return err == nil
+}
+
 // place writes the program, the unit and what hands it its secrets; a package's stay.
 func (i *installation) place(c config) error {
 	for name, source := range map[string]string{"kubeconfig": i.kubeconfig, "join-secret": i.secret} {
@@ -396,7 +451,7 @@ func (i *installation) place(c config) error {
 			}
 		}
 	}
-	if _, err := os.Stat(i.Path(packaged)); err == nil {
+	if i.packaged() {
 		i.Say("kept     %s and its program, which a package has brought", packaged)
 		return nil
 	}
@@ -459,17 +514,20 @@ func (i *installation) listening(ctx context.Context, id string) (r report, err 
 // uninstall continues after errors.
 func (i *installation) uninstall(ctx context.Context) error {
 	err := i.load()
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !i.purge {
 		return fmt.Errorf("not installed by `edgemesh-relay install`: %s does not exist", i.recordPath())
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := i.systemctl(ctx, "disable", "--now", unitName); err != nil {
-		return err
-	}
-	i.Say("stopped  %s", unitName)
 	var errs []error
+	if _, err := os.Stat(i.Path(unitPath)); err == nil || i.packaged() { // else a try before has removed it
+		if err := i.systemctl(ctx, "disable", "--now", unitName); err != nil {
+			errs = append(errs, err)
+		} else {
+			i.Say("stopped  %s", unitName)
+		}
+	}
 	for name, was := range i.record.Sysctls {
 		data, _ := os.ReadFile(i.Path(sysctls + name))
 		if strings.TrimSpace(string(data)) == strconv.Itoa(socket.UDPBuffer) { // nobody has changed it since
@@ -484,8 +542,11 @@ func (i *installation) uninstall(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if !i.purge {
-		return os.Remove(i.recordPath())
+	if err := os.Remove(i.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) || !i.purge {
+		return err
+	}
+	if err := os.Remove(i.Path(defaultConfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	dir := i.Path(defaultStateDir)
 	real, err := filepath.EvalSymlinks(dir) // of a user that systemd makes, it is a link

@@ -167,8 +167,8 @@ func (r report) judge(hung error, public, free bool, now time.Time) []finding {
 	const patience = time.Minute
 	failed := r.Membership.Failed
 	add(hung != nil, "hung", broken, "restart the relay, and report its log", "%v", hung)
-	add(failed != nil && now.Sub(*failed) > patience, "membership", broken, "renew the credentials, or correct the file: docs/relay.md",
-		"new members and bans are not learnt: the membership cannot be read: %s", r.Membership.Error)
+	add(failed != nil && now.Sub(*failed) > patience, "membership", warning, "correct what it names; where credentials have ended, renew them: docs/relay.md",
+		"the membership's source reports, for more than a minute: %s", r.Membership.Error)
 	add(r.Members == 0 && !free, "no-members", broken, "list nodes in the membership", "the membership has no members: nobody is served")
 	add(!r.Membership.Listed, "not-listed", warning, "add the addresses to the membership's relays", "the membership does not list this relay: members do not use it")
 	add(!public, "address", warning, "set announce: run `edgemesh-relay install --announce ADDRESS`", "no address of this relay is public: members elsewhere cannot reach it")

@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 	}{
 		"well":                       {},
 		"hung":                       {hung: errors.New("membership hangs"), want: "hung broken"},
-		"credentials that ended":     {change: func(r *report) { r.Membership.Failed, r.Membership.Error = ago(2*time.Minute), "Unauthorized" }, want: "membership broken"},
+		"credentials that ended":     {change: func(r *report) { r.Membership.Failed, r.Membership.Error = ago(2*time.Minute), "Unauthorized" }, want: "membership warning"},
 		"one read that failed":       {change: func(r *report) { r.Membership.Failed, r.Membership.Error = ago(time.Second), "timeout" }},
 		"nobody":                     {change: func(r *report) { r.Members = 0 }, want: "no-members broken"},
 		"nobody, with a join secret": {change: func(r *report) { r.Members = 0 }, free: true},

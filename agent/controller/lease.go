@@ -205,8 +205,12 @@ func (l *leases) read(ctx context.Context) (record, error) {
 }
 
 func (l *leases) write(ctx context.Context, r record) (record, error) {
+	digest := l.digest()
+	if digest != "" { // of this holder alone: one of a release before leaves the annotation as it is
+		digest = r.holder + " " + digest
+	}
 	in := api.Lease{
-		Meta: api.Meta{Name: leaseName, ResourceVersion: r.version, Annotations: map[string]string{api.MembersAnnotation: l.digest()}},
+		Meta: api.Meta{Name: leaseName, ResourceVersion: r.version, Annotations: map[string]string{api.MembersAnnotation: digest}},
 		Spec: api.LeaseSpec{
 			HolderIdentity: r.holder, LeaseDurationSeconds: int(r.duration / time.Second), LeaseTransitions: r.transitions,
 			AcquireTime: r.acquired.UTC().Format(microTime), RenewTime: time.Now().UTC().Format(microTime),

@@ -146,6 +146,7 @@ func (f *Files) Write(path string, data []byte, mode os.FileMode) error {
 		f.Say("to write %s", path)
 		return nil
 	}
+	before := f.Record.Files[path]
 	if err := f.remember(path, data); err != nil {
 		return err
 	}
@@ -154,7 +155,10 @@ func (f *Files) Write(path string, data []byte, mode os.FileMode) error {
 	}
 	// By renaming, because a running program's file cannot be written to.
 	if err := durable.WriteFile(f.Path(path), data, mode); err != nil {
-		return err
+		if f.Record.Files[path] = before; before == "" {
+			delete(f.Record.Files, path)
+		}
+		return errors.Join(err, f.Save()) // else it would pass for one that an operator has changed
 	}
 	f.Say("written  %s", path)
 	return nil

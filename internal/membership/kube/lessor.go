@@ -11,6 +11,7 @@ import (
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 
@@ -117,7 +118,11 @@ func (l *lessor) look(ctx context.Context, name string, r renewal) (version, mem
 	case err != nil:
 		return "", "", false
 	case got.Spec.HolderIdentity != "" && got.Meta.ResourceVersion != r.last:
-		return got.Meta.ResourceVersion, got.Meta.Annotations[api.MembersAnnotation], true
+		holder, members, _ := strings.Cut(got.Meta.Annotations[api.MembersAnnotation], " ")
+		if holder != got.Spec.HolderIdentity || !mesh.Comparable(members) {
+			members = ""
+		}
+		return got.Meta.ResourceVersion, members, true
 	}
 	if l.c.Cache() && (r.kept || r.silent < silentLooks) {
 		if _, err := l.prover.prove(ctx); err != nil {

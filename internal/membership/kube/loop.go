@@ -55,8 +55,9 @@ type steering struct {
 	refusals int       // of a list of Nodes, since one was answered
 	refused  time.Time // the first of them
 
-	differs bool                       // the controller's membership is another one, at the last look
-	agreed  *atomic.Pointer[time.Time] // when it was this node's last; nil: nobody asks
+	differs  bool                       // the controller's membership is another one, at the last look
+	relisted time.Time                  // when everything was listed for that
+	agreed   *atomic.Pointer[time.Time] // when it was this node's last; nil: nobody asks
 
 	depends wake.One // an object came without a NodeRecord to it, or one went: does the controller live?
 }
@@ -159,7 +160,9 @@ func (l *loop) take(m any) bool {
 	case vouched:
 		return l.known.takeVouched(m)
 	case kept:
-		l.source.kept = bool(m)
+		if l.source.kept = bool(m); !l.source.kept && l.source.agreed != nil {
+			l.source.agreed.Store(nil)
+		}
 	case theirs:
 		if l.source.agreed != nil {
 			l.compare(string(m))
@@ -177,11 +180,16 @@ func (l *loop) compare(theirs string) {
 		src.differs = false
 		src.agreed.Store(&now)
 	case theirs == "":
+		src.agreed.Store(nil)
 	case !src.differs:
+		src.agreed.Store(nil)
 		src.differs = true
 		src.depends.Wake() // looks again in a moment: an event may be under way
 	default:
-		src.differs = false
+		if src.differs = false; time.Since(src.relisted) < keptEvery { // a list did not end it
+			return
+		}
+		src.relisted = time.Now()
 		l.known.cfg.Log.Info("the controller has another membership than this node: everything is listed again", "own", own, "controller", theirs)
 		l.known.relistAll()
 	}

@@ -32,7 +32,7 @@ const (
 	// relistEvery is how often everything is listed through a cache, at least; up to twice that. Its watches may lose what no outage explains.
 	relistEvery = 20 * time.Minute
 	// agreement is how long a controller's word counts that its membership is this node's: no list is needed.
-	agreement = 2 * keptEvery
+	agreement = keptEvery*5/4 + lookEvery
 )
 
 // passing are the sessions of a cache that passes watches on: these end when it is cut off, and begin with a list.

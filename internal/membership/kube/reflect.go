@@ -27,6 +27,8 @@ const (
 	provedWatch = 45 * time.Minute
 	// cacheWatch is the same through an edge-local cache, where each watch begins with a list; see outage.
 	cacheWatch = 12 * time.Hour
+	// replayWatch is the same where an answer alone has shown that it is a cache.
+	replayWatch = 10 * time.Minute
 	// absentWait is how soon an absent kind of another plugin is tried again; at first, in case it is an API server's start, absentSoon.
 	absentWait  = 2 * time.Minute
 	absentSoon  = 5 * time.Second
@@ -124,6 +126,10 @@ func (r *reflector) step(ctx context.Context) error {
 		if err := r.list(ctx); err != nil {
 			return err
 		}
+		if r.proof == nil { // old objects, perhaps
+			r.pause(ctx, r.doubt)
+			return ctx.Err()
+		}
 		if r.poll = max(2*r.poll, pollNodes); r.poll > pollLast {
 			r.poll = cacheWatch
 		}
@@ -196,6 +202,8 @@ func (r *reflector) length() time.Duration {
 	switch {
 	case r.proof == nil:
 		return r.doubt
+	case r.replays && !r.c.Cache(): // nothing says when it was cut off
+		return replayWatch + rand.N(replayWatch)
 	case r.cache():
 		return cacheWatch + rand.N(cacheWatch)
 	}

@@ -7,7 +7,7 @@ const (
 	// was renewed at the last look, keptEvery is enough, or when an object shows that something depends on it; likewise after some time in
 	// which nobody renewed it.
 	lookEvery = 10 * time.Second
-	keptEvery = 20 * time.Minute
+	keptEvery = 10 * time.Minute
 	// renewedLooks are how many looks in a row must find it renewed before the NodeRecords are believed to be kept, and
 	// silentLooks how many must not before they are not: leaders change within one.
 	renewedLooks = 2
