@@ -78,18 +78,15 @@ trap 'exit 143' TERM
 
 step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-# begin starts a command in a session of its own; finish waits for all of them but the one that aside names.
-aside=
+# begin starts a command in a session of its own; finish waits for all of them.
 begin() {
   setsid setpriv --pdeathsig KILL "$@" &
   groups+=($!)
 }
 finish() {
-  local g failed='' left=()
-  for g in "${groups[@]}"; do
-    if [ "$g" = "$aside" ]; then left=("$g"); else wait "$g" || failed=1; fi
-  done
-  groups=("${left[@]}")
+  local g failed=
+  for g in "${groups[@]}"; do wait "$g" || failed=1; done
+  groups=()
   [ -z "$failed" ]
 }
 
@@ -206,15 +203,12 @@ suite_test() {
 suite_rest() {
   export EDGEMESH_TIER=all
   local packages names dirs
-  step "Kubernetes' programs, and what judges and compares"
+  step "Kubernetes' programs; the race detector, vet and unit tests for 32 bits (arm, 386), staticcheck, vet of the other modules"
+  # Two at a time: the programs alone do not fill two processors to their end.
   begin "${shell[@]}" 'programs'
-  finish
-
-  # At the lowest priority, to the end: on a fresh machine these compile for ten minutes, and what follows mostly waits.
-  step "beside all that follows: the race detector, unit tests for 32 bits (arm, 386), staticcheck, vet of the other modules"
   mapfile -t packages < <(go list -find work | grep -vxFf <(own); "$tiers" packages all | those | grep -Ev "$others")
-  begin "${shell[@]}" 'priority 19; failed=0; for c in race small checks lint; do "$c" || failed=1; done; vet "$@" || failed=1; exit $failed' bash "${packages[@]}"
-  aside=$!
+  begin "${shell[@]}" 'failed=0; for c in race small checks lint; do "$c" || failed=1; done; vet "$@" || failed=1; exit $failed' bash "${packages[@]}"
+  finish
 
   step "the Kubernetes API and the manifests; images, releases, the simulation, the benchmark's short form"
   mapfile -t packages < <("$tiers" packages all | grep -v '^./test/bench' | those) # these mostly wait
@@ -230,7 +224,6 @@ suite_rest() {
   finish
   names=$("$tiers" tests all | awk '$1 == "./test/e2e" {print $2}' | paste -sd'|')
   begin "${shell[@]}" 'gotest "$@"' bash -v -count=1 -run "^($names)\$" -parallel 4 -timeout 40m -- ./test/e2e
-  aside=
   finish
 }
 
