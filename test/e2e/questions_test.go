@@ -156,7 +156,7 @@ func TestQuestions(t *testing.T) {
 	ok(t, one.Agent.Stop())
 	_ = os.Remove(filepath.Join(one.Config.StateDir, "addresses.json"))
 	startBy(t, one, resolver(t, one, at.String()))
-	a.see(t, "After a reboot this node reaches nobody. Is it me, or the relay?", one, "lookup relay.example.test", "doctor")
+	a.see(t, "After a reboot this node reaches nobody. Is it me, or the relay?", one, "no name server says its address", "doctor")
 
 	ok(t, one.Agent.Stop())
 	a.see(t, "No new pod starts on edge-1. What do I do now?", one, "no agent is running here", "status")
