@@ -149,7 +149,7 @@ func (i *Installer) WriteSubnet(s mesh.Subnet) error {
 		d, err := conf.MakeDirectory(i.c.DataDir)
 		if err == nil {
 			i.records = d
-		} else if i.unmarked == "" || i.unmarked != err.Error() {
+		} else if i.unmarked != err.Error() {
 			i.unmarked = err.Error()
 			i.c.Log.Warn("the directory of pods' addresses cannot be marked, so that the plugin would know that it means the same", "err", err)
 		}

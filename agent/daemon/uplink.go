@@ -111,10 +111,12 @@ func noUplink(links []netlink.Link, err error, inside func(netlink.Link) []netip
 			each = append(each, a.Name+" is down")
 		case a.RawFlags&unix.IFF_LOWER_UP == 0:
 			each = append(each, a.Name+" has no link: no cable, or no network")
-		case len(inside(l)) > 0:
-			each = append(each, fmt.Sprintf("%s has %v, inside the cluster's pod ranges: have the network give it another address, or give the cluster other podCIDRs", a.Name, inside(l)[0]))
 		default:
-			each = append(each, a.Name+" has no address")
+			if in := inside(l); len(in) > 0 {
+				each = append(each, fmt.Sprintf("%s has %v, inside the cluster's pod ranges: have the network give it another address, or give the cluster other podCIDRs", a.Name, in[0]))
+			} else {
+				each = append(each, a.Name+" has no address")
+			}
 		}
 	}
 	const none = "no interface that leads off this host is up and has an address"

@@ -158,11 +158,11 @@ func (p *Peers) use(g policy.Group, space string) {
 	}
 	n := &group{Group: g, id: id, members: map[policy.Member]int{}, users: 1, space: space}
 	p.groups[id] = n
-	if former := policy.Former(id); p.former[former] == nil {
-		p.former[former] = map[string]bool{id: true}
-	} else {
-		p.former[former][id] = true
+	former := policy.Former(id)
+	if p.former[former] == nil {
+		p.former[former] = map[string]bool{}
 	}
+	p.former[former][id] = true
 	p.admit(n)
 }
 
