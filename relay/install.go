@@ -487,7 +487,7 @@ func (i *installation) tune(ctx context.Context) error {
 	return err
 }
 
-// configure writes relay.yaml. The record has what the relay started with.
+// configure writes relay.yaml. The record has its digest, so that a change by hand has the relay restarted, too.
 func (i *installation) configure(text string) error {
 	have, err := os.ReadFile(i.Path(defaultConfig))
 	if err == nil && string(have) == text && i.record.Files[defaultConfig] == placed.Digest(have) {
