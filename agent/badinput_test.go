@@ -361,3 +361,5 @@ func TestStatusCheck(t *testing.T) {
 		}
 	}
 }
+
+func (known) TUN() (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -102,6 +102,7 @@ type daemon struct {
 	saved      *snapshot.Keeper // of the membership
 	names      *resolve.Names
 	node       *p2p.Node
+	held       *heldTUN
 	device     *lastingTUN
 	tunnel     *tunnel.Tunnel
 	lan        *lanPaths
@@ -132,10 +133,12 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 			return configError(err)
 		}
 	}
+	held := &heldTUN{}
+	defer held.drop()
 	lock, err := LockStateDir(cfg.StateDir)
 	if o.Wait && errors.Is(err, ErrLocked) {
 		dog.Ready("standing by for the agent that runs")
-		lock, err = standBy(ctx, cfg, preflight, dog.Healthy, o)
+		lock, err = standBy(ctx, cfg, preflight, dog.Healthy, held, o)
 		dog.Ready("starting")
 	}
 	if err != nil {
@@ -145,6 +148,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		return err
 	}
 	defer lock.Release()
+	held.attach()
 	dog.Remember(cfg.RuntimeDir)
 	if err := version.CheckState(cfg.StateDir); err != nil {
 		return configError(err)
@@ -160,7 +164,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		o.Log.Warn(f.Text, "remedy", f.Remedy)
 	}
 	w := &firstStart{dir: cfg.RuntimeDir, level: o.level(), node: cfg.NodeName, log: o.Log}
-	local := &localPods{cfg: cfg, portable: o.PortableTUN, log: o.Log, waiting: w, ready: dog.Ready}
+	local := &localPods{cfg: cfg, held: held, portable: o.PortableTUN, log: o.Log, waiting: w, ready: dog.Ready}
 	defer func() {
 		local.end()
 		if err := w.end(); err != nil {
@@ -172,6 +176,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
+		held.drop()
 		again := local.keep(ctx, err)
 		if again == 0 {
 			return err
@@ -203,7 +208,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	if err != nil {
 		return configError(err)
 	}
-	d := &daemon{cfg: cfg, opts: o, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), machine: machine}
+	d := &daemon{cfg: cfg, opts: o, held: local.held, dog: dog, id: id, noted: noted, log: o.Log, force: &inForce{}, saved: &snapshot.Keeper{Dir: cfg.StateDir}, memory: memory.Limit(), counts: newCounts(relayLimits(cfg.Relay)), upkeep: upkeep.New(), machine: machine}
 	memory.AfterStart()
 	via, err := proxyOf(cfg, d.force.inside)
 	if err != nil {
@@ -348,7 +353,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 	}); err != nil {
 		return err
 	}
-	if d.device, err = openDevice(d.cfg, d.opts.PortableTUN, p.Host.MTU, d.log); err != nil {
+	if d.device, err = openDevice(d.cfg, d.held, d.opts.PortableTUN, p.Host.MTU, d.log); err != nil {
 		return err
 	}
 	processors.Limit()
@@ -461,7 +466,13 @@ func (d *daemon) serve(ctx context.Context) error {
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
 	p, _ := d.force.plan()
 	reportRelay(d.cfg.Relay.Enabled, p.hasRelay(d.id), relayAddrs(d.node.RelayAddrs(d.cfg.Relay.Announce), d.id), d.log)
-	if err := d.tunnel.Run(ctx); err != nil {
+	// The end in this order loses no packet: what pods send stays in the TUN, members are told, and what they sent until then arrives.
+	context.AfterFunc(ctx, func() {
+		_ = d.device.Pause() // or it is read until it is closed
+		_ = d.node.Close()   // deferred above, where its error does not count either
+		_ = d.tunnel.Close()
+	})
+	if err := d.tunnel.Run(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); errors.Is(err, cniconf.ErrReplaced) {

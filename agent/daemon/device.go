@@ -24,16 +24,20 @@ type lastingTUN struct {
 	dev    tun.Device
 	index  int // of the interface that dev is attached to
 	closed bool
+
+	paused bool
+	gone   chan struct{} // closed with the device
 }
 
 var _ tun.Device = (*lastingTUN)(nil)
 
 // openTUN opens the TUN. Errors are tun.Open's.
 func openTUN(cfg tun.Config) (*lastingTUN, error) {
-	l := &lastingTUN{cfg: cfg, log: cfg.Log}
+	l := &lastingTUN{cfg: cfg, log: cfg.Log, gone: make(chan struct{})}
 	if err := l.open(); err != nil {
 		return nil, err
 	}
+	l.cfg.Held = nil
 	return l, nil
 }
 
@@ -59,6 +63,10 @@ func (l *lastingTUN) Read(buf []byte) (int, error) {
 		n, err := dev.Read(buf)
 		if err == nil || errors.Is(err, os.ErrClosed) {
 			return n, err
+		}
+		if l.isPaused() {
+			<-l.gone
+			return 0, os.ErrClosed
 		}
 		again, openErr := l.reopen()
 		switch {
@@ -102,9 +110,29 @@ func (l *lastingTUN) toKernel(packet []byte) error {
 	return l.Write(append(make([]byte, virtio.HeaderLen), packet...))
 }
 
+// Pause leaves what comes in the queue, for the agent that takes over: Read waits for Close. Write goes on.
+func (l *lastingTUN) Pause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = true
+	return l.dev.Pause()
+}
+
+func (l *lastingTUN) isPaused() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.paused
+}
+
+// Share is the device's.
+func (l *lastingTUN) Share() (*os.File, error) { return l.device().Share() }
+
 func (l *lastingTUN) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.closed {
+		close(l.gone)
+	}
 	l.closed = true
 	return l.dev.Close()
 }

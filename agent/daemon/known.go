@@ -89,7 +89,8 @@ func (e badKeyError) Unwrap() error { return e.error }
 type localPods struct {
 	cfg      config.Config
 	id       mesh.PeerID // "" while the key cannot be read
-	portable bool        // as Options.PortableTUN
+	held     *heldTUN
+	portable bool // as Options.PortableTUN
 	log      *slog.Logger
 	waiting  *firstStart
 	ready    func(string)
@@ -214,7 +215,7 @@ func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
 		return k, nil, err
 	}
 	k.policies.SetOff(s.NetworkPolicy == mesh.PolicyOff || l.cfg.CNIMode == config.CNIKeep) // else those that are saved hold
-	device, err := openDevice(l.cfg, l.portable, p.Host.MTU, l.log)
+	device, err := openDevice(l.cfg, l.held, l.portable, p.Host.MTU, l.log)
 	if err != nil {
 		return k, nil, err
 	}

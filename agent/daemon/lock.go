@@ -50,12 +50,13 @@ func LockStateDir(dir string) (*Lock, error) {
 }
 
 // lockRetry is how often a waiting agent tries the lock: part of the gap when one takes
-// over from another.
-const lockRetry = 100 * time.Millisecond
+// over from another. Who waits for longer than a rollout takes does so at lockLater.
+const lockRetry, lockLater = 10 * time.Millisecond, 100 * time.Millisecond
 
 // WaitStateDir is LockStateDir, but waits until the holder of the lock ends. It returns
 // ctx's error if ctx ends first.
 func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, error) {
+	began, every := time.Now(), lockRetry
 	for reported := false; ; reported = true {
 		lock, err := LockStateDir(dir)
 		if !errors.Is(err, ErrLocked) {
@@ -64,7 +65,10 @@ func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, 
 		if !reported {
 			logger.Info("standing by until the agent that runs here ends", "err", err)
 		}
-		if !wake.Sleep(ctx, lockRetry) {
+		if time.Since(began) > checkLater {
+			every = lockLater
+		}
+		if !wake.Sleep(ctx, every) {
 			return nil, ctx.Err()
 		}
 	}

@@ -106,11 +106,11 @@ func TestUnfitDoesNotStandBy(t *testing.T) {
 	defer first.Release()
 	unfit := errors.New("no plugin")
 	check := func(context.Context, config.Config) error { return unfit }
-	if _, err := standBy(t.Context(), config.Config{StateDir: dir}, check, well, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, unfit) {
+	if _, err := standBy(t.Context(), config.Config{StateDir: dir}, check, well, &heldTUN{}, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, unfit) {
 		t.Errorf("beside another agent: %v", err)
 	}
 	// Where none runs it starts, and says itself what it lacks.
-	lock, err := standBy(t.Context(), config.Config{StateDir: t.TempDir()}, check, well, Options{Log: slog.New(slog.DiscardHandler)})
+	lock, err := standBy(t.Context(), config.Config{StateDir: t.TempDir()}, check, well, &heldTUN{}, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatalf("alone: %v", err)
 	}
@@ -135,7 +135,7 @@ func TestProbesAreAnsweredWhileStandingBy(t *testing.T) {
 	log := heard{slog.DiscardHandler, make(chan struct{})}
 	got := make(chan error, 1)
 	go func() {
-		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, fit, well, Options{Log: slog.New(log)})
+		second, err := standBy(t.Context(), config.Config{StateDir: dir, MetricsAddress: address}, fit, well, &heldTUN{}, Options{Log: slog.New(log)})
 		if err == nil {
 			second.Release()
 		}
@@ -183,7 +183,7 @@ func TestStoppedRollout(t *testing.T) {
 	o := Options{Revision: "b", Log: slog.New(slog.DiscardHandler)}
 
 	say(failing("b"))
-	if _, err := standBy(t.Context(), cfg, fit, well, o); !errors.Is(err, kube.ErrRolloutStopped) || !strings.Contains(err.Error(), "edge-7") {
+	if _, err := standBy(t.Context(), cfg, fit, well, &heldTUN{}, o); !errors.Is(err, kube.ErrRolloutStopped) || !strings.Contains(err.Error(), "edge-7") {
 		t.Fatalf("at the start: %v", err)
 	}
 	<-checked
@@ -191,7 +191,7 @@ func TestStoppedRollout(t *testing.T) {
 		say(text)
 		ctx, end := context.WithCancel(t.Context())
 		got := make(chan error, 1)
-		go func() { _, err := standBy(ctx, cfg, fit, well, o); got <- err }()
+		go func() { _, err := standBy(ctx, cfg, fit, well, &heldTUN{}, o); got <- err }()
 		<-checked // at the start
 		<-checked // while it stands by
 		end()
@@ -201,7 +201,7 @@ func TestStoppedRollout(t *testing.T) {
 	}
 	say(failing("a"))
 	got := make(chan error, 1)
-	go func() { _, err := standBy(t.Context(), cfg, fit, well, o); got <- err }()
+	go func() { _, err := standBy(t.Context(), cfg, fit, well, &heldTUN{}, o); got <- err }()
 	<-checked
 	say(failing("b"))
 	if err := <-got; !errors.Is(err, kube.ErrRolloutStopped) {
@@ -209,7 +209,7 @@ func TestStoppedRollout(t *testing.T) {
 	}
 	say(failing("b"))
 	first.Release()
-	if lock, err := standBy(t.Context(), cfg, fit, well, o); err != nil {
+	if lock, err := standBy(t.Context(), cfg, fit, well, &heldTUN{}, o); err != nil {
 		t.Errorf("where none runs now: %v", err)
 	} else {
 		lock.Release()

@@ -36,8 +36,8 @@ const (
 const namesFile = "names.json"
 
 // openDevice opens the TUN.
-func openDevice(cfg config.Config, portable bool, mtu int, log *slog.Logger) (*lastingTUN, error) {
-	device, err := openTUN(tun.Config{Name: host.TUNName, MTU: mtu, Persist: true, Portable: portable, Log: log})
+func openDevice(cfg config.Config, held *heldTUN, portable bool, mtu int, log *slog.Logger) (*lastingTUN, error) {
+	device, err := openTUN(tun.Config{Name: host.TUNName, MTU: mtu, Persist: true, Portable: portable, Held: held.take(), Log: log})
 	if errors.Is(err, tun.ErrBusy) {
 		return nil, hostTaken(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ import (
 // it has the same metricsAddress, otherwise from here. An agent that could not take over,
 // or had better not, does not stand by: its error ends the update while the other agent
 // still works. That is what check finds, and kube.ErrRolloutStopped.
-func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, healthy func() error, o Options) (*Lock, error) {
+func standBy(ctx context.Context, cfg config.Config, check func(context.Context, config.Config) error, healthy func() error, held *heldTUN, o Options) (*Lock, error) {
 	lock, err := LockStateDir(cfg.StateDir)
 	if !errors.Is(err, ErrLocked) {
 		return lock, err
@@ -57,6 +58,7 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 			}), o.Log)()
 		}
 	}
+	held.ask(ctx, cfg.RuntimeDir)
 	waiting, stop := context.WithCancelCause(ctx)
 	var checking sync.WaitGroup
 	defer checking.Wait()
@@ -112,6 +114,36 @@ func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error
 		defer c.Close()
 		return kube.NewRollout(c, o.Revision).Stopped(ctx)
 	}, nil
+}
+
+// heldTUN keeps the queue of the TUN from the last read of the agent before until this one reads: no packet of a pod is lost between.
+type heldTUN struct{ file *os.File } // nil: none
+
+// ask takes the queue from the agent that runs here, unless that is of an older release or has none.
+func (h *heldTUN) ask(ctx context.Context, runtimeDir string) {
+	ctx, stop := context.WithTimeout(ctx, holderTimeout)
+	defer stop()
+	h.file, _ = control.NewClient(runtimeDir).TUN(ctx)
+}
+
+// attach takes the queue now, where no agent has it and the TUN is there; what keeps it from that openDevice says.
+func (h *heldTUN) attach() {
+	if h.file == nil {
+		h.file, _ = tun.Hold(host.TUNName)
+	}
+}
+
+// take hands the queue on, nil: none.
+func (h *heldTUN) take() *os.File {
+	file := h.file
+	h.file = nil
+	return file
+}
+
+func (h *heldTUN) drop() {
+	if file := h.take(); file != nil {
+		_ = file.Close()
+	}
 }
 
 // holderTimeout is how long the agent that runs here may take to answer.

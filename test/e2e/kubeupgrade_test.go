@@ -173,7 +173,7 @@ func (u *upgraded) exchange(t *testing.T, n *lab.Node) {
 	before := n.Agent
 	n.Programs = ""
 	var err error
-	n.Agent, err = n.NS.Start(n.Name+"-new", n.AgentPath(), "run", "--config", n.ConfigFile(), "--wait")
+	n.Agent, err = n.NS.Start(before.Name+"-new", n.AgentPath(), "run", "--config", n.ConfigFile(), "--wait")
 	ok(t, err)
 	u.says(t, n, "standing by")
 	ok(t, before.Stop())
@@ -262,7 +262,7 @@ func TestUpgradeTells(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second) // a late gap would show
 			for proto, g := range u.end(t) {
-				if g.Sent == 0 || g.FairMs > 1000 || proto == "tcp" && g.Lost > 0 { // pings that an agent has read when it ends are lost
+				if g.Sent == 0 || g.FairMs > 1000 || g.Lost > 0 && (proto == "tcp" || x.commit != release020) {
 					t.Errorf("%s: %d of %d lost, a gap of %.0f ms", proto, g.Lost, g.Sent, g.FairMs)
 				}
 			}

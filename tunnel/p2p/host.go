@@ -164,6 +164,8 @@ func (n *Node) Close() error {
 			err = n.dht.Close()
 		}
 		if n.h != nil {
+			err = errors.Join(err, n.h.BasicHost.Close())
+			n.packets.Late()
 			err = errors.Join(err, n.h.Close())
 		}
 	}

@@ -55,6 +55,7 @@ import (
 	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/carrier/dialer"
 	"edgemesh/tunnel/p2p/carrier/packet"
+	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/nat/portmap"
 	"edgemesh/tunnel/p2p/nat/punch"
@@ -146,7 +147,7 @@ type Node struct {
 	targets *targets.Guard
 	relays  *relays.Set
 	sense   *sense.Sense
-	h       host.Host
+	h       *plainhost.Host
 	dht     reach.Finder
 	service *relayservice.Service // nil: this node is not a relay
 	seen    *stun.Service         // nil likewise
@@ -215,7 +216,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
 	})
 	n.packets = packet.New(packet.Config{Self: self, Control: socket.Control(cfg.SocketMark, false), Renew: cfg.renew, Sealed: cfg.Sealed, Memory: cfg.SealedMemory,
-		Spawn: spawn, Wire: cfg.Upkeep.Wire(), Log: n.log})
+		Spawn: spawn, Ending: n.tasks.ctx.Done(), Wire: cfg.Upkeep.Wire(), Log: n.log})
 	n.dialer = dialer.New(dialer.Config{Key: cfg.Key, Gater: n.gater, Mark: cfg.SocketMark, ListenUDP: n.packets.Listen,
 		Proxy: cfg.Proxy, Names: cfg.Names, Timeline: n.timeline, Refused: n.refused.Refuse, SendFrom: n.packets.SendFrom, Metered: cfg.Metered,
 		Sources: func(p peer.ID, to netip.Addr) []netip.Addr {

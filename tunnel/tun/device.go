@@ -14,10 +14,12 @@
 package tun
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -48,15 +50,20 @@ type Device interface {
 	UDPSegments() bool
 	// Pending reports whether a frame waits to be read.
 	Pending() bool
+	// Pause ends Read, also one that waits, with os.ErrDeadlineExceeded from now on; Write goes on.
+	Pause() error
+	// Share returns the same queue of the interface once more: the kernel keeps what nobody reads until that is closed, too.
+	Share() (*os.File, error)
 }
 
 // Config says which interface to open, and how.
 type Config struct {
-	Name       string // at most 15 bytes
-	MTU        int    // bytes; 0 = leave as it is
-	TxQueueLen int    // packets; 0 = 1000
-	Persist    bool   // the interface outlives the process, and the next one uses it
-	Portable   bool   // do not try the fast device
+	Name       string   // at most 15 bytes
+	MTU        int      // bytes; 0 = leave as it is
+	TxQueueLen int      // packets; 0 = 1000
+	Persist    bool     // the interface outlives the process, and the next one uses it
+	Portable   bool     // do not try the fast device
+	Held       *os.File // what Hold or Share returned; nil: none. Open closes it or makes it the device's
 	Log        *slog.Logger
 }
 
@@ -83,6 +90,7 @@ func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 		return nil, err
 	}
 	if cfg.Portable {
+		drop(cfg.Held)
 		return openPortable(cfg)
 	}
 	dev, err := fastest(cfg)
@@ -96,6 +104,26 @@ func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 		return nil, err
 	}
 	return dev, nil
+}
+
+// Hold attaches to the interface called name, so that the kernel keeps its packets until Open reads them. The error is
+// ErrBusy while another process has it, errors.ErrUnsupported if there is none that the fast device takes.
+func Hold(name string) (*os.File, error) {
+	tt, err := lookup(name)
+	if err != nil || tt == nil || tt.Flags&netlink.TUNTAP_MULTI_QUEUE != 0 {
+		return nil, cmp.Or(err, errors.ErrUnsupported)
+	}
+	return openFile(name)
+}
+
+// past is a deadline that is over.
+var past = time.Unix(1, 0)
+
+// drop closes a queue that is of no use; nil is none.
+func drop(held *os.File) {
+	if held != nil {
+		_ = held.Close()
+	}
 }
 
 // lookup returns the TUN called name, nil if there is no such interface, and
@@ -172,14 +200,11 @@ func Delete(name string) error {
 
 // pending reports whether something of f can be read now.
 func pending(f *os.File) (ready bool) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return false
-	}
-	err = raw.Control(func(fd uintptr) {
+	err := control(f, func(fd int) error {
 		polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
 		n, err := unix.Poll(polled, 0)
 		ready = err == nil && n == 1 && polled[0].Revents&unix.POLLIN != 0
+		return err
 	})
 	return ready && err == nil
 }

@@ -87,6 +87,96 @@ func TestPending(t *testing.T) {
 	})
 }
 
+// What is sent between the last read of one device and the first of the next stays in the queue, in order, where the next has it already:
+// shared by the device before, or held since that closed. A queue of an interface that is gone is of no use, and does no harm.
+func TestPacketsBetweenDevices(t *testing.T) {
+	ns := newNamespace(t)
+	cfg := Config{Name: "emtest0", Persist: true}
+	dev := ns.open(t, cfg)
+	ns.do(t, func() error { return address("emtest0", "10.9.0.1/24") })
+	if _, err := Hold("emtest0"); err == nil {
+		t.Error("held while a device has it")
+	}
+	buf := make([]byte, virtio.MaxFrame)
+	sent := byte(0)
+	send := func() {
+		sent++
+		ns.do(t, func() error {
+			c, err := net.Dial("udp4", "10.9.0.2:9")
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write([]byte{sent})
+			return err
+		})
+	}
+	reads := func(want ...byte) {
+		t.Helper()
+		for len(want) > 0 {
+			n, err := dev.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if buf[virtio.HeaderLen]>>4 != 4 {
+				continue // the kernel's own
+			}
+			if got := buf[n-1]; got != want[0] {
+				t.Fatalf("read %d, want %v", got, want)
+			}
+			want = want[1:]
+		}
+	}
+	take := func(held *os.File, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Held = held
+		dev = ns.open(t, cfg)
+	}
+	send()
+	reads(1)
+	held, err := dev.Share()
+	if perr := dev.Pause(); perr != nil {
+		t.Fatal(perr)
+	}
+	send()
+	if _, err := dev.Read(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("paused: %v", err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	send()
+	take(held, err)
+	reads(2, 3)
+
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ns.do(t, func() (err error) { held, err = Hold("emtest0"); return err })
+	send()
+	take(held, nil)
+	reads(4)
+
+	if held, err = dev.Share(); err != nil {
+		t.Fatal(err)
+	}
+	ns.do(t, func() error { return Delete("emtest0") })
+	_ = dev.Close()
+	take(held, nil)
+	ns.do(t, func() error { return address("emtest0", "10.9.0.1/24") })
+	send()
+	reads(5)
+	ns.do(t, func() error {
+		if _, err := Hold("emtest1"); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("an interface that is not there: %v", err)
+		}
+		return nil
+	})
+}
+
 func TestShortBuffersAndFrames(t *testing.T) {
 	kinds(t, func(t *testing.T, portable bool) {
 		dev := newNamespace(t).open(t, Config{Name: "emtest0", Portable: portable})

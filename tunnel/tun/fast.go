@@ -1,6 +1,7 @@
 package tun
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -26,23 +27,29 @@ type fast struct {
 var _ Device = (*fast)(nil)
 
 func openFast(cfg Config) (Device, error) {
-	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, explain(err)
+	file := cfg.Held
+	if file != nil && !holds(file, cfg.Name) { // another program deleted the interface, or it is a portable one's
+		drop(file)
+		file = nil
 	}
-	offloads, err := attach(fd, cfg)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, err
+	if file == nil {
+		var err error
+		if file, err = openFile(cfg.Name); err != nil {
+			return nil, err
+		}
 	}
-	// Only now, because the poller ignores a TUN without an interface.
-	file := os.NewFile(uintptr(fd), cfg.Name)
-	raw, err := rawio.New(file)
+	d := &fast{file: file, name: cfg.Name}
+	err := control(file, func(fd int) (err error) { d.offloads, err = prepare(fd, cfg.Persist); return err })
+	if err == nil {
+		if d.io, err = rawio.New(file); err != nil {
+			err = fmt.Errorf("poll: %w", err)
+		}
+	}
 	if err != nil {
 		_ = file.Close()
-		return nil, fmt.Errorf("poll: %w", err)
+		return nil, err
 	}
-	return &fast{file: file, io: raw, name: cfg.Name, offloads: offloads}, nil
+	return d, nil
 }
 
 // Available reports whether this process could open a TUN; it creates none. The error is ErrNoDevice, ErrPermission or the
@@ -55,23 +62,64 @@ func Available() error {
 	return unix.Close(fd)
 }
 
-// attach attaches fd to the interface, which the kernel creates if there is none.
-func attach(fd int, cfg Config) (Offloads, error) {
+// openFile attaches to the interface, which the kernel creates if there is none.
+func openFile(name string) (*os.File, error) {
+	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, explain(err)
+	}
+	if err := attach(fd, name); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil // only now, because the poller ignores a TUN without an interface
+}
+
+func attach(fd int, name string) error {
 	features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
 	if err != nil {
-		return 0, fmt.Errorf("%w: driver features: %w", errNoOffload, err)
+		return fmt.Errorf("%w: driver features: %w", errNoOffload, err)
 	}
 	if features&unix.IFF_VNET_HDR == 0 {
-		return 0, fmt.Errorf("%w: driver features are %#x", errNoOffload, features)
+		return fmt.Errorf("%w: driver features are %#x", errNoOffload, features)
 	}
-	ifr, err := unix.NewIfreq(cfg.Name)
+	ifr, err := unix.NewIfreq(name)
 	if err != nil {
-		return 0, fmt.Errorf("interface name: %w", err)
+		return fmt.Errorf("interface name: %w", err)
 	}
 	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		return 0, fmt.Errorf("attach: %w", explain(err))
+		return fmt.Errorf("attach: %w", explain(err))
 	}
+	return nil
+}
+
+// control calls f with the file's descriptor, whose mode File.Fd would change.
+func control(file *os.File, f func(fd int) error) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("reach the descriptor: %w", err)
+	}
+	cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }) //nolint:gosec // a descriptor
+	return cmp.Or(cerr, err)
+}
+
+// holds reports whether a file is a queue of the interface called name, with virtio-net headers.
+func holds(file *os.File, name string) bool {
+	return control(file, func(fd int) error {
+		ifr, err := unix.NewIfreq(name)
+		if err == nil {
+			err = unix.IoctlIfreq(fd, unix.TUNGETIFF, ifr)
+		}
+		if err == nil && (ifr.Name() != name || ifr.Uint16()&unix.IFF_VNET_HDR == 0) {
+			err = unix.ENODEV
+		}
+		return err
+	}) == nil
+}
+
+// prepare sets what the frames of an attached descriptor are.
+func prepare(fd int, lasting bool) (Offloads, error) {
 	// A persistent interface may have kept another size or byte order.
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, virtio.HeaderLen); err != nil {
 		return 0, fmt.Errorf("%w: set its size: %w", errNoOffload, err)
@@ -84,7 +132,7 @@ func attach(fd int, cfg Config) (Offloads, error) {
 		return 0, fmt.Errorf("%w: set offloads: %w", errNoOffload, err)
 	}
 	persist := 0
-	if cfg.Persist {
+	if lasting {
 		persist = 1
 	}
 	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, persist); err != nil {
@@ -129,6 +177,19 @@ func (d *fast) Close() error {
 	return d.file.Close()
 }
 
+// Share implements Device.
+func (d *fast) Share() (file *os.File, err error) {
+	err = control(d.file, func(fd int) error {
+		fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err == nil {
+			file = os.NewFile(uintptr(fd), d.name)
+		}
+		return err
+	})
+	return file, d.explain("share", err)
+}
+
+func (d *fast) Pause() error       { return d.file.SetReadDeadline(past) }
 func (d *fast) Name() string       { return d.name }
 func (d *fast) Kind() string       { return "fast" }
 func (d *fast) Offloads() Offloads { return d.offloads }

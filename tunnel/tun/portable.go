@@ -49,16 +49,11 @@ func openPortable(cfg Config) (Device, error) {
 // plain marks the file close-on-exec and turns off the offloads that the fast device may have left on a persistent
 // interface: without a header nothing marks what is unfinished.
 func plain(file *os.File) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("reach the descriptor: %w", err)
-	}
-	var cerr error
-	err = raw.Control(func(fd uintptr) {
-		unix.CloseOnExec(int(fd))
-		cerr = unix.IoctlSetInt(int(fd), unix.TUNSETOFFLOAD, 0)
+	err := control(file, func(fd int) error {
+		unix.CloseOnExec(fd)
+		return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0)
 	})
-	if err := errors.Join(err, cerr); err != nil {
+	if err != nil {
 		return fmt.Errorf("turn off offloads: %w", err)
 	}
 	return nil
@@ -90,6 +85,10 @@ func (d *portable) Write(buf []byte) error {
 	return err
 }
 
+// Share implements Device: packets of an interface without headers are not kept.
+func (d *portable) Share() (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func (d *portable) Pause() error       { return d.file.SetReadDeadline(past) }
 func (d *portable) Close() error       { return d.file.Close() }
 func (d *portable) Name() string       { return d.name }
 func (d *portable) Kind() string       { return "portable" }

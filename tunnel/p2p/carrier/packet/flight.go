@@ -307,6 +307,7 @@ func (x *flightPath) end() {
 func (x *flightPath) serve(st network.Stream) error {
 	defer x.beside.end(st)()
 	defer x.end()
+	defer x.late()
 	_ = st.SetDeadline(time.Time{})
 	ended := make(chan error, 1)
 	x.cfg.Spawn(func() {

@@ -22,6 +22,8 @@ type Config struct {
 	Renew time.Duration
 	// Spawn runs a function in a goroutine that the owner waits for; false: the owner is closed.
 	Spawn func(func()) bool
+	// Ending is closed when the whole node ends, just before its connections; nil: never.
+	Ending <-chan struct{}
 	// Sealed has sockets say when packets arrived, for sealed packets with repair.
 	Sealed bool
 	// Memory is what these hold of all peers together, bytes; 0: 64 MiB.
@@ -35,6 +37,18 @@ type node struct {
 	refusals
 	cfg    Config
 	trains sync.Pool // buffers of sessions that are sending
+}
+
+// lateTime is how long a node that ends takes packets that were sent before their sender knew: a round trip.
+const lateTime = 100 * time.Millisecond
+
+// late keeps a receiver for these where the node ends.
+func (n *node) late() {
+	select {
+	case <-n.cfg.Ending:
+		time.Sleep(lateTime)
+	default:
+	}
 }
 
 // link is what both directions of a session need of it.

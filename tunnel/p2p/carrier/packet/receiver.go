@@ -39,6 +39,7 @@ func newReceiver(out *sending, from peer.ID) *receiver {
 
 // serve confirms probes until the sender ends the stream.
 func (r *receiver) serve(s network.Stream) error {
+	defer r.out.late()
 	ended := make(chan error, 1)
 	r.out.cfg.Spawn(func() {
 		var b [1]byte

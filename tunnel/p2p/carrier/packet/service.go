@@ -3,6 +3,7 @@ package packet
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -41,6 +42,13 @@ func New(cfg Config) *Service {
 // Handle has f make the sink for each path of a peer that begins to send datagrams. Before the call no datagrams are
 // agreed on.
 func (s *Service) Handle(f func(peer.ID) Sink) { s.in.sink.Store(&f) }
+
+// Late waits, once connections have ended, for the packets that peers sent before they knew.
+func (s *Service) Late() {
+	if len(*s.in.receivers.Load()) > 0 {
+		time.Sleep(lateTime)
+	}
+}
 
 // Session returns the datagrams beside c, which ctx ends with; nil if c is not a direct QUIC connection.
 func (s *Service) Session(ctx context.Context, c network.Conn, p Path) *Session {
