@@ -1,5 +1,5 @@
 // Package control decides how fast one path is sent into: acknowledgements in, a rate and a window out. It has no clock and does
-// no I/O. DESIGN.md draws its states, and says what each constant is taken from.
+// no I/O. DESIGN.md draws its states, and says which other values were tried.
 //
 //	control.go  acknowledgements, rate and window; state Probe
 //	drain.go    state Drain: the queue goes, or it is cross traffic's

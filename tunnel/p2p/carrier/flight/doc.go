@@ -1,6 +1,6 @@
 // Package flight carries frames to one peer in sealed packets, and repairs what is lost: a stream of bytes for each of the peer's
 // buckets of flows, and datagrams that are not repaired. It has no clock, does no I/O and starts no goroutine. DESIGN.md draws its
-// states, and says what each constant is taken from.
+// states.
 //
 //	wire.go      the frames of a packet
 //	peer.go      what all paths to a peer share; Source and Sink are its owner's
