@@ -9,8 +9,7 @@ import (
 
 // few is the number of processors below which only one is used. A packet passes through
 // several goroutines in turn. On few processors, which also run pods and interrupts,
-// waking another processor for each turn costs more than it gains (tunnel/DESIGN.md,
-// "Processors").
+// waking another processor for each turn costs more than it gains (tunnel/DESIGN.md).
 const few = 4
 
 // wanted is how many of the usable processors to use: all or one. given is $GOMAXPROCS,
