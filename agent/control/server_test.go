@@ -87,7 +87,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// The TUN's descriptor goes to whoever takes over. One that has none, and an agent of an older release, say so at once.
+// The TUN's descriptor goes to whoever takes over. One that has none, and an agent of an older release, say so.
 func TestTUN(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	file, err := os.Create(filepath.Join(t.TempDir(), "tun"))

@@ -110,7 +110,7 @@ func (l *lastingTUN) toKernel(packet []byte) error {
 	return l.Write(append(make([]byte, virtio.HeaderLen), packet...))
 }
 
-// Pause leaves what comes in the queue, for the agent that takes over: Read waits for Close. Write goes on.
+// Pause leaves what comes in the queue, for the agent that takes over: Read waits for Close, Write works.
 func (l *lastingTUN) Pause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

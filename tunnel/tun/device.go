@@ -50,7 +50,7 @@ type Device interface {
 	UDPSegments() bool
 	// Pending reports whether a frame waits to be read.
 	Pending() bool
-	// Pause ends Read, also one that waits, with os.ErrDeadlineExceeded from now on; Write goes on.
+	// Pause ends Read, also one that waits, with os.ErrDeadlineExceeded from now on; Write works.
 	Pause() error
 	// Share returns the same queue of the interface once more: the kernel keeps what nobody reads until that is closed, too.
 	Share() (*os.File, error)
