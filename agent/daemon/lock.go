@@ -54,8 +54,8 @@ func LockStateDir(dir string) (*Lock, error) {
 const lockRetry, lockLater = 10 * time.Millisecond, 100 * time.Millisecond
 
 // WaitStateDir is LockStateDir, but waits until the holder of the lock ends. It returns
-// ctx's error if ctx ends first.
-func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, error) {
+// ctx's error if ctx ends first. It calls meanwhile each time that it looks.
+func WaitStateDir(ctx context.Context, dir string, meanwhile func(), logger *slog.Logger) (*Lock, error) {
 	began, every := time.Now(), lockRetry
 	for reported := false; ; reported = true {
 		lock, err := LockStateDir(dir)
@@ -65,6 +65,7 @@ func WaitStateDir(ctx context.Context, dir string, logger *slog.Logger) (*Lock, 
 		if !reported {
 			logger.Info("standing by until the agent that runs here ends", "err", err)
 		}
+		meanwhile()
 		if time.Since(began) > checkLater {
 			every = lockLater
 		}

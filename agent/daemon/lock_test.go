@@ -46,7 +46,7 @@ func TestOneAgentPerStateDirectory(t *testing.T) {
 	log := heard{slog.DiscardHandler, make(chan struct{})}
 	got := make(chan error, 1)
 	go func() {
-		second, err := WaitStateDir(t.Context(), dir, slog.New(log))
+		second, err := WaitStateDir(t.Context(), dir, func() {}, slog.New(log))
 		if err == nil {
 			defer second.Release()
 			if _, e := LockStateDir(dir); !errors.Is(e, ErrLocked) {
@@ -79,7 +79,7 @@ func TestStandingByCanBeEnded(t *testing.T) {
 	log := heard{slog.DiscardHandler, make(chan struct{})}
 	got := make(chan error, 1)
 	go func() {
-		_, err := WaitStateDir(ctx, dir, slog.New(log))
+		_, err := WaitStateDir(ctx, dir, func() {}, slog.New(log))
 		got <- err
 	}()
 	<-log.first

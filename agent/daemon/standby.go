@@ -64,7 +64,7 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 	defer checking.Wait()
 	defer stop(nil) // first
 	checking.Go(func() { stop(untilStopped(waiting, stopped)) })
-	lock, err = WaitStateDir(waiting, cfg.StateDir, o.Log)
+	lock, err = WaitStateDir(waiting, cfg.StateDir, held.attach, o.Log)
 	if err != nil && ctx.Err() == nil {
 		err = context.Cause(waiting)
 	}
@@ -126,7 +126,8 @@ func (h *heldTUN) ask(ctx context.Context, runtimeDir string) {
 	h.file, _ = control.NewClient(runtimeDir).TUN(ctx)
 }
 
-// attach takes the queue now, where no agent has it and the TUN is there; what keeps it from that openDevice says.
+// attach takes the queue as soon as no agent has it, where the TUN is there: one of an older release hands none over. What keeps it from that
+// openDevice says.
 func (h *heldTUN) attach() {
 	if h.file == nil {
 		h.file, _ = tun.Hold(host.TUNName)
