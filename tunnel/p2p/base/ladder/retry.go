@@ -5,7 +5,8 @@ import "time"
 const (
 	// flapTime: a direct path lost within this time of the one before flaps.
 	flapTime = time.Minute
-	// firstFlaps is how many cuts are answered without a pause. One cut takes the paths over TCP and QUIC one by one, within oneCut.
+	// firstFlaps is after how many of these a new direct path is still used immediately, see holdDown; each has the next attempt wait longer.
+	// One cut takes the paths over TCP and QUIC one by one, within oneCut.
 	firstFlaps = 1
 	oneCut     = time.Second
 	// excuse is how long after the addresses of one of the two have changed the loss of a path is a consequence, and no flapping:
