@@ -30,7 +30,6 @@ type model struct {
 	names   map[string]string // by peer ID
 	pairs   map[[2]string]*pair
 	lans    lans
-	all     bool // a controller queries all members
 	sent    view // what the pages have
 	dirty   bool
 }
@@ -77,10 +76,6 @@ func (m *model) apply(e observe.Event, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dirty = true
-	if e.Node == "" { // a controller's own: it is not a member
-		m.all = e.All
-		return
-	}
 	if e.Gone {
 		if m.names[e.PeerID] == e.Node {
 			delete(m.names, e.PeerID)
@@ -383,7 +378,7 @@ func (m *model) full(at time.Time) []byte {
 		m.sent = m.now(at)
 	}
 	v := m.sent
-	out := message{Full: true, All: m.all, Nodes: sorted(v.nodes), Edges: sorted(v.edges), Relays: sorted(v.relays), Findings: sorted(v.findings)}
+	out := message{Full: true, Nodes: sorted(v.nodes), Edges: sorted(v.edges), Relays: sorted(v.relays), Findings: sorted(v.findings)}
 	for name, x := range m.members {
 		if x.Self {
 			out.Self, out.All = name, x.All
