@@ -128,7 +128,7 @@ if [ -n "$others" ] && ! kept; then
         "Flannel has no route for: keep Flannel off the edges, or move over: docs/migrate.md" ;;
   esac
   refuse "this cluster has another pod network:$others. To replace it, drain the nodes and uninstall it first;" \
-    "to leave the pods with it, add --set agent.cniMode=keep (docs/install.md)"
+    "to leave the pods with it, add --set agent.cniMode=keep (docs/choices.md)"
 fi
 
 # Before 1.30 no policy keeps a node from writing another's objects, so the chart wants it said that every node is trusted.
