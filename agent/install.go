@@ -128,7 +128,7 @@ node that is installed again keeps its identity.`,
 					// Half a cleanup is worse than a late one: a signal does not end it.
 					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 					defer cancel()
-					lock, err := daemon.WaitStateDir(ctx, cfg.StateDir, log)
+					lock, err := daemon.WaitStateDir(ctx, cfg.StateDir, func() {}, log)
 					if err != nil {
 						return fmt.Errorf("the agent is still running: stop it, then run uninstall again (%w)", err)
 					}
