@@ -17,6 +17,7 @@ type place struct {
 	at      int         // the priority of the first of ours; 0: not known yet
 	width   int         // how many priorities ours have from there on
 	lowest  int         // the lowest of all at the last look: what is added without a priority gets the one before
+	left    int         // where ours were until the last look, if lower: what was added while they moved got the one before that; else 0
 	most    int         // after an answer: those that come back find ours before them
 	answers []time.Time // moves, in the last hour, before rules whose priority another program has chosen
 	moves   []time.Time // moves, in the last minute, before rules without one
@@ -58,14 +59,11 @@ func (p place) decide(now time.Time, have around, width int, keep bool) place {
 	if len(p.answers) > 0 {
 		top = min(top, p.most)
 	}
-	unnumbered := p.lowest
-	for slices.Contains(have.others, unnumbered-1) {
-		unnumbered--
-	}
+	unnumbered, behind := have.before(p.lowest), have.before(p.left)
 	ahead, chosen := 0, false
 	for _, o := range have.others {
 		// One at our own priorities got it while ours moved there: the kernel puts what comes later behind ours.
-		switch numbered := o < unnumbered || o >= p.lowest && o < p.at; {
+		switch numbered := (o < unnumbered || o >= p.lowest && o < p.at) && (o < behind || o >= p.left); {
 		case o >= p.at+p.width:
 			top = min(top, o-width)
 		case numbered && keep, o < bottom:
@@ -92,12 +90,23 @@ func (p place) decide(now time.Time, have around, width int, keep bool) place {
 			p.most, p.answers = p.at, append(p.answers, now)
 		}
 	}
-	p.at, p.width = max(p.at, bottom), width
+	p.at, p.width, p.left = max(p.at, bottom), width, 0
+	if have.found < p.at {
+		p.left = have.found
+	}
 	p.lowest = p.at
 	if !keep {
 		p.lowest = min(p.at, cmp.Or(have.lowest, p.at))
 	}
 	return p
+}
+
+// before is the lowest of the rules that stand without a gap before a priority, or that itself.
+func (a around) before(priority int) int {
+	for slices.Contains(a.others, priority-1) {
+		priority--
+	}
+	return priority
 }
 
 // since returns the times after began.

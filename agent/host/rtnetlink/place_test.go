@@ -180,6 +180,31 @@ func TestPlaceOfVPNWhileMoving(t *testing.T) {
 	}
 }
 
+// TestPlaceOfVPNWhileReturning: wg-quick's rules get the priorities before the place that ours are about to leave for the one before main.
+func TestPlaceOfVPNWhileReturning(t *testing.T) {
+	l, p, now := newRuleList(), place{}, time.Now()
+	l.look(&p, now, false)
+	start := p.at
+	up := func() { l.add(-1, "mark"); l.add(-1, "suppress") }
+	up()
+	for range manyMoves {
+		l.look(&p, now, false)
+		l.remove("mark")
+		l.remove("suppress")
+		l.lookWhile(&p, now, false, up)
+		l.look(&p, now, false)
+		l.first(t)
+		if names := l.names(); names != "local suppress mark main default" || len(p.answers) > 0 {
+			t.Fatalf("%s, answers %v", names, p.answers)
+		}
+	}
+	l.remove("mark")
+	l.remove("suppress")
+	if l.look(&p, now, false); p.at != start {
+		t.Fatalf("ours are at %d without the VPN, want %d", p.at, start)
+	}
+}
+
 // TestPlaceBeforeChosenPriorities: rules with a priority are answered three times an hour, and not in keep mode.
 func TestPlaceBeforeChosenPriorities(t *testing.T) {
 	now := time.Unix(1e9, 0)
