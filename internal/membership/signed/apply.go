@@ -15,6 +15,7 @@ import (
 var (
 	errUnsigned = errors.New("no signed statement: run `edgemesh-agent membership sign` for it; where a controller signs, check its delegation")
 	errExpired  = errors.New("its signed statement has expired: run `edgemesh-agent membership sign` for it")
+	errGone     = errors.New("its newest signed statement says that it is gone")
 )
 
 // Problem is why a node of a membership does not count, or not as the source has it.
@@ -84,7 +85,10 @@ func (b *Book) member(n mesh.Node) (found, error) {
 	if err := b.authority(&x); err != nil {
 		return found{Node: n}, err
 	}
-	if x.Expires != 0 && x.Expires <= b.proven {
+	switch {
+	case x.Gone():
+		return found{Node: n}, errGone
+	case x.Expires != 0 && x.Expires <= b.proven:
 		return found{Node: n}, errExpired
 	}
 	out := found{Node: n, epoch: x.Epoch, rank: 1}
@@ -114,7 +118,7 @@ func (b *Book) bans() (out []string) {
 	}
 	lifted, owner := map[string]uint64{}, map[peer.ID]Signed{}
 	for _, x := range b.held {
-		if x.Kind != Member {
+		if x.Kind != Member || x.Gone() {
 			continue
 		}
 		if other, ok := owner[x.ID]; !ok || b.first(&x, &other) {

@@ -102,7 +102,7 @@ func (b *Book) Add(texts ...string) (added int, err error) {
 	}
 	b.prove(until)
 	b.mu.Unlock()
-	return len(fresh), errors.Join(err, failed, b.save())
+	return len(fresh), errors.Join(err, failed, b.Save())
 }
 
 // prove takes proof of time from what is held, up to an epoch. The caller holds mu.

@@ -107,7 +107,7 @@ func (b *Book) whole() error {
 	b.mu.Lock()
 	b.prove(math.MaxUint64)
 	b.mu.Unlock()
-	return b.save()
+	return b.Save()
 }
 
 // receive takes statements up to their end. Those of keys that do not count here are skipped: members pin other keys while an
@@ -140,7 +140,7 @@ func (b *Book) receive(r io.Reader) (n Count, err error) {
 		b.mu.Unlock()
 		n.Added, n.Useless, raws = n.Added+len(fresh), n.Useless+len(raws)-len(fresh), raws[:0]
 		if disk == nil { // else at the end
-			disk = b.save()
+			disk = b.Save()
 		}
 		if errors.Is(err, ErrStatement) {
 			return n, errors.Join(err, disk)

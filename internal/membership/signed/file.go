@@ -83,7 +83,7 @@ func readLines(path string, most int64, each func(line string)) (size int, err e
 // was put aside, because no key in signers had signed it, counts again once one has.
 func (b *Book) Load(path string, secret []byte) error {
 	err := b.load(path, secret)
-	return errors.Join(err, b.save())
+	return errors.Join(err, b.Save())
 }
 
 func (b *Book) load(path string, secret []byte) error {
@@ -134,9 +134,9 @@ func (k *kept) tag(raw string) string {
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
-// save writes what is not on disk yet: at the end of the file, or all of it again where most of it was replaced. No lock is held
+// Save writes what is not on disk yet: at the end of the file, or all of it again where most of it was replaced. No lock is held
 // that others need meanwhile. Its error wraps ErrKept; the next call tries again.
-func (b *Book) save() error {
+func (b *Book) Save() error {
 	k := &b.kept
 	k.mu.Lock()
 	defer k.mu.Unlock()

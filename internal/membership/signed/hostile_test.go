@@ -188,7 +188,7 @@ func banByName(t *testing.T, op, del, of7 signer) {
 	s := state(node("edge-1", honest, "10.244.9.0/24"), node("edge-8", second, "10.244.2.0/24"), node("edge-9", first, "10.244.3.0/24"))
 	wantAdmitted(t, b, s, "edge-1=10.244.9.0/24")
 	b.kept.torn = true // written again it has the former key, too
-	if err := b.save(); err != nil {
+	if err := b.Save(); err != nil {
 		t.Fatal(err)
 	}
 	again := NewBook([]peer.ID{op.id})

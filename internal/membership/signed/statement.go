@@ -7,6 +7,7 @@
 //	apply.go      what they let count of a membership
 //	file.go       statements on disk
 //	exchange.go   members pass on what the other one lacks
+//	show.go       what a member shows of itself at a relay
 package signed
 
 import (
@@ -174,6 +175,9 @@ func (s *Statement) check() error {
 	return nil
 }
 
+// Gone reports whether s says that a node is a member no longer: it ends as it begins.
+func (s *Statement) Gone() bool { return s.Kind == Member && s.Expires != 0 && s.Expires <= s.Epoch }
+
 // Signed is a statement with its signature.
 type Signed struct {
 	Statement
@@ -278,6 +282,9 @@ func (s Signed) Replaces(old Signed) bool { return s.subject() == old.subject() 
 // Describe is a statement in a line, for people.
 func (s Signed) Describe() string {
 	out := s.Kind.String() + " " + s.Who()
+	if s.Gone() {
+		return "gone " + s.Who() + " " + s.ID.String()
+	}
 	if s.Kind == Member {
 		out += " " + s.ID.String()
 	}
