@@ -562,6 +562,47 @@ func (n *Node) enforce() {
 // SetJoinSecrets replaces the secrets that are proved to relays.
 func (n *Node) SetJoinSecrets(secrets []join.Secret) { n.join.Set(secrets) }
 
+// Show has relays that pin a key see what was signed about this node, from now on and where they are connected; "": nothing.
+func (n *Node) Show(statement string) {
+	if !n.join.Show(statement) || statement == "" {
+		return
+	}
+	n.tasks.spawn(func() {
+		for _, c := range n.h.Network().Conns() {
+			if n.IsRelay(c.RemotePeer()) {
+				n.join.Prove(n.tasks.ctx, c)
+			}
+		}
+		n.relays.SuspectAll() // what was refused before is tried again
+	})
+}
+
+// IsRelay reports whether p is a relay that is not a member.
+func (n *Node) IsRelay(p peer.ID) bool { return n.gater.View().IsOperators(p) }
+
+// AtRelays are the connected relays that are not members.
+func (n *Node) AtRelays() []peer.ID {
+	return slices.DeleteFunc(n.h.Network().Peers(), func(p peer.ID) bool { return !n.IsRelay(p) })
+}
+
+// OpenAtRelay opens a stream to a connected relay.
+func (n *Node) OpenAtRelay(ctx context.Context, relay peer.ID, proto protocol.ID) (network.Stream, error) {
+	return n.h.NewStream(network.WithNoDial(ctx, string(proto)), relay, proto)
+}
+
+// SetRelayHandler sets what is called for every stream that a member or a relay opens for proto, as SetStreamHandler does for members; the
+// path is nil where it is a relay.
+func (n *Node) SetRelayHandler(proto protocol.ID, f func(peer.ID, *paths.Conn, network.Stream)) {
+	n.h.SetStreamHandler(proto, func(s network.Stream) {
+		p, c := s.Conn().RemotePeer(), n.peers.Conn(s.Conn())
+		if c == nil && !n.IsRelay(p) {
+			_ = s.Reset()
+			return
+		}
+		f(p, c, s)
+	})
+}
+
 // Quarantine disconnects from a member and refuses it, in both directions, for d: it
 // breaks rules that every correct member keeps. why is what an operator reads. It does not
 // block.

@@ -32,10 +32,11 @@ const (
 	Banned
 )
 
-// Policy says how peers are admitted that the membership does not list. Make one with Secret, Controllers or Enrolling.
+// Policy says how peers are admitted that the membership does not list. Make one with Secret, Statement, Controllers or Enrolling.
 type Policy struct {
 	judge   func(peer.ID) Ruling
 	secrets []join.Secret // that admit; the gate's copy may change
+	shown   func(p peer.ID, statement string) error
 
 	stay      time.Duration // from the handshake to admission
 	slots     int           // pending connections from addresses that no member has come from
@@ -45,7 +46,7 @@ type Policy struct {
 	protocol  protocol.ID   // the only one that they may use
 	streams   int           // of one peer at a time
 	circuit   bool          // each connection may have one, to a controller
-	hold      bool          // streams of other protocols wait until the peer is admitted, else they end
+	hold      time.Duration // from the handshake, in which streams of other protocols wait until the peer is admitted; then they end
 	full      string        // why there is no slot
 	late      string        // why a connection was closed that nobody vouched for in time; "": not worth counting
 }
@@ -54,7 +55,14 @@ type Policy struct {
 // exists, and a node that it fails for never learns where the relay sees it, which hole punching needs.
 func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
 	return &Policy{judge: judge, secrets: secrets, stay: join.Patience, slots: 384, homeSlots: 256, perPeer: 8,
-		protocol: identity.JoinProtocol, streams: 16, hold: true, full: refusals.Unproved, late: refusals.NoSecret}
+		protocol: identity.JoinProtocol, streams: 16, hold: join.Patience, full: refusals.Unproved, late: refusals.NoSecret}
+}
+
+// Statement admits whoever shows a statement that shown takes, nil: the peer is listed then. Others may reach a controller, as with
+// Controllers, once a member would have been admitted.
+func Statement(shown func(p peer.ID, statement string) error, judge func(peer.ID) Ruling) *Policy {
+	return &Policy{judge: judge, shown: shown, stay: 20 * time.Second, slots: 384, homeSlots: 256, perPeer: 8,
+		protocol: identity.MemberProtocol, streams: 16, circuit: true, hold: 3 * time.Second, full: refusals.TooMany, late: refusals.NoStatement}
 }
 
 // CircuitData bounds a pending peer's circuit to a controller, in bytes in each direction: two handshakes, a request and its answer.

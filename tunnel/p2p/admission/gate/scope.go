@@ -7,6 +7,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/admission/pool"
@@ -113,7 +114,7 @@ type stream struct {
 // SetProtocol implements network.StreamManagementScope. Before it is admitted a peer learns nothing, and if the policy holds
 // its streams none of a member's first ones is lost.
 func (s stream) SetProtocol(id protocol.ID) error {
-	if policy := s.gate.cfg.Policy; id != policy.protocol && !s.gate.serves(s.peer) && !(policy.hold && s.gate.awaits(s.peer)) {
+	if policy := s.gate.cfg.Policy; id != policy.protocol && !s.gate.serves(s.peer) && !(policy.hold > 0 && s.gate.awaits(s.peer)) && !(policy.circuit && id == proto.ProtoIDv2Hop) {
 		return errRefused
 	}
 	return s.StreamManagementScope.SetProtocol(id)

@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"errors"
+
 	"github.com/libp2p/go-libp2p/core/network"
 
 	"edgemesh/tunnel/p2p/admission/join"
@@ -31,6 +33,30 @@ func (g *Gate) ServeJoin(s network.Stream) {
 		g.cfg.Refused(reason, nc.RemotePeer(), nc.RemoteMultiaddr().String())
 	}
 	if err != nil || reason == refusals.Connections || join.Answer(s, secret) != nil {
+		_ = s.Reset()
+	}
+}
+
+// ServeShown is the relay's side of showing a statement, on one stream. A connection has one try before its peer is listed.
+func (g *Gate) ServeShown(s network.Stream) {
+	nc := s.Conn()
+	at, ok := nc.Scope().(*scope)
+	if !ok || !g.cfg.IsMember(nc.RemotePeer()) && !g.table.asks(at.conn) {
+		_ = s.Reset()
+		return
+	}
+	statement, err := join.ReadShown(s)
+	silent := err != nil && !errors.Is(err, join.ErrShown)
+	if err == nil {
+		err = g.cfg.Policy.shown(nc.RemotePeer(), statement)
+	}
+	if err == nil {
+		g.table.list(nc.RemotePeer())
+	} else {
+		g.table.refuse(at.conn)
+		g.cfg.Refused(refusals.Statement, nc.RemotePeer(), nc.RemoteMultiaddr().String())
+	}
+	if silent || join.AnswerShown(s, err) != nil {
 		_ = s.Reset()
 	}
 }

@@ -46,6 +46,7 @@ type conn struct {
 	release  func()       // gives its slot back; nil: it has none
 	peer     peer.ID      // "" until it is authenticated
 	conn     network.Conn // nil until the swarm has it
+	entered  time.Time    // when its handshake was over
 	deadline time.Time    // of waiting, asking and refused
 	secret   join.Secret  // that it has proved
 }
@@ -68,6 +69,11 @@ func (c *conn) to(s state) bool {
 	}
 	c.state = s
 	return true
+}
+
+// mute reports whether c has neither proved, nor shown, nor asked for what it may.
+func (c *conn) mute(p *Policy) bool {
+	return (c.state == waiting || c.state == asking && !p.circuit) && p.late != ""
 }
 
 // pending reports whether the connection is between its handshake and admission.

@@ -168,7 +168,8 @@ func (t *table) wait(c *conn, p peer.ID) (victim *conn, reason string) {
 		from.Add(c, c.prefix)
 		c.release = func() { from.Remove(c, c.prefix) }
 	}
-	c.deadline = time.Now().Add(t.policy.stay)
+	c.entered = time.Now()
+	c.deadline = c.entered.Add(t.policy.stay)
 	t.pending[c] = struct{}{}
 	return victim, ""
 }
@@ -192,7 +193,7 @@ func (t *table) leave(c *conn) {
 func (t *table) end(c *conn) (unproved bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	unproved = (c.state == waiting || c.state == asking) && t.policy.late != "" && time.Until(c.deadline) <= t.policy.stay-enough
+	unproved = c.mute(t.policy) && time.Until(c.deadline) <= t.policy.stay-enough
 	t.leave(c)
 	return unproved
 }
@@ -211,7 +212,7 @@ func (t *table) sweep(now time.Time) (late, unproved []*conn) {
 			continue
 		case c.conn != nil:
 			late = append(late, c)
-			if c.state != refused && t.policy.late != "" {
+			if c.mute(t.policy) {
 				unproved = append(unproved, c)
 			}
 		}
@@ -226,6 +227,37 @@ func (t *table) admit(c *conn) {
 		delete(t.pending, c)
 		t.peers[c.peer].changed.Broadcast()
 	}
+}
+
+// list admits what p has waiting: it is listed now.
+func (t *table) list(p peer.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if of := t.peers[p]; of != nil {
+		for _, c := range of.conns {
+			t.admit(c)
+			if c.direct {
+				t.homes.Add(pool.Prefix(c.prefix.Addr()))
+			}
+		}
+	}
+}
+
+// asks notes that c shows its one statement, and reports false where it may not.
+func (t *table) asks(c *conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return c.to(asking)
+}
+
+// entered is when the handshake of the latest of a peer's connections was over.
+func (t *table) entered(of *connsOf) (at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range of.conns {
+		at = c.entered
+	}
+	return at
 }
 
 // attach notes that the swarm has c, and reports whether it may stay.

@@ -24,14 +24,15 @@ import (
 // Patience bounds one exchange, on either side.
 const Patience = 5 * time.Second
 
-// Prover proves this node's secrets to relays.
+// Prover proves this node's secrets to relays, or shows them its statement.
 type Prover struct {
 	log      *slog.Logger
 	reported seldom.Log
 
-	mu      sync.Mutex // guards what follows; only reported's lock is taken below it
-	secrets []Secret
-	failed  map[peer.ID]error // by relay that accepts none of them
+	mu        sync.Mutex // guards what follows; only reported's lock is taken below it
+	secrets   []Secret
+	statement string            // "": none is known
+	failed    map[peer.ID]error // by relay that accepts none of them
 }
 
 // NewProver returns a prover of secrets, of which there may be none.
@@ -47,6 +48,15 @@ func (p *Prover) Set(secrets []Secret) {
 	clear(p.failed)
 }
 
+// Show replaces the statement, and reports whether it is another one.
+func (p *Prover) Show(statement string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	other := p.statement != statement
+	p.statement = statement
+	return other
+}
+
 // Refusal is why a relay does not serve this node; nil if it does, as far as is known.
 func (p *Prover) Refusal(relay peer.ID) error {
 	p.mu.Lock()
@@ -54,22 +64,26 @@ func (p *Prover) Refusal(relay peer.ID) error {
 	return p.failed[relay]
 }
 
-// Prove proves this node's secrets to the relay at the other end of c, unless that relay knows the membership. c leads to a
-// relay that the operator has listed: nobody else may see a proof.
+// Prove proves this node's secrets to the relay at the other end of c, or shows it its statement, unless that relay lists its members. c
+// leads to a relay that the operator has listed: nobody else may see a proof.
 func (p *Prover) Prove(ctx context.Context, c network.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	p.mu.Lock()
-	secrets := slices.Clone(p.secrets)
+	secrets, statement := slices.Clone(p.secrets), p.statement
 	p.mu.Unlock()
-	if len(secrets) == 0 {
-		return
+	lists := func(err error) bool { return errors.As(err, new(mss.ErrNotSupported[protocol.ID])) }
+	var err error
+	if len(secrets) > 0 {
+		err = exchange(ctx, c, secrets)
 	}
-	err := exchange(ctx, c, secrets)
-	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-		err = nil // it knows the membership
+	if statement != "" && (len(secrets) == 0 || lists(err)) {
+		err = show(ctx, c, statement)
 	}
-	if err != nil && (ctx.Err() != nil || c.IsClosed()) && !errors.Is(err, ErrWrongSecret) {
+	if lists(err) {
+		err = nil
+	}
+	if err != nil && (ctx.Err() != nil || c.IsClosed()) && !errors.Is(err, ErrWrongSecret) && !errors.Is(err, ErrRefused) {
 		return // what ended the connection is reported by its owner
 	}
 	p.note(c.RemotePeer(), err)
@@ -91,7 +105,7 @@ func (p *Prover) note(relay peer.ID, err error) {
 	}
 	p.failed[relay] = err
 	if p.reported.Due(string(relay)) {
-		p.log.Warn("relay does not admit this node: peers cannot reach it through that relay; compare the files that joinSecretFile names here and at the relay",
+		p.log.Warn("relay does not admit this node: peers cannot reach it through that relay; where it requires the join secret, compare the files that joinSecretFile names here and there",
 			"relay", relay, "err", err)
 	}
 }

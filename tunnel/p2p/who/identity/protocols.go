@@ -42,6 +42,8 @@ const (
 	ContactProtocol protocol.ID = "/edgemesh/contact/1"
 	// JoinProtocol proves the join secret to a relay that does not know the membership.
 	JoinProtocol protocol.ID = "/edgemesh/join/1"
+	// MemberProtocol shows a relay that pins a key what was signed about this node.
+	MemberProtocol protocol.ID = "/edgemesh/member/1"
 	// SignedProtocol passes on signed statements of the membership.
 	SignedProtocol protocol.ID = "/edgemesh/signed/1"
 	// EnrollProtocol has a controller write what a node may not.
@@ -59,6 +61,6 @@ func OfLane(p protocol.ID) bool { return p == StreamProtocol || p == DatagramPro
 func Protocols() []protocol.ID {
 	return []protocol.ID{
 		StreamProtocol, DatagramProtocol, PacketProtocol, FlightProtocol, ForwardedProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
-		LANProtocol, ObserveProtocol, ExplainProtocol, ContactProtocol, JoinProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
+		LANProtocol, ObserveProtocol, ExplainProtocol, ContactProtocol, JoinProtocol, MemberProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }

@@ -79,6 +79,13 @@ func (r *View) With(c Change) *View {
 	return next
 }
 
+// Plus is the view with one more member.
+func (r *View) Plus(m Member) *View {
+	next := *r
+	next.names = r.names.with(nil, []Member{m})
+	return &next
+}
+
 // Reduced is the view of a node that stands by for another one: at most relays, and those of ids that are members.
 func (r *View) Reduced(relays bool, ids []peer.ID) *View {
 	next := *r

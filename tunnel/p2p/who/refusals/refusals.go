@@ -32,9 +32,12 @@ const (
 	// At a relay that lets nodes reach a controller before they are members:
 	TooMany = "too many strangers" // all slots are taken
 	// At a relay that requires the join secret:
-	NoSecret    = "no join secret"                   // the peer has proved nothing in time
-	WrongSecret = "wrong join secret"                // it proved another one
-	BrokenProof = "broken proof of the join secret"  // its message is malformed
+	NoSecret    = "no join secret"                  // the peer has proved nothing in time
+	WrongSecret = "wrong join secret"               // it proved another one
+	BrokenProof = "broken proof of the join secret" // its message is malformed
+	// At a relay that pins a key:
+	NoStatement = "no statement"                     // the peer has shown none in time
+	Statement   = "statement not taken"              // it is not signed, banned, older than one that is known, or another peer's
 	Unproved    = "too many without the join secret" // all slots are taken
 )
 
@@ -54,6 +57,8 @@ var meaning = map[string]string{
 	NoSecret:    "peer refused: it has not proved the join secret in time; if it is a node, set joinSecretFile there",
 	WrongSecret: "peer refused: it has proved another join secret; if it is a node, compare the files that joinSecretFile names here and there",
 	BrokenProof: "peer refused: it has not proved the join secret; if it is a node, compare its version, and the files that joinSecretFile names here and there",
+	NoStatement: "peer refused: it has shown no signed statement in time; if it is a node, it needs this release or a later one, and a controller that signs",
+	Statement:   "peer refused: its signed statement does not make it a member; if it is a node, its own log says why, and signers here must list the key in the PodNetwork's status.signer",
 	Unproved:    "connection refused: too many peers have not proved the join secret yet, and this address or peer has its share; nodes retry automatically; block unknown addresses in the firewall",
 }
 
