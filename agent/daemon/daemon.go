@@ -96,7 +96,7 @@ type daemon struct {
 	machine    clones.Machine
 	log        *slog.Logger
 	source     source.Source
-	book       *signed.Book // nil: no key is pinned
+	book       func() *signed.Book // nil: neither is a key pinned, nor do controllers sign
 	force      *inForce
 	ranges     *rangeCheck
 	saved      *snapshot.Keeper // of the membership
@@ -230,8 +230,12 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 		return configError(err)
 	}
 	if len(cfg.Signers) > 0 {
-		d.book = signed.NewBook(cfg.Signers)
-		d.source = source.Pin(d.source, d.book, cfg.Membership, key, cfg.StateDir, cfg.NodeName, o.Log.With("part", "signed"))
+		book := signed.NewBook(cfg.Signers)
+		d.book = func() *signed.Book { return book }
+		d.source = source.Pin(d.source, book, cfg.Membership, key, cfg.StateDir, cfg.NodeName, o.Log.With("part", "signed"))
+	} else if cfg.Membership.Kubernetes != nil {
+		c := source.Carry(d.source, key, cfg.StateDir, o.Log.With("part", "signed"))
+		d.source, d.book = c, c.Book
 	}
 	w.is(cfg.NodeName, d.id.String(), d.source.String())
 	state, err := d.loadMembership(ctx)
@@ -428,9 +432,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })
 	if d.book != nil {
-		pass := passOn{book: d.book, node: d.node, log: d.log.With("part", "signed")}
-		pass.answer()
-		wg.Go(func() { pass.run(ctx) })
+		d.passOn(ctx, &wg)
 	}
 	if d.cfg.JoinSecretFile != "" {
 		wg.Go(func() { followJoinSecrets(ctx, d.cfg.JoinSecretFile, d.node, d.log) })

@@ -28,7 +28,7 @@ type objects struct {
 // network. base has the cluster's settings where there is no PodNetwork.
 func resolve(o objects, base mesh.State) (mesh.State, []string) {
 	s := base
-	s.Nodes, s.Signed = nil, nil
+	s.Nodes, s.Signed, s.Signer, s.News = nil, nil, "", nil
 	r := resolver{relays: map[mesh.PeerID]bool{}, peers: map[string]string{}}
 	if o.network != nil {
 		if n, ok := r.network(o.network); ok {
@@ -37,6 +37,7 @@ func resolve(o objects, base mesh.State) (mesh.State, []string) {
 		s.Banned, s.AdmitLabel = r.listed(o.network, "banned", o.network.Spec.Banned), r.admitLabel(o.network, base)
 		s.Controllers, s.Observers = r.controllers(o.network), r.listed(o.network, "observers", o.network.Spec.Observers)
 		s.Signed = slices.Clone(o.network.Spec.Signed)
+		s.Signer, s.News = o.network.Status.Signer, slices.Clone(o.network.Status.Signed)
 		s.PolicyController = o.network.Status.Policies != nil || o.network.Status.RecordsLease != ""
 		s.PolicyNamespaces = o.network.Status.Policies
 	}

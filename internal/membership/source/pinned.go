@@ -33,15 +33,12 @@ const (
 	keepEvery = time.Minute
 )
 
-// Pin returns src as far as the statements in book let it count, and has the book keep them in stateDir. key is this program's, self
-// this node's name, "" for a relay.
-func Pin(src Source, book *signed.Book, m config.Membership, key crypto.PrivKey, stateDir, self string, log *slog.Logger) Source {
-	raw, err := key.Raw()
-	secret := sha256.Sum256(append([]byte("edgemesh-statements"), raw...))
-	if err = errors.Join(err, book.Load(filepath.Join(stateDir, StatementsFile), secret[:])); err != nil {
-		log.Warn("some of the signed statements that were kept do not count, after signers was changed for instance", "file", filepath.Join(stateDir, StatementsFile), "err", err)
-	}
-	p := &pinned{Source: src, book: book, self: self, log: log}
+// Pin returns src as far as the statements in book let it count, and has the book keep them in stateDir. Where src is None, all count
+// that are in the book. key is this program's, self this node's name, "" for a relay.
+func Pin(src Source, book *signed.Book, m config.Membership, key crypto.PrivKey, stateDir, self string, log *slog.Logger) *Pinned {
+	load(book, key, stateDir, log)
+	p := &Pinned{Source: src, book: book, self: self, log: log}
+	_, p.alone = src.(None)
 	if id, failed := peer.IDFromPrivateKey(key); failed == nil {
 		p.id = mesh.PeerID(id.String())
 	}
@@ -51,10 +48,20 @@ func Pin(src Source, book *signed.Book, m config.Membership, key crypto.PrivKey,
 	return p
 }
 
-// pinned is a source whose word counts only where a pinned key has signed it.
-type pinned struct {
+// load has the book keep its statements in stateDir, sealed for this program's key.
+func load(book *signed.Book, key crypto.PrivKey, stateDir string, log *slog.Logger) {
+	raw, err := key.Raw()
+	secret := sha256.Sum256(append([]byte("edgemesh-statements"), raw...))
+	if err = errors.Join(err, book.Load(filepath.Join(stateDir, StatementsFile), secret[:])); err != nil {
+		log.Warn("some of the signed statements that were kept do not count, after signers was changed for instance", "file", filepath.Join(stateDir, StatementsFile), "err", err)
+	}
+}
+
+// Pinned is a source whose word counts only where a pinned key has signed it.
+type Pinned struct {
 	Source
 	book   *signed.Book
+	alone  bool   // statements alone say who is a member
 	beside string // the file beside cluster.yaml, "": there is none
 	self   string
 	id     mesh.PeerID // this program's
@@ -64,11 +71,12 @@ type pinned struct {
 	mu    sync.Mutex // held while a State is handed out
 	last  mesh.State // as the source has it
 	have  bool
-	next  <-chan struct{} // closed when statements change that last was not counted with
-	stamp fs.FileInfo     // of beside, as it was read
+	hand  func(mesh.State) // Watch's onState
+	next  <-chan struct{}  // closed when statements change that last was not counted with
+	stamp fs.FileInfo      // of beside, as it was read
 }
 
-func (p *pinned) Start(ctx context.Context) (s mesh.State, warning, err error) {
+func (p *Pinned) Start(ctx context.Context) (s mesh.State, warning, err error) {
 	s, warning, err = p.Source.Start(ctx)
 	if err != nil {
 		return s, warning, err
@@ -81,7 +89,7 @@ func (p *pinned) Start(ctx context.Context) (s mesh.State, warning, err error) {
 
 // starting is out, whatever statements say against this node where the source has it: that may have been lifted, or its new key
 // signed, and only a running node learns of it. Until then the others refuse it.
-func (p *pinned) starting(s, out mesh.State) mesh.State {
+func (p *Pinned) starting(s, out mesh.State) mesh.State {
 	n, ok := s.Node(p.self)
 	if !ok {
 		return out
@@ -98,10 +106,13 @@ func (p *pinned) starting(s, out mesh.State) mesh.State {
 }
 
 // Watch hands out what counts, also when only statements have changed.
-func (p *pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
+func (p *Pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
 	var following sync.WaitGroup
 	defer following.Wait()
-	following.Go(func() { p.follow(ctx, onState) })
+	p.mu.Lock()
+	p.hand = onState
+	p.mu.Unlock()
+	following.Go(func() { p.follow(ctx) })
 	p.Source.Watch(ctx, func(s mesh.State) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -110,7 +121,29 @@ func (p *pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	}, onErr)
 }
 
-func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
+// Show takes what a peer shows of itself, and calls come with its name where that makes it a member that was not handed out yet. No
+// State is handed out meanwhile. The error says why it is not a member.
+func (p *Pinned) Show(statement string, id peer.ID, come func(name string)) error {
+	defer p.add("a node at the door", nil) // the disk has time
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name, fresh, err := p.book.Show(statement, id)
+	if err != nil {
+		return err
+	}
+	if fresh || p.hand == nil {
+		come(name)
+		return nil
+	}
+	select {
+	case <-p.next: // it came another way just now
+		p.hand(p.count(p.last))
+	default:
+	}
+	return nil
+}
+
+func (p *Pinned) follow(ctx context.Context) {
 	look, keep := time.NewTicker(lookEvery), time.NewTicker(keepEvery)
 	defer look.Stop()
 	defer keep.Stop()
@@ -131,7 +164,7 @@ func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
 			}
 			p.mu.Lock()
 			if p.have {
-				onState(p.count(p.last))
+				p.hand(p.count(p.last))
 			}
 			p.mu.Unlock()
 			next = p.changed()
@@ -140,7 +173,7 @@ func (p *pinned) follow(ctx context.Context, onState func(mesh.State)) {
 }
 
 // changed returns what is closed by the first change since the last count.
-func (p *pinned) changed() <-chan struct{} {
+func (p *Pinned) changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.have {
@@ -150,7 +183,7 @@ func (p *pinned) changed() <-chan struct{} {
 }
 
 // read takes the statements beside cluster.yaml, if the file has changed. The caller holds mu.
-func (p *pinned) read() {
+func (p *Pinned) read() {
 	if p.beside == "" {
 		return
 	}
@@ -170,7 +203,7 @@ func (p *pinned) read() {
 	p.add(p.beside, texts)
 }
 
-func (p *pinned) add(from string, texts []string) {
+func (p *Pinned) add(from string, texts []string) {
 	_, err := p.book.Add(texts...)
 	if errors.Is(err, signed.ErrKept) {
 		p.warn("signed statements are in force, but not kept", from, err)
@@ -180,13 +213,22 @@ func (p *pinned) add(from string, texts []string) {
 }
 
 // count is s as far as it counts. The caller holds mu.
-func (p *pinned) count(s mesh.State) mesh.State {
+func (p *Pinned) count(s mesh.State) mesh.State {
 	p.last, p.have = s, true
 	p.add(p.String(), s.Signed)
+	if signer, err := signed.ParseSigner(s.Signer); err == nil && slices.Contains(p.book.Keys(), signer) {
+		p.add(p.String(), s.News)
+	}
 	p.next = p.book.Changed().Next()
+	if p.alone {
+		s.Nodes, s.Controllers = p.book.Members(), nil
+		for _, key := range p.book.Keys() {
+			s.Controllers = append(s.Controllers, mesh.PeerID(key.String()))
+		}
+	}
 	out, problems := p.book.Apply(s, p.self)
-	said := s
-	said.Signed, out.Source = nil, &said
+	said := p.last
+	said.Signed, said.News, out.Source = nil, nil, &said
 	for i, bad := range problems {
 		if i == mostLines {
 			p.log.Warn("more nodes are not members as the source has them", "count", len(problems)-i)
@@ -198,7 +240,7 @@ func (p *pinned) count(s mesh.State) mesh.State {
 }
 
 // warn logs once a minute and cause.
-func (p *pinned) warn(what, from string, err error) {
+func (p *Pinned) warn(what, from string, err error) {
 	if p.said.Due(what + from + err.Error()) {
 		p.log.Warn(what, "source", from, "err", err)
 	}

@@ -55,7 +55,7 @@ type Source interface {
 	String() string
 }
 
-// None is the membership of a relay that knows no members: those who prove the join secret are.
+// None is the membership of a relay that is told no members: those who prove the join secret are, or those with a statement (Pin).
 type None struct{}
 
 var _ Source = None{}

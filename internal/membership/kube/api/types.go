@@ -147,6 +147,9 @@ type PodNetworkStatus struct {
 	Controllers []string `json:"controllers,omitempty"` // their peer IDs, where the spec names none
 	// Reservations are the peer IDs of the relays by which nodes that are not yet members reach the controllers, ordered.
 	Reservations []string `json:"reservations,omitempty"`
+	// Signer is the key by which the controllers sign, and Signed are the bans and departures that they have signed last.
+	Signer string   `json:"signer,omitempty"`
+	Signed []string `json:"signed,omitempty"`
 	// RecordsLease is the Lease of the controller that keeps NodeRecords, NAMESPACE/NAME: while it is renewed, they are complete.
 	RecordsLease string `json:"recordsLease,omitempty"`
 	// Failing are revisions of agents that crash after they took over: those that stand by with one of them do not.

@@ -1,11 +1,9 @@
-package daemon
+package passon
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/membership/signed"
 )
@@ -13,29 +11,29 @@ import (
 // One member has one exchange in each direction at a time, however long it takes: the places are for all.
 func TestOneExchangePerMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &passOn{book: signed.NewBook(nil), peers: map[peer.ID]exchanged{}}
+		p, book := New(Config{}), signed.NewBook(nil)
 		for _, theirs := range []bool{true, false} {
-			if !p.turn("slow", theirs) {
+			if !p.turn(book, "slow", theirs) {
 				t.Fatal("no first exchange")
 			}
 			time.Sleep(10 * passEvery)
 			p.forget(nil) // it runs on, whether the member is connected or not
-			if p.turn("slow", theirs) {
+			if p.turn(book, "slow", theirs) {
 				t.Errorf("a second exchange beside the first one, begun by the member: %v", theirs)
 			}
-			if !p.turn("other", theirs) {
+			if !p.turn(book, "other", theirs) {
 				t.Error("another member waits for it")
 			}
 		}
 		p.note("slow", true, 1, signed.Count{}, false)
 		time.Sleep(passRest)
-		if !p.turn("slow", true) || p.turn("slow", false) {
+		if !p.turn(book, "slow", true) || p.turn(book, "slow", false) {
 			t.Error("the end of one direction counts for the other")
 		}
 		// What comes for nothing counts for the rate.
 		p.note("slow", true, 1, signed.Count{Useless: 100 * passRate}, true)
 		time.Sleep(50 * time.Second)
-		if p.turn("slow", true) {
+		if p.turn(book, "slow", true) {
 			t.Error("a member that sends what is useless is heard again too soon")
 		}
 	})

@@ -1,0 +1,254 @@
+// Package passon has members, and relays that pin a key, exchange what they have of signed statements.
+package passon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	mss "github.com/multiformats/go-multistream"
+
+	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/seldom"
+	"edgemesh/internal/wake"
+)
+
+const (
+	// passEvery is how often connected members are looked for that may lack statements, or have newer ones.
+	passEvery = time.Second
+	// passPatience is how long an exchange may make no progress, passMost bounds all of it: the next one continues. passRest is the
+	// pause after one that failed.
+	passPatience, passMost, passRest = 30 * time.Second, 2 * time.Minute, 3 * time.Second
+	// passRate is how many statements a second one member gets, or sends for nothing, in the long run: the next exchange waits for that.
+	passRate = 200
+	// passTogether is how many exchanges there are at a time, in each direction.
+	passTogether = 8
+)
+
+// Stream is to or from a member.
+type Stream interface {
+	io.ReadWriter
+	CloseWrite() error
+	SetReadDeadline(t time.Time) error
+	SetWriteDeadline(t time.Time) error
+	Reset() error
+}
+
+// Config is what an Exchanger needs.
+type Config struct {
+	Book      func() *signed.Book // nil: there is none yet
+	Connected func() []peer.ID    // those to exchange with
+	Open      func(context.Context, peer.ID) (Stream, error)
+	Log       *slog.Logger
+}
+
+// Exchanger passes signed statements on to members, and takes theirs.
+type Exchanger struct {
+	Config
+
+	said   seldom.Log
+	places chan struct{} // of exchanges that others begin
+
+	mu    sync.Mutex // a leaf
+	peers map[peer.ID]exchanged
+}
+
+// exchanged is what became of the exchanges with one member.
+type exchanged struct {
+	digest uint64
+	done   bool  // the last one ended well, with digest
+	mine   turns // of this node
+	theirs turns // of the member
+}
+
+// turns is when one side may begin the next exchange: after a time, and none before the last one has ended.
+type turns struct {
+	after time.Time
+	busy  bool
+}
+
+// New returns an Exchanger.
+func New(c Config) *Exchanger {
+	return &Exchanger{Config: c, places: make(chan struct{}, passTogether), peers: map[peer.ID]exchanged{}}
+}
+
+// Answer is an exchange that a member begins.
+func (p *Exchanger) Answer(id peer.ID, s Stream) {
+	select {
+	case p.places <- struct{}{}:
+		defer func() { <-p.places }()
+		if book := p.Book(); book != nil && p.turn(book, id, true) {
+			p.exchange(book, id, s, true)
+			return
+		}
+	default:
+	}
+	_ = s.Reset()
+}
+
+// turn reports whether an exchange with a member, which it or this node begins, may be now, and is of use.
+func (p *Exchanger) turn(book *signed.Book, id peer.ID, theirs bool) bool {
+	digest, now := book.Digest(), time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := p.peers[id]
+	next := &x.mine
+	if theirs {
+		next = &x.theirs
+	}
+	if !theirs && x.done && x.digest == digest || next.busy || now.Before(next.after) {
+		return false
+	}
+	next.busy = true
+	p.peers[id] = x
+	return true
+}
+
+// Run looks for connected members that may lack statements, until ctx ends.
+func (p *Exchanger) Run(ctx context.Context) {
+	var begun sync.WaitGroup
+	defer begun.Wait()
+	places := make(chan struct{}, passTogether)
+	for wake.Sleep(ctx, passEvery) {
+		connected, book := p.Connected(), p.Book()
+		p.forget(connected)
+		rand.Shuffle(len(connected), func(i, j int) { connected[i], connected[j] = connected[j], connected[i] }) // the places are few
+		for _, id := range connected {
+			if book == nil {
+				break
+			}
+			select {
+			case places <- struct{}{}:
+			default: // at the next look
+				continue
+			}
+			if !p.turn(book, id, false) {
+				<-places
+				continue
+			}
+			begun.Go(func() {
+				defer func() { <-places }()
+				p.begin(ctx, book, id)
+			})
+		}
+	}
+}
+
+// forget drops what is known of members that are no longer connected, once their rate allows it.
+func (p *Exchanger) forget(connected []peer.ID) {
+	here := make(map[peer.ID]bool, len(connected))
+	for _, id := range connected {
+		here[id] = true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for id, x := range p.peers {
+		if x.done = x.done && here[id]; !here[id] && !x.mine.busy && !x.theirs.busy && now.After(x.mine.after) && now.After(x.theirs.after) {
+			delete(p.peers, id)
+		} else {
+			p.peers[id] = x
+		}
+	}
+}
+
+// begin exchanges statements with a connected member.
+func (p *Exchanger) begin(ctx context.Context, book *signed.Book, id peer.ID) {
+	ctx, cancel := context.WithTimeout(ctx, passPatience)
+	defer cancel()
+	s, err := p.Open(ctx, id)
+	if err != nil {
+		p.Log.Debug("statements cannot be passed on", "peer", id, "err", err)
+		p.note(id, false, book.Digest(), signed.Count{}, errors.As(err, new(mss.ErrNotSupported[protocol.ID]))) // an older release, or no key is pinned there
+		return
+	}
+	p.exchange(book, id, s, false)
+}
+
+// stream is one that ends after passPatience without progress, and at end. Reader and writer may be two goroutines.
+type stream struct {
+	Stream
+	end time.Time
+}
+
+func (s stream) until() time.Time {
+	if t := time.Now().Add(passPatience); t.Before(s.end) {
+		return t
+	}
+	return s.end
+}
+
+// Read implements io.Reader.
+func (s stream) Read(b []byte) (int, error) {
+	_ = s.SetReadDeadline(s.until())
+	return s.Stream.Read(b)
+}
+
+// Write implements io.Writer. Of much, the deadline is that of each part.
+func (s stream) Write(b []byte) (n int, err error) {
+	for part := range slices.Chunk(b, 4096) {
+		_ = s.SetWriteDeadline(s.until())
+		m, err := s.Stream.Write(part)
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (p *Exchanger) exchange(book *signed.Book, id peer.ID, s Stream, theirs bool) {
+	defer func() { _ = s.Reset() }()
+	before := book.Digest() // what comes meanwhile from others has not been passed on
+	n, err := book.Exchange(stream{s, time.Now().Add(passMost)})
+	forged := errors.Is(err, signed.ErrStatement)
+	foreign := errors.Is(err, signed.ErrSigner) || errors.Is(err, signed.ErrScope)
+	switch {
+	case errors.Is(err, signed.ErrKept):
+		if p.said.Due("disk") {
+			p.Log.Warn("signed statements are in force, but not kept", "err", err)
+		}
+	case forged:
+		if p.said.Due(string(id)) {
+			p.Log.Warn("a member passes on statements that are forged: look at what runs there, or ban it", "peer", id, "err", err)
+		}
+	case foreign:
+		if p.said.Due(string(id)) {
+			p.Log.Info("a member passes on statements of keys that do not count here, as while signers is changed; if it stays so, compare signers in both configurations", "peer", id, "err", err)
+		}
+	case err != nil:
+		p.Log.Debug("statements were not passed on", "peer", id, "err", err)
+	}
+	if n.Added > 0 {
+		p.Log.Info("signed statements from a member", "peer", id, "new", n.Added)
+	}
+	_ = s.CloseWrite()
+	_ = s.SetReadDeadline(time.Now().Add(passRest))
+	_, _ = io.CopyN(io.Discard, s, 1) // a reset may overtake what was written
+	p.note(id, theirs, before, n, err == nil || forged || foreign)
+}
+
+// note remembers the outcome of an exchange. What was sent, and came for nothing, counts for the member's rate.
+func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count, done bool) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pause := passEvery + time.Duration(max(n.Sent, n.Useless))*time.Second/passRate
+	x := p.peers[id]
+	x.digest, x.done, x.mine.after, x.theirs.after = digest, done, now.Add(pause), now.Add(pause)
+	if !done {
+		x.mine.after = now.Add(max(pause, passRest))
+	}
+	if theirs {
+		x.theirs.busy = false
+	} else {
+		x.mine.busy = false
+	}
+	p.peers[id] = x
+}
