@@ -33,9 +33,10 @@ relays of the PodNetwork, whose status it has name it, and prove who they are by
 of kubelet or of KubeEdge's edgecore. Its key is the Secret edgemesh-controller in its namespace;
 the first leader makes it.
 
-With --sign the leader signs who is a member, with its key, in the NodeRecords. Nodes that pin
-another key (signers) believe that within the ranges that this one has delegated to it: its log says what
-to run (edgemesh-agent membership delegate).
+With --sign the leader signs with the same key who is a member, in the NodeRecords, and who is banned
+or gone, in the PodNetwork's status, which names the key (signer). Relays that pin it need nothing
+else. Nodes that pin another key (signers) believe it within the ranges that this one has delegated
+to it: its log says what to run (edgemesh-agent membership delegate).
 
 Exit code 2: fix the command line or the access to the API; 1: anything else failed.`,
 		Example: `  edgemesh-agent controller                   # in a pod, as the chart's service account
@@ -66,7 +67,7 @@ Exit code 2: fix the command line or the access to the API; 1: anything else fai
 	f.StringVar(&cfg.Identity, "identity", "", "name of this controller, different for each (default: $POD_NAME, then the host's name)")
 	f.StringVar(&cfg.MetricsAddress, "metrics-address", ":9471", `HOST:PORT of /metrics, /healthz and /readyz; "" = off`)
 	f.BoolVar(&cfg.Enroll, "enroll", false, "write for edges what their cache of the API cannot: they send requests over the relays, and prove by their node certificate who they are")
-	f.BoolVar(&cfg.Sign, "sign", false, "sign who is a member, for nodes that pin a key which has delegated to this controller's")
+	f.BoolVar(&cfg.Sign, "sign", false, "sign who is a member, for relays that pin this controller's key, and for nodes that pin one which has delegated to it")
 	f.String("map", "", "")
 	_ = f.MarkDeprecated("map", "the controller serves no map any longer: use `kubectl edgemesh map NODE`, or edgemesh-agent map on a node; docs/map.md")
 	f.StringSliceVar(&cfg.CAs, "node-ca", nil, "PEM file with a CA of nodes' certificates, besides the API server's for its clients; may be repeated")

@@ -50,7 +50,7 @@ type Config struct {
 	Namespace  string // of the Lease; "" is the pod's
 	Identity   string // of this process among the controllers
 
-	Sign   bool     // it signs who is a member, with its key, to which a key that nodes pin has delegated
+	Sign   bool     // it signs who is a member, with its key, which relays pin
 	Enroll bool     // edges reach it, over relays
 	CAs    []string // files with CAs of nodes' certificates, besides the API server's for its clients
 	// JoinSecretFile has what relays outside of the cluster require; "": none does.
@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg Config) error {
 		all.Go(func() { s.run(ctx) })
 		if cfg.Sign {
 			n.signed = make(chan map[string]string, 1)
-			x := &signer{access: client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, records: func(ctx context.Context) ([]api.Object, error) {
+			x := &signer{api: shared, access: client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, records: func(ctx context.Context) ([]api.Object, error) {
 				all, _, err := c.List(ctx, api.NodeRecords(), nil)
 				return all, err
 			},

@@ -1,13 +1,17 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -16,18 +20,24 @@ import (
 	"edgemesh/internal/wake"
 )
 
-// signer signs who is a member, as the API has it: blocks are claimed there, and the operator's key is not there. Nodes check whether
-// that key has delegated to this one. What is signed is kept in the NodeRecords.
+// signer signs who is a member, as the API has it, and that one is no longer, or banned. Relays pin its key; nodes that pin the operator's
+// check whether that has delegated to this one. Members' statements are kept in the NodeRecords, the others in the PodNetwork's status.
 type signer struct {
 	access  client.Access
+	api     cluster
 	records func(context.Context) ([]api.Object, error) // the NodeRecords that there are
 	key     func(context.Context) (crypto.PrivKey, error)
 	out     chan map[string]string // to the records, latest: by node
 	version string
 	log     *slog.Logger
 
-	have map[string]signed.Signed // by node; of the goroutine in run
+	// Of the goroutine in run:
+	have map[string]signed.Signed // by node, also that it is gone
+	bans map[string]signed.Signed // by whom they name
 }
+
+// newsMost bounds what the status has of departures and bans; of departures the newest stay, newsLeast, and those of the last hour.
+const newsMost, newsLeast, newsFor = 1024, 64, 3600
 
 // run signs until ctx ends.
 func (s *signer) run(ctx context.Context) {
@@ -47,35 +57,48 @@ func (s *signer) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
-	s.log.Info("this controller signs who is a member; nodes that pin a key believe it after: edgemesh-agent membership delegate KEY --range CIDR --until DAY", "key", self)
+	s.log.Info("this controller signs who is a member: relays that pin its key need nothing else; nodes that pin another one believe it after: edgemesh-agent membership delegate KEY --range CIDR --until DAY", "key", self)
 	records, err := s.records(ctx)
 	if err != nil {
 		return fmt.Errorf("read the NodeRecords: %w", err)
 	}
-	s.read(records, self)
+	var n api.PodNetwork
+	if err := s.api.Get(ctx, api.PodNetworks().Path(api.NetworkName), &n); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read the PodNetwork: %w", err)
+	}
+	s.read(records, n.Status.Signed, self)
 	return membership(ctx, s.access, s.version, s.log.With("part", "signer"), func(m mesh.State) { s.onState(ctx, m, key) })
 }
 
-// read takes what this key has signed before, which stays where nothing changed.
-func (s *signer) read(records []api.Object, self peer.ID) {
-	s.have = map[string]signed.Signed{}
+// read takes what this key has signed before, in the records and the PodNetwork, which stays where nothing changed.
+func (s *signer) read(records []api.Object, all []string, self peer.ID) {
+	s.have, s.bans = map[string]signed.Signed{}, map[string]signed.Signed{}
 	for _, o := range records {
 		if r, ok := o.(*api.NodeRecord); ok && r.Spec.Signed != "" {
-			if x, err := signed.Read(r.Spec.Signed); err == nil && x.Signer == self {
-				s.have[x.Name] = x
-			}
+			all = append(all, r.Spec.Signed)
+		}
+	}
+	for _, text := range all {
+		x, err := signed.Read(text)
+		switch {
+		case err != nil || x.Signer != self:
+		case x.Kind == signed.Ban:
+			s.bans[x.Who()] = x
+		case x.Epoch >= s.have[x.Name].Epoch:
+			s.have[x.Name] = x
 		}
 	}
 }
 
-// onState signs what m has and is not signed yet, and hands out all of it.
+// onState signs what m has, or no longer has, and is not signed yet, and hands out all of it.
 func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) {
 	out, fresh := make(map[string]string, len(m.Nodes)), 0
 	for _, n := range m.Admitted().Nodes {
 		id, err := peer.Decode(string(n.PeerID))
 		x := s.have[n.Name]
-		if err == nil && (x.ID != id || !slices.Equal(x.Blocks, n.PodCIDRs)) {
-			x, err = signed.Sign(signed.Statement{Kind: signed.Member, Name: n.Name, ID: id, Blocks: n.PodCIDRs, Epoch: signed.Now(x.Epoch)}, key)
+		if err == nil && (x.ID != id || !slices.Equal(x.Blocks, n.PodCIDRs) || x.Gone()) {
+			before := max(x.Epoch, s.bans[n.Name].Epoch, s.bans[string(n.PeerID)].Epoch) // it lifts these
+			x, err = signed.Sign(signed.Statement{Kind: signed.Member, Name: n.Name, ID: id, Blocks: n.PodCIDRs, Epoch: signed.Now(before)}, key)
 			fresh++
 		}
 		if err != nil {
@@ -95,4 +118,67 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	case s.out <- out:
 	case <-ctx.Done():
 	}
+	id, news := s.news(m, out, key)
+	status := map[string]any{"status": map[string]any{"signer": id, "signed": news}}
+	for !slices.Equal(news, m.News) || id != m.Signer {
+		err := s.api.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
+		if err == nil || apierrors.IsNotFound(err) { // there will be one, and another State
+			return
+		}
+		s.log.Warn("who is banned or gone is not told in the PodNetwork's status; retrying", "err", err)
+		if !wake.Sleep(ctx, tryAgain) {
+			return
+		}
+	}
+}
+
+// news signs whom m bans and who of those signed is not in out, and returns what the status is to say of it, and
+// the key.
+func (s *signer) news(m mesh.State, out map[string]string, key crypto.PrivKey) (id string, news []string) {
+	var all []signed.Signed
+	sign := func(in map[string]signed.Signed, who string, x signed.Statement) {
+		done, err := signed.Sign(x, key)
+		if err != nil {
+			s.log.Warn("it cannot be signed that a node is banned or gone", "node", who, "err", err)
+			return
+		}
+		in[who] = done
+	}
+	for name, x := range s.have {
+		if out[name] == "" && !x.Gone() {
+			x.Epoch = signed.Now(x.Epoch)
+			x.Expires = x.Epoch
+			sign(s.have, name, x.Statement)
+		}
+		if x = s.have[name]; x.Gone() {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(x, y signed.Signed) int {
+		return cmp.Or(cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(x.Name, y.Name))
+	})
+	since := uint64(max(time.Now().Unix()-newsFor, 0))
+	for len(all) > newsLeast && all[len(all)-1].Epoch < since {
+		all = all[:len(all)-1]
+	}
+	self, _ := peer.IDFromPrivateKey(key) // a key that has signed has one
+	delegates := func(text string) bool { // they ban nobody
+		x, err := signed.Read(text)
+		return err == nil && x.Kind == signed.Delegation && x.ID == self
+	}
+	for _, who := range m.Banned {
+		if _, ok := s.bans[who]; !ok && !slices.ContainsFunc(m.Signed, delegates) {
+			x := signed.Statement{Kind: signed.Ban, Name: who, Epoch: signed.Now(s.have[who].Epoch)}
+			if id, err := peer.Decode(who); err == nil {
+				x.Name, x.ID = "", id
+			}
+			sign(s.bans, who, x)
+		}
+	}
+	maps.DeleteFunc(s.bans, func(who string, _ signed.Signed) bool { return !slices.Contains(m.Banned, who) })
+	bans := slices.SortedFunc(maps.Values(s.bans), func(x, y signed.Signed) int { return cmp.Compare(x.Who(), y.Who()) })
+	for _, x := range append(bans, all...)[:min(len(bans)+len(all), newsMost)] {
+		news = append(news, x.String())
+	}
+	return self.String(), news
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -27,19 +30,19 @@ func TestSigner(t *testing.T) {
 	m := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto, Banned: []string{"b"},
 		Nodes: []mesh.Node{{Name: "a", PeerID: mesh.PeerID(a.String()), PodCIDRs: []netip.Prefix{block}},
 			{Name: "b", PeerID: mesh.PeerID(b.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
-	s := &signer{out: make(chan map[string]string, 1), log: slog.New(slog.DiscardHandler)}
+	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), log: slog.New(slog.DiscardHandler)}
 	forged, err := signed.Sign(signed.Statement{Kind: signed.Member, Name: "a", ID: b, Epoch: 1 << 40, Blocks: []netip.Prefix{block}}, forger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.read([]api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: forged.String()}}}, self)
+	s.read([]api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: forged.String()}}}, nil, self)
 	round := func() string { s.onState(context.Background(), m, key); return (<-s.out)["a"] }
 	first := round()
-	if len(s.have) != 1 || first == "" || round() != first {
+	if len(s.have) != 1 || first == "" || round() != first || m.Signer != self.String() {
 		t.Fatalf("signed %v", s.have)
 	}
-	again := &signer{out: s.out, log: s.log} // the next leader
-	again.read([]api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: first}}}, self)
+	again := &signer{api: s.api, out: s.out, log: s.log} // the next leader
+	again.read([]api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: first}}}, m.News, self)
 	if s = again; round() != first {
 		t.Error("another leader signs again what is signed")
 	}
@@ -57,6 +60,81 @@ func TestSigner(t *testing.T) {
 	m.Nodes[0].PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}
 	if n, err := book.Add(round()); n != 1 || err != nil {
 		t.Errorf("a changed block: %d, %v", n, err)
+	}
+}
+
+// noted is an API whose PodNetwork's status is m's.
+type noted struct {
+	cluster
+	m *mesh.State
+}
+
+func (n noted) Patch(_ context.Context, _, _ string, _ url.Values, in, _ any) error {
+	status, _ := in.(map[string]any)["status"].(map[string]any)
+	n.m.Signer, _ = status["signer"].(string)
+	n.m.News, _ = status["signed"].([]string)
+	return nil
+}
+
+// What is signed about bans and departures reaches relays that pin the key, and so does the end of a ban and a Node that returns.
+func TestSignerTellsWhoIsGone(t *testing.T) {
+	key, self := keytest.New(t)
+	_, a := keytest.New(t)
+	_, b := keytest.New(t)
+	node := func(name string, id peer.ID, block string) mesh.Node {
+		return mesh.Node{Name: name, PeerID: mesh.PeerID(id.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix(block)}}
+	}
+	nodes := []mesh.Node{node("a", a, "10.244.1.0/24"), node("b", b, "10.244.2.0/24")}
+	m := mesh.State{}
+	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), log: slog.New(slog.DiscardHandler)}
+	s.read(nil, nil, self)
+	relay := signed.NewBook([]peer.ID{self})
+	for _, c := range []struct {
+		what    string
+		nodes   []mesh.Node
+		banned  []string
+		members string
+	}{
+		{"both", nodes, nil, "a b"},
+		{"a Node is deleted", nodes[:1], nil, "a"},
+		{"it returns", nodes, nil, "a b"},
+		{"a ban by name", nodes, []string{"b"}, "a"},
+		{"a ban by peer ID, too", nodes, []string{a.String(), "b"}, ""},
+		{"one ends", nodes, []string{"b"}, "a"},
+		{"both end", nodes, nil, "a b"},
+	} {
+		m.Nodes, m.Banned = c.nodes, c.banned
+		s.onState(t.Context(), m, key)
+		next := &signer{api: s.api, out: s.out, log: s.log} // each time another leader
+		var records []api.Object
+		texts := slices.Clone(m.News)
+		for name, text := range <-s.out {
+			texts = append(texts, text)
+			records = append(records, &api.NodeRecord{Meta: api.Meta{Name: name}, Spec: api.NodeRecordSpec{Signed: text}})
+		}
+		if _, err := relay.Add(texts...); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		var names []string
+		out, _ := relay.Apply(mesh.State{Nodes: relay.Members()}, "")
+		for _, n := range out.Admitted().Nodes {
+			names = append(names, n.Name)
+		}
+		if got := strings.Join(names, " "); got != c.members {
+			t.Errorf("%s: members %q, want %q", c.what, got, c.members)
+		}
+		next.read(records, m.News, self)
+		s = next
+	}
+	// A delegate bans nobody: it does not try.
+	operator, _ := keytest.New(t)
+	grant, err := signed.Sign(signed.Statement{Kind: signed.Delegation, ID: self, Epoch: 5, Expires: 1 << 40, Blocks: nodes[0].PodCIDRs}, operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Signed, m.Banned = []string{grant.String()}, []string{"c"}
+	if _, news := s.news(m, map[string]string{"a": "x", "b": "x"}, key); len(news) > 0 {
+		t.Errorf("a delegate says %v", news)
 	}
 }
 
