@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -21,8 +23,8 @@ import (
 
 // access is how peers are admitted that the membership does not list.
 type access interface {
-	// policy is what the gate enforces; view is the membership in force.
-	policy(view func() *members.View) *gate.Policy
+	// policy is what the gate enforces; view is the membership in force, and come adds a member to it.
+	policy(view func() *members.View, come func(members.Member)) *gate.Policy
 	// apply puts a membership in force.
 	apply(mesh.State)
 	// serve handles the protocols that the gate leaves open to such peers.
@@ -36,12 +38,16 @@ type access interface {
 var (
 	_ access = (*bySecret)(nil)
 	_ access = byController{}
+	_ access = byStatement{}
 )
 
 // newAccess returns what the configuration says. The error names its key.
-// book has the signed statements, nil: no key is pinned.
-func newAccess(c config, book *signed.Book, log *slog.Logger) (access, error) {
-	if c.joinSecretFile == "" {
+// book has the signed statements, and pinned what they let count; nil: no key is pinned.
+func newAccess(c config, book *signed.Book, pinned *source.Pinned, log *slog.Logger) (access, error) {
+	switch {
+	case c.byStatement():
+		return byStatement{pinned}, nil
+	case c.joinSecretFile == "":
 		return byController{}, nil
 	}
 	secrets, err := join.Load(c.joinSecretFile)
@@ -54,7 +60,7 @@ func newAccess(c config, book *signed.Book, log *slog.Logger) (access, error) {
 // byController lets nodes reach one of the membership's controllers before they are members. The membership bans them.
 type byController struct{}
 
-func (byController) policy(view func() *members.View) *gate.Policy {
+func (byController) policy(view func() *members.View, _ func(members.Member)) *gate.Policy {
 	return gate.Controllers(func(p peer.ID) gate.Ruling {
 		if v := view(); !v.HasControllers() || v.Banned(p) {
 			return gate.LeftToGater
@@ -71,6 +77,39 @@ func (byController) follow(context.Context, *gate.Gate) {}
 
 func (byController) needsListing(mesh.State) bool { return true }
 
+// byStatement admits whoever shows a statement that counts. Others reach the controllers, whose keys have signed it.
+type byStatement struct{ members *source.Pinned }
+
+func (a byStatement) policy(view func() *members.View, come func(members.Member)) *gate.Policy {
+	shown := func(p peer.ID, statement string) error {
+		err := a.members.Show(statement, p, func(name string) { come(members.Member{Name: name, ID: p}) })
+		if err == nil && !view().IsMember(p) {
+			err = errContradicted
+		}
+		return err
+	}
+	return gate.Statement(shown, func(p peer.ID) gate.Ruling {
+		if view().Banned(p) {
+			return gate.Banned
+		}
+		return gate.MayWait
+	})
+}
+
+func (byStatement) apply(mesh.State) {}
+
+func (byStatement) serve(handle func(protocol.ID, network.StreamHandler), g *gate.Gate) {
+	handle(identity.MemberProtocol, g.ServeShown)
+}
+
+func (byStatement) follow(context.Context, *gate.Gate) {}
+
+// needsListing: no membership says which relays there are.
+func (byStatement) needsListing(mesh.State) bool { return false }
+
+// errContradicted is what a node reads of which two statements say different things.
+var errContradicted = errors.New("its signed statement contradicts another node's: peer ID or block")
+
 // bySecret admits whoever proves the join secret and, where keys are pinned, has a signed statement as a member.
 type bySecret struct {
 	conf    config
@@ -81,7 +120,7 @@ type bySecret struct {
 	vouched atomic.Pointer[map[peer.ID]bool] // nil: no key is pinned
 }
 
-func (a *bySecret) policy(func() *members.View) *gate.Policy {
+func (a *bySecret) policy(func() *members.View, func(members.Member)) *gate.Policy {
 	return gate.Secret(a.secrets, a.judge)
 }
 
@@ -97,13 +136,7 @@ func (a *bySecret) judge(p peer.ID) gate.Ruling {
 
 // vouch lets those prove the secret whose statement counts, whatever the membership lists.
 func (a *bySecret) vouch() {
-	var all mesh.State
-	for _, x := range a.book.Statements() {
-		if x.Kind == signed.Member {
-			all.Nodes = append(all.Nodes, mesh.Node{Name: x.Name, PeerID: mesh.PeerID(x.ID.String()), PodCIDRs: x.Blocks})
-		}
-	}
-	counts, _ := a.book.Apply(all, "")
+	counts, _ := a.book.Apply(mesh.State{Nodes: a.book.Members()}, "")
 	vouched := make(map[peer.ID]bool)
 	for _, n := range counts.Admitted().Nodes {
 		if id, err := peer.Decode(string(n.PeerID)); err == nil {

@@ -113,16 +113,21 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 	switch {
 	case d.JoinSecretFile != "" && d.Membership.Kubernetes != nil:
 		bad.Addf("joinSecretFile", "is for a relay without access to the API; remove it, or membership.kubernetes")
-	case d.JoinSecretFile == "" || !d.Membership.None():
+	case !d.Membership.None() || d.JoinSecretFile == "" && len(d.Signers) == 0:
 		d.Membership.Check(bad)
-	case len(d.Signers) > 0:
-		bad.Addf("signers", "with joinSecretFile alone no statement reaches this relay; set membership.file to a cluster.yaml (podCIDRs is enough) with its %s beside it", "cluster.yaml"+source.SignedSuffix)
+	case d.JoinSecretFile != "" && len(d.Signers) > 0:
+		bad.Addf("joinSecretFile", "a relay that pins a key needs no secret; remove it, or set membership.file to a cluster.yaml (podCIDRs is enough) with its %s beside it", "cluster.yaml"+source.SignedSuffix)
 	}
 	if len(d.Listen) == 0 {
 		c.listen = agent.AllAddresses(agent.RelayPort)
 	}
 	c.announce = agent.Announced(bad, "announce", d.Announce, c.listen)
 	return c, bad.Err()
+}
+
+// byStatement reports whether statements alone say who is served.
+func (c config) byStatement() bool {
+	return len(c.signers) > 0 && c.membership.None() && c.joinSecretFile == ""
 }
 
 // withFile puts the configuration file before an error about one of its keys.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/internal/keytest"
@@ -56,30 +57,8 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 	r := runRelayWith(t, dir, "joinSecretFile: "+path+"\n")
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	cert, pool := nodeCertificate(t, "edge-1")
-	requests := make(chan enroll.Edge, 4)
-	server := enroll.NewServer(func(context.Context) (*x509.CertPool, error) { return pool, nil },
-		func(_ context.Context, e enroll.Edge, _ enroll.Request) enroll.Answer {
-			requests <- e
-			return enroll.Answer{Code: http.StatusCreated}
-		}, func(error) {}, log)
 	ckey, controller := keytest.New(t)
-	c, err := enroll.NewController(ckey, server, join.NewProver(secrets, log).Admit, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, end := context.WithCancel(t.Context())
-	held, done := make(chan int, 64), make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Run(ctx, func() []peer.AddrInfo { return []peer.AddrInfo{r.info} }, func(at []peer.ID) {
-			select {
-			case held <- len(at):
-			default:
-			}
-		})
-	}()
-	t.Cleanup(func() { end(); <-done; c.Close() })
-	fair.Eventually(t, deadline, "the relay takes the controller in", fair.True(func() bool { return <-held == 1 }))
+	requests := controllerAt(t, r, ckey, pool, join.NewProver(secrets, log))
 
 	for name, x := range map[string]struct {
 		greet enroll.Greet
@@ -111,5 +90,57 @@ func TestEdgeAsksThroughAJoinSecretRelay(t *testing.T) {
 				t.Errorf("request of %+v", e)
 			}
 		})
+	}
+}
+
+// controllerAt has a controller with that key stay at the relay, and returns the requests of edges with a certificate in pool.
+func controllerAt(t *testing.T, r *running, key crypto.PrivKey, pool *x509.CertPool, prover *join.Prover) chan enroll.Edge {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	requests := make(chan enroll.Edge, 4)
+	server := enroll.NewServer(func(context.Context) (*x509.CertPool, error) { return pool, nil },
+		func(_ context.Context, e enroll.Edge, _ enroll.Request) enroll.Answer {
+			requests <- e
+			return enroll.Answer{Code: http.StatusCreated}
+		}, func(error) {}, log)
+	c, err := enroll.NewController(key, server, prover.Admit, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	held, done := make(chan int, 64), make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx, func() []peer.AddrInfo { return []peer.AddrInfo{r.info} }, func(at []peer.ID) {
+			select {
+			case held <- len(at):
+			default:
+			}
+		})
+	}()
+	t.Cleanup(func() { end(); <-done; c.Close() })
+	fair.Eventually(t, deadline, "the relay takes the controller in", fair.True(func() bool { return <-held == 1 }))
+	return requests
+}
+
+// Through a relay that pins the controller's key an edge without a statement reaches it, and nobody else.
+func TestEdgeAsksThroughARelayThatPinsTheControllersKey(t *testing.T) {
+	t.Parallel()
+	s := newSigning(t)
+	r := s.relay(t.TempDir())
+	cert, pool := nodeCertificate(t, "edge-1")
+	requests := controllerAt(t, r, s.key, pool, join.NewProver(nil, slog.New(slog.DiscardHandler)))
+	key, self := keytest.New(t)
+	ctx, cancel := fair.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	a, err := enroll.Do(ctx, key, cert, enroll.Via{Relays: []peer.AddrInfo{r.info}, Controllers: []peer.ID{s.self}}, enroll.Request{Method: http.MethodPost})
+	if err != nil || a.Code != http.StatusCreated {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if e := <-requests; e != (enroll.Edge{Node: "edge-1", Peer: self}) {
+		t.Errorf("request of %+v", e)
+	}
+	if err := r.reserve(newNode(t)); err == nil {
+		t.Error("a stranger has a reservation")
 	}
 }

@@ -59,7 +59,7 @@ nothing else: paste them into the membership's relays. Logs go to standard error
 Changes of the membership apply within 2 s; a peer that is no longer a member is
 disconnected, circuits included.
 
-The configuration is YAML; only membership, or joinSecretFile, is required:
+The configuration is YAML; only membership, signers or joinSecretFile is required:
   stateDir        identity.key and the membership's snapshot (default ` + defaultStateDir + `)
   listen          multiaddrs (default TCP and QUIC on port 4470, IPv4 and IPv6)
   announce        addresses to print and give to members instead of those of the
@@ -70,8 +70,9 @@ The configuration is YAML; only membership, or joinSecretFile, is required:
                   it are served, so the relay needs no access to the API. A cluster.yaml
                   beside it need not list nodes; its podCIDRs and banned are obeyed
   signers         keys whose signed membership alone is believed, as edgemesh-agent
-                  membership key prints them (default none); the join secret is then for
-                  those who have a statement in cluster.yaml.signed
+                  membership key prints them (default none). With a key alone, such as the
+                  PodNetwork's status.signer, whoever it has signed is served. The join secret
+                  is for those who have a statement in cluster.yaml.signed
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off; mesh:PORT =
                   127.0.0.1 and the mesh addresses of this host's agent)
   log             {format: text, level: info}: text or json; debug, info, warn, error

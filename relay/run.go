@@ -67,18 +67,20 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	if len(c.signers) > 0 {
 		book = signed.NewBook(c.signers)
 	}
-	others, err := newAccess(c, book, logger)
-	if err != nil {
-		return cli.Usage(withFile(c, err))
-	}
 	names := resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(c.stateDir, "names.json"), Log: logger})
 	defer names.Close()
 	members, err := newSource(c.membership, kube.Config{Access: client.Access{Names: names}, ReadOnly: true, AgentVersion: version.Number(), StateDir: c.stateDir, Log: logger})
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
 	}
+	var pinned *source.Pinned
 	if book != nil {
-		members = source.Pin(members, book, c.membership, key, c.stateDir, "", logger)
+		pinned = source.Pin(members, book, c.membership, key, c.stateDir, "", logger)
+		members = pinned
+	}
+	others, err := newAccess(c, book, pinned, logger)
+	if err != nil {
+		return cli.Usage(withFile(c, err))
 	}
 	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
 		if err := checkOpen(k.Kubeconfig, logger); err != nil {
@@ -113,6 +115,9 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		m.note(warning)
 	}
 	status.m.Store(m)
+	if book != nil {
+		defer v.passOn(book, logger)()
+	}
 	err = serve(ctx, c, m, members, dog, stdout)
 	if err := m.saved.Close(); err != nil {
 		logger.Warn("snapshot not written as a whole: an older version would start with an older one", "err", err)
@@ -141,7 +146,7 @@ func checkOpen(path string, log *slog.Logger) error {
 	return nil
 }
 
-// newSource returns where the membership comes from; with a join secret there need not be one.
+// newSource returns where the membership comes from; with a join secret or a pinned key there need not be one.
 func newSource(m agent.Membership, c kube.Config) (source.Source, error) {
 	if m.None() {
 		return source.None{}, nil

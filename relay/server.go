@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/transport"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
@@ -16,6 +17,8 @@ import (
 
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/passon"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/admission/gate"
@@ -95,7 +98,7 @@ func (v *server) newHost(key crypto.PrivKey, c config) (*plainhost.Host, error) 
 	if err != nil {
 		return nil, err
 	}
-	v.gate = gate.New(rm, gate.Config{Handshakes: limits.Pending(), Proved: limits.Authenticated(), IsMember: v.listed, Policy: v.access.policy(v.gater.View), Refused: v.refuse})
+	v.gate = gate.New(rm, gate.Config{Handshakes: limits.Pending(), Proved: limits.Authenticated(), IsMember: v.listed, Policy: v.access.policy(v.gater.View, v.come), Refused: v.refuse})
 	cm, err := identity.ConnManager()
 	if err != nil {
 		return nil, err
@@ -211,6 +214,37 @@ func (v *server) setMembership(s mesh.State) error {
 		}
 	}
 	return nil
+}
+
+// come adds a member to the view in force; setMembership does not run meanwhile.
+func (v *server) come(m members.Member) {
+	now := v.gater.View().Plus(m)
+	v.gater.SetView(now)
+	v.metrics.members.Store(int64(now.Len()))
+}
+
+// passOn exchanges signed statements with members until end is called.
+func (v *server) passOn(book *signed.Book, log *slog.Logger) (end func()) {
+	x := passon.New(passon.Config{
+		Book: func() *signed.Book { return book }, Log: log,
+		Connected: func() []peer.ID {
+			return slices.DeleteFunc(v.host.Network().Peers(), func(p peer.ID) bool { return !v.isMember(p) })
+		},
+		Open: func(ctx context.Context, p peer.ID) (passon.Stream, error) {
+			return v.host.NewStream(network.WithNoDial(ctx, "statements"), p, identity.SignedProtocol)
+		},
+	})
+	v.host.SetStreamHandler(identity.SignedProtocol, func(s network.Stream) {
+		if p := s.Conn().RemotePeer(); v.isMember(p) {
+			x.Answer(p, s)
+			return
+		}
+		_ = s.Reset()
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { x.Run(ctx) })
+	return func() { cancel(); done.Wait() }
 }
 
 // disconnect closes the connections of p that may not stay. old knows its name.
