@@ -51,6 +51,9 @@ const (
 	recordFile  = "/etc/edgemesh/relay-install.json"
 )
 
+// formerWay is what to do on a relay that has credentials of the API.
+const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, and here what it prints, edgemesh-relay install --signer KEY"
+
 // listensWithin is how long a relay may take to listen once its unit has started.
 const listensWithin = 30 * time.Second
 
@@ -62,7 +65,7 @@ type installation struct {
 		Sysctls map[string]int `json:"sysctls"` // before they were raised
 		Pending bool           `json:"pending"` // something was written that the relay does not run with yet
 	}
-	membership, kubeconfig, secret string
+	membership, kubeconfig, secret, signer string
 	announce                       []string
 	purge                          bool
 
@@ -112,13 +115,14 @@ of this host that closes a port is named, with the command that opens it. Nothin
 sent anywhere.
 
 Run it again to upgrade, or to change what the flags give: the key stays, and so does
-the rest of ` + defaultConfig + `. Who the members are is in one of
+the rest of ` + defaultConfig + `. Who the members are comes from one of
+  --signer            the key that signs them, as kubectl edgemesh relay add prints it
   --membership        cluster.yaml, readable by every user
-  --kubeconfig        of a cluster's API, made by relay-kubeconfig.sh, mode 0600
+  --kubeconfig        of a cluster's API, mode 0600; the next release has --signer alone
   --join-secret-file  nodes that prove the secret in it are served, mode 0600`,
-		Example: `  edgemesh-relay install --membership /etc/edgemesh/cluster.yaml
-  edgemesh-relay install --kubeconfig /etc/edgemesh/relay.kubeconfig \
-    --announce 203.0.113.5                                  # EC2, GCP, Azure, 1:1 NAT
+		Example: `  edgemesh-relay install --signer 12D3KooW…
+  edgemesh-relay install --signer 12D3KooW… --announce 203.0.113.5    # EC2, GCP, Azure, 1:1 NAT
+  edgemesh-relay install --membership /etc/edgemesh/cluster.yaml
   edgemesh-relay install --dry-run --join-secret-file /etc/edgemesh/join-secret`,
 		Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -127,6 +131,7 @@ the rest of ` + defaultConfig + `. Who the members are is in one of
 		},
 	}
 	c.Flags().StringVar(&i.membership, "membership", "", "membership file with the members to serve")
+	c.Flags().StringVar(&i.signer, "signer", "", "public key whose signed members are served")
 	c.Flags().StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of the API that knows the members")
 	c.Flags().StringVar(&i.secret, "join-secret-file", "", "file with the secret that nodes prove")
 	c.Flags().StringSliceVar(&i.announce, "announce", nil, "public address or name of this server, where no interface has it (repeat for each)")
@@ -189,6 +194,9 @@ func (i *installation) install(ctx context.Context) error {
 		if id, err = self.PeerID("stateDir", i.Path(defaultStateDir)); err != nil {
 			return err
 		}
+		if id == i.signer {
+			return cli.Usage(errors.New("--signer is this relay's own key: give the cluster's, which `kubectl edgemesh relay add` prints"))
+		}
 	}
 	// One that runs keeps its circuits where nothing is new; secrets may be, under the same name.
 	verb := "start"
@@ -244,7 +252,15 @@ func line(c config, addrs []string) string {
 	if c.membership.File != "" {
 		return ", in cluster.yaml of every node and relay:\n  relays: [" + strings.Join(addrs, ", ") + "]"
 	}
+	if c.byStatement() {
+		return ", where kubectl works (without Kubernetes: `relays` in cluster.yaml):\n  kubectl edgemesh relay add " + strings.Join(addrs, " ")
+	}
 	return " (without Kubernetes: `relays` in cluster.yaml):\n  manifests/first-steps.sh --pod-cidr CIDR --relay " + strings.Join(addrs, " --relay ")
+}
+
+// keyOf finds a key at the margin, with the lines below it that belong to it.
+func keyOf(key string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^` + key + `:.*\n?(?:(?:[ \t]|- ).*\n?)*`)
 }
 
 // configuration is relay.yaml as it is to be: what is there, with the keys that flags give.
@@ -258,9 +274,7 @@ func (i *installation) configuration() (string, config, error) {
 		if !given {
 			return
 		}
-		// A key at the margin, with the lines below it that belong to it.
-		is := regexp.MustCompile(`(?m)^` + key + `:.*\n?(?:(?:[ \t]|- ).*\n?)*`)
-		if at := is.FindStringIndex(text); at != nil {
+		if at := keyOf(key).FindStringIndex(text); at != nil {
 			text = text[:at[0]] + key + ": " + value + "\n" + text[at[1]:]
 		} else {
 			text = strings.TrimSuffix(text, "\n") + "\n" + key + ": " + value + "\n"
@@ -279,15 +293,21 @@ func (i *installation) configuration() (string, config, error) {
 			*f, _ = filepath.Abs(*f) // the working directory is there
 		}
 	}
-	if i.membership != "" && i.kubeconfig != "" {
-		return "", config{}, errors.New("--membership and --kubeconfig exclude each other")
+	if i.signer != "" && i.membership+i.kubeconfig+i.secret != "" || i.membership != "" && i.kubeconfig != "" {
+		return "", config{}, errors.New("--signer, --membership and --kubeconfig exclude each other, and a secret is of no use with --signer")
+	}
+	set(i.signer != "", "signers", "["+i.signer+"]")
+	for _, key := range []string{"membership", "joinSecretFile"} { // what statements replace
+		if at := keyOf(key).FindStringIndex(text); i.signer != "" && at != nil {
+			text, changed = text[:at[0]]+text[at[1]:], append(changed, key)
+		}
 	}
 	set(i.membership != "", "membership", fmt.Sprintf("{file: %q}", i.membership))
 	set(i.kubeconfig != "", "membership", fmt.Sprintf("{kubernetes: {kubeconfig: %skubeconfig}}", credentials))
 	set(i.secret != "", "joinSecretFile", credentials+"join-secret")
 	set(len(i.announce) > 0, "announce", "["+strings.Join(i.announce, ", ")+"]")
-	if err != nil && i.membership+i.kubeconfig+i.secret == "" {
-		return "", config{}, errors.New("who the members are is not known: give --membership FILE, --kubeconfig FILE or --join-secret-file FILE")
+	if err != nil && i.signer+i.membership+i.kubeconfig+i.secret == "" {
+		return "", config{}, errors.New("who the members are is not known: give --signer KEY, --membership FILE, --kubeconfig FILE or --join-secret-file FILE")
 	}
 	if is := regexp.MustCompile(`(?m)^membership: \{file: /etc/edgemesh/cluster.yaml\}.*\n`); i.secret != "" && i.membership+i.kubeconfig == "" && is.MatchString(text) {
 		if _, err := os.Stat(i.Path("/etc/edgemesh/cluster.yaml")); errors.Is(err, fs.ErrNotExist) { // the package's example
@@ -319,6 +339,7 @@ func (i *installation) configuration() (string, config, error) {
 // readable refuses what the relay could not read: it is a user of its own, whom systemd hands the secrets.
 func (i *installation) readable(ctx context.Context, c config) error {
 	if i.kubeconfig != "" {
+		i.Todo = append(i.Todo, formerWay)
 		if err := secretfile.Private(i.Path(i.kubeconfig)); err != nil {
 			return fmt.Errorf("--kubeconfig: %w", err)
 		}

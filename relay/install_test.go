@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"edgemesh/internal/cli"
+	"edgemesh/internal/keytest"
+	"edgemesh/internal/self"
 	"edgemesh/manifests"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/carrier/socket"
@@ -240,18 +242,23 @@ func TestInstallComesAndGoes(t *testing.T) {
 
 // What relay.yaml has stays, byte by byte, except for the keys that flags give.
 func TestConfiguration(t *testing.T) {
+	const cluster = "12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m"
 	const secret, config = "/run/credentials/edgemesh-relay.service/join-secret", "/run/credentials/edgemesh-relay.service/kubeconfig"
 	for name, c := range map[string]struct {
-		have, membership, kubeconfig, secret string
-		announce                             []string
-		want, fails                          string
+		have, membership, kubeconfig, secret, signer string
+		announce                                     []string
+		want, fails                                  string
 	}{
-		"nothing":           {fails: "give --membership FILE, --kubeconfig FILE or --join-secret-file FILE"},
+		"nothing":           {fails: "give --signer KEY, --membership FILE, --kubeconfig FILE or --join-secret-file FILE"},
 		"a file":            {membership: "/m.yaml", want: "membership: {file: \"/m.yaml\"}\n"},
 		"a kubeconfig":      {kubeconfig: "/k", want: "membership: {kubernetes: {kubeconfig: " + config + "}}\n"},
 		"a secret":          {secret: "/s", want: "joinSecretFile: " + secret + "\n"},
 		"a secret, a file":  {secret: "/s", membership: "/m", want: "membership: {file: \"/m\"}\njoinSecretFile: " + secret + "\n"},
 		"both":              {membership: "/m", kubeconfig: "/k", fails: "exclude each other"},
+		"a signer":          {signer: cluster, want: "signers: [" + cluster + "]\n"},
+		"a signer replaces": {have: "membership: {kubernetes: {kubeconfig: " + config + "}}\njoinSecretFile: /s\nlog: {level: debug}\n", signer: cluster, want: "log: {level: debug}\nsigners: [" + cluster + "]\n"},
+		"no key":            {signer: "12D3KooWx", fails: "signers[0]"},
+		"a signer and more": {signer: cluster, secret: "/s", fails: "exclude each other"},
 		"kept":              {have: "membership: {file: /a}\nlimits: {bandwidth: 5}\n", want: "membership: {file: /a}\nlimits: {bandwidth: 5}\n"},
 		"a block":           {have: "# a\nmembership: # b\n  # c\n  file: /a\n\n# d\nannounce:\n- /ip4/192.0.2.1\nlog: {level: debug}\n", membership: "/m", announce: []string{"relay.example.org", "2001:db8::5", "/ip4/203.0.113.5/tcp/443"}, want: "# a\nmembership: {file: \"/m\"}\n\n# d\nannounce: [/dns/relay.example.org, /ip6/2001:db8::5, /ip4/203.0.113.5/tcp/443]\nlog: {level: debug}\n"},
 		"without a newline": {have: "membership: {file: /a}", announce: []string{"203.0.113.5"}, want: "membership: {file: /a}\nannounce: [/ip4/203.0.113.5]\n"},
@@ -261,7 +268,7 @@ func TestConfiguration(t *testing.T) {
 		"another state":     {have: "membership: {file: /a}\nstateDir: /srv/relay\n", fails: "stateDir: the unit lets the relay write to"},
 		"no address":        {membership: "/m", announce: []string{"/tcp/1"}, fails: "announce[0]"},
 	} {
-		i := &installation{membership: c.membership, kubeconfig: c.kubeconfig, secret: c.secret, announce: c.announce}
+		i := &installation{membership: c.membership, kubeconfig: c.kubeconfig, secret: c.secret, signer: c.signer, announce: c.announce}
 		i.Root, i.Out = t.TempDir(), io.Discard
 		if c.have != "" {
 			if err := os.MkdirAll(i.Root+"/etc/edgemesh", 0o755); err != nil {
@@ -335,6 +342,25 @@ func TestInstallTells(t *testing.T) {
 	b.says["iptables-save"] = "*filter\n:INPUT DROP [0:0]\n-A INPUT -j ufw-user-input\nCOMMIT\n"
 	b.must(fmt.Sprintf("open %d/tcp, which this host's firewall closes (iptables :INPUT DROP [0:0], and no rule accepts the port): ufw allow %[1]d/tcp", b.port),
 		"10.0.0.5/tcp/"+strconv.Itoa(b.port)+", which is private")
+}
+
+// A relay that pins the cluster's key needs no file of it, and no key of its own.
+func TestInstallWithASigner(t *testing.T) {
+	b := newBox(t)
+	b.put(0o644, defaultConfig, b.local())
+	_, cluster := keytest.New(t)
+	b.signer = cluster.String()
+	b.announce = []string{"203.0.113.5"}
+	b.must("except for signers, membership, announce", "where kubectl works (without Kubernetes: `relays` in cluster.yaml):\n  kubectl edgemesh relay add /ip4/203.0.113.5/tcp/")
+	own, err := self.PeerID("stateDir", b.Path(defaultStateDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = b.control(t.Context(), "disable")
+	b.signer = own
+	if err := b.run(); err == nil || !strings.Contains(err.Error(), "this relay's own key") {
+		t.Errorf("its own key: %v", err)
+	}
 }
 
 // A package's program and unit stay; secrets come by drop-ins, and go with them.

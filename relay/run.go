@@ -83,6 +83,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return cli.Usage(withFile(c, err))
 	}
 	if k := c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
+		logger.Warn(formerWay)
 		if err := checkOpen(k.Kubeconfig, logger); err != nil {
 			return cli.Usage(fmt.Errorf("%s: membership.kubernetes.kubeconfig: %w", c.file, err))
 		}
@@ -157,6 +158,9 @@ func newSource(m agent.Membership, c kube.Config) (source.Source, error) {
 // fits checks the configuration against the membership. The error names the key
 // to change.
 func fits(c config, s mesh.State, self peer.ID) error {
+	if slices.Contains(c.signers, self) {
+		return errors.New("signers: has this relay's own key; name the cluster's, as the PodNetwork's status.signer does")
+	}
 	for _, n := range s.Nodes {
 		if n.PeerID == mesh.PeerID(self.String()) {
 			return fmt.Errorf("stateDir: %s/%s is node %s's key; give the relay a state directory of its own", c.stateDir, identity.KeyFile, n.Name)

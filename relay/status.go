@@ -130,7 +130,7 @@ func (r *reporter) fill(ctx context.Context, out *report, m *membership) {
 			out.Refused[strings.ToLower(strings.ReplaceAll(request, " ", "_"))] = uint64(n)
 		}
 	}
-	out.Findings = out.judge(r.hung(), public, r.c.joinSecretFile != "", time.Now())
+	out.Findings = out.judge(r.hung(), public, r.c.joinSecretFile != "" || r.c.byStatement(), time.Now())
 	for _, f := range socket.Fallbacks() {
 		severity := warning
 		if f.What == "cpus" {
