@@ -7,6 +7,7 @@
 //	status.go   all nodes on one screen
 //	doctor.go   what is wrong with any of them
 //	map.go      a node's map, here
+//	relay.go    the PodNetwork's relays
 //	connectivity.go  pods on all nodes query each other; testpods.go: those pods
 package fleet
 
@@ -69,7 +70,7 @@ are shown as the others see them.`,
 	f.StringVar(&c.context, "context", "", "kubectl's context")
 	f.StringVarP(&c.namespace, "namespace", "n", "kube-system", "namespace of the agents")
 	f.DurationVar(&c.timeout, "timeout", 20*time.Second, "how long each agent may take to answer")
-	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), newMap(&c), newVersion(), pass(&c, &cobra.Command{
+	root.AddCommand(newStatus(&c), newDoctor(&c), newConnectivityTest(&c), newMap(&c), newRelay(&c), newVersion(), pass(&c, &cobra.Command{
 		Use:   "ping NODE TARGET [OPTIONS]",
 		Short: "Have NODE's agent ping a node or a pod's IP",
 		Example: `  kubectl edgemesh ping edge-1 edge-2

@@ -1,0 +1,234 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"edgemesh/agent/control"
+	"edgemesh/internal/cli"
+	"edgemesh/internal/wording"
+)
+
+// address is a relay's, as `edgemesh-relay install` prints it.
+var address = regexp.MustCompile(`^/(?:ip4|ip6|dns|dns4|dns6)/[^/\s"']+/[a-z0-9/-]+/p2p/(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})$`)
+
+// podNetwork is what the commands use of it.
+type podNetwork struct {
+	Metadata struct{ Labels, Annotations map[string]string }
+	Spec     struct{ Relays []string }
+	Status   struct{ Signer string }
+}
+
+func newRelay(k *cluster) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "relay",
+		Short: "Add relays to the PodNetwork, list them, remove them",
+		Long: `Add relays to the PodNetwork, list them, remove them. A relay outside of the cluster pins the
+key of the cluster's controllers, which is public, and needs neither secrets nor access to the API.`,
+		Example: "  kubectl edgemesh relay add       # prints the server's line\n  kubectl edgemesh relay list",
+		Args:    cli.Args(),
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	var unproved, force bool
+	add := &cobra.Command{
+		Use:   "add [ADDRESS...]",
+		Short: "Print the line for a new relay's server; put a relay's addresses into the PodNetwork",
+		Long: `Print the line that installs a relay on a server; nothing in it is secret. With the addresses
+that it printed there, put these into the PodNetwork once an agent reaches them; agents use
+no relay that has another key than the address says.`,
+		Example: "  kubectl edgemesh relay add\n  kubectl edgemesh relay add /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW…",
+		RunE:    func(c *cobra.Command, args []string) error { return k.addRelay(c, args, unproved) },
+	}
+	add.Flags().BoolVar(&unproved, "unproved", false, "add them although no agent reaches them from here")
+	list := &cobra.Command{
+		Use: "list", Short: "Show the PodNetwork's relays, and how many members hold a reservation at each",
+		Example: "  kubectl edgemesh relay list", Args: cli.Args(),
+		RunE: func(c *cobra.Command, _ []string) error { return k.listRelays(c.Context(), c.OutOrStdout()) },
+	}
+	remove := &cobra.Command{
+		Use: "remove PEER-ID", Short: "Remove a relay from the PodNetwork",
+		Long:    "Remove a relay from the PodNetwork. Members that hold a reservation nowhere else are named, and it stays, unless --force is given.",
+		Example: "  kubectl edgemesh relay remove 12D3KooW…", Args: cli.Args("PEER-ID"),
+		RunE: func(c *cobra.Command, args []string) error { return k.removeRelay(c, args[0], force) },
+	}
+	remove.Flags().BoolVar(&force, "force", false, "remove it although members would have none")
+	c.AddCommand(add, list, remove)
+	return c
+}
+
+func (k *cluster) podNetwork(ctx context.Context) (n podNetwork, err error) {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	if err = k.list(ctx, &n, "get", "podnetworks.network.edgemesh.io", "cluster"); err != nil {
+		err = fmt.Errorf("read the PodNetwork: %w%s", err, advice(err))
+	}
+	return n, err
+}
+
+// setRelays replaces the PodNetwork's relays, or says how where helm has it.
+func (k *cluster) setRelays(c *cobra.Command, n podNetwork, relays []string) error {
+	text, err := json.Marshal(relays)
+	if err != nil {
+		return err
+	}
+	if n.Metadata.Labels["app.kubernetes.io/managed-by"] == "Helm" {
+		at := n.Metadata.Annotations
+		release, namespace := cmp.Or(at["meta.helm.sh/release-name"], "RELEASE"), cmp.Or(at["meta.helm.sh/release-namespace"], k.namespace)
+		_, err = fmt.Fprintf(c.OutOrStdout(), "helm made the PodNetwork, and nothing was changed; the value is podNetwork.relays:\n  helm upgrade %s CHART -n %s --reuse-values --set-json 'podNetwork.relays=%s'\n",
+			clean(release), clean(namespace), clean(string(text)))
+		return err
+	}
+	out, err := k.output(c.Context(), "patch", "podnetworks.network.edgemesh.io", "cluster", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"relays":%s}}`, text))
+	if err == nil {
+		_, err = fmt.Fprintln(c.OutOrStdout(), clean(string(out)))
+	}
+	return err
+}
+
+func (k *cluster) addRelay(c *cobra.Command, addrs []string, unproved bool) error {
+	n, err := k.podNetwork(c.Context())
+	switch {
+	case err != nil:
+		return err
+	case len(addrs) == 0 && n.Status.Signer == "":
+		return errors.New("the PodNetwork's status names no signer: no controller of this release signs; see controller.sign in the chart, apply its crds directory, and look at `kubectl edgemesh status`")
+	case len(addrs) == 0:
+		_, err = fmt.Fprintf(c.OutOrStdout(), "on the server, as root:\n  edgemesh-relay install --signer %s\nthen here, with the addresses that it prints:\n  kubectl edgemesh relay add ADDRESS...\n", clean(n.Status.Signer))
+		return err
+	}
+	args := []string{"netcheck", "--port-mapping=false"}
+	for _, a := range addrs {
+		if !address.MatchString(a) {
+			return cli.Usage(fmt.Errorf("%q is not a relay's address, like /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW…", a))
+		}
+		args = append(args, "--relay", a)
+	}
+	if err := k.reaches(c.Context(), args); err != nil && !unproved {
+		return fmt.Errorf("%w; nothing was changed: check the server's firewall and its provider's, or give --unproved", err)
+	}
+	relays := slices.Clone(n.Spec.Relays)
+	for _, a := range addrs {
+		if !slices.Contains(relays, a) {
+			relays = append(relays, a)
+		}
+	}
+	return k.setRelays(c, n, relays)
+}
+
+// reaches is nil if an agent reaches all relays that the arguments of netcheck name.
+func (k *cluster) reaches(ctx context.Context, args []string) error {
+	all, _, err := k.members(ctx)
+	if err != nil {
+		return err
+	}
+	err = errors.New("no agent's pod can be reached")
+	for _, m := range all {
+		if m.unreachable() != nil || m.Ready != "True" {
+			continue
+		}
+		var answer struct {
+			Relays []struct {
+				PeerID   string
+				TCP, UDP *struct{ RTTMs *float64 }
+			}
+		}
+		if err = k.query(ctx, m, &answer, args...); err != nil {
+			continue
+		}
+		for _, r := range answer.Relays {
+			if (r.TCP == nil || r.TCP.RTTMs == nil) && (r.UDP == nil || r.UDP.RTTMs == nil) {
+				err = fmt.Errorf("%s does not reach %s", clean(m.Node), clean(r.PeerID))
+			}
+		}
+		return err
+	}
+	return err
+}
+
+// reservations are the names of the members that hold one, by relay, and who could not be asked.
+func (k *cluster) reservations(ctx context.Context) (at map[string][]string, silent []string, err error) {
+	all, _, err := k.members(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	states := make([]control.Status, len(all))
+	errs := make([]error, len(all))
+	each(all, func(i int, m member) { errs[i] = k.query(ctx, m, &states[i], "status") })
+	at = map[string][]string{}
+	for i, m := range all {
+		if errs[i] != nil {
+			silent = append(silent, clean(m.Node))
+		}
+		for _, r := range states[i].Relays {
+			if r.Reserved {
+				at[r.PeerID] = append(at[r.PeerID], clean(m.Node))
+			}
+		}
+	}
+	return at, silent, nil
+}
+
+func (k *cluster) listRelays(ctx context.Context, to io.Writer) error {
+	n, err := k.podNetwork(ctx)
+	if err != nil {
+		return err
+	}
+	at, silent, err := k.reservations(ctx)
+	if err != nil {
+		return err
+	}
+	addrs := map[string][]string{}
+	for _, a := range n.Spec.Relays {
+		addr, id, _ := strings.Cut(clean(a), "/p2p/")
+		addrs[id] = append(addrs[id], addr)
+	}
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	for _, id := range slices.Sorted(maps.Keys(addrs)) {
+		fmt.Fprintf(w, "%s\t%s reserved\t%s\n", id, wording.Count(len(at[id]), "member"), strings.Join(addrs[id], " "))
+	}
+	if len(silent) > 0 {
+		fmt.Fprintf(w, "not asked, because their agents do not answer: %s\n", wording.List(silent))
+	}
+	return w.Flush()
+}
+
+func (k *cluster) removeRelay(c *cobra.Command, id string, force bool) error {
+	n, err := k.podNetwork(c.Context())
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(n.Spec.Relays), func(a string) bool { return strings.HasSuffix(a, "/p2p/"+id) })
+	if len(left) == len(n.Spec.Relays) {
+		return cli.Usage(fmt.Errorf("%s: the PodNetwork has no such relay; `kubectl edgemesh relay list` shows them", id))
+	}
+	if !force {
+		at, silent, err := k.reservations(c.Context())
+		if err != nil {
+			return err
+		}
+		alone := slices.DeleteFunc(at[id], func(node string) bool {
+			for other, nodes := range at {
+				if other != id && slices.Contains(nodes, node) {
+					return true
+				}
+			}
+			return false
+		})
+		if len(alone)+len(silent) > 0 {
+			return fmt.Errorf("nothing was changed: these hold a reservation there alone: %s; these do not answer: %s; add another relay before, or give --force",
+				cmp.Or(wording.List(alone), "none"), cmp.Or(wording.List(silent), "none"))
+		}
+	}
+	return k.setRelays(c, n, left)
+}
