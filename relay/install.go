@@ -66,8 +66,8 @@ type installation struct {
 		Pending bool           `json:"pending"` // something was written that the relay does not run with yet
 	}
 	membership, kubeconfig, secret, signer string
-	announce                       []string
-	purge                          bool
+	announce                               []string
+	purge                                  bool
 
 	binary    string
 	systemctl func(ctx context.Context, args ...string) error               // nil: there is no systemd

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -224,4 +225,21 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		t.Error(err)
 	}
 	fair.Eventually(t, deadline, "refusals are counted by reason", refusedBy(r, "statement not taken"))
+}
+
+// A member that shows what was signed about it is served as before where a relay has a list, or requires the secret.
+func TestOtherRelaysAreShownNothing(t *testing.T) {
+	t.Parallel()
+	s := newSigning(t)
+	key, id := keytest.New(t)
+	_, raw := s.sign(member("n0", id, 5, 0))
+	listed := t.TempDir()
+	writeFile(t, filepath.Join(listed, "cluster.yaml"), fmt.Sprintf("podCIDRs: [10.244.0.0/16]\nnodes:\n- {name: n0, peerID: %s, podCIDRs: [10.244.0.0/24]}\n", id))
+	secret := t.TempDir()
+	secrets := secretFile(t, filepath.Join(secret, "join-secret"), "right")
+	for what, r := range map[string]*running{"a list": runRelay(t, listed), "a secret": runRelayWith(t, secret, "joinSecretFile: "+filepath.Join(secret, "join-secret")+"\n")} {
+		n := joinerWithKey(t, r.info, secrets, key)
+		n.Show(raw)
+		fair.Eventually(t, deadline, what+": served", reserved(n))
+	}
 }

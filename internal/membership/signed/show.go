@@ -50,6 +50,13 @@ func (b *Book) Show(raw string, id peer.ID) (name string, fresh bool, err error)
 	return s.Name, len(took) > 0, nil
 }
 
+// Holds reports whether a statement was taken before.
+func (b *Book) Holds(raw string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.raws[raw]
+}
+
 // Own is the statement about the node of that name and key, as Show takes it; "": there is none.
 func (b *Book) Own(name string, id peer.ID) string {
 	b.mu.Lock()

@@ -121,6 +121,9 @@ func (p *Pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func
 	}, onErr)
 }
 
+// Holds is the book's.
+func (p *Pinned) Holds(statement string) bool { return p.book.Holds(statement) }
+
 // Show takes what a peer shows of itself, and calls come with its name where that makes it a member that was not handed out yet. No
 // State is handed out meanwhile. The error says why it is not a member.
 func (p *Pinned) Show(statement string, id peer.ID, come func(name string)) error {
