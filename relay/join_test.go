@@ -231,26 +231,35 @@ func throng(t *testing.T, r *running, n, hosts int) {
 	}
 }
 
-// Strangers whose handshakes are over take the slots of those who have not proved the secret yet, at a relay that has seen
-// nobody before. A member is let in all the same.
+// Strangers whose handshakes are over take the slots of those who have not proved the secret yet, or shown a statement, at a relay that
+// has seen nobody before. A member is let in all the same.
 func TestStrangersShutNoNewMemberOut(t *testing.T) {
 	const many = 800
-	for _, hosts := range []int{1, manyHosts} {
-		t.Run(fmt.Sprint(hosts, " hosts"), func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, "join-secret")
-			secrets := secretFile(t, path, "known")
-			r := runRelayWith(t, dir, "joinSecretFile: "+path+"\n")
-			throng(t, r, many, hosts)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "join-secret")
+	secrets := secretFile(t, path, "known")
+	s := newSigning(t)
+	key, id := keytest.New(t)
+	_, raw := s.sign(member("a", id, 5, 1))
+	for _, x := range []struct {
+		hosts       int
+		lines, full string
+	}{
+		{1, "joinSecretFile: " + path + "\n", "too many without the join secret"}, {manyHosts, "joinSecretFile: " + path + "\n", "too many without the join secret"},
+		{1, fmt.Sprintf("signers: [%s]\n", s.self), "too many strangers"}, {manyHosts, fmt.Sprintf("signers: [%s]\n", s.self), "too many strangers"},
+	} {
+		t.Run(fmt.Sprint(x.hosts, " hosts, ", x.full), func(t *testing.T) {
+			r := runRelayWith(t, t.TempDir(), x.lines)
+			throng(t, r, many, x.hosts)
 			// No promise of the relay's: hundreds of handshakes of this process, at both ends.
 			fair.Eventually(t, 3*deadline, "strangers have all the slots that they get", fair.True(func() bool {
-				_, text := r.get("/metrics")
-				return strings.Contains(text, `edgemesh_relay_refused_total{reason="too_many_without_the_join_secret"}`) &&
-					strings.Contains(r.log.String(), `reason="too many without the join secret" peer=12D3`)
+				return refusedBy(r, x.full)() == nil && strings.Contains(r.log.String(), fmt.Sprintf("reason=%q peer=12D3", x.full))
 			}))
 			start := time.Now()
+			n := joinerWithKey(t, r.info, secrets, key)
+			n.Show(raw)
 			// Strangers come again as long as this lasts; their handshakes, in this process, take the member's time.
-			fair.Eventually(t, deadline, "a member is let in", reserved(joiner(t, r.info, secrets)))
+			fair.Eventually(t, deadline, "a member is let in", reserved(n))
 			t.Logf("a member is served after %v", time.Since(start).Round(time.Millisecond))
 		})
 	}

@@ -61,12 +61,15 @@ func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
 // Statement admits whoever shows a statement that shown takes, nil: the peer is listed then. Others may reach a controller, as with
 // Controllers, once a member would have been admitted.
 func Statement(shown func(p peer.ID, statement string) error, judge func(peer.ID) Ruling) *Policy {
-	return &Policy{judge: judge, shown: shown, stay: 20 * time.Second, slots: 384, homeSlots: 256, perPeer: 8,
+	return &Policy{judge: judge, shown: shown, stay: 8 * time.Second, slots: 384, homeSlots: 256, perPeer: 8,
 		protocol: identity.MemberProtocol, streams: 16, circuit: true, hold: 3 * time.Second, full: refusals.TooMany, late: refusals.NoStatement}
 }
 
 // CircuitData bounds a pending peer's circuit to a controller, in bytes in each direction: two handshakes, a request and its answer.
 const CircuitData = 128 << 10
+
+// askTime is how long a connection may be there that has such a circuit.
+const askTime = 20 * time.Second
 
 // ControllerSlots is how many connections that may reach a controller a relay has at a time.
 const ControllerSlots = 256
@@ -75,7 +78,7 @@ const ControllerSlots = 256
 // is long: over a slow link two handshakes and the request take some seconds. The nodes of a site are behind one address,
 // and try again when they find no slot.
 func Controllers(judge func(peer.ID) Ruling) *Policy {
-	return &Policy{judge: judge, stay: 20 * time.Second, slots: ControllerSlots, perPrefix: 32,
+	return &Policy{judge: judge, stay: askTime, slots: ControllerSlots, perPrefix: 32,
 		protocol: proto.ProtoIDv2Hop, streams: 8, circuit: true, full: refusals.TooMany}
 }
 

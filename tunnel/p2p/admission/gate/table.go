@@ -309,7 +309,13 @@ func (t *table) takeCircuit(p peer.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	of := t.peers[p]
-	return of != nil && t.policy.circuit && slices.ContainsFunc(of.conns, func(c *conn) bool { return c.conn != nil && c.to(asking) })
+	return of != nil && t.policy.circuit && slices.ContainsFunc(of.conns, func(c *conn) bool {
+		takes := c.conn != nil && c.to(asking)
+		if takes {
+			c.deadline = c.entered.Add(askTime)
+		}
+		return takes
+	})
 }
 
 // verify notes that c is proving one of the secrets.
