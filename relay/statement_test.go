@@ -99,7 +99,8 @@ func TestRelayThatPinsAKey(t *testing.T) {
 		n.Show(raw)
 		nodes[name], keys[name], ids[name] = n, key, id
 	}
-	old := joiner(t, r.info, nil)
+	oldKey, oldID := keytest.New(t)
+	old := joinerWithKey(t, r.info, nil, oldKey)
 	for name, n := range nodes {
 		fair.Eventually(t, deadline, name+" is served", reserved(n))
 	}
@@ -107,6 +108,14 @@ func TestRelayThatPinsAKey(t *testing.T) {
 	if st := old.Status().Relays[0]; st.Reserved {
 		t.Errorf("it is served: %+v", st)
 	}
+	waited := fair.Start()
+	_, raw := s.sign(member("d", oldID, 5, 3))
+	old.Show(raw)
+	fair.Eventually(t, deadline, "it is served once something is signed about it", reserved(old))
+	if d := waited.Elapsed(); d > 3*time.Second {
+		t.Errorf("after %v", d)
+	}
+	waited.Stop()
 	carrying(t, nodes["a"], book)
 	clock := fair.Start()
 	defer clock.Stop()
@@ -125,7 +134,7 @@ func TestRelayThatPinsAKey(t *testing.T) {
 	}
 	r.stop()
 	again := s.relay(dir)
-	if st := again.status(); st.Members != 1 {
+	if st := again.status(); st.Members != 2 {
 		t.Errorf("after a restart: %d members", st.Members)
 	}
 	for name, c := range map[string]struct {

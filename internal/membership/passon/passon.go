@@ -64,6 +64,7 @@ type Exchanger struct {
 type exchanged struct {
 	digest uint64
 	done   bool  // the last one ended well, with digest
+	lacks  bool  // it answers none, as long as it is connected
 	mine   turns // of this node
 	theirs turns // of the member
 }
@@ -103,7 +104,7 @@ func (p *Exchanger) turn(book *signed.Book, id peer.ID, theirs bool) bool {
 	if theirs {
 		next = &x.theirs
 	}
-	if !theirs && x.done && x.digest == digest || next.busy || now.Before(next.after) {
+	if !theirs && (x.lacks || x.done && x.digest == digest) || next.busy || now.Before(next.after) {
 		return false
 	}
 	next.busy = true
@@ -151,7 +152,7 @@ func (p *Exchanger) forget(connected []peer.ID) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	for id, x := range p.peers {
-		if x.done = x.done && here[id]; !here[id] && !x.mine.busy && !x.theirs.busy && now.After(x.mine.after) && now.After(x.theirs.after) {
+		if x.done, x.lacks = x.done && here[id], x.lacks && here[id]; !here[id] && !x.mine.busy && !x.theirs.busy && now.After(x.mine.after) && now.After(x.theirs.after) {
 			delete(p.peers, id)
 		} else {
 			p.peers[id] = x
@@ -166,7 +167,7 @@ func (p *Exchanger) begin(ctx context.Context, book *signed.Book, id peer.ID) {
 	s, err := p.Open(ctx, id)
 	if err != nil {
 		p.Log.Debug("statements cannot be passed on", "peer", id, "err", err)
-		p.note(id, false, book.Digest(), signed.Count{}, errors.As(err, new(mss.ErrNotSupported[protocol.ID]))) // an older release, or no key is pinned there
+		p.missed(id, errors.As(err, new(mss.ErrNotSupported[protocol.ID]))) // an older release, or no key is pinned there
 		return
 	}
 	p.exchange(book, id, s, false)
@@ -232,6 +233,15 @@ func (p *Exchanger) exchange(book *signed.Book, id peer.ID, s Stream, theirs boo
 	_ = s.SetReadDeadline(time.Now().Add(passRest))
 	_, _ = io.CopyN(io.Discard, s, 1) // a reset may overtake what was written
 	p.note(id, theirs, before, n, err == nil || forged || foreign)
+}
+
+// missed remembers that none could be begun with a member, which may begin one itself.
+func (p *Exchanger) missed(id peer.ID, lacks bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := p.peers[id]
+	x.lacks, x.mine = lacks, turns{after: time.Now().Add(passRest)}
+	p.peers[id] = x
 }
 
 // note remembers the outcome of an exchange. What was sent, and came for nothing, counts for the member's rate.
