@@ -118,7 +118,7 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	case s.out <- out:
 	case <-ctx.Done():
 	}
-	id, news := s.news(m, out, key)
+	id, news := s.news(ctx, m, out, key)
 	status := map[string]any{"status": map[string]any{"signer": id, "signed": news}}
 	for !slices.Equal(news, m.News) || id != m.Signer {
 		err := s.api.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
@@ -132,9 +132,17 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	}
 }
 
+// left reports whether a node is not admitted, or its Node gone: one that lacks its MeshNode for a while, or a block, stays.
+func (s *signer) left(ctx context.Context, m mesh.State, name string) bool {
+	if _, listed := m.Node(name); listed {
+		return true
+	}
+	return apierrors.IsNotFound(s.api.Get(ctx, api.Nodes().Path(name), &api.Node{}))
+}
+
 // news signs whom m bans and who of those signed is not in out, and returns what the status is to say of it, and
 // the key.
-func (s *signer) news(m mesh.State, out map[string]string, key crypto.PrivKey) (id string, news []string) {
+func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, key crypto.PrivKey) (id string, news []string) {
 	var all []signed.Signed
 	sign := func(in map[string]signed.Signed, who string, x signed.Statement) {
 		done, err := signed.Sign(x, key)
@@ -145,7 +153,7 @@ func (s *signer) news(m mesh.State, out map[string]string, key crypto.PrivKey) (
 		in[who] = done
 	}
 	for name, x := range s.have {
-		if out[name] == "" && !x.Gone() {
+		if out[name] == "" && !x.Gone() && s.left(ctx, m, name) {
 			x.Epoch = signed.Now(x.Epoch)
 			x.Expires = x.Epoch
 			sign(s.have, name, x.Statement)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube/api"
@@ -66,7 +68,15 @@ func TestSigner(t *testing.T) {
 // noted is an API whose PodNetwork's status is m's.
 type noted struct {
 	cluster
-	m *mesh.State
+	m    *mesh.State
+	node bool // there is b's
+}
+
+func (n noted) Get(_ context.Context, path string, _ any) error {
+	if path == api.Nodes().Path("b") && !n.node {
+		return apierrors.NewNotFound(schema.GroupResource{}, path)
+	}
+	return nil
 }
 
 func (n noted) Patch(_ context.Context, _, _ string, _ url.Values, in, _ any) error {
@@ -88,7 +98,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	m := mesh.State{}
 	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), log: slog.New(slog.DiscardHandler)}
 	s.read(nil, nil, self)
-	relay := signed.NewBook([]peer.ID{self})
+	relay, kept := signed.NewBook([]peer.ID{self}), map[string]string{}
 	for _, c := range []struct {
 		what    string
 		nodes   []mesh.Node
@@ -96,6 +106,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		members string
 	}{
 		{"both", nodes, nil, "a b"},
+		{"a MeshNode is missing", nodes[:1], nil, "a b"},
 		{"a Node is deleted", nodes[:1], nil, "a"},
 		{"it returns", nodes, nil, "a b"},
 		{"a ban by name", nodes, []string{"b"}, "a"},
@@ -104,12 +115,16 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		{"both end", nodes, nil, "a b"},
 	} {
 		m.Nodes, m.Banned = c.nodes, c.banned
+		s.api = noted{m: &m, node: c.what == "a MeshNode is missing"}
 		s.onState(t.Context(), m, key)
 		next := &signer{api: s.api, out: s.out, log: s.log} // each time another leader
 		var records []api.Object
 		texts := slices.Clone(m.News)
 		for name, text := range <-s.out {
 			texts = append(texts, text)
+			kept[name] = text // as records do
+		}
+		for name, text := range kept {
 			records = append(records, &api.NodeRecord{Meta: api.Meta{Name: name}, Spec: api.NodeRecordSpec{Signed: text}})
 		}
 		if _, err := relay.Add(texts...); err != nil {
@@ -133,7 +148,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Signed, m.Banned = []string{grant.String()}, []string{"c"}
-	if _, news := s.news(m, map[string]string{"a": "x", "b": "x"}, key); len(news) > 0 {
+	if _, news := s.news(t.Context(), m, map[string]string{"a": "x", "b": "x"}, key); len(news) > 0 {
 		t.Errorf("a delegate says %v", news)
 	}
 }
