@@ -497,6 +497,9 @@ func (h *chart) follow() {
 			args = append(args, flag+at)
 		}
 	}
+	if strings.Contains(out, "--sign") {
+		args = append(args, "--sign")
+	}
 	log, err := os.OpenFile(h.c.Logs("controller"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		h.t.Error(err)

@@ -115,7 +115,7 @@ type Relay struct {
 	Membership string   // its copy of cluster.yaml
 	Listen     []string // further addresses to listen on
 	JoinSecret string   // the file with it: the relay has no membership unless its Membership exists
-	Signers    []string // keys that it pins
+	Signers    []string // keys that it pins, likewise
 	Limits     map[string]int
 	Programs   string // as a node's
 	Process    *Process
@@ -175,7 +175,7 @@ func (r *Relay) Start() error {
 	if r.JoinSecret != "" {
 		doc["joinSecretFile"] = r.JoinSecret
 	}
-	if r.JoinSecret == "" || fileExists(r.Membership) {
+	if r.JoinSecret == "" && len(r.Signers) == 0 || fileExists(r.Membership) {
 		doc["membership"] = map[string]any{"file": r.Membership}
 	}
 	b, err := yaml.Marshal(doc)
