@@ -50,6 +50,9 @@ func (b *Book) Apply(s mesh.State, self string) (mesh.State, []Problem) {
 		if err != nil {
 			say(n.Name, "%w", err)
 		}
+		if len(s.PodCIDRs) == 0 {
+			x.PodCIDRs = nil // of no use to a relay without a list, and a block may be another node's by now
+		}
 		if err == nil || n.Name == self {
 			all = append(all, x)
 		}
