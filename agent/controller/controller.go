@@ -29,6 +29,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube/api"
@@ -108,12 +109,12 @@ func Run(ctx context.Context, cfg Config) error {
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
 		if cfg.Sign {
-			n.signed = make(chan map[string]string, 1)
+			n.signed, n.grants = make(chan map[string]string, 1), &atomic.Bool{}
 			x := &signer{api: shared, access: client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, records: func(ctx context.Context) ([]api.Object, error) {
 				all, _, err := c.List(ctx, api.NodeRecords(), nil)
 				return all, err
 			},
-				key: g.key, out: n.signed, version: cfg.Version, log: cfg.Log}
+				key: g.key, out: n.signed, grants: n.grants, version: cfg.Version, log: cfg.Log}
 			all.Go(func() { x.run(ctx) })
 		}
 		all.Go(func() { n.run(ctx) })

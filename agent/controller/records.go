@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,7 @@ type records struct {
 	failed   map[string]bool                       // names whose change has been counted, and could not be written: trying again is no other one
 
 	signed    chan map[string]string // of the signer, latest: what it has signed about each member; nil without one
+	grants    *atomic.Bool           // of the signer
 	statement map[string]string      // received last; nil: not yet, and what records have stays
 
 	nodes  map[string]*api.Node       // nil: not listed yet
@@ -325,7 +327,7 @@ func (r *records) spec(node *api.Node, made *api.NodeRecord) api.NodeRecordSpec 
 	}
 	if r.statement == nil || out.Signed == "" {
 		out.Signed = made.Spec.Signed
-	} else if otherKey(made.Spec.Signed, out.Signed) {
+	} else if r.grants.Load() && otherKey(made.Spec.Signed, out.Signed) {
 		out.Signed = made.Spec.Signed
 		if r.reported.Due(node.Meta.Name + " has another key") {
 			r.log.Warn("a node's peer ID was changed in the API, and its statement keeps the old one: sign the node by `edgemesh-agent membership sign --name NODE --peer-id ID "+

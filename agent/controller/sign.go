@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -28,6 +29,7 @@ type signer struct {
 	records func(context.Context) ([]api.Object, error) // the NodeRecords that there are
 	key     func(context.Context) (crypto.PrivKey, error)
 	out     chan map[string]string // to the records, latest: by node
+	grants  *atomic.Bool           // an operator has delegated to this key: whether a node may have another key is then the operator's to say
 	version string
 	log     *slog.Logger
 
@@ -92,11 +94,12 @@ func (s *signer) read(records []api.Object, all []string, self peer.ID) {
 
 // onState signs what m has, or no longer has, and is not signed yet, and hands out all of it.
 func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) {
-	out, fresh := make(map[string]string, len(m.Nodes)), 0
+	out, fresh, replaced := make(map[string]string, len(m.Nodes)), 0, false
 	for _, n := range m.Admitted().Nodes {
 		id, err := peer.Decode(string(n.PeerID))
 		x := s.have[n.Name]
 		if err == nil && (x.ID != id || !slices.Equal(x.Blocks, n.PodCIDRs) || x.Gone()) {
+			replaced = replaced || x.ID != "" && x.ID != id && !x.Gone()
 			before := max(x.Epoch, s.bans[n.Name].Epoch, s.bans[string(n.PeerID)].Epoch) // it lifts these
 			x, err = signed.Sign(signed.Statement{Kind: signed.Member, Name: n.Name, ID: id, Blocks: n.PodCIDRs, Epoch: signed.Now(before)}, key)
 			fresh++
@@ -109,6 +112,9 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	}
 	if fresh > 0 {
 		s.log.Info("signed members", "count", fresh, "of", len(out))
+	}
+	if replaced {
+		s.grants.Store(granted(m, key))
 	}
 	select {
 	case <-s.out: // an older one that nobody has read
@@ -130,6 +136,15 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 			return
 		}
 	}
+}
+
+// granted reports whether m has a delegation to a key.
+func granted(m mesh.State, key crypto.PrivKey) bool {
+	self, err := peer.IDFromPrivateKey(key)
+	return err == nil && slices.ContainsFunc(m.Signed, func(text string) bool {
+		x, err := signed.Read(text)
+		return err == nil && x.Kind == signed.Delegation && x.ID == self
+	})
 }
 
 // left reports whether a node is not admitted, or its Node gone: one that lacks its MeshNode for a while, or a block, stays.
@@ -170,12 +185,8 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 		all = all[:len(all)-1]
 	}
 	self, _ := peer.IDFromPrivateKey(key) // a key that has signed has one
-	delegates := func(text string) bool { // they ban nobody
-		x, err := signed.Read(text)
-		return err == nil && x.Kind == signed.Delegation && x.ID == self
-	}
 	for _, who := range m.Banned {
-		if _, ok := s.bans[who]; !ok && !slices.ContainsFunc(m.Signed, delegates) {
+		if _, ok := s.bans[who]; !ok && !granted(m, key) { // a delegate bans nobody
 			x := signed.Statement{Kind: signed.Ban, Name: who, Epoch: signed.Now(s.have[who].Epoch)}
 			if id, err := peer.Decode(who); err == nil {
 				x.Name, x.ID = "", id

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -32,7 +33,7 @@ func TestSigner(t *testing.T) {
 	m := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto, Banned: []string{"b"},
 		Nodes: []mesh.Node{{Name: "a", PeerID: mesh.PeerID(a.String()), PodCIDRs: []netip.Prefix{block}},
 			{Name: "b", PeerID: mesh.PeerID(b.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
-	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), log: slog.New(slog.DiscardHandler)}
+	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
 	forged, err := signed.Sign(signed.Statement{Kind: signed.Member, Name: "a", ID: b, Epoch: 1 << 40, Blocks: []netip.Prefix{block}}, forger)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +44,7 @@ func TestSigner(t *testing.T) {
 	if len(s.have) != 1 || first == "" || round() != first || m.Signer != self.String() {
 		t.Fatalf("signed %v", s.have)
 	}
-	again := &signer{api: s.api, out: s.out, log: s.log} // the next leader
+	again := &signer{api: s.api, out: s.out, grants: s.grants, log: s.log} // the next leader
 	again.read([]api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: first}}}, m.News, self)
 	if s = again; round() != first {
 		t.Error("another leader signs again what is signed")
@@ -60,6 +61,9 @@ func TestSigner(t *testing.T) {
 		t.Errorf("%v, %v", out.Nodes, bad)
 	}
 	m.Nodes[0].PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}
+	if s.grants.Load() {
+		t.Error("nobody has delegated")
+	}
 	if n, err := book.Add(round()); n != 1 || err != nil {
 		t.Errorf("a changed block: %d, %v", n, err)
 	}
@@ -96,7 +100,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	}
 	nodes := []mesh.Node{node("a", a, "10.244.1.0/24"), node("b", b, "10.244.2.0/24")}
 	m := mesh.State{}
-	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), log: slog.New(slog.DiscardHandler)}
+	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
 	s.read(nil, nil, self)
 	relay, kept := signed.NewBook([]peer.ID{self}), map[string]string{}
 	for _, c := range []struct {
@@ -117,7 +121,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		m.Nodes, m.Banned = c.nodes, c.banned
 		s.api = noted{m: &m, node: c.what == "a MeshNode is missing"}
 		s.onState(t.Context(), m, key)
-		next := &signer{api: s.api, out: s.out, log: s.log} // each time another leader
+		next := &signer{api: s.api, out: s.out, grants: s.grants, log: s.log} // each time another leader
 		var records []api.Object
 		texts := slices.Clone(m.News)
 		for name, text := range <-s.out {
@@ -171,7 +175,8 @@ func TestRecordsKeepStatements(t *testing.T) {
 	old := sign(a, "10.244.1.0/24", key)
 	node := &api.Node{Meta: api.Meta{Name: "a", UID: "1"}}
 	made := &api.NodeRecord{Spec: api.NodeRecordSpec{NodeUID: "1", Signed: old}}
-	r := &records{log: slog.New(slog.DiscardHandler)}
+	r := &records{grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
+	r.grants.Store(true)
 	if got := r.spec(node, made).Signed; got != old {
 		t.Errorf("%q before the signer has spoken", got)
 	}
@@ -196,5 +201,11 @@ func TestRecordsKeepStatements(t *testing.T) {
 		if got.Signed != want || !c.keeps && change(made.Spec, got)["signed"] != want {
 			t.Errorf("%s: %+v", what, got)
 		}
+	}
+	// Where no operator has delegated, the API says who is a member, also by a key that a node has made again.
+	r.grants.Store(false)
+	r.statement, node.Meta.UID = map[string]string{"a": sign(b, "10.244.1.0/24", key)}, "1"
+	if got := r.spec(node, made).Signed; got != r.statement["a"] {
+		t.Errorf("another key: %q", got)
 	}
 }
