@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,10 +16,10 @@ func TestRelays(t *testing.T) {
 case "$*" in
 *"get podnetworks.network.edgemesh.io cluster -o json") echo '{"metadata": {"labels": {%s}, "annotations": {"meta.helm.sh/release-name": "mesh"}}, "spec": {"relays": ["/ip4/192.0.2.1/tcp/4470/p2p/%s", "/ip4/192.0.2.2/tcp/4470/p2p/%s"]}, "status": {"signer": "%s"}}' ;;
 *"patch podnetworks.network.edgemesh.io"*) echo "$*" ;;
-*"agent-1 -c agent -- edgemesh-agent netcheck --port-mapping=false --relay"*) echo '{"relays": [{"peerID": "%s", "tcp": {"rttMs": %s}}]}' ;;
+*"agent-1 -c agent -- edgemesh-agent netcheck --port-mapping=false --relay /ip4/203.0.113.5/"*) %s ;;
 *"agent-1 -c agent -- edgemesh-agent status --json") echo '{"relays": [{"peerID": "%s", "reserved": true}]}' ;;
 *"agent-2 -c agent -- edgemesh-agent status --json") echo '{"relays": [{"peerID": "%s", "reserved": true}, {"peerID": "%s", "reserved": true}]}' ;;
-`, labels, one, two, signer, three, answers, one, one, two) + strings.TrimPrefix(strings.TrimPrefix(fake, "#!/bin/sh\n"), "case \"$*\" in\n")
+`, labels, one, two, signer, cmp.Or(answers, "true"), one, one, two) + strings.TrimPrefix(strings.TrimPrefix(fake, "#!/bin/sh\n"), "case \"$*\" in\n")
 	}
 	const addr = "/ip4/203.0.113.5/tcp/4470/p2p/" + three
 	helm := `"app.kubernetes.io/managed-by": "Helm"`
@@ -29,10 +30,10 @@ case "$*" in
 	}{
 		{args: "relay add", signer: three, want: []string{"  edgemesh-relay install --signer " + three + "\n", "relay add ADDRESS"}},
 		{args: "relay add", code: 1, want: []string{"names no signer"}},
-		{args: "relay add " + addr, answers: "12.5", want: []string{`{"spec":{"relays":["/ip4/192.0.2.1/tcp/4470/p2p/` + one, `"` + addr + `"]}}`}},
-		{args: "relay add " + addr, answers: "null", code: 1, want: []string{"edge-1 does not reach " + three, "--unproved"}},
-		{args: "relay add --unproved " + addr, answers: "null", want: []string{`"` + addr + `"]}}`}},
-		{args: "relay add " + addr, labels: helm, answers: "1", want: []string{"nothing was changed", "helm upgrade mesh CHART -n mesh --reuse-values --set-json 'podNetwork.relays=[", addr}},
+		{args: "relay add " + addr, want: []string{`{"spec":{"relays":["/ip4/192.0.2.1/tcp/4470/p2p/` + one, `"` + addr + `"]}}`}},
+		{args: "relay add " + addr, answers: "exit 1", code: 1, want: []string{"reaches no such relay", "--unproved"}},
+		{args: "relay add --unproved " + addr, answers: "exit 1", want: []string{`"` + addr + `"]}}`}},
+		{args: "relay add " + addr, labels: helm, want: []string{"nothing was changed", "helm upgrade mesh CHART -n mesh --reuse-values --set-json 'podNetwork.relays=[", addr}},
 		{args: "relay add 203.0.113.5", code: 2, want: []string{"is not a relay's address"}},
 		{args: "relay list", want: []string{one + "  2 members reserved  /ip4/192.0.2.1/tcp/4470\n", two + "  1 member reserved", "do not answer: edge-3 and edge-4"}},
 		{args: "relay remove " + one, code: 1, want: []string{"nothing was changed: these hold a reservation there alone: edge-1; these do not answer: edge-3 and edge-4"}},
