@@ -361,4 +361,4 @@ fi
 [ -z "$restart" ] || echo "
 The API server's address has changed. Restart agents and relays, which read it when they start:$restart"
 [ ${#relays[@]} -gt 0 ] || echo "
-WARNING: no relay: nodes behind different NATs cannot reach each other; add one with --relay or --relay-node"
+WARNING: no relay: nodes behind different NATs cannot reach each other; kubectl edgemesh relay add prints the line for a public server; or use --relay-node"
