@@ -13,7 +13,6 @@ import (
 
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
@@ -42,8 +41,8 @@ var (
 )
 
 // newAccess returns what the configuration says. The error names its key.
-// book has the signed statements, and pinned what they let count; nil: no key is pinned.
-func newAccess(c config, book *signed.Book, pinned *source.Pinned, log *slog.Logger) (access, error) {
+// pinned is what statements let count; nil: no key is pinned.
+func newAccess(c config, pinned *source.Pinned, log *slog.Logger) (access, error) {
 	switch {
 	case c.byStatement():
 		return byStatement{pinned}, nil
@@ -54,7 +53,7 @@ func newAccess(c config, book *signed.Book, pinned *source.Pinned, log *slog.Log
 	if err != nil {
 		return nil, fmt.Errorf("joinSecretFile: %w", err)
 	}
-	return &bySecret{conf: c, secrets: secrets, book: book, log: log}, nil
+	return &bySecret{conf: c, secrets: secrets, log: log}, nil
 }
 
 // byController lets nodes reach one of the membership's controllers before they are members. The membership bans them.
@@ -113,14 +112,12 @@ func (byStatement) needsListing(mesh.State) bool { return false }
 // errContradicted is what a node reads of which two statements say different things.
 var errContradicted = errors.New("its signed statement contradicts another node's: peer ID or block")
 
-// bySecret admits whoever proves the join secret and, where keys are pinned, has a signed statement as a member.
+// bySecret admits whoever proves the join secret as a member.
 type bySecret struct {
 	conf    config
 	secrets []join.Secret // at the start
-	book    *signed.Book  // nil: no key is pinned
 	log     *slog.Logger
 	banned  atomic.Pointer[map[peer.ID]bool]
-	vouched atomic.Pointer[map[peer.ID]bool] // nil: no key is pinned
 }
 
 func (a *bySecret) policy(func() *members.View, func(members.Member)) *gate.Policy {
@@ -131,22 +128,7 @@ func (a *bySecret) judge(p peer.ID) gate.Ruling {
 	if (*a.banned.Load())[p] {
 		return gate.Banned
 	}
-	if vouched := a.vouched.Load(); vouched != nil && !(*vouched)[p] {
-		return gate.LeftToGater
-	}
 	return gate.MayWait
-}
-
-// vouch lets those prove the secret whose statement counts, whatever the membership lists.
-func (a *bySecret) vouch() {
-	counts, _ := a.book.Apply(mesh.State{Nodes: a.book.Members()}, "")
-	vouched := make(map[peer.ID]bool)
-	for _, n := range counts.Admitted().Nodes {
-		if id, err := peer.Decode(string(n.PeerID)); err == nil {
-			vouched[id] = true
-		}
-	}
-	a.vouched.Store(&vouched)
 }
 
 // apply bans the peers that s refuses, or lists and does not admit. A name that it does not list says nothing about peer IDs.
@@ -169,9 +151,6 @@ func (a *bySecret) apply(s mesh.State) {
 		}
 	}
 	a.banned.Store(&banned)
-	if a.book != nil {
-		a.vouch()
-	}
 }
 
 func (a *bySecret) serve(handle func(protocol.ID, network.StreamHandler), g *gate.Gate) {

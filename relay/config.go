@@ -15,7 +15,6 @@ import (
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/logs"
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -113,10 +112,10 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 	switch {
 	case d.JoinSecretFile != "" && d.Membership.Kubernetes != nil:
 		bad.Addf("joinSecretFile", "is for a relay without access to the API; remove it, or membership.kubernetes")
+	case d.JoinSecretFile != "" && len(d.Signers) > 0:
+		bad.Addf("joinSecretFile", "is of no use where signers pins a key: remove one of them")
 	case !d.Membership.None() || d.JoinSecretFile == "" && len(d.Signers) == 0:
 		d.Membership.Check(bad)
-	case d.JoinSecretFile != "" && len(d.Signers) > 0:
-		bad.Addf("joinSecretFile", "a relay that pins a key needs no secret; remove it, or set membership.file to a cluster.yaml (podCIDRs is enough) with its %s beside it", "cluster.yaml"+source.SignedSuffix)
 	}
 	if len(d.Listen) == 0 {
 		c.listen = agent.AllAddresses(agent.RelayPort)
@@ -127,7 +126,7 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 
 // byStatement reports whether statements alone say who is served.
 func (c config) byStatement() bool {
-	return len(c.signers) > 0 && c.membership.None() && c.joinSecretFile == ""
+	return len(c.signers) > 0 && c.membership.None()
 }
 
 // withFile puts the configuration file before an error about one of its keys.

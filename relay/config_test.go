@@ -89,7 +89,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"metrics", "metricsAddress: 9470", "metricsAddress: must be a string"},
 		{"kubernetes", "membership: {kubernetes: {server: a}}", "membership.kubernetes.server: "},
 		{"no membership", "membership: {}", "membership.file: missing"},
-		{"no statements", "membership: {}\njoinSecretFile: /s\nsigners: [12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m]", "joinSecretFile: a relay that pins a key needs no secret"},
+		{"a secret of no use", "membership: {}\njoinSecretFile: /s\nsigners: [12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m]", "joinSecretFile: is of no use where signers pins a key"},
 		{"two documents", "---\nstateDir: /s\n---\nstateDir: /t", "second YAML document"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -71,8 +71,7 @@ The configuration is YAML; only membership, signers or joinSecretFile is require
                   beside it need not list nodes; its podCIDRs and banned are obeyed
   signers         keys whose signed membership alone is believed, as edgemesh-agent
                   membership key prints them (default none). With a key alone, such as the
-                  PodNetwork's status.signer, whoever it has signed is served. The join secret
-                  is for those who have a statement in cluster.yaml.signed
+                  PodNetwork's status.signer, whoever it has signed is served
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off; mesh:PORT =
                   127.0.0.1 and the mesh addresses of this host's agent)
   log             {format: text, level: info}: text or json; debug, info, warn, error

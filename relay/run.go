@@ -78,7 +78,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		pinned = source.Pin(members, book, c.membership, key, c.stateDir, "", logger)
 		members = pinned
 	}
-	others, err := newAccess(c, book, pinned, logger)
+	others, err := newAccess(c, pinned, logger)
 	if err != nil {
 		return cli.Usage(withFile(c, err))
 	}
