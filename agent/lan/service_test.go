@@ -67,6 +67,26 @@ func TestNativeWithinASecond(t *testing.T) {
 	})
 }
 
+// Two ends without traffic send the rare probes of an idle path, also where both had some: neither takes the other's word for its own.
+func TestQuietAfterTraffic(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		var probes, bytes atomic.Int64
+		l.Pass = func(p *lantest.Probe) bool {
+			probes.Add(1)
+			bytes.Add(int64(len(p.Payload)))
+			return true
+		}
+		l.Meet(decide.Off{})
+		time.Sleep(2 * time.Minute)
+		probes.Store(0)
+		bytes.Store(0)
+		time.Sleep(time.Minute)
+		if n, b := probes.Load(), bytes.Load(); n > 300 || b > 150_000 { // two candidates, each end's and their answers
+			t.Errorf("%d probes and answers of %d bytes in a minute without traffic", n, b)
+		}
+	})
+}
+
 // What is on the path decides: a switch that isolates ports leaves VXLAN, and a filter of
 // everything the tunnel. A path that is lost is left within two seconds, and comes back.
 func TestPathsFollowTheNetwork(t *testing.T) {

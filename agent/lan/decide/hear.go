@@ -37,7 +37,7 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 		return nil, time.Time{}
 	}
 	if k.flags&flagBusy != 0 {
-		t.busy = k.At
+		t.told = k.At
 	}
 	if k.typ == typeAnswer {
 		if t.answer(k.At, k.seq) {

@@ -25,7 +25,7 @@ func (s Send) Failed(err error) {
 
 func newSend(now time.Time, p *peer, sess *session, t *track, typ byte, seq uint64, size int) Send {
 	m := Message{typ: typ, slot: t.c.slot, session: sess.id, seq: seq}
-	if t.active(now) {
+	if t.used(now) {
 		m.flags |= flagBusy
 	}
 	hops := 1

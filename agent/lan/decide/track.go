@@ -51,7 +51,8 @@ type track struct {
 	since time.Time // of the state
 	next  time.Time // when tick is due
 	rest  time.Time // no probe before, while there is no traffic
-	busy  time.Time // the last traffic
+	busy  time.Time // the last traffic here
+	told  time.Time // when the peer said last that it has some
 	pause time.Duration
 	upAt  time.Time
 
@@ -118,10 +119,13 @@ func (t *track) enter(s state, now time.Time) {
 	}
 }
 
-// active reports whether there was traffic lately.
-func (t *track) active(now time.Time) bool {
+// used reports whether this node had traffic lately; active, whether either end had. The peer is told the first, or both would keep
+// each other awake.
+func (t *track) used(now time.Time) bool {
 	return now.Sub(t.busy) < busyFor || now.Sub(t.upAt) < busyFor
 }
+
+func (t *track) active(now time.Time) bool { return t.used(now) || now.Sub(t.told) < busyFor }
 
 // tick does what is due; a probe is to be sent when ok.
 func (t *track) tick(now time.Time) (p probe, ok bool) {
