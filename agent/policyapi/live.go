@@ -407,15 +407,10 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	needs, missing, unknown, readable := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable()
 	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
 	rules := policy.Compile(all, judged, func(g policy.Group) []policy.Member {
-		id, former := g.ID(), policy.Former(g.ID())
-		needs[id], needs[former] = true, true
+		id := g.ID()
+		needs[id] = true
 		members, complete := l.groups.members(id, g.Selector())
-		if complete = complete && readable(id); !complete { // a controller before knows the former name alone
-			if all, whole := l.groups.members(former, g.Selector()); whole && readable(former) {
-				members, complete = all, true
-			}
-		}
-		if complete {
+		if complete && readable(id) {
 			l.whole[id] = members
 			return members
 		}
