@@ -131,21 +131,7 @@ func Run(ctx context.Context, cfg Config) error {
 				}
 			}
 		})
-		members := func(ctx context.Context, out chan<- mesh.State) {
-			for {
-				select {
-				case m := <-latest:
-					select {
-					case out <- m:
-					case <-ctx.Done():
-						return
-					}
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
-		all.Go(func() { newPolicies(shared, members, dog.Loop("NetworkPolicies"), cfg.Log, m).run(ctx) })
+		all.Go(func() { newPolicies(shared, latest, dog.Loop("NetworkPolicies"), cfg.Log, m).run(ctx) })
 		p := &rollouts{api: shared, loop: dog.Loop("rollouts"), namespace: cfg.Namespace, log: cfg.Log, metrics: m}
 		all.Go(func() { p.run(ctx) })
 		all.Go(func() { newJournal(shared, dog.Loop("Events about members"), cfg.Log).run(ctx) })

@@ -44,7 +44,7 @@ const (
 // a round to those that it waits for.
 type policies struct {
 	api      cluster
-	members  func(ctx context.Context, out chan<- mesh.State) // whose block an address is of; returns when ctx ends
+	members  <-chan mesh.State // latest: whose block an address is of
 	loop     *watchdog.Loop
 	log      *slog.Logger
 	metrics  *metrics
@@ -67,14 +67,14 @@ type later struct {
 	wait time.Duration
 }
 
-func newPolicies(c cluster, members func(context.Context, chan<- mesh.State), loop *watchdog.Loop, log *slog.Logger, m *metrics) *policies {
+func newPolicies(c cluster, members <-chan mesh.State, loop *watchdog.Loop, log *slog.Logger, m *metrics) *policies {
 	return &policies{api: c, members: members, loop: loop, log: log, metrics: m, peers: pods.NewPeers(func(netip.Addr) string { return "" }),
 		have: map[string]map[string]bool{}, made: map[string]map[string]*api.PolicyGroup{}, idle: map[string]time.Time{}, later: map[string]later{}}
 }
 
 // run compiles until ctx ends.
 func (p *policies) run(ctx context.Context) {
-	in, states := make(chan news), make(chan mesh.State, 1)
+	in := make(chan news)
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	read := func(k api.Kind) { readers.Go(func() { follow(ctx, p.api, k, nil, in) }) }
@@ -84,7 +84,8 @@ func (p *policies) run(ctx context.Context) {
 	defer next.Stop()
 	defer say.Stop()
 	waiting, said := false, map[string]string(nil)
-	var objects chan news // of pods and namespaces, of those readers that run now: what former ones still say is of no use
+	var states <-chan mesh.State // nil until there is a policy
+	var objects chan news        // of pods and namespaces, of those readers that run now: what former ones still say is of no use
 	for {
 		speak := false
 		select {
@@ -93,8 +94,7 @@ func (p *policies) run(ctx context.Context) {
 		case n := <-in:
 			p.hear(ctx, n)
 			if !p.began && len(p.have[pods.Policies("").Name]) > 0 {
-				p.began = true
-				readers.Go(func() { p.members(ctx, states) })
+				p.began, states = true, p.members
 			}
 		case n := <-objects:
 			p.hear(ctx, n)
@@ -185,7 +185,7 @@ func (p *policies) hear(ctx context.Context, n news) {
 		now := make(map[string]bool, len(n.list))
 		for _, o := range n.list {
 			now[pods.Key(o)] = true
-			p.take(o, false)
+			p.take(n.kind, o)
 		}
 		for key := range p.have[n.kind.Name] {
 			if !now[key] {
@@ -194,50 +194,39 @@ func (p *policies) hear(ctx context.Context, n news) {
 		}
 		p.have[n.kind.Name] = now
 	case n.event.What == client.Deleted:
-		p.take(n.event.Object, true)
+		p.forget(n.kind, pods.Key(n.event.Object))
 		delete(p.have[n.kind.Name], pods.Key(n.event.Object))
 	default:
-		p.take(n.event.Object, false)
+		p.take(n.kind, n.event.Object)
 		p.have[n.kind.Name][pods.Key(n.event.Object)] = true
 	}
 }
 
-// take notes an object, or that it is gone.
-func (p *policies) take(o api.Object, gone bool) {
+// take notes an object.
+func (p *policies) take(k api.Kind, o api.Object) {
 	key := pods.Key(o)
-	switch o := o.(type) {
-	case *pods.Pod:
-		if o.Cut && !gone && p.reported.Due("ports of "+key) {
-			p.log.Warn("pod "+key+" names more ports than NetworkPolicies know: the last ones are in no group", "remedy", "name fewer containerPorts")
-		}
-		if gone {
-			o = nil
-		}
-		p.peers.SetPod(key, o)
-	case *pods.Namespace:
-		if gone {
-			o = nil
-		}
-		p.peers.SetNamespace(key, o)
-	case *pods.Policy:
-		if gone {
-			o = nil
-		}
-		p.peers.SetPolicy(key, o)
-	case *api.PolicyGroup:
-		id, _, _ := strings.Cut(o.Meta.Name, "-")
-		if p.made[id] == nil {
-			p.made[id] = map[string]*api.PolicyGroup{}
-		}
-		if was := p.made[id][o.Meta.Name]; gone {
-			delete(p.made[id], o.Meta.Name)
-		} else if was == nil || was.Meta.UID != o.Meta.UID || older(was, o) {
-			p.made[id][o.Meta.Name] = o
-		} else {
-			return // what this controller has written, or had written before that
-		}
+	if pod, ok := o.(*pods.Pod); ok && pod.Cut && p.reported.Due("ports of "+key) {
+		p.log.Warn("pod "+key+" names more ports than NetworkPolicies know: the last ones are in no group", "remedy", "name fewer containerPorts")
+	}
+	g, ok := o.(*api.PolicyGroup)
+	if !ok {
+		p.peers.Set(k, key, o)
+		return
+	}
+	id := groupOf(key)
+	if p.made[id] == nil {
+		p.made[id] = map[string]*api.PolicyGroup{}
+	}
+	if was := p.made[id][key]; was == nil || was.Meta.UID != g.Meta.UID || older(was, g) { // else this controller has written it, or what came after it
+		p.made[id][key] = g
 		p.peers.Changed[id] = true
 	}
+}
+
+// groupOf is the group of a PolicyGroup of that name.
+func groupOf(name string) string {
+	id, _, _ := strings.Cut(name, "-")
+	return id
 }
 
 // older reports whether b is a later version of the same object than a.
@@ -252,16 +241,13 @@ func older(a, b *api.PolicyGroup) bool {
 
 // forget notes that an object of that key is gone.
 func (p *policies) forget(k api.Kind, key string) {
-	switch k.Name {
-	case pods.Pods("").Name:
-		p.peers.SetPod(key, nil)
-	case pods.Namespaces().Name:
-		p.peers.SetNamespace(key, nil)
-	case pods.Policies("").Name:
-		p.peers.SetPolicy(key, nil)
-	case api.PolicyGroups().Name:
-		p.take(&api.PolicyGroup{Meta: api.Meta{Name: key}}, true)
+	if k.Name != api.PolicyGroups().Name {
+		p.peers.Set(k, key, nil)
+		return
 	}
+	id := groupOf(key)
+	delete(p.made[id], key)
+	p.peers.Changed[id] = true
 }
 
 // round makes the PolicyGroups of the groups that changed what they should be. Those where that fails stay changed.

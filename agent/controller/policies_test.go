@@ -192,10 +192,11 @@ func shop(t *testing.T) *pods.Namespace {
 }
 
 // twoNodes own 10.244.1.0/24 and 10.244.2.0/24.
-func twoNodes(ctx context.Context, out chan<- mesh.State) {
+func twoNodes() <-chan mesh.State {
+	out := make(chan mesh.State, 1)
 	out <- mesh.State{Nodes: []mesh.Node{{Name: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
 		{Name: "b", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
-	<-ctx.Done()
+	return out
 }
 
 // running is a controller's part with an API, whose changes news sends.
@@ -209,7 +210,7 @@ func runningWhile(t *testing.T, f *groupAPI, log slog.Handler, meanwhile func(),
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		dog := watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)})
-		p := newPolicies(f, twoNodes, dog.Loop("NetworkPolicies"), slog.New(log), newMetrics(nil))
+		p := newPolicies(f, twoNodes(), dog.Loop("NetworkPolicies"), slog.New(log), newMetrics(nil))
 		ended := make(chan struct{})
 		go func() { defer close(ended); p.run(ctx) }()
 		meanwhile()
@@ -355,7 +356,7 @@ func TestAGroupThatCannotBeWritten(t *testing.T) {
 	f := newGroupAPI(map[string][]api.Object{"networkpolicies": all, "namespaces": {shop(t)}, "pods": {podJSON(t, "web-1", "a", "10.244.1.5", "")}})
 	p := newPolicies(f, nil, watchdog.New(watchdog.Config{Log: slog.New(slog.DiscardHandler)}).Loop("x"), slog.New(slog.DiscardHandler), newMetrics(nil))
 	for _, o := range all {
-		p.take(o, false)
+		p.take(pods.Policies(""), o)
 	}
 	last := p.peers.Groups()[7] // by its name the eighth
 	f.fail = last + "-0"
@@ -409,7 +410,7 @@ func TestManyNamespaces(t *testing.T) {
 				t.Errorf("%d names", len(got))
 			}
 		}
-		p.take(readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"n%d","name":"p"},"spec":{"podSelector":{},"policyTypes":["Egress"]}}`, i)), false)
+		p.take(pods.Policies(""), readObject(t, new(pods.Policy), fmt.Sprintf(`{"metadata":{"namespace":"n%d","name":"p"},"spec":{"podSelector":{},"policyTypes":["Egress"]}}`, i)))
 	}
 	if got := p.namespaces(); !maps.Equal(got, map[string]string{policy.EveryNamespace: "Egress"}) {
 		t.Errorf("%d names", len(got))
@@ -453,9 +454,9 @@ func TestEcho(t *testing.T) {
 		return &api.PolicyGroup{Meta: api.Meta{Name: "000000000000000000000000000000aa-0", UID: "x", ResourceVersion: version}, Spec: api.PolicyGroupSpec{Group: "000000000000000000000000000000aa"}}
 	}
 	for _, v := range []string{"10", "9", "11"} {
-		p.take(group(v), false)
+		p.take(api.PolicyGroups(), group(v))
 	}
-	p.take(group("10"), false)
+	p.take(api.PolicyGroups(), group("10"))
 	if got := p.made["000000000000000000000000000000aa"]["000000000000000000000000000000aa-0"].Meta.ResourceVersion; got != "11" {
 		t.Errorf("version %s of an older echo", got)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"edgemesh/agent/policy"
+	"edgemesh/internal/membership/kube/api"
 )
 
 // Peers knows who is in which group. It is not safe for concurrent use.
@@ -115,8 +116,23 @@ func (p *Peers) Members(id string) []policy.Member {
 	return policy.Sorted(slices.Collect(maps.Keys(g.members)))
 }
 
-// SetPolicy takes a policy as it is now, nil where it is gone.
-func (p *Peers) SetPolicy(key string, now *Policy) {
+// Set takes an object of a kind that Peers know as it is now, nil where it is gone.
+func (p *Peers) Set(k api.Kind, key string, now api.Object) {
+	switch k.Name {
+	case Pods("").Name:
+		pod, _ := now.(*Pod)
+		p.setPod(key, pod)
+	case Namespaces().Name:
+		namespace, _ := now.(*Namespace)
+		p.setNamespace(key, namespace)
+	case Policies("").Name:
+		written, _ := now.(*Policy)
+		p.setPolicy(key, written)
+	}
+}
+
+// setPolicy takes a policy as it is now, nil where it is gone.
+func (p *Peers) setPolicy(key string, now *Policy) {
 	before := policy.Groups(p.policy(key))
 	delete(p.policies, key)
 	delete(p.errs, key)
@@ -157,8 +173,8 @@ func (p *Peers) use(g policy.Group, space string) {
 	p.admit(n)
 }
 
-// SetNamespace takes a namespace as it is now, nil where it is gone.
-func (p *Peers) SetNamespace(name string, now *Namespace) {
+// setNamespace takes a namespace as it is now, nil where it is gone.
+func (p *Peers) setNamespace(name string, now *Namespace) {
 	before := p.namespaces[name]
 	if now == nil {
 		delete(p.namespaces, name)
@@ -175,8 +191,8 @@ func (p *Peers) SetNamespace(name string, now *Namespace) {
 	}
 }
 
-// SetPod takes a pod as it is now, nil where it is gone.
-func (p *Peers) SetPod(key string, now *Pod) {
+// setPod takes a pod as it is now, nil where it is gone.
+func (p *Peers) setPod(key string, now *Pod) {
 	before := p.pods[key]
 	if now != nil && before != nil && now.Meta.UID == before.Meta.UID && now.Node == before.Node && now.Mirror == before.Mirror && samePod(now.As, before.As) {
 		return

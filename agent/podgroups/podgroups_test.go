@@ -46,11 +46,11 @@ func TestMirrorPods(t *testing.T) {
 	}
 	p := NewPeers(nil)
 	p.SetState(state(""))
-	p.SetPolicy("shop/p", from(t, "shop", "p", "web"))
-	p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
+	p.setPolicy("shop/p", from(t, "shop", "p", "web"))
+	p.setNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
 	mirror := anyPod(t, "shop", "static", "a", "10.244.1.5", "web", "2026-11-01T00:00:00Z")
 	mirror.Mirror = read(t, new(Pod), `{"metadata":{"namespace":"shop","name":"static","annotations":{"kubernetes.io/config.mirror":"0"}}}`).Mirror
-	p.SetPod("shop/static", mirror)
+	p.setPod("shop/static", mirror)
 	for _, allow := range []mesh.MirrorPods{mesh.MirrorDeny, mesh.MirrorAllow, mesh.MirrorDeny, ""} {
 		p.SetState(state(allow))
 		if got, want := len(p.Members(p.Groups()[0])), map[mesh.MirrorPods]int{mesh.MirrorAllow: 1}[allow]; got != want {
@@ -62,7 +62,7 @@ func TestMirrorPods(t *testing.T) {
 // What one object changes is what compiling everything again gives.
 func TestPeers(t *testing.T) {
 	p := NewPeers(onNode("a"))
-	p.SetPolicy("shop/p", from(t, "shop", "p", "web"))
+	p.setPolicy("shop/p", from(t, "shop", "p", "web"))
 	id := p.Groups()[0]
 	members := func(want ...string) {
 		t.Helper()
@@ -75,20 +75,20 @@ func TestPeers(t *testing.T) {
 		}
 	}
 	const old, young = "2026-11-01T00:00:00Z", "2026-11-02T00:00:00Z"
-	p.SetPod("shop/one", anyPod(t, "shop", "one", "a", "10.244.1.5", "web", old))
+	p.setPod("shop/one", anyPod(t, "shop", "one", "a", "10.244.1.5", "web", old))
 	members() // its namespace is unknown
-	p.SetNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
+	p.setNamespace("shop", read(t, new(Namespace), `{"metadata":{"name":"shop"}}`))
 	members("10.244.1.5")
 	clear(p.Changed)
-	p.SetPod("shop/one", anyPod(t, "shop", "one", "a", "10.244.1.5", "web", old))
-	p.SetPod("shop/db", anyPod(t, "shop", "db", "a", "10.244.1.6", "db", old))
+	p.setPod("shop/one", anyPod(t, "shop", "one", "a", "10.244.1.5", "web", old))
+	p.setPod("shop/db", anyPod(t, "shop", "db", "a", "10.244.1.6", "db", old))
 	if len(p.Changed) > 0 {
 		t.Errorf("changed: %v", p.Changed)
 	}
 	// The address is given again, and the former pod is still there: the younger one has it.
-	p.SetPod("shop/two", anyPod(t, "shop", "two", "a", "10.244.1.5", "db", young))
+	p.setPod("shop/two", anyPod(t, "shop", "two", "a", "10.244.1.5", "db", young))
 	members()
-	p.SetPod("shop/two", nil)
+	p.setPod("shop/two", nil)
 	members("10.244.1.5")
 	p.Owner = onNode("b")
 	p.Reconsider()
@@ -99,7 +99,7 @@ func TestPeers(t *testing.T) {
 	p.Owner = onNode("a")
 	p.Reconsider()
 	members("10.244.1.5")
-	p.SetPolicy("shop/p", from(t, "shop", "p", "db"))
+	p.setPolicy("shop/p", from(t, "shop", "p", "db"))
 	if p.Needed(id) || !p.Known(id) {
 		t.Error("a group that no policy needs is needed, or gone")
 	}
@@ -107,7 +107,7 @@ func TestPeers(t *testing.T) {
 	if members(); p.Known(id) {
 		t.Error("a dropped group is known")
 	}
-	p.SetNamespace("shop", nil)
+	p.setNamespace("shop", nil)
 	for _, id := range p.Groups() {
 		if len(p.Members(id)) > 0 {
 			t.Error("pods of a namespace that is gone are members")
@@ -201,38 +201,38 @@ func TestBoundsOfANamespace(t *testing.T) {
 	p := NewPeers(onNode("a"))
 	p.bounds = bounds{groups: 6, members: 100, spaceGroups: 4, spaceMembers: 12}
 	for _, name := range []string{"shop", "other"} {
-		p.SetNamespace(name, read(t, new(Namespace), `{"metadata":{"name":%q}}`, name))
+		p.setNamespace(name, read(t, new(Namespace), `{"metadata":{"name":%q}}`, name))
 	}
 	for i := range 5 {
-		p.SetPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
+		p.setPod(fmt.Sprint("shop/w", i), anyPod(t, "shop", fmt.Sprint("w", i), "a", fmt.Sprint("10.244.1.", i+1), "web", ""))
 	}
 	without := func(i int) *Policy {
 		return read(t, new(Policy), `{"metadata":{"namespace":"shop","name":"p%d","uid":"p"},"spec":{"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchExpressions":[{"key":"x%[1]d","operator":"DoesNotExist"}]}}]}]}}`, i)
 	}
 	for i := range 3 {
-		p.SetPolicy(fmt.Sprint("shop/p", i), without(i))
+		p.setPolicy(fmt.Sprint("shop/p", i), without(i))
 	}
 	// 15 members in three groups: the third has none.
 	over := p.Over()
 	if len(over) != 1 || len(p.Groups()) != 2 || over["shop/p2"] == "" {
 		t.Errorf("%d groups; over: %v", len(p.Groups()), over)
 	}
-	p.SetPolicy("other/p", from(t, "other", "p", "web"))
+	p.setPolicy("other/p", from(t, "other", "p", "web"))
 	if len(p.Over()) != 1 || len(p.Groups()) != 3 {
 		t.Errorf("another namespace is closed: %d groups, %v", len(p.Groups()), p.Over())
 	}
-	p.SetPolicy("shop/p0", nil)
+	p.setPolicy("shop/p0", nil)
 	if len(p.Over()) > 0 || len(p.Groups()) != 3 {
 		t.Errorf("with room again: %d groups, %v", len(p.Groups()), p.Over())
 	}
 	// A pod more is too many again: 12 of two groups are at the bound, 14 above.
-	p.SetPod("shop/w6", anyPod(t, "shop", "w6", "a", "10.244.1.9", "web", ""))
-	p.SetPod("shop/w7", anyPod(t, "shop", "w7", "a", "10.244.1.10", "web", ""))
+	p.setPod("shop/w6", anyPod(t, "shop", "w6", "a", "10.244.1.9", "web", ""))
+	p.setPod("shop/w7", anyPod(t, "shop", "w7", "a", "10.244.1.10", "web", ""))
 	if len(p.Over()) != 1 {
 		t.Errorf("grown: over %v", p.Over())
 	}
 	for i := 3; i < 9; i++ {
-		p.SetPolicy(fmt.Sprint("shop/q", i), from(t, "shop", fmt.Sprint("q", i), fmt.Sprint("none-", i)))
+		p.setPolicy(fmt.Sprint("shop/q", i), from(t, "shop", fmt.Sprint("q", i), fmt.Sprint("none-", i)))
 	}
 	if len(p.Groups()) > 5 {
 		t.Errorf("%d groups of at most four of a namespace and one of another", len(p.Groups()))
@@ -256,18 +256,18 @@ func BenchmarkPeers(b *testing.B) {
 		p := NewPeers(onNode("a"))
 		for i := range 100 {
 			name := fmt.Sprint("ns-", i)
-			p.SetNamespace(name, &Namespace{Meta: api.Meta{Name: name}})
+			p.setNamespace(name, &Namespace{Meta: api.Meta{Name: name}})
 		}
 		for i := range 1000 {
 			namespace, name := fmt.Sprint("ns-", i%100), fmt.Sprint("p-", i/100)
-			p.SetPolicy(namespace+"/"+name, from(b, namespace, name, fmt.Sprint("app-", i/100)))
+			p.setPolicy(namespace+"/"+name, from(b, namespace, name, fmt.Sprint("app-", i/100)))
 		}
 		for _, pod := range pods {
-			p.SetPod(Key(pod), pod)
+			p.setPod(Key(pod), pod)
 		}
 		began, one := time.Now(), *pods[0]
 		one.As.Labels = map[string]string{"app": "app-5"}
-		p.SetPod(Key(&one), &one)
+		p.setPod(Key(&one), &one)
 		b.ReportMetric(float64(time.Since(began).Microseconds()), "µs/pod")
 		b.ReportMetric(float64(len(p.Groups())), "groups")
 		b.ReportMetric(float64(heap()-before)/1e6, "MB")

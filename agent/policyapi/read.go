@@ -72,19 +72,9 @@ func (f *followed) drop(key string) {
 // feed gives what changed to p.
 func (f *followed) feed(p *podgroups.Peers) {
 	for key := range f.changed {
-		delete(f.changed, key)
-		switch f.kind.Name {
-		case podgroups.Pods("").Name:
-			pod, _ := f.items[key].(*podgroups.Pod)
-			p.SetPod(key, pod)
-		case podgroups.Namespaces().Name:
-			namespace, _ := f.items[key].(*podgroups.Namespace)
-			p.SetNamespace(key, namespace)
-		case podgroups.Policies("").Name:
-			written, _ := f.items[key].(*podgroups.Policy)
-			p.SetPolicy(key, written)
-		}
+		p.Set(f.kind, key, f.items[key])
 	}
+	clear(f.changed)
 }
 
 // errWaits and errUnproved are no trouble before they last: an answer is on its way, or its proof.
