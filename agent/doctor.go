@@ -152,10 +152,8 @@ func notRunning(err error) findings.Finding {
 
 // reported fails where something is broken.
 func reported(found []findings.Finding) error {
-	for _, x := range found {
-		if x.Severity == findings.Broken {
-			return cli.ErrReported
-		}
+	if findings.Has(found, findings.Broken) {
+		return cli.ErrReported
 	}
 	return nil
 }

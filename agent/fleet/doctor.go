@@ -17,16 +17,6 @@ type examined struct {
 	Findings []findings.Finding `json:"findings,omitempty"`
 }
 
-// broken counts what is.
-func (e examined) broken() (n int) {
-	for _, f := range e.Findings {
-		if f.Severity == findings.Broken {
-			n++
-		}
-	}
-	return n
-}
-
 func newDoctor(k *cluster) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -79,7 +69,7 @@ func judge(c *cobra.Command, all []examined, printed bool) error {
 		if e.Error == "" {
 			reached++
 		}
-		if e.broken() > 0 {
+		if findings.Has(e.Findings, findings.Broken) {
 			broken++
 		}
 		switch {

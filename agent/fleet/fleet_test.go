@@ -411,7 +411,7 @@ esac
 // TestBounded: what a node sends without end fills no disk of the operator's.
 func TestBounded(t *testing.T) {
 	var out bytes.Buffer
-	b := &bounded{to: &out, left: 10}
+	b := &bounded{to: &out, left: 10, most: errMostSaved}
 	if n, err := b.Write(make([]byte, 10)); n != 10 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}

@@ -64,41 +64,29 @@ func (k *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
-// limited keeps the first bytes that are written.
-type limited struct {
-	kept bytes.Buffer // not embedded: its ReadFrom would take everything
-	over bool
-}
-
 var errTooLong = errors.New("the answer is too long")
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.over = l.over || l.kept.Len()+len(p) > maxAnswer; l.over {
-		return 0, errTooLong
-	}
-	return l.kept.Write(p)
-}
 
 // output runs kubectl and returns what it prints, also with an error, which is what it complains of.
 func (k *cluster) output(ctx context.Context, args ...string) ([]byte, error) {
 	c := k.command(ctx, args...)
-	var out, complaint limited
-	c.Stdout, c.Stderr = &out, &complaint
+	var out, complaint bytes.Buffer
+	stdout, stderr := &bounded{to: &out, left: maxAnswer, most: errTooLong}, &bounded{to: &complaint, left: maxAnswer, most: errTooLong}
+	c.Stdout, c.Stderr = stdout, stderr
 	err := c.Run()
 	switch {
-	case out.over || complaint.over:
+	case stdout.err != nil || stderr.err != nil:
 		return nil, errTooLong // whatever else is said of a program that was cut off
 	case err == nil:
-		return out.kept.Bytes(), nil
+		return out.Bytes(), nil
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("%w: install kubectl, or name it with $KUBECTL", err)
 	case ctx.Err() != nil:
-		return out.kept.Bytes(), fmt.Errorf("no answer: %w", ctx.Err())
+		return out.Bytes(), fmt.Errorf("no answer: %w", ctx.Err())
 	}
-	if text := said(complaint.kept.String()); text != "" {
+	if text := said(complaint.String()); text != "" {
 		err = errors.New(text)
 	}
-	return out.kept.Bytes(), err
+	return out.Bytes(), err
 }
 
 // running is what the API has of agents and controllers: DaemonSets, Deployments and pods.
@@ -390,7 +378,7 @@ func (k *cluster) pass(c *cobra.Command, node string, args ...string) (err error
 		if err != nil {
 			return err
 		}
-		saved := &bounded{to: f, left: mostSaved}
+		saved := &bounded{to: f, left: mostSaved, most: errMostSaved}
 		run.Stdout = saved
 		defer func() {
 			if e := errors.Join(saved.err, ended(f)); err == nil || saved.err != nil {
@@ -418,12 +406,13 @@ var errMostSaved = fmt.Errorf("the node sends more than %d GiB, which no command
 type bounded struct {
 	to   io.Writer
 	left int64
-	err  error // errMostSaved, once there was more
+	most error // what is said of more
+	err  error // most, once there was more
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if int64(len(p)) > b.left {
-		b.err = errMostSaved
+	if b.err != nil || int64(len(p)) > b.left {
+		b.err = b.most
 		return 0, b.err
 	}
 	b.left -= int64(len(p))

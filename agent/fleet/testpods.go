@@ -103,10 +103,10 @@ func (t *test) create(ctx context.Context, objects []any) error {
 		return err
 	}
 	c := t.command(ctx, "create", "-f", "-")
-	var complaint limited
-	c.Stdin, c.Stderr = bytes.NewReader(in), &complaint
+	var complaint bytes.Buffer
+	c.Stdin, c.Stderr = bytes.NewReader(in), &bounded{to: &complaint, left: maxAnswer, most: errTooLong}
 	if err := c.Run(); err != nil {
-		return fmt.Errorf("kubectl create: %s", cmp.Or(said(complaint.kept.String()), err.Error()))
+		return fmt.Errorf("kubectl create: %s", cmp.Or(said(complaint.String()), err.Error()))
 	}
 	return nil
 }

@@ -32,12 +32,8 @@ func Verdict(s control.Status) string {
 	}
 	groups := byPath(s.Peers)
 	idle := len(groups[Idle]) + s.Idle
-	text := "OK: " + wording.Count(len(s.Peers)-len(groups[Idle]), "peer") + " in use"
-	for _, path := range slices.Backward(inOrder(groups)) {
-		if n := len(groups[path]); n > 0 && path != Idle {
-			text += fmt.Sprintf(", %d %s", n, clean(path))
-		}
-	}
+	counts := slices.Insert(inUse(groups), 0, wording.Count(len(s.Peers)-len(groups[Idle]), "peer")+" in use")
+	text := "OK: " + strings.Join(counts, ", ")
 	if idle > 0 {
 		text += fmt.Sprintf("; %d idle, not checked", idle)
 	}

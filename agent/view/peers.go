@@ -66,18 +66,22 @@ func (f Filter) whole() bool { return f != Filter{} }
 // peersText counts them by path: "199: 3 native, 1 relayed; 195 idle".
 func peersText(s control.Status) string {
 	groups := byPath(s.Peers)
-	var parts []string
-	for _, path := range slices.Backward(inOrder(groups)) {
-		if n := len(groups[path]); n > 0 && path != Idle {
-			parts = append(parts, fmt.Sprintf("%d %s", n, clean(path)))
-		}
-	}
 	out := fmt.Sprintf("%d", len(s.Peers)+s.Idle)
-	if len(parts) > 0 {
+	if parts := inUse(groups); len(parts) > 0 {
 		out += ": " + strings.Join(parts, ", ")
 	}
 	if n := len(groups[Idle]) + s.Idle; n > 0 {
 		out += fmt.Sprintf("; %d idle", n)
+	}
+	return out
+}
+
+// inUse counts peers by path, the best path first, without idle ones: "3 native", "1 relayed".
+func inUse(groups map[string][]control.PeerStatus) (out []string) {
+	for _, path := range slices.Backward(inOrder(groups)) {
+		if n := len(groups[path]); n > 0 && path != Idle {
+			out = append(out, fmt.Sprintf("%d %s", n, clean(path)))
+		}
 	}
 	return out
 }
