@@ -19,6 +19,7 @@ import (
 	"edgemesh/cni/ipam"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
+	"edgemesh/internal/membership/mesh"
 )
 
 func (p *plugin) add(args *skel.CmdArgs) error {
@@ -111,7 +112,7 @@ func (c *call) podOf(recs []ipam.Record, pools conf.Pools) (podlink.Pod, error) 
 		if !ok {
 			return pod, fmt.Errorf("%w: it has just changed, %s is no longer in it", conf.ErrNoSubnet, r.IP)
 		}
-		pod.Addrs = append(pod.Addrs, podlink.Addr{Prefix: netip.PrefixFrom(r.IP, b.Bits()), Gateway: conf.Gateway(b)})
+		pod.Addrs = append(pod.Addrs, podlink.Addr{Prefix: netip.PrefixFrom(r.IP, b.Bits()), Gateway: mesh.Gateway(b)})
 	}
 	return pod, nil
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"edgemesh/internal/membership/mesh"
 )
 
 func parse(stdin, args string) (*NetConf, error) {
@@ -141,7 +143,7 @@ func TestSubnet(t *testing.T) {
 	if err != nil || p.MTU != 1500 || p.Blocks[0] != netip.MustParsePrefix("10.1.1.0/24") {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if b, ok := p.Block(netip.MustParseAddr("fd00:1::9")); !ok || Gateway(b) != netip.MustParseAddr("fd00:1::1") {
+	if b, ok := p.Block(netip.MustParseAddr("fd00:1::9")); !ok || mesh.Gateway(b) != netip.MustParseAddr("fd00:1::1") {
 		t.Errorf("block %v", b)
 	}
 	if _, ok := p.Block(netip.MustParseAddr("10.1.2.1")); ok {
@@ -215,8 +217,8 @@ func FuzzSubnet(f *testing.F) {
 			return
 		}
 		for _, block := range p.Blocks {
-			if !block.Contains(Gateway(block)) || !block.Contains(LastAddr(block)) || block.Contains(LastAddr(block).Next()) {
-				t.Fatalf("block %v: gateway %v, last %v", block, Gateway(block), LastAddr(block))
+			if !block.Contains(mesh.Gateway(block)) || !block.Contains(mesh.LastAddr(block)) || block.Contains(mesh.LastAddr(block).Next()) {
+				t.Fatalf("block %v: gateway %v, last %v", block, mesh.Gateway(block), mesh.LastAddr(block))
 			}
 		}
 	})

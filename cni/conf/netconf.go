@@ -13,6 +13,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
+
+	"edgemesh/internal/membership/mesh"
 )
 
 // Values of NetConf.KeepOnly: whose addresses stay reserved after DEL.
@@ -225,19 +227,8 @@ func parseRange(s string) (AddrRange, error) {
 		if err != nil {
 			return AddrRange{}, fmt.Errorf("%q is not a prefix", s)
 		}
-		p = p.Masked()
-		return AddrRange{p.Addr(), LastAddr(p)}, nil
+		return AddrRange{p.Masked().Addr(), mesh.LastAddr(p)}, nil
 	}
 	a, err := parseAddr(s)
 	return AddrRange{a, a}, err
-}
-
-// LastAddr is the highest address of p, which must be masked.
-func LastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

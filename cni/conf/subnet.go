@@ -159,7 +159,3 @@ func (p Pools) Block(a netip.Addr) (netip.Prefix, bool) {
 
 // Ranges are all prefixes of p: no other network on the node may use them.
 func (p Pools) Ranges() []netip.Prefix { return slices.Concat(p.Blocks, p.Cluster) }
-
-// Gateway is the address pods of a block use as their gateway: the first one
-// after the network address.
-func Gateway(block netip.Prefix) netip.Addr { return block.Masked().Addr().Next() }

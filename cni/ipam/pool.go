@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"edgemesh/cni/conf"
+	"edgemesh/internal/membership/mesh"
 )
 
 // Request is for one address of each family that Blocks has.
@@ -241,7 +242,7 @@ func allowed(req Request, blocks []netip.Prefix, a netip.Addr) bool {
 // span is the first and last address of b that a pod may have, which excludes the network
 // address, the gateway and the IPv4 broadcast address.
 func span(b netip.Prefix) (first, last netip.Addr) {
-	first, last = conf.Gateway(b).Next(), conf.LastAddr(b)
+	first, last = mesh.Gateway(b).Next(), mesh.LastAddr(b)
 	if last.Is4() {
 		last = last.Prev()
 	}

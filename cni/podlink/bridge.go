@@ -18,6 +18,7 @@ import (
 
 	"edgemesh/cni/conf"
 	"edgemesh/cni/fault"
+	"edgemesh/internal/membership/mesh"
 )
 
 // EnsureBridge creates the bridge or repairs it: its fixed MAC, the gateway address of
@@ -92,7 +93,7 @@ func addGateways(br netlink.Link, blocks []netip.Prefix) error {
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	for _, b := range blocks {
-		gw := netip.PrefixFrom(conf.Gateway(b), b.Bits())
+		gw := netip.PrefixFrom(mesh.Gateway(b), b.Bits())
 		if hasAddr(have, gw) {
 			continue
 		}

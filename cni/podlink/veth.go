@@ -20,6 +20,7 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/cni/fault"
 	"edgemesh/cni/ipam"
+	"edgemesh/internal/wording"
 )
 
 // Addr is one address of a pod with its gateway.
@@ -113,11 +114,7 @@ func storeTag(dataDir string) string {
 
 // alias names the pod on its host interface, for operators and for Living.
 func alias(p Pod) string {
-	var ips []string
-	for _, a := range p.IPs() {
-		ips = append(ips, a.String())
-	}
-	return conf.PodAlias + strings.Join([]string{strings.Join(ips, ","),
+	return conf.PodAlias + strings.Join([]string{strings.Join(wording.Texts(p.IPs()), ","),
 		p.Owner.IfName, p.Owner.ContainerID, p.Owner.Network, storeTag(p.Store)}, " ")
 }
 

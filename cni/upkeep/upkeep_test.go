@@ -20,6 +20,7 @@ import (
 	"edgemesh/cni/nstest"
 	"edgemesh/cni/overlap"
 	"edgemesh/cni/podlink"
+	"edgemesh/internal/membership/mesh"
 )
 
 // A node whose pods vanished, as after a power cut, with one that lives and
@@ -107,7 +108,7 @@ func upkeep(t *testing.T, dir, data string, netns ns.NetNS) error {
 		return err
 	}
 	lives := podlink.Pod{Owner: recs[1].Owner, MTU: 1500, Store: c.DataDir, Addrs: []podlink.Addr{
-		{Prefix: netip.PrefixFrom(recs[1].IP, 24), Gateway: conf.Gateway(pools.Blocks[0])}}}
+		{Prefix: netip.PrefixFrom(recs[1].IP, 24), Gateway: mesh.Gateway(pools.Blocks[0])}}}
 	host, _, err := podlink.Create(lives, br, netns, true, func(netlink.Link) error { return nil })
 	if err != nil {
 		return err
