@@ -214,40 +214,49 @@ func (k *captureCommand) capture(ctx context.Context, links []capture.Link, take
 	return dropped, err
 }
 
+// counter counts the bytes that are written.
+type counter struct {
+	to io.Writer
+	n  int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
 // output is where packets go: lines, or a file. end closes it.
 func (k *captureCommand) output(w io.Writer) (take func(capture.Packet, string) error, end func() error, err error) {
-	none := func() error { return nil }
-	if k.file == "" {
-		written := int64(0)
-		return func(p capture.Packet, comment string) error {
-			direction := "in "
-			if p.Out {
-				direction = "out"
-			}
-			n, err := fmt.Fprintf(w, "%s %s %s  [%s]\n", p.At.Format("15:04:05.000000"), direction, capture.Line(p), comment)
-			if written += int64(n); err == nil && written >= k.bytes {
-				err = errEnough
-			}
-			return err
-		}, none, nil
-	}
-	end = none
-	if k.file != "-" {
+	end = func() error { return nil }
+	if k.file != "" && k.file != "-" {
 		f, err := os.OpenFile(k.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // pods' data
 		if err != nil {
 			return nil, nil, fmt.Errorf("--write: %w", err)
 		}
 		w, end = f, f.Close
 	}
-	out, err := capture.NewWriter(w)
-	if err != nil {
-		return nil, nil, errors.Join(err, end())
+	to := &counter{to: w}
+	write := func(p capture.Packet, comment string) error {
+		direction := "in "
+		if p.Out {
+			direction = "out"
+		}
+		_, err := fmt.Fprintf(to, "%s %s %s  [%s]\n", p.At.Format("15:04:05.000000"), direction, capture.Line(p), comment)
+		return err
+	}
+	if k.file != "" {
+		out, err := capture.NewWriter(to)
+		if err != nil {
+			return nil, nil, errors.Join(err, end())
+		}
+		write = out.Packet
 	}
 	return func(p capture.Packet, comment string) error {
-		if err := out.Packet(p, comment); err != nil {
+		if err := write(p, comment); err != nil {
 			return err
 		}
-		if out.Written >= k.bytes {
+		if to.n >= k.bytes {
 			return errEnough
 		}
 		return nil

@@ -122,12 +122,14 @@ func readStatements(path string) (out []signed.Signed, err error) {
 }
 
 // epoch is later than all that was signed.
-func (s *signing) epoch() uint64 {
-	last := uint64(0)
-	for _, x := range s.old {
-		last = max(last, x.Epoch)
+func (s *signing) epoch() uint64 { return signed.Now(latest(s.old)) }
+
+// latest is when the last of all was signed, 0 for none.
+func latest(all []signed.Signed) (epoch uint64) {
+	for _, x := range all {
+		epoch = max(epoch, x.Epoch)
 	}
-	return signed.Now(last)
+	return epoch
 }
 
 // banned reports whether a ban that holds names a node or its key, also by the name of a node that had this key.
@@ -149,13 +151,7 @@ func (s *signing) lifted(ban signed.Signed) bool {
 
 // expiring are whom news end, which prove that their last day is over.
 func (s *signing) expiring(news []signed.Signed) (who []string) {
-	before, now := uint64(0), uint64(0)
-	for _, x := range s.old {
-		before = max(before, x.Epoch)
-	}
-	for _, x := range news {
-		now = max(now, x.Epoch)
-	}
+	before, now := latest(s.old), latest(news)
 	for _, old := range s.old {
 		replaced := slices.ContainsFunc(news, func(x signed.Signed) bool {
 			return x.Replaces(old) || x.Kind == signed.Ban && x.Who() == old.Who()

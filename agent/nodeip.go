@@ -16,6 +16,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/wake"
+	"edgemesh/internal/wording"
 )
 
 func newNodeIP() *cobra.Command {
@@ -52,11 +53,7 @@ With --wait it ends as soon as the host has these addresses, or with 1 after tha
 			if err != nil {
 				return err
 			}
-			text := make([]string, len(addrs))
-			for n, a := range addrs {
-				text[n] = a.String()
-			}
-			if _, err := fmt.Fprintln(c.OutOrStdout(), strings.Join(text, ",")); err != nil {
+			if _, err := fmt.Fprintln(c.OutOrStdout(), strings.Join(wording.Texts(addrs), ",")); err != nil {
 				return err
 			}
 			return awaitAddresses(c.Context(), addrs, wait)

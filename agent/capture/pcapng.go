@@ -27,11 +27,7 @@ const (
 
 // Writer writes packets to a pcapng file, which tcpdump and Wireshark read. The file has one interface, because libpcap
 // refuses several of raw packets; a packet's own is in its comment.
-type Writer struct {
-	w io.Writer
-	// Written is how many bytes there are so far.
-	Written int64
-}
+type Writer struct{ w io.Writer }
 
 // NewWriter begins a file.
 func NewWriter(w io.Writer) (*Writer, error) {
@@ -60,8 +56,7 @@ func (w *Writer) block(kind uint32, body []byte) error {
 	out = binary.LittleEndian.AppendUint32(out, n)
 	out = append(out, body...)
 	out = binary.LittleEndian.AppendUint32(out, n)
-	wrote, err := w.w.Write(out)
-	w.Written += int64(wrote)
+	_, err := w.w.Write(out)
 	return err
 }
 

@@ -23,6 +23,7 @@ import (
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
+	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/admission/join"
 )
@@ -130,10 +131,7 @@ func (g *registry) prover() (*join.Prover, error) {
 
 // holds notes at which relays there is a reservation.
 func (g *registry) holds(at []peer.ID) {
-	ids := make([]string, len(at))
-	for i, id := range at {
-		ids[i] = id.String()
-	}
+	ids := wording.Texts(at)
 	slices.Sort(ids)
 	g.held.Store(&ids)
 	g.metrics.relays.Set(float64(len(ids)))
