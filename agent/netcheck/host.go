@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net"
-	"net/http/httptrace"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,11 +22,6 @@ import (
 
 // portMappingTime is how long routers may take to answer.
 const portMappingTime = 5 * time.Second
-
-// traceWrote notes when the request was sent.
-func traceWrote(ctx context.Context, at *time.Time) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { *at = time.Now() }})
-}
 
 // servers are one UDP address of each relay and IP version.
 func (k *checker) servers(ctx context.Context) []netip.AddrPort {

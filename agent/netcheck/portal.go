@@ -47,13 +47,7 @@ func (k *checker) portal(ctx context.Context, r mesh.Relay) string {
 }
 
 func (k *checker) page(ctx context.Context, t target) string {
-	c, tr, u := k.http(t)
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return ""
-	}
-	resp, err := c.Do(req)
+	resp, _, err := k.request(ctx, t, nil)
 	if err != nil {
 		return ""
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -233,33 +234,29 @@ func (k *checker) lookup(ctx context.Context, t target) (netip.AddrPort, error) 
 	return netip.AddrPortFrom(all[0], uint16(port)), nil
 }
 
-// http is a client for one request to t.
-func (k *checker) http(t target) (*http.Client, *http.Transport, *url.URL) {
+// request sends one to t, and says when it was sent. Whoever closes the answer's body closes the connection.
+func (k *checker) request(ctx context.Context, t target, header http.Header) (resp *http.Response, sent time.Time, err error) {
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return k.dial(ctx, t) },
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 	u := &url.URL{Scheme: "http", Host: t.address(), Path: "/" + t.path}
 	if t.tls {
 		u.Scheme = "https"
 	}
+	trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { sent = time.Now() }}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, sent, err
+	}
+	req.Header = header
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Transport: tr, CheckRedirect: refuse}, tr, u
+	resp, err = (&http.Client{Transport: tr, CheckRedirect: refuse}).Do(req)
+	return resp, sent, err
 }
 
 // upgrade requests a WebSocket (RFC 6455, section 4.1), and measures the answer once connected.
 func (k *checker) upgrade(ctx context.Context, t target) (time.Duration, error) {
-	c, tr, u := k.http(t)
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return 0, err
-	}
-	for key, value := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
-		"Sec-WebSocket-Key": "ZWRnZW1lc2ggbmV0Y2hlYw=="} {
-		req.Header.Set(key, value)
-	}
-	var sent time.Time
-	ctx = traceWrote(ctx, &sent)
-	resp, err := c.Do(req.WithContext(ctx))
+	resp, sent, err := k.request(ctx, t, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
+		"Sec-Websocket-Key": {"ZWRnZW1lc2ggbmV0Y2hlYw=="}})
 	if err != nil {
 		return 0, err
 	}
@@ -272,14 +269,7 @@ func (k *checker) upgrade(ctx context.Context, t target) (time.Duration, error) 
 
 // clock compares this host's clock with the date of a plain answer, which any HTTP server has (RFC 9110, section 6.6.1).
 func (k *checker) clock(ctx context.Context, t target) *Clock {
-	c, tr, u := k.http(t)
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil
-	}
-	var sent time.Time
-	resp, err := c.Do(req.WithContext(traceWrote(ctx, &sent)))
+	resp, sent, err := k.request(ctx, t, nil)
 	if err != nil {
 		return nil
 	}
