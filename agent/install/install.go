@@ -367,21 +367,27 @@ func (i *installer) installUnit(ctx context.Context, configuration string) error
 	if err := i.Put(unitPath, []byte(manifests.AgentUnit(i.o.Prefix, i.writes(configuration)...)), 0o644); err != nil {
 		return err
 	}
-	commands := [][]string{{"daemon-reload"}, {"enable", UnitName}, {"restart", UnitName}}
-	if i.o.Systemctl == nil {
-		for _, c := range commands {
-			i.Todo = append(i.Todo, "systemctl "+strings.Join(c, " "))
-		}
-		i.Todo = append(i.Todo, fmt.Sprintf("without systemd, let your init run: %s run --wait --config %s",
-			filepath.Join(i.o.Prefix, "bin", agentName), config.DefaultPath))
+	if err := i.systemctl(ctx, []string{"daemon-reload"}, []string{"enable", UnitName}, []string{"restart", UnitName}); err != nil {
+		return err
+	}
+	if i.o.Systemctl != nil {
+		i.Say("started  %s", UnitName)
 		return nil
 	}
+	i.Todo = append(i.Todo, fmt.Sprintf("without systemd, let your init run: %s run --wait --config %s",
+		filepath.Join(i.o.Prefix, "bin", agentName), config.DefaultPath))
+	return nil
+}
+
+// systemctl runs commands, or notes them for the operator where systemd does not run.
+func (i *installer) systemctl(ctx context.Context, commands ...[]string) error {
 	for _, c := range commands {
-		if err := i.o.Systemctl(ctx, c...); err != nil {
+		if i.o.Systemctl == nil {
+			i.Todo = append(i.Todo, "systemctl "+strings.Join(c, " "))
+		} else if err := i.o.Systemctl(ctx, c...); err != nil {
 			return err
 		}
 	}
-	i.Say("started  %s", UnitName)
 	return nil
 }
 

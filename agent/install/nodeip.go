@@ -229,12 +229,8 @@ func (i *installer) takeNodeIP() (bool, error) {
 // restartKubelet makes kubelet report its address again. Pods keep running.
 func (i *installer) restartKubelet(ctx context.Context) error {
 	unit := i.kubelet().unit
-	for _, c := range [][]string{{"daemon-reload"}, {"restart", unit}} {
-		if i.o.Systemctl == nil {
-			i.Todo = append(i.Todo, "systemctl "+strings.Join(c, " "))
-		} else if err := i.o.Systemctl(ctx, c...); err != nil {
-			return err
-		}
+	if err := i.systemctl(ctx, []string{"daemon-reload"}, []string{"restart", unit}); err != nil {
+		return err
 	}
 	if i.o.Systemctl != nil {
 		i.Say("restarted %s", unit)
