@@ -405,7 +405,7 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	}
 	unread := l.unreadOf(spaces, &status)
 	needs, missing, unknown, readable := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable()
-	judged := slices.DeleteFunc(pods(own, l.c.Node), func(p policy.Pod) bool { return unread[p.Namespace] })
+	judged := slices.DeleteFunc(pods(own), func(p policy.Pod) bool { return unread[p.Namespace] })
 	rules := policy.Compile(all, judged, func(g policy.Group) []policy.Member {
 		id := g.ID()
 		needs[id] = true
@@ -520,7 +520,7 @@ func (l *Live) former(rules policy.Rules, own map[string]*podgroups.Pod, unread,
 		}
 		rules.Pods[pod] = chains
 	}
-	for _, p := range pods(own, l.c.Node) {
+	for _, p := range pods(own) {
 		pod := p.Namespace + "/" + p.Name
 		_, there := l.last.Pods[pod]
 		if there && unread[p.Namespace] {
@@ -580,7 +580,7 @@ func (l *Live) alone(ctx context.Context) time.Duration {
 		return l.unready(err)
 	}
 	own := l.own(podgroups.Pods(""))
-	rules := policy.Compile(all, pods(own, l.c.Node), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
+	rules := policy.Compile(all, pods(own), func(g policy.Group) []policy.Member { return l.peers.Members(g.ID()) })
 	invalid := map[string]error{}
 	for key, why := range l.peers.Over() {
 		invalid[key] = errors.New(why)
@@ -666,11 +666,9 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 }
 
 // pods are this node's, without addresses: those are in its own records.
-func pods(own map[string]*podgroups.Pod, node string) (out []policy.Pod) {
+func pods(own map[string]*podgroups.Pod) (out []policy.Pod) {
 	for _, key := range slices.Sorted(maps.Keys(own)) {
-		if own[key].Node == node {
-			out = append(out, own[key].As)
-		}
+		out = append(out, own[key].As)
 	}
 	return out
 }
