@@ -42,6 +42,15 @@ type cluster interface {
 
 var _ cluster = (*client.Client)(nil)
 
+// removed deletes an object, unless another one has its name by now, which is heard of. One that is gone is no error.
+func removed(ctx context.Context, c cluster, path, uid string) error {
+	err := c.Remove(ctx, path, uid)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
 // news is what the API has said of a kind: all of it, one change, or why it cannot be followed now.
 type news struct {
 	kind  api.Kind

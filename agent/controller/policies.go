@@ -367,13 +367,7 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 		case same(old, w):
 			continue
 		default:
-			labels := map[string]any{} // what others put there is refused by our own ValidatingAdmissionPolicy
-			for name := range old.Meta.Labels {
-				labels[name] = nil
-			}
-			for name, v := range w.Meta.Labels {
-				labels[name] = v
-			}
+			labels := replacing(old.Meta.Labels, w.Meta.Labels) // what others put there is refused by our own ValidatingAdmissionPolicy
 			patch := map[string]any{"metadata": map[string]any{"uid": old.Meta.UID, "resourceVersion": old.Meta.ResourceVersion, "labels": labels, "finalizers": nil,
 				"ownerReferences": nil}, "spec": w.Spec}
 			err = p.api.Patch(ctx, api.PolicyGroups().Path(w.Meta.Name), client.Merge, nil, patch, &got)
@@ -387,8 +381,7 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 		if named[name] {
 			continue
 		}
-		err := p.api.Remove(ctx, api.PolicyGroups().Path(name), old.Meta.UID)
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another one of that name, which is heard of
+		if err := removed(ctx, p.api, api.PolicyGroups().Path(name), old.Meta.UID); err != nil {
 			return fmt.Errorf("PolicyGroup %s: %w", name, err)
 		}
 		delete(made, name)
@@ -477,14 +470,8 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 	if n.Status.Policies != nil && maps.Equal(n.Status.Policies, want) {
 		return nil
 	}
-	change := map[string]any{}
-	for name := range n.Status.Policies {
-		change[name] = nil
-	}
-	for name, d := range want {
-		change[name] = d
-	}
-	if err := p.api.Patch(ctx, path+"/status", client.Merge, nil, map[string]any{"status": map[string]any{"policies": change}}, &n); err != nil {
+	patch := map[string]any{"status": map[string]any{"policies": replacing(n.Status.Policies, want)}}
+	if err := p.api.Patch(ctx, path+"/status", client.Merge, nil, patch, &n); err != nil {
 		return fmt.Errorf("say in the PodNetwork's status which namespaces have NetworkPolicies: %w", err)
 	}
 	if n.Status.Policies == nil {

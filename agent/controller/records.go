@@ -278,8 +278,7 @@ type result struct {
 func (r *records) agree(ctx context.Context, name string, node *api.Node, made *api.NodeRecord) result {
 	path := api.NodeRecords().Path(name)
 	if made != nil && (node == nil || node.Meta.UID != made.Spec.NodeUID) {
-		err := r.api.Remove(ctx, path, made.Meta.UID)
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another one of that name, which is heard of
+		if err := removed(ctx, r.api, path, made.Meta.UID); err != nil {
 			return result{node, made, err}
 		}
 		if node == nil {
@@ -345,16 +344,21 @@ func otherKey(before, now string) bool {
 	return failed == nil && err == nil && x.Signer == y.Signer && x.ID != y.ID
 }
 
-// change is a merge patch from was to is: labels that are gone are null.
+// replacing is a merge patch that makes a map is where it was: what is gone is null.
+func replacing(was, is map[string]string) map[string]any {
+	out := map[string]any{}
+	for key := range was {
+		out[key] = nil
+	}
+	for key, value := range is {
+		out[key] = value
+	}
+	return out
+}
+
+// change is a merge patch from was to is.
 func change(was, is api.NodeRecordSpec) map[string]any {
-	labels := map[string]any{}
-	for key := range was.Labels {
-		labels[key] = nil
-	}
-	for key, value := range is.Labels {
-		labels[key] = value
-	}
-	out := map[string]any{"podCIDRs": is.PodCIDRs, "labels": labels}
+	out := map[string]any{"podCIDRs": is.PodCIDRs, "labels": replacing(was.Labels, is.Labels)}
 	if was.Signed != is.Signed {
 		out["signed"] = is.Signed
 	}

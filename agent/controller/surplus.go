@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -161,10 +159,7 @@ func (s *surplus) remove(ctx context.Context, blocks []*api.PodBlock) []error {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			err := s.api.Remove(ctx, api.PodBlocks().Path(b.Meta.Name), b.Meta.UID)
-			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: it is another one of that name
-				errs[i] = err
-			}
+			errs[i] = removed(ctx, s.api, api.PodBlocks().Path(b.Meta.Name), b.Meta.UID)
 		})
 	}
 	all.Wait()
