@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/agent/findings"
+	"edgemesh/internal/wording"
 )
 
 // The states of nodes and relays on the page, the ones to look at first. They say where members' findings are: the map judges
@@ -125,7 +126,7 @@ func (m *model) add(v view, by string, f findings.Finding) {
 
 // known is what the page calls a subject: a relay by the end of its peer ID, a node by its name, anything else as it is.
 func (m *model) known(v view, subject string) string {
-	if id := short(subject); v.relays[id].ID != "" {
+	if id := wording.ShortID(subject); v.relays[id].ID != "" {
 		return id
 	}
 	return cmp.Or(m.names[subject], subject)

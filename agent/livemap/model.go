@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"edgemesh/agent/observe"
+	"edgemesh/internal/wording"
 )
 
 const (
@@ -180,7 +181,7 @@ func (m *model) nameOf(id string) string {
 	if name := m.names[id]; name != "" {
 		return name
 	}
-	return short(id)
+	return wording.ShortID(id)
 }
 
 // rate is a counter's growth over the samples, in Mbit/s.
@@ -272,7 +273,7 @@ func (m *model) now(at time.Time) view {
 			continue
 		}
 		for _, r := range x.Report.Relays {
-			id := short(r.PeerID)
+			id := wording.ShortID(r.PeerID)
 			y := v.relays[id]
 			y.ID, y.State, y.Name = id, cmp.Or(y.State, unknown), cmp.Or(y.Name, host(r.Addr))
 			if r.Reserved {
@@ -324,7 +325,7 @@ func (m *model) node(x *member, site string, at time.Time) node {
 		n.Since = r.StartedAt.UTC().Format(time.RFC3339)
 	}
 	for _, p := range r.Relays {
-		u := use{Relay: short(p.PeerID), State: "connected"}
+		u := use{Relay: wording.ShortID(p.PeerID), State: "connected"}
 		switch {
 		case p.Reserved:
 			u.State = "reserved"
@@ -334,14 +335,6 @@ func (m *model) node(x *member, site string, at time.Time) node {
 		n.Relays = append(n.Relays, u)
 	}
 	return n
-}
-
-// short is the end of a peer ID, which distinguishes relays.
-func short(id string) string {
-	if len(id) > 8 {
-		return "…" + id[len(id)-8:]
-	}
-	return id
 }
 
 // host is the host of a multiaddr: /ip4/5.5.5.5/tcp/4001, /dns4/relay.example/tcp/443.

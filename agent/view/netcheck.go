@@ -45,7 +45,7 @@ func Netcheck(w io.Writer, on Screen, r netcheck.Report) {
 					c, why = yellow, append(why, name+" "+a.Addr+": "+a.Error)
 				}
 			}
-			t.Add(c, cmp.Or(shortID(x.PeerID), hostOf(x), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
+			t.Add(c, cmp.Or(wording.ShortID(x.PeerID), hostOf(x), "-"), answerText(x.TCP), answerText(x.UDP), answerText(x.WS), cmp.Or(strings.Join(slices.Sorted(slices.Values(why)), "; "), "-"))
 		}
 		fmt.Fprintln(w)
 		t.Print(w, on)

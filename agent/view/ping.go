@@ -8,6 +8,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/internal/cause"
+	"edgemesh/internal/wording"
 )
 
 // DirectOrBetter reports whether a path leads to the peer without a relay: direct, punched, or past the tunnel.
@@ -44,7 +45,7 @@ func pathText(path, transport, relay string) string {
 		out += " over " + clean(transport)
 	}
 	if relay != "" {
-		out += " via " + shortID(clean(relay))
+		out += " via " + wording.ShortID(clean(relay))
 	}
 	return out
 }

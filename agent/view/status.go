@@ -189,7 +189,7 @@ func relays(w io.Writer, on Screen, all []control.RelayStatus) {
 		if !r.Connected && !r.Spare { // it is of a connection that is over
 			rtt = "-"
 		}
-		t.Add(c, shortID(r.PeerID), addr, yesNo(r.Connected), reserved, rtt, cmp.Or(r.Error, "-"))
+		t.Add(c, wording.ShortID(r.PeerID), addr, yesNo(r.Connected), reserved, rtt, cmp.Or(r.Error, "-"))
 	}
 	fmt.Fprintln(w)
 	t.Print(w, on)

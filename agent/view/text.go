@@ -30,12 +30,3 @@ func yesNo(b bool) string {
 	}
 	return "no"
 }
-
-// shortID is the end of a peer ID, the part that differs.
-func shortID(id string) string {
-	const keep = 8
-	if len(id) <= keep {
-		return id
-	}
-	return "…" + id[len(id)-keep:]
-}

@@ -2,7 +2,7 @@
 // output, and keeps nothing.
 //
 //	view.go      names of package screen
-//	text.go      durations, bytes, short names
+//	text.go      durations and round trips
 //	status.go    the verdict, the summary, relays and pools
 //	peers.go     peers by path, and which are shown
 //	peer.go      one peer

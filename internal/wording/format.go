@@ -47,6 +47,15 @@ func Bytes[N Integer](n N) string {
 	return humanize.Bytes(uint64(max(n, 0)))
 }
 
+// ShortID is the end of a peer ID, the part that differs.
+func ShortID(id string) string {
+	const keep = 8
+	if len(id) <= keep {
+		return id
+	}
+	return "…" + id[len(id)-keep:]
+}
+
 // Texts are the texts of all; a list in JSON, also of none.
 func Texts[T fmt.Stringer](all []T) []string {
 	out := make([]string, len(all))
