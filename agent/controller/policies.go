@@ -250,27 +250,38 @@ func (p *policies) forget(k api.Kind, key string) {
 	p.peers.Changed[id] = true
 }
 
-// round makes the PolicyGroups of the groups that changed what they should be. Those where that fails stay changed.
+// round makes the PolicyGroups of the groups that changed what they should be, under the name that agents of the release before know, too.
+// Those where that fails stay changed.
 func (p *policies) round(ctx context.Context) error {
 	ctx, end := p.loop.Begin(ctx)
 	defer end()
 	now := time.Now()
 	p.tidy(now)
 	changed := slices.DeleteFunc(slices.Sorted(maps.Keys(p.peers.Changed)), func(id string) bool { return now.Before(p.later[id].at) })
-	errs := make([]error, len(changed))
+	of := map[string]string{} // the group that is to be written, by each of its names
+	for _, id := range changed {
+		for _, name := range []string{id, policy.Former(id)} {
+			if of[name] = name; len(p.peers.Named(name)) > 0 {
+				of[name] = p.peers.Named(name)[0]
+			}
+		}
+	}
+	names := slices.Sorted(maps.Keys(of))
+	errs := make([]error, len(names))
 	slots := make(chan struct{}, workers)
 	var all sync.WaitGroup
-	for i, id := range changed {
+	for i, name := range names {
+		id := of[name]
 		var want []*api.PolicyGroup
-		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[id]) > 0 { // the second: over the bounds, without members
-			want = pods.Chunks(id, p.peers.Selector(id), p.peers.Members(id), len(p.made[id]))
-		} else if _, waits := p.idle[id]; waits && len(p.made[id]) > 0 {
+		if p.peers.Known(id) || p.peers.Needed(id) && len(p.made[name]) > 0 { // the second: over the bounds, without members
+			want = pods.Chunks(name, p.peers.Selector(id), p.peers.Members(id), len(p.made[name]))
+		} else if _, waits := p.idle[id]; waits && len(p.made[name]) > 0 {
 			continue
 		}
-		if p.made[id] == nil {
-			p.made[id] = map[string]*api.PolicyGroup{}
+		if p.made[name] == nil {
+			p.made[name] = map[string]*api.PolicyGroup{}
 		}
-		made := p.made[id]
+		made := p.made[name]
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
@@ -278,21 +289,35 @@ func (p *policies) round(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	for i, id := range changed {
-		if len(p.made[id]) == 0 {
-			delete(p.made, id)
+	failed := map[string]bool{}
+	for i, name := range names {
+		failed[name] = errs[i] != nil
+		if len(p.made[name]) == 0 {
+			delete(p.made, name)
 		}
-		if errs[i] != nil {
+	}
+	for _, id := range changed {
+		if failed[id] || failed[policy.Former(id)] {
 			p.postpone(id)
 		} else {
 			delete(p.peers.Changed, id)
 			delete(p.later, id)
 		}
 	}
-	p.metrics.groups.Set(float64(len(p.made)))
+	p.metrics.groups.Set(float64(p.groups()))
 	p.accuse(ctx)
 	p.bounded()
 	return several(errs)
+}
+
+// groups counts those that are in the API by their name of now.
+func (p *policies) groups() (n int) {
+	for name := range p.made {
+		if name != policy.Former(name) {
+			n++
+		}
+	}
+	return n
 }
 
 // postpone has what could not be written tried again, later each time.
@@ -328,7 +353,9 @@ func (p *policies) bounded() {
 // tidy marks groups for deletion that no policy has needed for a while.
 func (p *policies) tidy(now time.Time) {
 	for id := range p.made {
-		p.consider(id, now)
+		if len(p.peers.Named(id)) == 0 { // else it is another one's former name, until that goes
+			p.consider(id, now)
+		}
 	}
 	for _, id := range p.peers.Groups() {
 		p.consider(id, now)
@@ -372,6 +399,9 @@ func (p *policies) agree(ctx context.Context, want []*api.PolicyGroup, made map[
 				"ownerReferences": nil}, "spec": w.Spec}
 			err = p.api.Patch(ctx, api.PolicyGroups().Path(w.Meta.Name), client.Merge, nil, patch, &got)
 		}
+		if apierrors.IsInvalid(err) {
+			return fmt.Errorf("PolicyGroup %s: apply the chart's crds/, this CustomResourceDefinition is of a release before: %w", w.Meta.Name, err)
+		}
 		if err != nil {
 			return fmt.Errorf("PolicyGroup %s: %w", w.Meta.Name, err)
 		}
@@ -406,7 +436,8 @@ func gains(w *api.PolicyGroup, made map[string]*api.PolicyGroup) int {
 }
 
 func same(a, b *api.PolicyGroup) bool {
-	return a.Spec.Selector == b.Spec.Selector && a.Spec.Group == b.Spec.Group && a.Spec.Chunk == b.Spec.Chunk && a.Spec.Chunks == b.Spec.Chunks && slices.Equal(a.Spec.Members, b.Spec.Members) &&
+	stated := a.Spec.Selector == b.Spec.Selector || a.Spec.Selector == "" // a CustomResourceDefinition before takes it away
+	return stated && a.Spec.Group == b.Spec.Group && a.Spec.Chunk == b.Spec.Chunk && a.Spec.Chunks == b.Spec.Chunks && slices.Equal(a.Spec.Members, b.Spec.Members) &&
 		maps.Equal(a.Meta.Labels, b.Meta.Labels)
 }
 
@@ -477,7 +508,7 @@ func (p *policies) say(ctx context.Context, want map[string]string) error {
 	if n.Status.Policies == nil {
 		return errors.New("the PodNetwork's status does not keep `policies`: its CustomResourceDefinition is of an older release; apply the chart's crds/")
 	}
-	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", len(p.made))
+	p.log.Info("compiled NetworkPolicies", "namespaces", len(want), "groups", p.groups())
 	return nil
 }
 

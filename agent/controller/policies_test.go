@@ -152,20 +152,40 @@ func (f *groupAPI) Remove(_ context.Context, path, _ string) error {
 	return nil
 }
 
-// wrote notes a change of a group.
+// wrote notes a change of a group by its name of now.
 func (f *groupAPI) wrote(what string, g *api.PolicyGroup) {
-	f.writes = append(f.writes, fmt.Sprint(what, " ", g.Spec.Chunk))
+	if policy.Former(g.Spec.Group) != g.Spec.Group {
+		f.writes = append(f.writes, fmt.Sprint(what, " ", g.Spec.Chunk))
+	}
 }
 
-// members are all that groups have.
+// members are all that groups have, under their names of now or, each the same, those of the release before.
 func (f *groupAPI) members() (out []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	var former []string
 	for _, g := range f.groups {
-		out = append(out, g.Spec.Members...)
+		if policy.Former(g.Spec.Group) == g.Spec.Group {
+			former = append(former, g.Spec.Members...)
+		} else {
+			out = append(out, g.Spec.Members...)
+		}
 	}
 	slices.Sort(out)
+	if slices.Sort(former); !slices.Equal(out, former) {
+		return append(out, fmt.Sprint("by former names ", former))
+	}
 	return out
+}
+
+// chunks counts those of names of now.
+func (f *groupAPI) chunks() (n int) {
+	for _, g := range f.groups {
+		if policy.Former(g.Spec.Group) != g.Spec.Group {
+			n++
+		}
+	}
+	return n
 }
 
 func readObject[T api.Object](t *testing.T, out T, text string) T {
@@ -243,8 +263,8 @@ func TestPolicyGroups(t *testing.T) {
 			t.Errorf("forged: %v", got)
 		}
 	})
-	if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) || len(f.groups) != 1 {
-		t.Errorf("members %v in %d groups", got, len(f.groups))
+	if got := f.members(); !slices.Equal(got, []string{"10.244.1.5", "10.244.2.5"}) || f.chunks() != 1 {
+		t.Errorf("members %v in %d groups", got, f.chunks())
 	}
 	if got := f.network.Status.Policies; !maps.Equal(got, map[string]string{"shop": "Ingress"}) {
 		t.Errorf("the PodNetwork says %v", got)
@@ -282,14 +302,14 @@ func TestForeignGroup(t *testing.T) {
 	}
 	f.groups["000000000000000000000000000000aa-0"] = &api.PolicyGroup{Meta: api.Meta{Name: "000000000000000000000000000000aa-0", UID: "x"}, Spec: api.PolicyGroupSpec{Group: "000000000000000000000000000000aa", Chunks: 1}}
 	runningPolicies(t, f, func(p *policies) {
-		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5"}) || len(f.groups) != 2 {
-			t.Errorf("members %v in %d groups", got, len(f.groups))
+		if got := f.members(); !slices.Equal(got, []string{"10.244.1.5"}) || f.chunks() != 2 {
+			t.Errorf("members %v in %d groups", got, f.chunks())
 		}
 		for id := range p.idle {
 			p.idle[id] = time.Now().Add(-idleGroup)
 		}
-		if err := p.round(t.Context()); err != nil || len(f.groups) != 1 {
-			t.Errorf("%d groups, %v", len(f.groups), err)
+		if err := p.round(t.Context()); err != nil || f.chunks() != 1 {
+			t.Errorf("%d groups, %v", f.chunks(), err)
 		}
 	})
 }
@@ -334,14 +354,14 @@ func TestChunks(t *testing.T) {
 	if w := step(1501); len(w) != 1 {
 		t.Errorf("one more: %v", w)
 	}
-	if w := step(10_000); len(f.groups) != 16 {
-		t.Errorf("10,000: %d chunks, %v", len(f.groups), w)
+	if w := step(10_000); f.chunks() != 16 {
+		t.Errorf("10,000: %d chunks, %v", f.chunks(), w)
 	}
 	if w := step(9_999); len(w) != 1 {
 		t.Errorf("one less: %v", w)
 	}
-	if w := step(100); len(f.groups) != 1 || !slices.Contains(w[:1], "patch 0") {
-		t.Errorf("shrunk: %d chunks, %v", len(f.groups), w)
+	if w := step(100); f.chunks() != 1 || !slices.Contains(w[:1], "patch 0") {
+		t.Errorf("shrunk: %d chunks, %v", f.chunks(), w)
 	}
 }
 
@@ -361,8 +381,8 @@ func TestAGroupThatCannotBeWritten(t *testing.T) {
 	last := p.peers.Groups()[7] // by its name the eighth
 	f.fail = last + "-0"
 	runningPolicies(t, f, func(p *policies) {
-		if len(f.groups) != 7 || !maps.Equal(f.network.Status.Policies, map[string]string{"shop": "Ingress"}) {
-			t.Errorf("%d groups, the PodNetwork says %v", len(f.groups), f.network.Status.Policies)
+		if f.chunks() != 7 || !maps.Equal(f.network.Status.Policies, map[string]string{"shop": "Ingress"}) {
+			t.Errorf("%d groups, the PodNetwork says %v", f.chunks(), f.network.Status.Policies)
 		}
 		if wait := p.later[last].wait; wait <= sweepAgain {
 			t.Errorf("tried again each %v", wait)

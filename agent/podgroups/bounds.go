@@ -75,7 +75,7 @@ func (p *Peers) close(g *group) {
 // drop forgets g.
 func (p *Peers) drop(g *group) {
 	p.close(g)
-	delete(p.groups, g.id)
+	p.forget(g.id)
 	p.usage(g.space).freed, p.usage("").freed = true, true
 }
 
@@ -99,6 +99,15 @@ func (p *Peers) admit(g *group) {
 	}
 }
 
+// forget forgets a group and its former name.
+func (p *Peers) forget(id string) {
+	delete(p.groups, id)
+	former := policy.Former(id)
+	if delete(p.former[former], id); len(p.former[former]) == 0 {
+		delete(p.former, former)
+	}
+}
+
 // readmit gives groups that are over the bounds their members, where there is room now.
 func (p *Peers) readmit() {
 	full := map[string]bool{}
@@ -107,7 +116,7 @@ func (p *Peers) readmit() {
 		switch {
 		case !g.closed:
 		case g.users == 0:
-			delete(p.groups, id)
+			p.forget(id)
 		case !full[g.space] && (p.usage(g.space).freed || g.ofAll && p.usage("").freed):
 			p.admit(g)
 			full[g.space] = g.closed

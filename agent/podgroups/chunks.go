@@ -18,7 +18,7 @@ const (
 // MaxMembers are the most that a group may have: of more, the last ones are left out.
 const MaxMembers = api.MaxChunk * api.MaxChunks
 
-// Chunks are the PolicyGroups of a group, which had before of them (0: none). A member's chunk depends on itself and on how many there
+// Chunks are the PolicyGroups of a group, by one of its names, which had before of them (0: none). A member's chunk depends on itself and on how many there
 // are: one pod changes one chunk, and twice as many chunks leave half of the members where they are. How many there are depends on how
 // many members there are alone: who chooses addresses so that they meet in one chunk fills the next ones.
 func Chunks(id, selector string, members []policy.Member, before int) []*api.PolicyGroup {

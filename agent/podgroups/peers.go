@@ -30,6 +30,7 @@ type Peers struct {
 	policies   map[string]policy.Policy   // by Key
 	errs       map[string]error           // of policies
 	groups     map[string]*group          // by ID
+	former     map[string]map[string]bool // IDs by the name of the release before
 	within     map[string]map[*group]bool // by the one namespace that they select in, "": others
 	blocks     map[netip.Prefix]string    // as Owner knows them
 	mirrors    bool                       // static pods are members, too
@@ -63,7 +64,7 @@ type group struct {
 // NewPeers returns Peers without anything.
 func NewPeers(owner func(netip.Addr) string) *Peers {
 	return &Peers{Owner: owner, Changed: map[string]bool{}, namespaces: map[string]*Namespace{}, pods: map[string]*peer{}, at: map[netip.Addr][]*peer{},
-		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, within: map[string]map[*group]bool{},
+		policies: map[string]policy.Policy{}, errs: map[string]error{}, groups: map[string]*group{}, former: map[string]map[string]bool{}, within: map[string]map[*group]bool{},
 		bounds: ofCluster, used: map[string]*usage{}, pressed: map[string]bool{}}
 }
 
@@ -106,6 +107,9 @@ func (p *Peers) Selector(id string) string {
 	}
 	return ""
 }
+
+// Named are the groups that had that name in the release before.
+func (p *Peers) Named(former string) []string { return slices.Sorted(maps.Keys(p.former[former])) }
 
 // Members are a group's, in order.
 func (p *Peers) Members(id string) []policy.Member {
@@ -170,6 +174,11 @@ func (p *Peers) use(g policy.Group, space string) {
 	}
 	n := &group{Group: g, id: id, members: map[policy.Member]int{}, users: 1, space: space}
 	p.groups[id] = n
+	former := policy.Former(id)
+	if p.former[former] == nil {
+		p.former[former] = map[string]bool{}
+	}
+	p.former[former][id] = true
 	p.admit(n)
 }
 

@@ -54,6 +54,9 @@ func (g Group) ID() string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// Former is the name that a group of that ID had in the release before.
+func Former(id string) string { return id[:min(16, len(id))] }
+
 // maxSelector bounds Selector, bytes.
 const maxSelector = 512
 

@@ -67,7 +67,7 @@ func TestCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, g := range policy.Groups([]policy.Policy{parsed}) {
-			w.objects["group "+g.ID()] = group(t, g, i)
+			w.objects["group "+g.ID()] = group(t, g.ID(), i)
 		}
 		w.objects["pod "+podgroups.Key(own)], w.objects["policy "+podgroups.Key(p)] = own, p
 		record := fmt.Sprintf(`{"ip":%q,"network":"edgemesh","containerID":"c%d","ifName":"eth0","namespace":%q,"pod":"own-%[2]d","allocated":"2026-01-02T03:04:05Z"}`, ip, i, space)
@@ -138,13 +138,13 @@ func TestCost(t *testing.T) {
 }
 
 // group is a PolicyGroup of ten members.
-func group(t *testing.T, g policy.Group, i int) *api.PolicyGroup {
+func group(t *testing.T, id string, i int) *api.PolicyGroup {
 	t.Helper()
 	var members []string
 	for n := range 10 {
 		members = append(members, strconv.Quote(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(2 + n)}).String()))
 	}
-	return object(t, new(api.PolicyGroup), `{"metadata":{"name":"%s-0","uid":%[1]q},"spec":{"group":%[1]q,"chunk":0,"chunks":1,"members":[%s],"selector":%q}}`, g.ID(), strings.Join(members, ","), g.Selector())
+	return object(t, new(api.PolicyGroup), `{"metadata":{"name":"%s-0","uid":%[1]q},"spec":{"group":%[1]q,"chunk":0,"chunks":1,"members":[%s]}}`, id, strings.Join(members, ","))
 }
 
 // resident is this process's memory, in bytes, as it is when nothing is garbage.

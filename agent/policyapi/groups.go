@@ -81,14 +81,14 @@ func (g groups) keep(needed map[string]bool) {
 // members are a group's; complete reports whether all of its chunks are known. A chunk that states another selector is another group's, whose
 // name is the same by chance or on purpose.
 func (g groups) members(id, selector string) (out []policy.Member, complete bool) {
-	chunks := slices.DeleteFunc(slices.Collect(maps.Values(g[id])), func(c *api.PolicyGroup) bool { return c.Spec.Selector != selector })
+	chunks := slices.DeleteFunc(slices.Collect(maps.Values(g[id])), func(c *api.PolicyGroup) bool { return c.Spec.Selector != "" && c.Spec.Selector != selector })
 	out, err := podgroups.Members(chunks)
 	return out, err == nil && len(chunks) > 0 && !slices.ContainsFunc(chunks, func(c *api.PolicyGroup) bool { return c.Spec.Chunks > len(chunks) })
 }
 
-// few is up to how many groups one watch reads. More are read by the first digit of their names, so that another one has a sixteenth
+// few is up to how many names of groups one watch reads, two of each. More are read by the first digit of their names, so that another one has a sixteenth
 // of them sent again.
-const few = 64
+const few = 128
 
 // groupKinds are the kinds to follow for groups.
 func groupKinds(needed map[string]bool) (out []api.Kind) {

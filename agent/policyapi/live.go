@@ -407,10 +407,15 @@ func (l *Live) withController(ctx context.Context) time.Duration {
 	needs, missing, unknown, readable := map[string]bool{}, map[string]bool{}, map[string]bool{}, l.readable()
 	judged := slices.DeleteFunc(pods(own), func(p policy.Pod) bool { return unread[p.Namespace] })
 	rules := policy.Compile(all, judged, func(g policy.Group) []policy.Member {
-		id := g.ID()
-		needs[id] = true
+		id, former := g.ID(), policy.Former(g.ID())
+		needs[id], needs[former] = true, true
 		members, complete := l.groups.members(id, g.Selector())
-		if complete && readable(id) {
+		if complete = complete && readable(id); !complete { // a controller before knows the former name alone
+			if all, whole := l.groups.members(former, g.Selector()); whole && readable(former) {
+				members, complete = all, true
+			}
+		}
+		if complete {
 			l.whole[id] = members
 			return members
 		}

@@ -217,15 +217,15 @@ func TestAlone(t *testing.T) {
 	})
 }
 
-// A group that states another selector counts for nothing: a tenant who finds two selectors with one name opens nothing.
-func TestSelectorOfAGroup(t *testing.T) {
+// A group counts by its name of now, else by that of the release before, whichever end was upgraded first; never what states another selector:
+// a tenant who finds two selectors with one name opens nothing.
+func TestNamesOfAGroup(t *testing.T) {
 	w := newWorld()
 	parsed, _ := policy.Parse(onlyWeb(t).Written)
 	g := policy.Groups([]policy.Policy{parsed})[0]
-	group := func(selector, member string) *api.PolicyGroup {
+	group := func(id, selector string, members ...string) *api.PolicyGroup {
 		version++
-		return &api.PolicyGroup{Meta: api.Meta{Name: g.ID() + "-0", UID: "g", ResourceVersion: fmt.Sprint(version)},
-			Spec: api.PolicyGroupSpec{Group: g.ID(), Chunks: 1, Members: []string{member}, Selector: selector}}
+		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: id, ResourceVersion: fmt.Sprint(version)}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: members, Selector: selector}}
 	}
 	w.run(t, func(t *testing.T, l *Live) {
 		w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
@@ -235,15 +235,21 @@ func TestSelectorOfAGroup(t *testing.T) {
 		l.PodsChanged()
 		time.Sleep(time.Second)
 		passes := func(from string) bool { return w.passes(from, "10.244.1.5") }
-		for _, selector := range []string{"namespace \"tenant\"", ""} {
-			w.put(group(selector, "10.244.9.9"), false)
-			if passes("10.244.9.9") {
-				t.Errorf("open to a group of selector %q", selector)
-			}
+		w.put(group(policy.Former(g.ID()), "namespace \"tenant\"", "10.244.9.9"), false)
+		if passes("10.244.9.9") {
+			t.Error("open to another selector's group of the former name")
 		}
-		w.put(group(g.Selector(), "10.244.2.6"), false)
-		if !passes("10.244.2.6") || passes("10.244.9.9") {
-			t.Errorf("closed to the group of its own selector: %+v", w.last())
+		w.put(group(policy.Former(g.ID()), "", "10.244.2.5"), false)
+		if !passes("10.244.2.5") {
+			t.Errorf("closed beside a controller before: %+v", w.last())
+		}
+		w.put(group(g.ID(), "namespace \"tenant\"", "10.244.9.9"), false)
+		if passes("10.244.9.9") || !passes("10.244.2.5") {
+			t.Error("another selector's group of the name of now counts")
+		}
+		w.put(group(g.ID(), g.Selector(), "10.244.2.6"), false)
+		if !passes("10.244.2.6") || passes("10.244.2.5") {
+			t.Error("the former name counts beside that of now")
 		}
 	})
 }
@@ -253,12 +259,10 @@ func TestSelectorOfAGroup(t *testing.T) {
 func TestWithController(t *testing.T) {
 	w := newWorld()
 	parsed, _ := policy.Parse(onlyWeb(t).Written)
-	peers := policy.Groups([]policy.Policy{parsed})[0]
-	id := peers.ID()
+	id := policy.Groups([]policy.Policy{parsed})[0].ID()
 	group := func(members ...string) *api.PolicyGroup {
 		version++
-		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: "g", ResourceVersion: fmt.Sprint(version)},
-			Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: members, Selector: peers.Selector()}}
+		return &api.PolicyGroup{Meta: api.Meta{Name: id + "-0", UID: "g", ResourceVersion: fmt.Sprint(version)}, Spec: api.PolicyGroupSpec{Group: id, Chunks: 1, Members: members}}
 	}
 	w.run(t, func(t *testing.T, l *Live) {
 		w.put(pod(t, "db", "a", "", "db"), false)
@@ -280,7 +284,7 @@ func TestWithController(t *testing.T) {
 		if !w.passes("10.244.2.5", "10.244.1.5") || w.passes("10.244.2.6", "10.244.1.5") {
 			t.Errorf("not as the policy says: %+v", w.last())
 		}
-		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(id))}
+		want := []string{keyOf(podgroups.Policies("shop")), keyOf(podgroups.Pods("a")), keyOf(api.PolicyGroups(policy.Former(id), id))}
 		slices.Sort(want)
 		if got := w.everRead(); !slices.Equal(got, want) {
 			t.Errorf("it reads %v, want %v", got, want)
@@ -545,14 +549,11 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// selectors are those of the groups of fromTeam, by ID.
-var selectors = map[string]string{}
-
 // chunk is a PolicyGroup of one of so many chunks.
 func chunk(id string, n, of int, members ...string) *api.PolicyGroup {
 	version++
 	return &api.PolicyGroup{Meta: api.Meta{Name: fmt.Sprint(id, "-", n), UID: fmt.Sprint("g", n), ResourceVersion: fmt.Sprint(version)},
-		Spec: api.PolicyGroupSpec{Group: id, Chunk: n, Chunks: of, Members: members, Selector: selectors[id]}}
+		Spec: api.PolicyGroupSpec{Group: id, Chunk: n, Chunks: of, Members: members}}
 }
 
 // fromTeam is a policy that lets all pods of namespace shop be reached from the namespaces of a team, and the group of these.
@@ -563,9 +564,7 @@ func fromTeam(t *testing.T, name, team string) (p *podgroups.Policy, id string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := policy.Groups([]policy.Policy{parsed})[0]
-	selectors[g.ID()] = g.Selector()
-	return p, g.ID()
+	return p, policy.Groups([]policy.Policy{parsed})[0].ID()
 }
 
 func space(t *testing.T, name string) *podgroups.Namespace {

@@ -15,8 +15,8 @@ type PolicyGroupSpec struct {
 	Chunk   int      `json:"chunk"`   // from 0
 	Chunks  int      `json:"chunks"`  // of the group
 	Members []string `json:"members"` // ADDRESS, or ADDRESS/PROTOCOL/PORT
-	// Selector is what it selects, in words that no other group has.
-	Selector string `json:"selector"`
+	// Selector is what it selects, in words that no other group has; "" of a controller, or a CustomResourceDefinition, before.
+	Selector string `json:"selector,omitempty"`
 }
 
 // Metadata implements Object.
