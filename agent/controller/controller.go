@@ -9,7 +9,7 @@
 //	records.go      keeps NodeRecords, which agents follow in place of Nodes
 //	pace.go         nodes that change their objects again and again
 //	policies.go     compiles the peers of NetworkPolicies for agents
-//	sign.go         signs who is a member, as a delegate
+//	sign.go         signs who is a member
 //	enroll.go       edges reach it over relays
 //	deputy.go       what it writes for them
 //	sight.go        says of nodes that no relay sees, or whose kubelet is silent, that nobody knows whether they are ready

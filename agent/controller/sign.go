@@ -38,8 +38,13 @@ type signer struct {
 	bans map[string]signed.Signed // by whom they name
 }
 
-// newsMost bounds what the status has of departures and bans; of departures the newest stay, newsLeast, and those of the last hour.
-const newsMost, newsLeast, newsFor = 1024, 64, 3600
+const (
+	// newsMost bounds what the status has of departures and bans; of departures the newest stay, newsLeast, and those of the last hour.
+	// Each stays for a minute, newsShown, or waits.
+	newsMost, newsLeast, newsFor, newsShown = 1024, 64, 3600, 60
+	// lookAgain is how often what is open is tried again.
+	lookAgain = 10 * time.Second
+)
 
 // run signs until ctx ends.
 func (s *signer) run(ctx context.Context) {
@@ -69,7 +74,24 @@ func (s *signer) serve(ctx context.Context) error {
 		return fmt.Errorf("read the PodNetwork: %w", err)
 	}
 	s.read(records, n.Status.Signed, self)
-	return membership(ctx, s.access, s.version, s.log.With("part", "signer"), func(m mesh.State) { s.onState(ctx, m, key) })
+	latest, ended := make(chan mesh.State, 1), make(chan error, 1)
+	go func() {
+		ended <- membership(ctx, s.access, s.version, s.log.With("part", "signer"), func(m mesh.State) { wake.Latest(latest, m) })
+	}()
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	for m, open := (mesh.State{}), false; ; {
+		select {
+		case err := <-ended:
+			return err
+		case m = <-latest:
+		case <-again.C:
+			if !open {
+				continue
+			}
+		}
+		open = s.onState(ctx, m, key)
+	}
 }
 
 // read takes what this key has signed before, in the records and the PodNetwork, which stays where nothing changed.
@@ -92,8 +114,8 @@ func (s *signer) read(records []api.Object, all []string, self peer.ID) {
 	}
 }
 
-// onState signs what m has, or no longer has, and is not signed yet, and hands out all of it.
-func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) {
+// onState signs what m has, or no longer has, and is not signed yet, and hands out all of it. open: it is to be tried again.
+func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) (open bool) {
 	out, fresh, replaced := make(map[string]string, len(m.Nodes)), 0, false
 	for _, n := range m.Admitted().Nodes {
 		id, err := peer.Decode(string(n.PeerID))
@@ -116,26 +138,18 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	if replaced {
 		s.grants.Store(granted(m, key))
 	}
-	select {
-	case <-s.out: // an older one that nobody has read
-	default:
+	wake.Latest(s.out, out)
+	id, news, open := s.news(ctx, m, out, key)
+	if slices.Equal(news, m.News) && id == m.Signer {
+		return open
 	}
-	select {
-	case s.out <- out:
-	case <-ctx.Done():
-	}
-	id, news := s.news(ctx, m, out, key)
 	status := map[string]any{"status": map[string]any{"signer": id, "signed": news}}
-	for !slices.Equal(news, m.News) || id != m.Signer {
-		err := s.api.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
-		if err == nil || apierrors.IsNotFound(err) { // there will be one, and another State
-			return
-		}
-		s.log.Warn("who is banned or gone is not told in the PodNetwork's status; retrying", "err", err)
-		if !wake.Sleep(ctx, tryAgain) {
-			return
-		}
+	err := s.api.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
+	if err == nil || apierrors.IsNotFound(err) { // there will be one, and another State
+		return open
 	}
+	s.log.Warn("who is banned or gone is not told in the PodNetwork's status; retrying", "err", err)
+	return true
 }
 
 // granted reports whether m has a delegation to a key.
@@ -147,18 +161,20 @@ func granted(m mesh.State, key crypto.PrivKey) bool {
 	})
 }
 
-// left reports whether a node is not admitted, or its Node gone: one that lacks its MeshNode for a while, or a block, stays.
-func (s *signer) left(ctx context.Context, m mesh.State, name string) bool {
-	if _, listed := m.Node(name); listed {
-		return true
+// left reports whether a node that is signed as x is not admitted, or its Node gone or about to be: one that lacks its MeshNode for a
+// while, or a block, stays, and so does one that cannot be signed again.
+func (s *signer) left(ctx context.Context, m mesh.State, x *signed.Signed) bool {
+	if n, listed := m.Node(x.Name); listed {
+		return !m.Admits(n) || string(n.PeerID) != x.ID.String()
 	}
-	return apierrors.IsNotFound(s.api.Get(ctx, api.Nodes().Path(name), &api.Node{}))
+	var n api.Node
+	err := s.api.Get(ctx, api.Nodes().Path(x.Name), &n)
+	return apierrors.IsNotFound(err) || err == nil && n.Meta.DeletionTimestamp != nil
 }
 
 // news signs whom m bans and who of those signed is not in out, and returns what the status is to say of it, and
-// the key.
-func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, key crypto.PrivKey) (id string, news []string) {
-	var all []signed.Signed
+// the key. open: of some it is not known yet whether they are gone, or the status has no room for them now.
+func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, key crypto.PrivKey) (id string, news []string, open bool) {
 	sign := func(in map[string]signed.Signed, who string, x signed.Statement) {
 		done, err := signed.Sign(x, key)
 		if err != nil {
@@ -167,24 +183,6 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 		}
 		in[who] = done
 	}
-	for name, x := range s.have {
-		if out[name] == "" && !x.Gone() && s.left(ctx, m, name) {
-			x.Epoch = signed.Now(x.Epoch)
-			x.Expires = x.Epoch
-			sign(s.have, name, x.Statement)
-		}
-		if x = s.have[name]; x.Gone() {
-			all = append(all, x)
-		}
-	}
-	slices.SortFunc(all, func(x, y signed.Signed) int {
-		return cmp.Or(cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(x.Name, y.Name))
-	})
-	since := uint64(max(time.Now().Unix()-newsFor, 0))
-	for len(all) > newsLeast && all[len(all)-1].Epoch < since {
-		all = all[:len(all)-1]
-	}
-	self, _ := peer.IDFromPrivateKey(key) // a key that has signed has one
 	for _, who := range m.Banned {
 		if _, ok := s.bans[who]; !ok && !granted(m, key) { // a delegate bans nobody
 			x := signed.Statement{Kind: signed.Ban, Name: who, Epoch: signed.Now(s.have[who].Epoch)}
@@ -195,9 +193,44 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 		}
 	}
 	maps.DeleteFunc(s.bans, func(who string, _ signed.Signed) bool { return !slices.Contains(m.Banned, who) })
+	now, room, waits := uint64(max(time.Now().Unix(), newsFor)), newsMost-len(s.bans), 0
+	for _, x := range s.have {
+		if x.Gone() && x.Epoch+newsShown > now {
+			room--
+		}
+	}
+	var all []signed.Signed
+	for name, x := range s.have {
+		switch {
+		case out[name] != "" || x.Gone():
+		case !s.left(ctx, m, &x):
+			_, listed := m.Node(name) // else another State comes
+			open = open || !listed
+		case room <= 0:
+			waits++
+		default:
+			x.Epoch = signed.Now(x.Epoch)
+			x.Expires = x.Epoch
+			sign(s.have, name, x.Statement)
+			room--
+		}
+		if x = s.have[name]; x.Gone() {
+			all = append(all, x)
+		}
+	}
+	if waits > 0 {
+		s.log.Warn("the PodNetwork's status has no room for all who are gone; relays learn of the others later", "others", waits)
+	}
+	slices.SortFunc(all, func(x, y signed.Signed) int {
+		return cmp.Or(cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(x.Name, y.Name))
+	})
+	for len(all) > newsLeast && all[len(all)-1].Epoch < now-newsFor {
+		all = all[:len(all)-1]
+	}
 	bans := slices.SortedFunc(maps.Values(s.bans), func(x, y signed.Signed) int { return cmp.Compare(x.Who(), y.Who()) })
 	for _, x := range append(bans, all...)[:min(len(bans)+len(all), newsMost)] {
 		news = append(news, x.String())
 	}
-	return self.String(), news
+	self, _ := peer.IDFromPrivateKey(key) // a key that has signed has one
+	return self.String(), news, open || waits > 0
 }

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"net/url"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -72,15 +75,14 @@ func TestSigner(t *testing.T) {
 // noted is an API whose PodNetwork's status is m's.
 type noted struct {
 	cluster
-	m    *mesh.State
-	node bool // there is b's
+	m     *mesh.State
+	says  error      // instead of b's Node
+	since *time.Time // it is being deleted
 }
 
-func (n noted) Get(_ context.Context, path string, _ any) error {
-	if path == api.Nodes().Path("b") && !n.node {
-		return apierrors.NewNotFound(schema.GroupResource{}, path)
-	}
-	return nil
+func (n noted) Get(_ context.Context, _ string, out any) error {
+	out.(*api.Node).Meta.DeletionTimestamp = n.since
+	return n.says
 }
 
 func (n noted) Patch(_ context.Context, _, _ string, _ url.Values, in, _ any) error {
@@ -98,6 +100,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	node := func(name string, id peer.ID, block string) mesh.Node {
 		return mesh.Node{Name: name, PeerID: mesh.PeerID(id.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix(block)}}
 	}
+	gone := apierrors.NewNotFound(schema.GroupResource{}, "b")
 	nodes := []mesh.Node{node("a", a, "10.244.1.0/24"), node("b", b, "10.244.2.0/24")}
 	m := mesh.State{}
 	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
@@ -108,19 +111,28 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		nodes   []mesh.Node
 		banned  []string
 		members string
+		says    error
+		since   *time.Time
+		open    bool
 	}{
-		{"both", nodes, nil, "a b"},
-		{"a MeshNode is missing", nodes[:1], nil, "a b"},
-		{"a Node is deleted", nodes[:1], nil, "a"},
-		{"it returns", nodes, nil, "a b"},
-		{"a ban by name", nodes, []string{"b"}, "a"},
-		{"a ban by peer ID, too", nodes, []string{a.String(), "b"}, ""},
-		{"one ends", nodes, []string{"b"}, "a"},
-		{"both end", nodes, nil, "a b"},
+		{what: "both", nodes: nodes, members: "a b"},
+		{what: "a MeshNode is missing", nodes: nodes[:1], members: "a b", open: true},
+		{what: "a Node cannot be read", nodes: nodes[:1], members: "a b", says: errors.New("no answer"), open: true},
+		{what: "a Node is deleted", nodes: nodes[:1], members: "a", says: gone},
+		{what: "it returns", nodes: nodes, members: "a b"},
+		{what: "a Node waits for a finalizer", nodes: nodes[:1], members: "a", since: &time.Time{}},
+		{what: "another returns", nodes: nodes, members: "a b"},
+		{what: "it cannot be signed", nodes: []mesh.Node{nodes[0], {Name: "b", PeerID: nodes[1].PeerID}}, members: "a b"},
+		{what: "a ban by name", nodes: nodes, banned: []string{"b"}, members: "a"},
+		{what: "a ban by peer ID, too", nodes: nodes, banned: []string{a.String(), "b"}},
+		{what: "one ends", nodes: nodes, banned: []string{"b"}, members: "a"},
+		{what: "both end", nodes: nodes, members: "a b"},
 	} {
 		m.Nodes, m.Banned = c.nodes, c.banned
-		s.api = noted{m: &m, node: c.what == "a MeshNode is missing"}
-		s.onState(t.Context(), m, key)
+		s.api = noted{m: &m, says: c.says, since: c.since}
+		if open := s.onState(t.Context(), m, key); open != c.open {
+			t.Errorf("%s: open %v", c.what, open)
+		}
 		next := &signer{api: s.api, out: s.out, grants: s.grants, log: s.log} // each time another leader
 		var records []api.Object
 		texts := slices.Clone(m.News)
@@ -145,15 +157,14 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		next.read(records, m.News, self)
 		s = next
 	}
-	// A delegate bans nobody: it does not try.
-	operator, _ := keytest.New(t)
-	grant, err := signed.Sign(signed.Statement{Kind: signed.Delegation, ID: self, Epoch: 5, Expires: 1 << 40, Blocks: nodes[0].PodCIDRs}, operator)
-	if err != nil {
-		t.Fatal(err)
+	// Where more are gone than there is room for, the last ones wait.
+	s.api, s.bans = noted{m: &m, says: gone}, map[string]signed.Signed{}
+	m.Banned = nil
+	for i := range newsMost - 1 {
+		m.Banned = append(m.Banned, fmt.Sprint("c", i))
 	}
-	m.Signed, m.Banned = []string{grant.String()}, []string{"c"}
-	if _, news := s.news(t.Context(), m, map[string]string{"a": "x", "b": "x"}, key); len(news) > 0 {
-		t.Errorf("a delegate says %v", news)
+	if _, news, open := s.news(t.Context(), mesh.State{Banned: m.Banned}, nil, key); len(news) != newsMost || !open {
+		t.Errorf("%d in the status, open %v", len(news), open)
 	}
 }
 
