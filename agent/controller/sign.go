@@ -184,7 +184,7 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 		in[who] = done
 	}
 	for _, who := range m.Banned {
-		if _, ok := s.bans[who]; !ok && !granted(m, key) { // a delegate bans nobody
+		if _, ok := s.bans[who]; !ok {
 			x := signed.Statement{Kind: signed.Ban, Name: who, Epoch: signed.Now(s.have[who].Epoch)}
 			if id, err := peer.Decode(who); err == nil {
 				x.Name, x.ID = "", id

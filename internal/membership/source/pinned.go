@@ -220,7 +220,7 @@ func (p *Pinned) count(s mesh.State) mesh.State {
 	p.last, p.have = s, true
 	p.add(p.String(), s.Signed)
 	if signer, err := signed.ParseSigner(s.Signer); err == nil && slices.Contains(p.book.Keys(), signer) {
-		p.add(p.String(), s.News)
+		_, _ = p.book.Add(s.News...) // a delegate's bans count where its key is pinned
 	}
 	p.next = p.book.Changed().Next()
 	if p.alone {
