@@ -116,6 +116,8 @@ func Run(ctx context.Context, cfg Config) error {
 			},
 				key: g.key, out: n.signed, grants: n.grants, version: cfg.Version, log: cfg.Log}
 			all.Go(func() { x.run(ctx) })
+		} else {
+			all.Go(func() { unsign(ctx, shared, cfg.Log) })
 		}
 		all.Go(func() { n.run(ctx) })
 		latest := make(chan mesh.State, 1)

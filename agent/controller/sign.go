@@ -234,3 +234,18 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 	self, _ := peer.IDFromPrivateKey(key) // a key that has signed has one
 	return self.String(), news, open || waits > 0
 }
+
+// unsign takes out of the PodNetwork's status what a controller that signed has told there: none does any longer.
+func unsign(ctx context.Context, to cluster, log *slog.Logger) {
+	status := map[string]any{"status": map[string]any{"signer": nil, "signed": nil}}
+	for {
+		err := to.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
+		if err == nil || apierrors.IsNotFound(err) {
+			return
+		}
+		log.Warn("the PodNetwork's status may still name a signer, and none signs; retrying", "err", err)
+		if !wake.Sleep(ctx, lookAgain) {
+			return
+		}
+	}
+}

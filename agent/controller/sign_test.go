@@ -166,6 +166,9 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	if _, news, open := s.news(t.Context(), mesh.State{Banned: m.Banned}, nil, key); len(news) != newsMost || !open {
 		t.Errorf("%d in the status, open %v", len(news), open)
 	}
+	if unsign(t.Context(), s.api, s.log); m.Signer != "" || m.News != nil {
+		t.Errorf("nobody signs, and the status has %q and %d", m.Signer, len(m.News))
+	}
 }
 
 // A record keeps its statement until the signer has spoken, and the peer ID in it as long as it is of that Node: whoever writes
