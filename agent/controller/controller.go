@@ -108,28 +108,29 @@ func Run(ctx context.Context, cfg Config) error {
 		n := &records{api: shared, loop: dog.Loop("NodeRecords"), lease: cfg.Namespace + "/" + leaseName, log: cfg.Log, metrics: m, pace: copying(), version: c.Version}
 		var all sync.WaitGroup
 		all.Go(func() { s.run(ctx) })
+		latest, signing := make(chan mesh.State, 1), make(chan mesh.State, 1)
 		if cfg.Sign {
 			n.signed, n.grants = make(chan map[string]string, 1), &atomic.Bool{}
-			x := &signer{api: shared, access: client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, records: func(ctx context.Context) ([]api.Object, error) {
+			x := &signer{api: shared, members: signing, records: func(ctx context.Context) ([]api.Object, error) {
 				all, _, err := c.List(ctx, api.NodeRecords(), nil)
 				return all, err
 			},
-				key: g.key, out: n.signed, grants: n.grants, version: cfg.Version, log: cfg.Log}
+				key: g.key, out: n.signed, grants: n.grants, log: cfg.Log}
 			all.Go(func() { x.run(ctx) })
 		} else {
 			all.Go(func() { unsign(ctx, shared, cfg.Log) })
 		}
 		all.Go(func() { n.run(ctx) })
-		latest := make(chan mesh.State, 1)
 		all.Go(func() {
 			for ; ctx.Err() == nil; wake.Sleep(ctx, tryAgain) {
 				err := membership(ctx, client.Access{Kubeconfig: cfg.Kubeconfig, Server: cfg.Server}, cfg.Version, cfg.Log.With("part", "membership"), func(m mesh.State) {
 					held.members.Store(m.Digest())
 					wake.Latest(latest, m)
+					wake.Latest(signing, m)
 				})
 				held.members.Store("")
 				if err != nil && ctx.Err() == nil {
-					cfg.Log.Warn("no NetworkPolicy is compiled: the membership cannot be read; retrying", "err", err)
+					cfg.Log.Warn("no NetworkPolicy is compiled and no member signed: the membership cannot be read; retrying", "err", err)
 				}
 			}
 		})

@@ -24,13 +24,12 @@ import (
 // signer signs who is a member, as the API has it, and that one is no longer, or banned. Relays pin its key; nodes that pin the operator's
 // check whether that has delegated to this one. Members' statements are kept in the NodeRecords, the others in the PodNetwork's status.
 type signer struct {
-	access  client.Access
 	api     cluster
+	members <-chan mesh.State
 	records func(context.Context) ([]api.Object, error) // the NodeRecords that there are
 	key     func(context.Context) (crypto.PrivKey, error)
 	out     chan map[string]string // to the records, latest: by node
 	grants  *atomic.Bool           // an operator has delegated to this key: whether a node may have another key is then the operator's to say
-	version string
 	log     *slog.Logger
 
 	// Of the goroutine in run:
@@ -74,23 +73,17 @@ func (s *signer) serve(ctx context.Context) error {
 		return fmt.Errorf("read the PodNetwork: %w", err)
 	}
 	s.read(records, n.Status.Signed, self)
-	latest, ended := make(chan mesh.State, 1), make(chan error, 1)
-	go func() {
-		ended <- membership(ctx, s.access, s.version, s.log.With("part", "signer"), func(m mesh.State) { wake.Latest(latest, m) })
-	}()
-	again := time.NewTicker(lookAgain)
-	defer again.Stop()
-	for m, open := (mesh.State{}), false; ; {
+	var m mesh.State
+	for again := (<-chan time.Time)(nil); ; {
 		select {
-		case err := <-ended:
-			return err
-		case m = <-latest:
-		case <-again.C:
-			if !open {
-				continue
-			}
+		case <-ctx.Done():
+			return nil
+		case m = <-s.members:
+		case <-again:
 		}
-		open = s.onState(ctx, m, key)
+		if again = nil; s.onState(ctx, m, key) {
+			again = time.After(lookAgain)
+		}
 	}
 }
 
@@ -238,14 +231,11 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 // unsign takes out of the PodNetwork's status what a controller that signed has told there: none does any longer.
 func unsign(ctx context.Context, to cluster, log *slog.Logger) {
 	status := map[string]any{"status": map[string]any{"signer": nil, "signed": nil}}
-	for {
+	for ; ctx.Err() == nil; wake.Sleep(ctx, lookAgain) {
 		err := to.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
 		if err == nil || apierrors.IsNotFound(err) {
 			return
 		}
 		log.Warn("the PodNetwork's status may still name a signer, and none signs; retrying", "err", err)
-		if !wake.Sleep(ctx, lookAgain) {
-			return
-		}
 	}
 }
