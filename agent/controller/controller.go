@@ -32,7 +32,6 @@ import (
 	"sync/atomic"
 
 	"edgemesh/internal/endpoint"
-	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/resolve"
@@ -111,14 +110,13 @@ func Run(ctx context.Context, cfg Config) error {
 		latest, signing := make(chan mesh.State, 1), make(chan mesh.State, 1)
 		if cfg.Sign {
 			n.signed, n.grants = make(chan map[string]string, 1), &atomic.Bool{}
-			x := &signer{api: shared, members: signing, records: func(ctx context.Context) ([]api.Object, error) {
-				all, _, err := c.List(ctx, api.NodeRecords(), nil)
-				return all, err
-			},
-				key: g.key, out: n.signed, grants: n.grants, log: cfg.Log}
+			x := &signer{api: shared, members: signing, key: g.key, out: n.signed, grants: n.grants, log: cfg.Log}
 			all.Go(func() { x.run(ctx) })
 		} else {
-			all.Go(func() { unsign(ctx, shared, cfg.Log) })
+			all.Go(func() {
+				for tell(ctx, shared, cfg.Log, nil, nil) && wake.Sleep(ctx, lookAgain) {
+				}
+			})
 		}
 		all.Go(func() { n.run(ctx) })
 		all.Go(func() {

@@ -26,7 +26,6 @@ import (
 type signer struct {
 	api     cluster
 	members <-chan mesh.State
-	records func(context.Context) ([]api.Object, error) // the NodeRecords that there are
 	key     func(context.Context) (crypto.PrivKey, error)
 	out     chan map[string]string // to the records, latest: by node
 	grants  *atomic.Bool           // an operator has delegated to this key: whether a node may have another key is then the operator's to say
@@ -64,7 +63,7 @@ func (s *signer) serve(ctx context.Context) error {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
 	s.log.Info("this controller signs who is a member: relays that pin its key need nothing else; nodes that pin another one believe it after: edgemesh-agent membership delegate KEY --range CIDR --until DAY", "key", self)
-	records, err := s.records(ctx)
+	records, _, err := s.api.List(ctx, api.NodeRecords(), nil)
 	if err != nil {
 		return fmt.Errorf("read the NodeRecords: %w", err)
 	}
@@ -136,12 +135,17 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	if slices.Equal(news, m.News) && id == m.Signer {
 		return open
 	}
-	status := map[string]any{"status": map[string]any{"signer": id, "signed": news}}
-	err := s.api.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
+	return tell(ctx, s.api, s.log, id, news) || open
+}
+
+// tell puts into the PodNetwork's status which key signs, and what it has signed of bans and departures; nil takes that out.
+func tell(ctx context.Context, to cluster, log *slog.Logger, signer, news any) (failed bool) {
+	status := map[string]any{"status": map[string]any{"signer": signer, "signed": news}}
+	err := to.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
 	if err == nil || apierrors.IsNotFound(err) { // there will be one, and another State
-		return open
+		return false
 	}
-	s.log.Warn("who is banned or gone is not told in the PodNetwork's status; retrying", "err", err)
+	log.Warn("who signs, and who is banned or gone, is not told in the PodNetwork's status; retrying", "err", err)
 	return true
 }
 
@@ -226,16 +230,4 @@ func (s *signer) news(ctx context.Context, m mesh.State, out map[string]string, 
 	}
 	self, _ := peer.IDFromPrivateKey(key) // a key that has signed has one
 	return self.String(), news, open || waits > 0
-}
-
-// unsign takes out of the PodNetwork's status what a controller that signed has told there: none does any longer.
-func unsign(ctx context.Context, to cluster, log *slog.Logger) {
-	status := map[string]any{"status": map[string]any{"signer": nil, "signed": nil}}
-	for ; ctx.Err() == nil; wake.Sleep(ctx, lookAgain) {
-		err := to.Patch(ctx, api.PodNetworks().Path(api.NetworkName)+"/status", client.Merge, nil, status, &api.PodNetwork{})
-		if err == nil || apierrors.IsNotFound(err) {
-			return
-		}
-		log.Warn("the PodNetwork's status may still name a signer, and none signs; retrying", "err", err)
-	}
 }

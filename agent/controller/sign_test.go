@@ -166,7 +166,7 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	if _, news, open := s.news(t.Context(), mesh.State{Banned: m.Banned}, nil, key); len(news) != newsMost || !open {
 		t.Errorf("%d in the status, open %v", len(news), open)
 	}
-	if unsign(t.Context(), s.api, s.log); m.Signer != "" || m.News != nil {
+	if tell(t.Context(), s.api, s.log, nil, nil); m.Signer != "" || m.News != nil {
 		t.Errorf("nobody signs, and the status has %q and %d", m.Signer, len(m.News))
 	}
 }
