@@ -30,6 +30,7 @@ type netcheckCommand struct {
 	proxy       string
 	json        bool
 	portMapping bool
+	prove       bool
 }
 
 func newNetcheck() *cobra.Command {
@@ -44,7 +45,8 @@ whether UDP passes, whether a router grants a port, each relay's round trip by T
 
 The relays are those given with --relay, else those of --membership, else those of the
 agent's configuration: its membership file, or the snapshot of the last membership. Exits
-with 1 if no relay answers.`,
+with 1 if no relay answers; with --prove, if one of them does not show, in a handshake by
+TCP, the key that its peer ID (/p2p/…) names.`,
 		Example: `  edgemesh-agent netcheck
   edgemesh-agent netcheck --relay /ip4/5.5.5.5/tcp/4470 \
     --relay /ip4/5.5.5.5/udp/4470/quic-v1
@@ -72,13 +74,14 @@ with 1 if no relay answers.`,
 	c.Flags().StringArrayVar(&n.relays, "relay", nil, "multiaddr of a relay; can be repeated")
 	c.Flags().StringVar(&n.proxy, "proxy", "", "HTTP proxy, or none (default: the configuration's, then $HTTPS_PROXY)")
 	c.Flags().BoolVar(&n.portMapping, "port-mapping", true, "request a port from routers, which is given back immediately")
+	c.Flags().BoolVar(&n.prove, "prove", false, "each relay must show, by TCP, the key that its peer ID names")
 	c.Flags().BoolVar(&n.json, "json", false, "print JSON")
 	return c
 }
 
 // configure finds the relays and the proxy. given: --config was.
 func (n *netcheckCommand) configure(given bool) (netcheck.Config, error) {
-	out := netcheck.Config{Mark: kernel.Mark, PortMapping: n.portMapping}
+	out := netcheck.Config{Mark: kernel.Mark, PortMapping: n.portMapping, Prove: n.prove}
 	cfg, err := config.Load(n.config)
 	if err != nil && (given || !errors.Is(err, fs.ErrNotExist) && len(n.relays) == 0 && n.membership == "") {
 		return out, err

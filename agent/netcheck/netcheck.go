@@ -31,6 +31,7 @@ type Config struct {
 	Names       *resolve.Names // nil: as an agent with another state directory
 	Mark        uint32         // of sockets, so that no rule of this host sends them into the pod network; 0: none
 	PortMapping bool           // request a port from routers, for a moment
+	Prove       bool           // relays must show, by TCP, that they have the key which their peer ID names
 	Log         *slog.Logger
 }
 
@@ -122,6 +123,9 @@ func Run(ctx context.Context, c Config) Report {
 	}
 	for _, x := range r.Relays {
 		r.UDP = r.UDP || x.UDP.Answered()
+		if c.Prove && !x.TCP.Answered() {
+			r.Problems = append(r.Problems, findings.Brokenf("relay-unreachable", x.Remedy(), "relay %s has not shown its key by TCP", x.PeerID))
+		}
 	}
 	r.Proxy = k.proxyUsed()
 	r.Problems = append(r.Problems, problems(r)...)

@@ -61,6 +61,19 @@ func TestReached(t *testing.T) {
 	}
 }
 
+// Where that is wanted, whoever answers shows the key that the peer ID names, or does not count.
+func TestProved(t *testing.T) {
+	a, b := relayAt(t, "/ip4/127.0.0.1/tcp/0"), relayAt(t, "/ip4/127.0.0.1/tcp/0")
+	b.Addrs = a.Addrs
+	r := Run(t.Context(), Config{Relays: []mesh.Relay{a, b}, Prove: true})
+	if x, y := r.Relays[0].TCP, r.Relays[1].TCP; !x.Answered() || y.Answered() || !strings.Contains(y.Error, string(a.PeerID)) {
+		t.Errorf("%+v, at another's address %+v", x, y)
+	}
+	if p := r.Problems[0]; p.Severity != findings.Broken || !strings.Contains(p.Text, string(b.PeerID)) {
+		t.Errorf("%+v", r.Problems)
+	}
+}
+
 // A relay without WebSocket, which the membership does not promise either, is well.
 func TestNoWebSocket(t *testing.T) {
 	r := Run(t.Context(), Config{Relays: []mesh.Relay{relayAt(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1")}})

@@ -3,6 +3,7 @@ package netcheck
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -17,12 +18,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	mss "github.com/multiformats/go-multistream"
+
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/socket"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // hello is what both sides of a libp2p connection say first (multistream-select 1.0.0).
@@ -95,7 +102,7 @@ func (k *checker) relay(ctx context.Context, r mesh.Relay) (Relay, *Clock) {
 			defer cancel()
 			a := Answer{Addr: t.text}
 			var at *Clock
-			rtt, err := k.try(ctx, t, &at)
+			rtt, err := k.try(ctx, t, r.PeerID, &at)
 			if err != nil && t.may {
 				return
 			}
@@ -142,7 +149,7 @@ func (a Answer) better(than Answer) bool {
 }
 
 // try measures one round trip. A WebSocket's server reports the time, too.
-func (k *checker) try(ctx context.Context, t target, at **Clock) (time.Duration, error) {
+func (k *checker) try(ctx context.Context, t target, id mesh.PeerID, at **Clock) (time.Duration, error) {
 	switch t.kind {
 	case udp:
 		return k.stun(ctx, t)
@@ -153,7 +160,7 @@ func (k *checker) try(ctx context.Context, t target, at **Clock) (time.Duration,
 		}
 		return rtt, err
 	}
-	return k.multistream(ctx, t)
+	return k.multistream(ctx, t, id)
 }
 
 // dial connects by TCP, through the proxy if there is one for the target, and returns how long the last hop's answer took.
@@ -171,8 +178,8 @@ func (k *checker) dial(ctx context.Context, t target) (net.Conn, error) {
 	return proxy.Connect(ctx, k.connect, u, t.address())
 }
 
-// multistream greets a libp2p host and measures its greeting.
-func (k *checker) multistream(ctx context.Context, t target) (time.Duration, error) {
+// multistream greets a libp2p host and measures its greeting. Its key is checked if that is wanted.
+func (k *checker) multistream(ctx context.Context, t target, id mesh.PeerID) (time.Duration, error) {
 	c, err := k.dial(ctx, t)
 	if err != nil {
 		return 0, err
@@ -180,6 +187,10 @@ func (k *checker) multistream(ctx context.Context, t target) (time.Duration, err
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	start := time.Now()
+	if k.Prove {
+		err := prove(ctx, c, id)
+		return time.Since(start), err
+	}
 	if _, err := io.WriteString(c, hello); err != nil {
 		return 0, fmt.Errorf("greet: %w", err)
 	}
@@ -191,6 +202,21 @@ func (k *checker) multistream(ctx context.Context, t target) (time.Duration, err
 		return 0, errors.New("connected, but what answers is not a relay")
 	}
 	return time.Since(start), nil
+}
+
+// prove finishes a handshake, in which the other end shows the key of that peer ID. The key of this end is made for it.
+func prove(ctx context.Context, c net.Conn, id mesh.PeerID) error {
+	want, bad := peer.Decode(string(id))
+	key, _, _ := crypto.GenerateEd25519Key(rand.Reader) // which does not fail
+	own, err := identity.NewTLS(libp2ptls.ID, key, nil)
+	if err = errors.Join(bad, err, mss.SelectProtoOrFail(libp2ptls.ID, c)); err != nil {
+		return err
+	}
+	s, err := own.SecureOutbound(ctx, c, want)
+	if err != nil {
+		return fmt.Errorf("what answers does not show the key of %s: %w", id, err)
+	}
+	return s.Close()
 }
 
 // stun queries the relay for the address of a new socket.
