@@ -25,9 +25,12 @@ var address = regexp.MustCompile(`^/(?:ip4|ip6|dns|dns4|dns6)/[^/\s"']+/[a-z0-9/
 
 // podNetwork is what the commands use of it.
 type podNetwork struct {
-	Metadata struct{ Labels, Annotations map[string]string }
-	Spec     struct{ Relays []string }
-	Status   struct{ Signer string }
+	Metadata struct {
+		ResourceVersion     string
+		Labels, Annotations map[string]string
+	}
+	Spec   struct{ Relays, Signed []string }
+	Status struct{ Signer string }
 }
 
 func newRelay(k *cluster) *cobra.Command {
@@ -40,17 +43,18 @@ key of the cluster's controllers, which is public, and needs neither secrets nor
 		Args:    cli.Args(),
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	var unproved, force bool
+	var unproved, replace, force bool
 	add := &cobra.Command{
 		Use:   "add [ADDRESS...]",
 		Short: "Print the line for a new relay's server; put a relay's addresses into the PodNetwork",
 		Long: `Print the line that installs a relay on a server; nothing in it is secret. With the addresses
-that it printed there, put these into the PodNetwork once an agent reaches them; agents use
-no relay that has another key than the address says.`,
+that it printed there, put these into the PodNetwork once an agent has finished a handshake
+over TCP in which the relay showed the key that they name.`,
 		Example: "  kubectl edgemesh relay add\n  kubectl edgemesh relay add /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW…",
-		RunE:    func(c *cobra.Command, args []string) error { return k.addRelay(c, args, unproved) },
+		RunE:    func(c *cobra.Command, args []string) error { return k.addRelay(c, args, unproved, replace) },
 	}
-	add.Flags().BoolVar(&unproved, "unproved", false, "add them although no agent reaches them from here")
+	add.Flags().BoolVar(&unproved, "unproved", false, "add them although no agent has seen that key there")
+	add.Flags().BoolVar(&replace, "replace", false, "remove the relay that had another key at the same address")
 	list := &cobra.Command{
 		Use: "list", Short: "Show the PodNetwork's relays, and how many members hold a reservation at each",
 		Example: "  kubectl edgemesh relay list", Args: cli.Args(),
@@ -85,18 +89,18 @@ func (k *cluster) setRelays(c *cobra.Command, n podNetwork, relays []string) err
 	if n.Metadata.Labels["app.kubernetes.io/managed-by"] == "Helm" {
 		at := n.Metadata.Annotations
 		release, namespace := cmp.Or(at["meta.helm.sh/release-name"], "RELEASE"), cmp.Or(at["meta.helm.sh/release-namespace"], k.namespace)
-		_, err = fmt.Fprintf(c.OutOrStdout(), "helm made the PodNetwork, and nothing was changed; the value is podNetwork.relays:\n  helm upgrade %s CHART -n %s --reuse-values --set-json 'podNetwork.relays=%s'\n",
+		_, err = fmt.Fprintf(c.OutOrStdout(), "helm made the PodNetwork, and nothing was changed; the value is podNetwork.relays:\n  helm upgrade %s CHART -n %s --reset-then-reuse-values --set-json 'podNetwork.relays=%s'\n",
 			clean(release), clean(namespace), clean(string(text)))
 		return err
 	}
-	out, err := k.output(c.Context(), "patch", "podnetworks.network.edgemesh.io", "cluster", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"relays":%s}}`, text))
+	out, err := k.output(c.Context(), "patch", "podnetworks.network.edgemesh.io", "cluster", "--type=merge", "-p", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"relays":%s}}`, n.Metadata.ResourceVersion, text))
 	if err == nil {
 		_, err = fmt.Fprintln(c.OutOrStdout(), clean(string(out)))
 	}
 	return err
 }
 
-func (k *cluster) addRelay(c *cobra.Command, addrs []string, unproved bool) error {
+func (k *cluster) addRelay(c *cobra.Command, addrs []string, unproved, replace bool) error {
 	n, err := k.podNetwork(c.Context())
 	switch {
 	case err != nil:
@@ -105,19 +109,33 @@ func (k *cluster) addRelay(c *cobra.Command, addrs []string, unproved bool) erro
 		return errors.New("the PodNetwork's status names no signer: no controller of this release signs; see controller.sign in the chart, apply its crds directory, and look at `kubectl edgemesh status`")
 	case len(addrs) == 0:
 		_, err = fmt.Fprintf(c.OutOrStdout(), "on the server, as root:\n  edgemesh-relay install --signer %s\nthen here, with the addresses that it prints:\n  kubectl edgemesh relay add ADDRESS...\n", clean(n.Status.Signer))
+		if err == nil && len(n.Spec.Signed) > 0 {
+			_, err = fmt.Fprintln(c.OutOrStdout(), "where your own key has delegated to this one, list both under signers in the server's /etc/edgemesh/relay.yaml")
+		}
 		return err
 	}
-	args := []string{"netcheck", "--port-mapping=false"}
+	relays := slices.Clone(n.Spec.Relays)
+	args := []string{"netcheck", "--port-mapping=false", "--prove"}
 	for _, a := range addrs {
 		if !address.MatchString(a) {
 			return cli.Usage(fmt.Errorf("%q is not a relay's address, like /ip4/203.0.113.5/tcp/4470/p2p/12D3KooW…", a))
 		}
 		args = append(args, "--relay", a)
+		at, id, _ := strings.Cut(a, "/p2p/")
+		for _, former := range n.Spec.Relays {
+			old, same := strings.CutPrefix(former, at+"/p2p/")
+			switch {
+			case !same || old == id:
+			case !replace:
+				return fmt.Errorf("the PodNetwork has the relay %s at that address; nothing was changed: give --replace if its server has another key now", clean(old))
+			default:
+				relays = slices.DeleteFunc(relays, func(r string) bool { return strings.HasSuffix(r, "/p2p/"+old) })
+			}
+		}
 	}
-	if err := k.reaches(c.Context(), args); err != nil && !unproved {
+	if err := k.prove(c.Context(), args); err != nil && !unproved {
 		return fmt.Errorf("%w; nothing was changed: check the server's firewall and its provider's, or give --unproved", err)
 	}
-	relays := slices.Clone(n.Spec.Relays)
 	for _, a := range addrs {
 		if !slices.Contains(relays, a) {
 			relays = append(relays, a)
@@ -126,8 +144,8 @@ func (k *cluster) addRelay(c *cobra.Command, addrs []string, unproved bool) erro
 	return k.setRelays(c, n, relays)
 }
 
-// reaches is nil if one of three agents reaches what the arguments of netcheck name.
-func (k *cluster) reaches(ctx context.Context, args []string) error {
+// prove is nil if to one of three agents each relay shows its key that the arguments of netcheck name.
+func (k *cluster) prove(ctx context.Context, args []string) error {
 	all, _, err := k.members(ctx)
 	if err != nil {
 		return err
@@ -140,7 +158,7 @@ func (k *cluster) reaches(ctx context.Context, args []string) error {
 		if cancel(); err == nil {
 			return nil
 		}
-		err = fmt.Errorf("%s reaches no such relay (%w)", clean(m.Node), err)
+		err = fmt.Errorf("%s sees no relay with that key by TCP (%w)%s", clean(m.Node), err, otherRelease(m))
 	}
 	return err
 }
