@@ -16,7 +16,7 @@ func Comparable(digest string) bool { return strings.HasPrefix(digest, digestFor
 
 // Digest is the same for the same membership as a source has it, on whatever node.
 func (s State) Digest() string {
-	s.Nodes = slices.Clone(s.Nodes)
+	s.Nodes, s.Signer = slices.Clone(s.Nodes), "" // whom to show what is signed changes no membership
 	for i := range s.Nodes {
 		s.Nodes[i].NodeIPs, s.Nodes[i].Unreported = nil, false // each node's own alone
 	}

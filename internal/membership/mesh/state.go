@@ -41,9 +41,10 @@ type State struct {
 	Controllers []PeerID `json:"controllers,omitempty"`
 	// Signed are statements that the source has, which package signed reads: not in a snapshot.
 	Signed []string `json:"-"`
-	// Signer is the key by which the cluster's controllers sign, and News are bans and departures that they have signed; not in a snapshot.
-	Signer string   `json:"-"`
-	News   []string `json:"-"`
+	// Signer is the key by which the cluster's controllers sign, which is also that of statements on disk.
+	Signer string `json:"signer,omitempty"`
+	// News are bans and departures that they have signed: not in a snapshot.
+	News []string `json:"-"`
 	// Source is the whole as the source has it, where statements have changed it: that is in a snapshot, and is judged again. nil: this is it.
 	Source *State `json:"-"`
 	// AdmitLabel is the label, KEY or KEY=VALUE, that a node must carry to be admitted; "" admits all that are not banned.

@@ -334,3 +334,21 @@ func TestClockJumps(t *testing.T) {
 		t.Errorf("after the end: %+v, %v; want %+v", got, err, s)
 	}
 }
+
+// TestStatementsAreNotSaved: one that comes costs the disk nothing, and a start from the snapshot knows by whose key they are.
+func TestStatementsAreNotSaved(t *testing.T) {
+	k, s := Keeper{Dir: t.TempDir()}, state()
+	s.Signer = "S"
+	changed := s
+	changed.Nodes = append(slices.Clone(s.Nodes), mesh.Node{Name: "edge-2", PeerID: "F", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}})
+	signed := changed
+	signed.Signed, signed.News = []string{"a"}, []string{"b"}
+	for _, x := range []mesh.State{s, changed, signed} {
+		if err := k.Save(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Load(k.Dir); k.changes == 0 || err != nil || !reflect.DeepEqual(got, changed) {
+		t.Errorf("%+v, %v, %d bytes of changes", got, err, k.changes)
+	}
+}

@@ -180,8 +180,8 @@ func (k *Keeper) saveWhole(s mesh.State) error {
 // identical reports whether two lists are the same memory.
 func identical(a, b []mesh.Node) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
-// settings is s without nodes.
+// settings is what is saved of s, without nodes.
 func settings(s mesh.State) mesh.State {
-	s.Nodes = nil
+	s.Nodes, s.Signed, s.News = nil, nil, nil
 	return s
 }
