@@ -54,10 +54,9 @@ func (d *daemon) passOn(ctx context.Context, wg *sync.WaitGroup) {
 			d.node.Show(book.Own(d.cfg.NodeName, d.id))
 		}
 	}
-	show()
 	wg.Go(func() { x.Run(ctx) })
-	wg.Go(func() {
-		for wake.Sleep(ctx, time.Second) {
+	wg.Go(func() { // the book is busy while it checks signatures
+		for show(); wake.Sleep(ctx, time.Second); {
 			show()
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -21,47 +22,63 @@ type Carrier struct {
 	stateDir string
 	log      *slog.Logger
 
-	mu     sync.Mutex // a leaf, except for the book
-	signer peer.ID
-	book   *signed.Book
+	news   chan mesh.State // the latest that was not taken yet
+	signer peer.ID         // book's
+	book   atomic.Pointer[signed.Book]
 }
 
 // Carry returns src as a Carrier. key is this program's; the statements are kept in stateDir.
 func Carry(src Source, key crypto.PrivKey, stateDir string, log *slog.Logger) *Carrier {
-	return &Carrier{Source: src, key: key, stateDir: stateDir, log: log}
+	return &Carrier{Source: src, key: key, stateDir: stateDir, log: log, news: make(chan mesh.State, 1)}
 }
 
 // Book has the statements; nil: no controller signs.
-func (c *Carrier) Book() *signed.Book {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.book
-}
+func (c *Carrier) Book() *signed.Book { return c.book.Load() }
 
-// Start implements Source.
+// Start implements Source. What is signed is taken once Watch runs.
 func (c *Carrier) Start(ctx context.Context) (s mesh.State, warning, err error) {
 	s, warning, err = c.Source.Start(ctx)
-	c.take(s)
+	c.put(s)
 	return s, warning, err
 }
 
-// Watch implements Source.
+// Watch implements Source. No State waits for signatures to be checked, and for the disk.
 func (c *Carrier) Watch(ctx context.Context, onState func(mesh.State), onErr func(error)) {
-	c.Source.Watch(ctx, func(s mesh.State) { c.take(s); onState(s) }, onErr)
+	var taking sync.WaitGroup
+	defer taking.Wait()
+	defer close(c.news)
+	taking.Go(func() {
+		for s := range c.news {
+			c.take(s)
+		}
+	})
+	c.Source.Watch(ctx, func(s mesh.State) {
+		onState(s)
+		c.put(s)
+	}, onErr)
+}
+
+// put replaces what was not taken yet: the whole comes again.
+func (c *Carrier) put(s mesh.State) {
+	select {
+	case <-c.news:
+	default:
+	}
+	c.news <- s
 }
 
 func (c *Carrier) take(s mesh.State) {
 	signer, err := signed.ParseSigner(s.Signer)
 	if err != nil {
-		return // a snapshot, for instance: what is carried stays
+		return // what is carried stays
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.book == nil || c.signer != signer {
-		c.signer, c.book = signer, signed.NewBook([]peer.ID{signer})
-		load(c.book, c.key, c.stateDir, c.log)
+	book := c.book.Load()
+	if book == nil || c.signer != signer {
+		c.signer, book = signer, signed.NewBook([]peer.ID{signer})
+		load(book, c.key, c.stateDir, c.log)
+		c.book.Store(book)
 	}
-	if _, err := c.book.Add(slices.Concat(s.Signed, s.News)...); err != nil {
+	if _, err := book.Add(slices.Concat(s.Signed, s.News)...); err != nil {
 		c.log.Debug("some of what is signed is not the controllers'", "err", err) // the operator's, which other nodes pin
 	}
 }

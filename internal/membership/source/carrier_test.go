@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -14,10 +15,11 @@ import (
 	"edgemesh/internal/membership/signed"
 )
 
-// told is a source with one State after the other.
+// told is a source with one State after the other; each is called once what came of one is over.
 type told struct {
 	None
 	states []mesh.State
+	each   func()
 }
 
 func (s *told) Start(context.Context) (mesh.State, error, error) { return s.states[0], nil, nil }
@@ -25,11 +27,16 @@ func (s *told) Start(context.Context) (mesh.State, error, error) { return s.stat
 func (s *told) Watch(_ context.Context, onState func(mesh.State), _ func(error)) {
 	for _, x := range s.states[1:] {
 		onState(x)
+		synctest.Wait()
+		s.each()
 	}
 }
 
-// An agent that believes the API carries what the controllers' key has signed, also after that has changed, and believes what it did.
-func TestCarrier(t *testing.T) {
+// An agent that believes the API carries what the controllers' key has signed, also after that has changed, and believes what it did. No
+// State waits for what is carried.
+func TestCarrier(t *testing.T) { synctest.Test(t, testCarrier) }
+
+func testCarrier(t *testing.T) {
 	key, _ := keytest.New(t)
 	controller, first := keytest.New(t)
 	again, second := keytest.New(t)
@@ -58,8 +65,11 @@ func TestCarrier(t *testing.T) {
 	}
 	var own []string
 	var books []*signed.Book
+	src.each = func() { own, books = append(own, c.Book().Own("a", id)), append(books, c.Book()) }
 	c.Watch(t.Context(), func(mesh.State) {
-		own, books = append(own, c.Book().Own("a", id)), append(books, c.Book())
+		if len(own) == 0 && c.Book() != nil {
+			t.Error("a State has waited")
+		}
 	}, nil)
 	if own[0] == "" || own[0] != own[1] || own[2] == own[0] || own[2] == "" || books[0] != books[1] || books[0].Len() != 2 || books[2].Len() != 1 {
 		t.Errorf("%q, %d, %d", own, books[0].Len(), books[2].Len())
