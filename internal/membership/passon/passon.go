@@ -28,8 +28,8 @@ const (
 	passPatience, passMost, passRest = 30 * time.Second, 2 * time.Minute, 3 * time.Second
 	// passRate is how many statements a second one member gets, or sends for nothing, in the long run: the next exchange waits for that.
 	passRate = 200
-	// passTogether is how many exchanges there are at a time, in each direction.
-	passTogether = 8
+	// passTogether is how many exchanges there are at a time, in each direction; the longest gives way to another member after passFair.
+	passTogether, passFair = 8, 5 * time.Second
 )
 
 // Stream is to or from a member.
@@ -53,11 +53,18 @@ type Config struct {
 type Exchanger struct {
 	Config
 
-	said   seldom.Log
-	places chan struct{} // of exchanges that others begin
+	said seldom.Log
 
 	mu    sync.Mutex // a leaf
 	peers map[peer.ID]exchanged
+	now   map[bool][]running // by who begins, the longest first; true: others
+}
+
+// running is one exchange.
+type running struct {
+	with  peer.ID
+	since time.Time
+	end   context.CancelFunc
 }
 
 // exchanged is what became of the exchanges with one member.
@@ -77,26 +84,25 @@ type turns struct {
 
 // New returns an Exchanger.
 func New(c Config) *Exchanger {
-	return &Exchanger{Config: c, places: make(chan struct{}, passTogether), peers: map[peer.ID]exchanged{}}
+	return &Exchanger{Config: c, peers: map[peer.ID]exchanged{}, now: map[bool][]running{}}
 }
 
 // Answer is an exchange that a member begins.
 func (p *Exchanger) Answer(id peer.ID, s Stream) {
-	select {
-	case p.places <- struct{}{}:
-		defer func() { <-p.places }()
-		if book := p.Book(); book != nil && p.turn(book, id, true) {
-			p.exchange(book, id, s, true)
+	if book := p.Book(); book != nil {
+		if ctx, end := p.turn(context.Background(), 0, id, true); end != nil {
+			defer end()
+			p.exchange(ctx, book, id, s, true)
 			return
 		}
-	default:
 	}
 	_ = s.Reset()
 }
 
-// turn reports whether an exchange with a member, which it or this node begins, may be now, and is of use.
-func (p *Exchanger) turn(book *signed.Book, id peer.ID, theirs bool) bool {
-	digest, now := book.Digest(), time.Now()
+// turn is that of an exchange with a member, which it or this node begins: its context ends where another one takes its place. end is nil
+// if there may be none now, or it is of no use with a book of that digest.
+func (p *Exchanger) turn(ctx context.Context, digest uint64, id peer.ID, theirs bool) (of context.Context, end context.CancelFunc) {
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.peers[id]
@@ -105,39 +111,47 @@ func (p *Exchanger) turn(book *signed.Book, id peer.ID, theirs bool) bool {
 		next = &x.theirs
 	}
 	if !theirs && (x.lacks || x.done && x.digest == digest) || next.busy || now.Before(next.after) {
-		return false
+		return nil, nil
 	}
+	all := p.now[theirs]
+	if len(all) == passTogether {
+		if now.Sub(all[0].since) < passFair {
+			return nil, nil
+		}
+		all[0].end()
+		all = all[1:]
+	}
+	of, end = context.WithCancel(ctx)
+	p.now[theirs] = append(all, running{id, now, end})
 	next.busy = true
 	p.peers[id] = x
-	return true
+	return of, end
+}
+
+// over takes one out that has ended. The caller holds mu.
+func (p *Exchanger) over(id peer.ID, theirs bool) {
+	p.now[theirs] = slices.DeleteFunc(p.now[theirs], func(x running) bool { return x.with == id })
 }
 
 // Run looks for connected members that may lack statements, until ctx ends.
 func (p *Exchanger) Run(ctx context.Context) {
 	var begun sync.WaitGroup
 	defer begun.Wait()
-	places := make(chan struct{}, passTogether)
 	for wake.Sleep(ctx, passEvery) {
 		connected, book := p.Connected(), p.Book()
 		p.forget(connected)
+		if book == nil {
+			continue
+		}
+		digest := book.Digest()
 		rand.Shuffle(len(connected), func(i, j int) { connected[i], connected[j] = connected[j], connected[i] }) // the places are few
 		for _, id := range connected {
-			if book == nil {
-				break
+			if one, end := p.turn(ctx, digest, id, false); end != nil {
+				begun.Go(func() {
+					defer end()
+					p.begin(one, book, id)
+				})
 			}
-			select {
-			case places <- struct{}{}:
-			default: // at the next look
-				continue
-			}
-			if !p.turn(book, id, false) {
-				<-places
-				continue
-			}
-			begun.Go(func() {
-				defer func() { <-places }()
-				p.begin(ctx, book, id)
-			})
 		}
 	}
 }
@@ -162,15 +176,15 @@ func (p *Exchanger) forget(connected []peer.ID) {
 
 // begin exchanges statements with a connected member.
 func (p *Exchanger) begin(ctx context.Context, book *signed.Book, id peer.ID) {
-	ctx, cancel := context.WithTimeout(ctx, passPatience)
+	opening, cancel := context.WithTimeout(ctx, passPatience)
 	defer cancel()
-	s, err := p.Open(ctx, id)
+	s, err := p.Open(opening, id)
 	if err != nil {
 		p.Log.Debug("statements cannot be passed on", "peer", id, "err", err)
 		p.missed(id, errors.As(err, new(mss.ErrNotSupported[protocol.ID]))) // an older release, or no key is pinned there
 		return
 	}
-	p.exchange(book, id, s, false)
+	p.exchange(ctx, book, id, s, false)
 }
 
 // stream is one that ends after passPatience without progress, and at end. Reader and writer may be two goroutines.
@@ -204,8 +218,9 @@ func (s stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-func (p *Exchanger) exchange(book *signed.Book, id peer.ID, s Stream, theirs bool) {
+func (p *Exchanger) exchange(ctx context.Context, book *signed.Book, id peer.ID, s Stream, theirs bool) {
 	defer func() { _ = s.Reset() }()
+	defer context.AfterFunc(ctx, func() { _ = s.Reset() })()
 	before := book.Digest() // what comes meanwhile from others has not been passed on
 	n, err := book.Exchange(stream{s, time.Now().Add(passMost)})
 	forged := errors.Is(err, signed.ErrStatement)
@@ -239,6 +254,7 @@ func (p *Exchanger) exchange(book *signed.Book, id peer.ID, s Stream, theirs boo
 func (p *Exchanger) missed(id peer.ID, lacks bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.over(id, false)
 	x := p.peers[id]
 	x.lacks, x.mine = lacks, turns{after: time.Now().Add(passRest)}
 	p.peers[id] = x
@@ -249,6 +265,7 @@ func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count,
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.over(id, theirs)
 	pause := passEvery + time.Duration(max(n.Sent, n.Useless))*time.Second/passRate
 	x := p.peers[id]
 	x.digest, x.done, x.mine.after, x.theirs.after = digest, done, now.Add(pause), now.Add(pause)

@@ -5,36 +5,67 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/peer"
+
 	"edgemesh/internal/membership/signed"
 )
 
 // One member has one exchange in each direction at a time, however long it takes: the places are for all.
 func TestOneExchangePerMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, book := New(Config{}), signed.NewBook(nil)
+		p := New(Config{})
+		turn := func(id peer.ID, theirs bool) bool {
+			_, end := p.turn(t.Context(), 0, id, theirs)
+			return end != nil
+		}
 		for _, theirs := range []bool{true, false} {
-			if !p.turn(book, "slow", theirs) {
+			if !turn("slow", theirs) {
 				t.Fatal("no first exchange")
 			}
 			time.Sleep(10 * passEvery)
 			p.forget(nil) // it runs on, whether the member is connected or not
-			if p.turn(book, "slow", theirs) {
+			if turn("slow", theirs) {
 				t.Errorf("a second exchange beside the first one, begun by the member: %v", theirs)
 			}
-			if !p.turn(book, "other", theirs) {
+			if !turn("other", theirs) {
 				t.Error("another member waits for it")
 			}
 		}
 		p.note("slow", true, 1, signed.Count{}, false)
 		time.Sleep(passRest)
-		if !p.turn(book, "slow", true) || p.turn(book, "slow", false) {
+		if !turn("slow", true) || turn("slow", false) {
 			t.Error("the end of one direction counts for the other")
 		}
 		// What comes for nothing counts for the rate.
 		p.note("slow", true, 1, signed.Count{Useless: 100 * passRate}, true)
 		time.Sleep(50 * time.Second)
-		if p.turn(book, "slow", true) {
+		if turn("slow", true) {
 			t.Error("a member that sends what is useless is heard again too soon")
+		}
+	})
+}
+
+// Members whose exchanges never end keep the others waiting for passFair.
+func TestSlowMembersGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, theirs := range []bool{true, false} {
+			p := New(Config{})
+			first, _ := p.turn(t.Context(), 0, "0", theirs)
+			for _, id := range []peer.ID{"1", "2", "3", "4", "5", "6", "7"} {
+				p.turn(t.Context(), 0, id, theirs)
+			}
+			if _, end := p.turn(t.Context(), 0, "ninth", theirs); end != nil {
+				t.Error("nine at a time")
+			}
+			time.Sleep(passFair)
+			if _, end := p.turn(t.Context(), 0, "ninth", theirs); end == nil || first.Err() == nil || len(p.now[theirs]) != passTogether {
+				t.Errorf("it waits, begun by the member: %v", theirs)
+			}
+			p.note("0", theirs, 1, signed.Count{}, false)
+			p.note("1", theirs, 1, signed.Count{}, false)
+			if len(p.now[theirs]) != passTogether-1 {
+				t.Errorf("%d run", len(p.now[theirs]))
+			}
 		}
 	})
 }
