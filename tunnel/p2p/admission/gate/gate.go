@@ -67,14 +67,14 @@ func (g *Gate) Patience(calm, pressed time.Duration) time.Duration {
 // serves reports whether p may use everything.
 func (g *Gate) serves(p peer.ID) bool { return g.cfg.IsMember(p) || g.table.admits(p) }
 
-// awaits waits until p is admitted, loses its last connection or has had its time, and reports whether it was admitted. Streams of one peer
+// awaits waits until p is admitted, loses its last connection or time is over, and reports whether it was admitted. Streams of one peer
 // share its proof: they have no connection where they are counted. Each connection needs its own to stay.
-func (g *Gate) awaits(p peer.ID) (yes bool) {
+func (g *Gate) awaits(p peer.ID, most time.Duration) (yes bool) {
 	of := g.table.of(p)
 	if of == nil {
 		return false
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), g.table.entered(of).Add(g.cfg.Policy.hold+sweepEvery))
+	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	_ = of.changed.Until(ctx, func() bool {
 		yes = g.serves(p)

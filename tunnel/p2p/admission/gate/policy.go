@@ -46,7 +46,7 @@ type Policy struct {
 	protocol  protocol.ID   // the only one that they may use
 	streams   int           // of one peer at a time
 	circuit   bool          // each connection may have one, to a controller
-	hold      time.Duration // from the handshake, in which streams of other protocols wait until the peer is admitted; then they end
+	hold      time.Duration // in which streams of other protocols wait until the peer is admitted; then they end
 	full      string        // why there is no slot
 	late      string        // why a connection was closed that nobody vouched for in time; "": not worth counting
 }
@@ -68,7 +68,7 @@ func Statement(shown func(p peer.ID, statement string) error, judge func(peer.ID
 // CircuitData bounds a pending peer's circuit to a controller, in bytes in each direction: two handshakes, a request and its answer.
 const CircuitData = 128 << 10
 
-// askTime is how long a connection may be there that has such a circuit.
+// askTime is how long such a circuit, and its connection, may be there.
 const askTime = 20 * time.Second
 
 // ControllerSlots is how many connections that may reach a controller a relay has at a time.

@@ -114,7 +114,12 @@ type stream struct {
 // SetProtocol implements network.StreamManagementScope. Before it is admitted a peer learns nothing, and if the policy holds
 // its streams none of a member's first ones is lost.
 func (s stream) SetProtocol(id protocol.ID) error {
-	if policy := s.gate.cfg.Policy; id != policy.protocol && !s.gate.serves(s.peer) && !(policy.hold > 0 && s.gate.awaits(s.peer)) && !(policy.circuit && id == proto.ProtoIDv2Hop) {
+	policy := s.gate.cfg.Policy
+	hold, circuit := policy.hold, policy.circuit && id == proto.ProtoIDv2Hop
+	if circuit {
+		hold = min(hold, enough) // edges that are not members yet wait, too
+	}
+	if id != policy.protocol && !s.gate.serves(s.peer) && !(hold > 0 && s.gate.awaits(s.peer, hold)) && !circuit {
 		return errRefused
 	}
 	return s.StreamManagementScope.SetProtocol(id)

@@ -46,7 +46,6 @@ type conn struct {
 	release  func()       // gives its slot back; nil: it has none
 	peer     peer.ID      // "" until it is authenticated
 	conn     network.Conn // nil until the swarm has it
-	entered  time.Time    // when its handshake was over
 	deadline time.Time    // of waiting, asking and refused
 	secret   join.Secret  // that it has proved
 }

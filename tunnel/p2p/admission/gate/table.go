@@ -168,8 +168,7 @@ func (t *table) wait(c *conn, p peer.ID) (victim *conn, reason string) {
 		from.Add(c, c.prefix)
 		c.release = func() { from.Remove(c, c.prefix) }
 	}
-	c.entered = time.Now()
-	c.deadline = c.entered.Add(t.policy.stay)
+	c.deadline = time.Now().Add(t.policy.stay)
 	t.pending[c] = struct{}{}
 	return victim, ""
 }
@@ -229,11 +228,11 @@ func (t *table) admit(c *conn) {
 	}
 }
 
-// list admits what p has waiting: it is listed now.
+// list admits what p has waiting, where it is listed now.
 func (t *table) list(p peer.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if of := t.peers[p]; of != nil {
+	if of := t.peers[p]; of != nil && t.isMember(p) {
 		for _, c := range of.conns {
 			t.admit(c)
 			if c.direct {
@@ -248,16 +247,6 @@ func (t *table) asks(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return c.to(asking)
-}
-
-// entered is when the handshake of the latest of a peer's connections was over.
-func (t *table) entered(of *connsOf) (at time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range of.conns {
-		at = c.entered
-	}
-	return at
 }
 
 // attach notes that the swarm has c, and reports whether it may stay.
@@ -312,7 +301,7 @@ func (t *table) takeCircuit(p peer.ID) bool {
 	return of != nil && t.policy.circuit && slices.ContainsFunc(of.conns, func(c *conn) bool {
 		takes := c.conn != nil && c.to(asking)
 		if takes {
-			c.deadline = c.entered.Add(askTime)
+			c.deadline = time.Now().Add(askTime)
 		}
 		return takes
 	})

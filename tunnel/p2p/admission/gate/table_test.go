@@ -14,6 +14,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/tunnel/p2p/admission/join"
@@ -410,4 +411,26 @@ func TestDisplacedBeforeTheSwarm(t *testing.T) {
 	first.Close()
 	second.Close()
 	left(t, g)
+}
+
+// A statement is taken, and its peer is not a member by then: the connection is not admitted. An edge that shows none reaches a controller soon.
+func TestShownIsNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := withPolicy(Statement(nil, everybodyMayWait))
+		defer g.Close()
+		c := arrive(g, "left", "5.5.5.5", 1)
+		g.table.asks(stateOf(c))
+		if g.table.list("left"); stateOf(c).state != asking {
+			t.Errorf("state %d", stateOf(c).state)
+		}
+		begun := time.Now()
+		s := stream{&network.NullScope{}, g, "left"}
+		if err := s.SetProtocol(proto.ProtoIDv2Hop); err != nil || time.Since(begun) > enough {
+			t.Errorf("%v, after %v", err, time.Since(begun))
+		}
+		if err := s.SetProtocol("other"); err == nil || time.Since(begun) > enough+g.cfg.Policy.hold {
+			t.Errorf("%v, after %v", err, time.Since(begun))
+		}
+		_ = c.Close()
+	})
 }
