@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -45,7 +44,7 @@ var (
 func newAccess(c config, pinned *source.Pinned, log *slog.Logger) (access, error) {
 	switch {
 	case c.byStatement():
-		return byStatement{pinned}, nil
+		return byStatement{members: pinned}, nil
 	case c.joinSecretFile == "":
 		return byController{}, nil
 	}
@@ -77,7 +76,10 @@ func (byController) follow(context.Context, *gate.Gate) {}
 func (byController) needsListing(mesh.State) bool { return true }
 
 // byStatement admits whoever shows a statement that counts. Others reach the controllers, whose keys have signed it.
-type byStatement struct{ members *source.Pinned }
+type byStatement struct {
+	byController
+	members *source.Pinned
+}
 
 func (a byStatement) policy(view func() *members.View, come func(members.Member)) *gate.Policy {
 	shown := func(p peer.ID, statement string) error {
@@ -85,8 +87,8 @@ func (a byStatement) policy(view func() *members.View, come func(members.Member)
 			return nil // as all of them after a restart
 		}
 		err := a.members.Show(statement, p, func(name string) { come(members.Member{Name: name, ID: p}) })
-		if err == nil && !view().IsMember(p) {
-			err = errContradicted
+		if view().IsMember(p) {
+			return nil // also by another statement: this one is older, or of a key that is new
 		}
 		return err
 	}
@@ -98,19 +100,12 @@ func (a byStatement) policy(view func() *members.View, come func(members.Member)
 	})
 }
 
-func (byStatement) apply(mesh.State) {}
-
 func (byStatement) serve(handle func(protocol.ID, network.StreamHandler), g *gate.Gate) {
 	handle(identity.MemberProtocol, g.ServeShown)
 }
 
-func (byStatement) follow(context.Context, *gate.Gate) {}
-
 // needsListing: no membership says which relays there are.
 func (byStatement) needsListing(mesh.State) bool { return false }
-
-// errContradicted is what a node reads of which two statements say different things.
-var errContradicted = errors.New("its signed statement contradicts another node's: peer ID or block")
 
 // bySecret admits whoever proves the join secret as a member.
 type bySecret struct {

@@ -233,6 +233,9 @@ func TestRefusedAtTheDoor(t *testing.T) {
 	if err := r.reserve(n); err != nil {
 		t.Error(err)
 	}
+	if words, err := shows(n, r.info, by(other, "a")(n.ID())); err != nil { // as after the cluster's key was lost
+		t.Errorf("a member, by a key that is new: %q, %v", words, err)
+	}
 	fair.Eventually(t, deadline, "refusals are counted by reason", refusedBy(r, "statement not taken"))
 }
 

@@ -19,35 +19,35 @@ var (
 	errKnown  = errors.New("older than the statement that is known")
 )
 
-// Show takes what a peer, whose key the connection has shown, says of itself, and returns the name by which that makes it a member;
-// fresh: it was not held. Save keeps it. The error says why it is not a member.
-func (b *Book) Show(raw string, id peer.ID) (name string, fresh bool, err error) {
+// Show takes what a peer, whose key the connection has shown, says of itself, and returns the name by which that makes it a member.
+// Save keeps it. The error says why it is not a member.
+func (b *Book) Show(raw string, id peer.ID) (name string, err error) {
 	s, err := open(raw, whatever, true)
 	switch {
 	case err != nil:
-		return "", false, err
+		return "", err
 	case len(raw) > MaxShown, s.Kind != Member:
-		return "", false, ErrStatement
+		return "", ErrStatement
 	case s.ID != id:
-		return "", false, fmt.Errorf("%w, %s", errOther, s.ID)
+		return "", fmt.Errorf("%w, %s", errOther, s.ID)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	took, err := b.add([]string{raw}, maxHeld)
+	_, err = b.add([]string{raw}, maxHeld)
 	held, ok := b.held[s.subject()]
 	switch {
 	case err != nil:
-		return "", false, err
+		return "", err
 	case !ok || held.ID != id:
-		return "", false, errKnown
+		return "", errKnown
 	}
 	if _, err := b.member(mesh.Node{Name: s.Name}); err != nil {
-		return "", false, err
+		return "", err
 	}
 	if bans := b.bans(); slices.Contains(bans, s.Name) || slices.Contains(bans, id.String()) {
-		return "", false, errBanned
+		return "", errBanned
 	}
-	return s.Name, len(took) > 0, nil
+	return s.Name, nil
 }
 
 // Holds reports whether a statement was taken before.

@@ -124,26 +124,17 @@ func (p *Pinned) Watch(ctx context.Context, onState func(mesh.State), onErr func
 // Holds is the book's.
 func (p *Pinned) Holds(statement string) bool { return p.book.Holds(statement) }
 
-// Show takes what a peer shows of itself, and calls come with its name where that makes it a member that was not handed out yet. No
-// State is handed out meanwhile. The error says why it is not a member.
+// Show takes what a peer shows of itself, and calls come with its name where that makes it a member. No State is handed out meanwhile. The
+// error says why it is not a member.
 func (p *Pinned) Show(statement string, id peer.ID, come func(name string)) error {
 	defer p.add("a node at the door", nil) // the disk has time
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name, fresh, err := p.book.Show(statement, id)
-	if err != nil {
-		return err
-	}
-	if fresh || p.hand == nil {
+	name, err := p.book.Show(statement, id)
+	if err == nil {
 		come(name)
-		return nil
 	}
-	select {
-	case <-p.next: // it came another way just now
-		p.hand(p.count(p.last))
-	default:
-	}
-	return nil
+	return err
 }
 
 func (p *Pinned) follow(ctx context.Context) {
