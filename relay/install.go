@@ -52,7 +52,7 @@ const (
 )
 
 // formerWay is what to do on a relay that has credentials of the API.
-const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, and here what it prints, edgemesh-relay install --signer KEY"
+const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, and here, once all agents have this release, what it prints: edgemesh-relay install --signer KEY --yes"
 
 // listensWithin is how long a relay may take to listen once its unit has started.
 const listensWithin = 30 * time.Second
@@ -65,9 +65,9 @@ type installation struct {
 		Sysctls map[string]int `json:"sysctls"` // before they were raised
 		Pending bool           `json:"pending"` // something was written that the relay does not run with yet
 	}
-	membership, kubeconfig, secret, signer string
-	announce                               []string
-	purge                                  bool
+	membership, kubeconfig, secret string
+	announce, signers              []string
+	purge, yes                     bool
 
 	binary    string
 	systemctl func(ctx context.Context, args ...string) error               // nil: there is no systemd
@@ -116,7 +116,8 @@ sent anywhere.
 
 Run it again to upgrade, or to change what the flags give: the key stays, and so does
 the rest of ` + defaultConfig + `. Who the members are comes from one of
-  --signer            the key that signs them, as kubectl edgemesh relay add prints it
+  --signer            the keys that sign them, as kubectl edgemesh relay add prints them;
+                      --yes where relay.yaml has another source: once all agents are new
   --membership        cluster.yaml, readable by every user
   --kubeconfig        of a cluster's API, mode 0600; the next release has --signer alone
   --join-secret-file  nodes that prove the secret in it are served, mode 0600`,
@@ -131,10 +132,11 @@ the rest of ` + defaultConfig + `. Who the members are comes from one of
 		},
 	}
 	c.Flags().StringVar(&i.membership, "membership", "", "membership file with the members to serve")
-	c.Flags().StringVar(&i.signer, "signer", "", "public key whose signed members are served")
+	c.Flags().StringSliceVar(&i.signers, "signer", nil, "public key whose signed members are served (repeat for each)")
 	c.Flags().StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of the API that knows the members")
 	c.Flags().StringVar(&i.secret, "join-secret-file", "", "file with the secret that nodes prove")
 	c.Flags().StringSliceVar(&i.announce, "announce", nil, "public address or name of this server, where no interface has it (repeat for each)")
+	c.Flags().BoolVar(&i.yes, "yes", false, "with --signer: serve no agents of releases before 0.3.0, which show no statement")
 	c.Flags().BoolVar(&i.Dry, "dry-run", false, "check everything, say what would be done, and do nothing")
 	return c
 }
@@ -194,7 +196,7 @@ func (i *installation) install(ctx context.Context) error {
 		if id, err = self.PeerID("stateDir", i.Path(defaultStateDir)); err != nil {
 			return err
 		}
-		if id == i.signer {
+		if slices.Contains(i.signers, id) {
 			return cli.Usage(errors.New("--signer is this relay's own key: give the cluster's, which `kubectl edgemesh relay add` prints"))
 		}
 	}
@@ -293,12 +295,21 @@ func (i *installation) configuration() (string, config, error) {
 			*f, _ = filepath.Abs(*f) // the working directory is there
 		}
 	}
-	if i.signer != "" && i.membership+i.kubeconfig+i.secret != "" || i.membership != "" && i.kubeconfig != "" {
+	pins := len(i.signers) > 0
+	if pins && i.membership+i.kubeconfig+i.secret != "" || i.membership != "" && i.kubeconfig != "" {
 		return "", config{}, errors.New("--signer, --membership and --kubeconfig exclude each other, and a secret is of no use with --signer")
 	}
-	set(i.signer != "", "signers", "["+i.signer+"]")
+	if is := regexp.MustCompile(`(?m)^membership: \{file: /etc/edgemesh/cluster.yaml\}.*\n`); (pins || i.secret != "") && i.membership+i.kubeconfig == "" && is.MatchString(text) {
+		if _, err := os.Stat(i.Path("/etc/edgemesh/cluster.yaml")); errors.Is(err, fs.ErrNotExist) { // the package's example
+			text, changed = is.ReplaceAllString(text, ""), append(changed, "membership")
+		}
+	}
+	set(pins, "signers", "["+strings.Join(i.signers, ", ")+"]")
 	for _, key := range []string{"membership", "joinSecretFile"} { // what statements replace
-		if at := keyOf(key).FindStringIndex(text); i.signer != "" && at != nil {
+		if at := keyOf(key).FindStringIndex(text); pins && at != nil {
+			if !i.yes {
+				return "", config{}, fmt.Errorf("%s has %s: agents of releases before 0.3.0, and nodes that these keys have not signed, would lose this relay; once all agents run this release, add --yes", defaultConfig, key)
+			}
 			text, changed = text[:at[0]]+text[at[1]:], append(changed, key)
 		}
 	}
@@ -306,13 +317,8 @@ func (i *installation) configuration() (string, config, error) {
 	set(i.kubeconfig != "", "membership", fmt.Sprintf("{kubernetes: {kubeconfig: %skubeconfig}}", credentials))
 	set(i.secret != "", "joinSecretFile", credentials+"join-secret")
 	set(len(i.announce) > 0, "announce", "["+strings.Join(i.announce, ", ")+"]")
-	if err != nil && i.signer+i.membership+i.kubeconfig+i.secret == "" {
+	if err != nil && !pins && i.membership+i.kubeconfig+i.secret == "" {
 		return "", config{}, errors.New("who the members are is not known: give --signer KEY, --membership FILE, --kubeconfig FILE or --join-secret-file FILE")
-	}
-	if is := regexp.MustCompile(`(?m)^membership: \{file: /etc/edgemesh/cluster.yaml\}.*\n`); i.secret != "" && i.membership+i.kubeconfig == "" && is.MatchString(text) {
-		if _, err := os.Stat(i.Path("/etc/edgemesh/cluster.yaml")); errors.Is(err, fs.ErrNotExist) { // the package's example
-			text, changed = is.ReplaceAllString(text, ""), append(changed, "membership")
-		}
 	}
 	c, bad := parseConfig(defaultConfig, []byte(text))
 	for name, given := range map[string]string{"kubeconfig": i.kubeconfig, "join-secret": i.secret} {

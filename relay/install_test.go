@@ -242,12 +242,13 @@ func TestInstallComesAndGoes(t *testing.T) {
 
 // What relay.yaml has stays, byte by byte, except for the keys that flags give.
 func TestConfiguration(t *testing.T) {
-	const cluster = "12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m"
+	const cluster, other = "12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m", "12D3KooWGRUaYYqUqDcDuWPSRJUJ2ZxpjBnWwvDBXyjGX5CWyNL8"
 	const secret, config = "/run/credentials/edgemesh-relay.service/join-secret", "/run/credentials/edgemesh-relay.service/kubeconfig"
 	for name, c := range map[string]struct {
-		have, membership, kubeconfig, secret, signer string
-		announce                                     []string
-		want, fails                                  string
+		have, membership, kubeconfig, secret string
+		signers, announce                    []string
+		yes                                  bool
+		want, fails                          string
 	}{
 		"nothing":           {fails: "give --signer KEY, --membership FILE, --kubeconfig FILE or --join-secret-file FILE"},
 		"a file":            {membership: "/m.yaml", want: "membership: {file: \"/m.yaml\"}\n"},
@@ -255,10 +256,12 @@ func TestConfiguration(t *testing.T) {
 		"a secret":          {secret: "/s", want: "joinSecretFile: " + secret + "\n"},
 		"a secret, a file":  {secret: "/s", membership: "/m", want: "membership: {file: \"/m\"}\njoinSecretFile: " + secret + "\n"},
 		"both":              {membership: "/m", kubeconfig: "/k", fails: "exclude each other"},
-		"a signer":          {signer: cluster, want: "signers: [" + cluster + "]\n"},
-		"a signer replaces": {have: "membership: {kubernetes: {kubeconfig: " + config + "}}\njoinSecretFile: /s\nlog: {level: debug}\n", signer: cluster, want: "log: {level: debug}\nsigners: [" + cluster + "]\n"},
-		"no key":            {signer: "12D3KooWx", fails: "signers[0]"},
-		"a signer and more": {signer: cluster, secret: "/s", fails: "exclude each other"},
+		"a signer":          {signers: []string{cluster, other}, want: "signers: [" + cluster + ", " + other + "]\n"},
+		"a signer replaces": {have: "membership: {kubernetes: {kubeconfig: " + config + "}}\njoinSecretFile: /s\nlog: {level: debug}\n", signers: []string{cluster}, yes: true, want: "log: {level: debug}\nsigners: [" + cluster + "]\n"},
+		"a signer, unasked": {have: "membership: {file: /m}\n", signers: []string{cluster}, fails: "has membership: agents of releases before 0.3.0"},
+		"the example":       {have: "membership: {file: /etc/edgemesh/cluster.yaml}  # it\n", signers: []string{cluster}, want: "signers: [" + cluster + "]\n"},
+		"no key":            {signers: []string{"12D3KooWx"}, fails: "signers[0]"},
+		"a signer and more": {signers: []string{cluster}, secret: "/s", fails: "exclude each other"},
 		"kept":              {have: "membership: {file: /a}\nlimits: {bandwidth: 5}\n", want: "membership: {file: /a}\nlimits: {bandwidth: 5}\n"},
 		"a block":           {have: "# a\nmembership: # b\n  # c\n  file: /a\n\n# d\nannounce:\n- /ip4/192.0.2.1\nlog: {level: debug}\n", membership: "/m", announce: []string{"relay.example.org", "2001:db8::5", "/ip4/203.0.113.5/tcp/443"}, want: "# a\nmembership: {file: \"/m\"}\n\n# d\nannounce: [/dns/relay.example.org, /ip6/2001:db8::5, /ip4/203.0.113.5/tcp/443]\nlog: {level: debug}\n"},
 		"without a newline": {have: "membership: {file: /a}", announce: []string{"203.0.113.5"}, want: "membership: {file: /a}\nannounce: [/ip4/203.0.113.5]\n"},
@@ -268,7 +271,7 @@ func TestConfiguration(t *testing.T) {
 		"another state":     {have: "membership: {file: /a}\nstateDir: /srv/relay\n", fails: "stateDir: the unit lets the relay write to"},
 		"no address":        {membership: "/m", announce: []string{"/tcp/1"}, fails: "announce[0]"},
 	} {
-		i := &installation{membership: c.membership, kubeconfig: c.kubeconfig, secret: c.secret, signer: c.signer, announce: c.announce}
+		i := &installation{membership: c.membership, kubeconfig: c.kubeconfig, secret: c.secret, signers: c.signers, announce: c.announce, yes: c.yes}
 		i.Root, i.Out = t.TempDir(), io.Discard
 		if c.have != "" {
 			if err := os.MkdirAll(i.Root+"/etc/edgemesh", 0o755); err != nil {
@@ -349,7 +352,7 @@ func TestInstallWithASigner(t *testing.T) {
 	b := newBox(t)
 	b.put(0o644, defaultConfig, b.local())
 	_, cluster := keytest.New(t)
-	b.signer = cluster.String()
+	b.signers, b.yes = []string{cluster.String()}, true
 	b.announce = []string{"203.0.113.5"}
 	b.must("except for signers, membership, announce", "where kubectl works (without Kubernetes: `relays` in cluster.yaml):\n  kubectl edgemesh relay add /ip4/203.0.113.5/tcp/")
 	own, err := self.PeerID("stateDir", b.Path(defaultStateDir))
@@ -357,7 +360,7 @@ func TestInstallWithASigner(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = b.control(t.Context(), "disable")
-	b.signer = own
+	b.signers = []string{own}
 	if err := b.run(); err == nil || !strings.Contains(err.Error(), "this relay's own key") {
 		t.Errorf("its own key: %v", err)
 	}

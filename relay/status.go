@@ -167,7 +167,7 @@ func (r report) judge(hung error, public, free bool, now time.Time) []finding {
 	const patience = time.Minute
 	failed := r.Membership.Failed
 	add(hung != nil, "hung", broken, "restart the relay, and report its log", "%v", hung)
-	add(failed != nil && now.Sub(*failed) > patience, "membership", warning, "correct what it names; where credentials have ended, renew them: docs/relay.md",
+	add(failed != nil && now.Sub(*failed) > patience, "membership", warning, "correct what it names. Where credentials have ended, "+formerWay,
 		"the membership's source reports, for more than a minute: %s", r.Membership.Error)
 	add(r.Members == 0 && !free, "no-members", broken, "list nodes in the membership", "the membership has no members: nobody is served")
 	add(!r.Membership.Listed, "not-listed", warning, "add the addresses to the membership's relays", "the membership does not list this relay: members do not use it")
