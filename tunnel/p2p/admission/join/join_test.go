@@ -349,6 +349,26 @@ func TestNoProofOverNoise(t *testing.T) {
 }
 
 // While both secrets are accepted nobody is disconnected; who proved the one that is removed has to prove the other.
+// A relay refuses a statement in words: one that ends the stream has another source, which may not have this node yet.
+func TestRefusedInWords(t *testing.T) {
+	r, n := newRelay(t, join.SecretN(1)), newNode(t)
+	c := n.connect(r, "tcp")
+	join.NewProver([]join.Secret{join.SecretN(1)}, slog.New(slog.DiscardHandler)).Prove(n.ctx(), c)
+	p := join.NewProver(nil, slog.New(slog.DiscardHandler))
+	p.Show("a statement")
+	for _, words := range []error{errors.New("no"), nil} {
+		r.SetStreamHandler(identity.MemberProtocol, func(s network.Stream) {
+			if _, err := join.ReadShown(s); err == nil && words != nil {
+				_ = join.AnswerShown(s, words)
+			}
+			_ = s.Reset()
+		})
+		if err := p.Admit(n.ctx(), c); errors.Is(err, join.ErrRefused) != (words != nil) || words == nil && err != nil {
+			t.Errorf("%v: %v", words, err)
+		}
+	}
+}
+
 func TestRotation(t *testing.T) {
 	r, late, early := newRelay(t, join.SecretN(1)), newNode(t), newNode(t)
 	lc := late.connect(r, "tcp")
