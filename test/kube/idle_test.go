@@ -98,6 +98,60 @@ func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string
 	}
 }
 
+// What edgecore itself costs there, without an agent, by its settings: each row has those before it, too (docs/sim-card.md). One window each, of
+// EDGEMESH_QUIET's length.
+func TestKubeEdgeOwnTraffic(t *testing.T) {
+	c := kubeEdge(t)
+	const node, file = "edge-a1", "/etc/kubeedge/config/edgecore.yaml"
+	length := 2 * time.Minute
+	if _, window, set := strings.Cut(os.Getenv("EDGEMESH_QUIET"), "x"); set {
+		var err error
+		length, err = time.ParseDuration(window)
+		ok(t, err)
+	}
+	workload(t)
+	counted := counter(t, c, "a", "10000")
+	ctx := context.WithoutCancel(t.Context())
+	restart := func() {
+		product.Eventually(t, time.Minute, "edgecore ends", func() error { return c.Service(ctx, "restart", node, "edgecore") })
+		product.Eventually(t, 2*time.Minute, node+" is Ready", func() error { return nodeReady(ctx, c, node) })
+	}
+	label := func(value string) {
+		_, err := c.Kubectl(ctx, "label", "node", node, "network.edgemesh.io/agent"+value, "--overwrite")
+		ok(t, err)
+	}
+	_, err := c.On(ctx, node, "cp", "-p", file, file+".before")
+	ok(t, err)
+	t.Cleanup(func() {
+		_, err := c.On(ctx, node, "mv", file+".before", file)
+		ok(t, err)
+		restart()
+		label("-")
+	})
+	label("=systemd") // of which there is none
+	for _, x := range []struct{ name, edit string }{
+		{"as the lab has it", ""},
+		{"edgeStream off (no kubectl logs, no exec)", "s/edgeStream: {enable: true/edgeStream: {enable: false/"},
+		{"deviceTwin off", "s/deviceTwin: {enable: true/deviceTwin: {enable: false/"},
+		{"edged nodeStatusUpdateFrequency 1m", "s/^    tailoredKubeletConfig:/&\\n      nodeStatusUpdateFrequency: 1m/"},
+		{"edged nodeLeaseDurationSeconds 120", "s/^    tailoredKubeletConfig:/&\\n      nodeLeaseDurationSeconds: 120/"},
+		{"edgeHub heartbeat 25", "s/^  edgeHub:/&\\n    heartbeat: 25/"},
+	} {
+		if x.edit != "" {
+			_, err := c.On(ctx, node, "sed", "-i", x.edit, file)
+			ok(t, err)
+			restart()
+		}
+		time.Sleep(time.Minute) // what a start costs
+		began := time.Now()
+		hub, all := counted()
+		time.Sleep(length)
+		hub2, all2 := counted()
+		took := time.Since(began).Seconds()
+		figure(t, "KubeEdge, edgecore alone, %s: %.0f B/s on its site's router in %v, %.0f of it cloudcore's main port", x.name, (all2-all)/took, length, (hub2-hub)/took)
+	}
+}
+
 // counter counts the IP bytes that a site's router has forwarded, those of a TCP port and all.
 func counter(t *testing.T, c *cluster.Cluster, site, port string) func() (those, all float64) {
 	t.Helper()
