@@ -361,5 +361,3 @@ func TestStatusCheck(t *testing.T) {
 		}
 	}
 }
-
-func (known) TUN() (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -304,6 +304,11 @@ func (i *installation) configuration() (string, config, error) {
 			text, changed = is.ReplaceAllString(text, ""), append(changed, "membership")
 		}
 	}
+	for _, key := range regexp.MustCompile(`12D3Koo\w+`).FindAllString(regexp.MustCompile(`(?m)^signers:.*`).FindString(text), -1) {
+		if pins && !i.yes && !slices.Contains(i.signers, key) {
+			return "", config{}, fmt.Errorf("%s has signers: %s, whose bans and statements would no longer count: give --signer %s as well, or add --yes", defaultConfig, key, key)
+		}
+	}
 	set(pins, "signers", "["+strings.Join(i.signers, ", ")+"]")
 	for _, key := range []string{"membership", "joinSecretFile"} { // what statements replace
 		if at := keyOf(key).FindStringIndex(text); pins && at != nil {

@@ -171,6 +171,13 @@ func (t *Tunnel) shut() {
 	}
 }
 
+// Drain waits until nothing that was read waits to be sent, or for the given time.
+func (t *Tunnel) Drain(most time.Duration) {
+	for end := time.Now().Add(most); t.held.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // Close ends the tunnel: carriers end in order, stuck ones are reset, streams in Receive are reset, the device is closed.
 // It returns after every goroutine of the tunnel and every Receive call has ended. The error is the device's.
 func (t *Tunnel) Close() error {

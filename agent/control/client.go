@@ -18,8 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"edgemesh/agent/findings"
 	"edgemesh/internal/logs"
 )
@@ -93,35 +91,6 @@ func (c *Client) Explain(ctx context.Context, to string) ([]findings.Finding, er
 // Policies are the NetworkPolicies in force on this node: for one pod, or all with "".
 func (c *Client) Policies(ctx context.Context, pod string) (Policies, error) {
 	return call[Policies](ctx, c, http.MethodGet, pathPolicy+"?pod="+url.QueryEscape(pod), nil)
-}
-
-// TUN is one more descriptor of the queue of the agent's TUN: the kernel keeps what nobody reads until it is closed. An agent of an
-// older release has none.
-func (c *Client) TUN(ctx context.Context) (*os.File, error) {
-	d := net.Dialer{Timeout: c.patience}
-	conn, err := d.DialContext(ctx, "unix", c.socket)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := conn.Write([]byte("GET " + pathTUN + " HTTP/1.1\r\nHost: agent\r\n\r\n")); err != nil {
-		return nil, err
-	}
-	answer, rights := make([]byte, len(hasTUN)), make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(answer, rights)
-	if err != nil {
-		return nil, err
-	}
-	all, err := unix.ParseSocketControlMessage(rights[:n])
-	if err != nil || len(all) == 0 {
-		return nil, cmp.Or(err, ErrTooOld)
-	}
-	fds, err := unix.ParseUnixRights(&all[0])
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fds[0]), "tun"), nil //nolint:gosec // a descriptor
 }
 
 // LogLevel sets the level of the agent's log, unless level is "", and returns it.

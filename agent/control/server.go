@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"edgemesh/agent/findings"
 	"edgemesh/internal/logs"
 )
@@ -28,9 +26,7 @@ const (
 	pathTo     = "/v1/doctor/to"
 	pathPaths  = "/v1/paths"
 	pathPolicy = "/v1/policy"
-	pathTUN    = "/v1/tun"
 
-	hasTUN    = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 	onlyInUse = "in-use" // a query of pathStatus; agents that do not know it answer with all
 
 	maxRequest      = 64 << 10 // bytes
@@ -52,8 +48,6 @@ type Backend interface {
 	LogLevel() *slog.LevelVar
 	// Observe calls each with what members report of their paths, one value of JSON each, until ctx ends or each returns an error.
 	Observe(ctx context.Context, each func(any) error) error
-	// TUN is one more descriptor of the TUN's queue, for an agent that takes over.
-	TUN() (*os.File, error)
 }
 
 // Server serves one backend on the socket of one runtime directory. Do not call its
@@ -178,36 +172,9 @@ func handler(b Backend, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET "+pathPolicy, func(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusOK, b.Policies(r.URL.Query().Get("pod")))
 	})
-	mux.HandleFunc("GET "+pathTUN, func(w http.ResponseWriter, _ *http.Request) {
-		if err := handTUN(w, b); err != nil {
-			reply(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
-		}
-	})
 	mux.Handle("GET "+logs.Path, logs.Handler(b.LogLevel(), log))
 	mux.Handle("PUT "+logs.Path, logs.Handler(b.LogLevel(), log))
 	return mux
-}
-
-// handTUN answers with the TUN's descriptor (SCM_RIGHTS) beside the first bytes, which say that it is there.
-func handTUN(w http.ResponseWriter, b Backend) error {
-	file, err := b.TUN()
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if to, ok := conn.(*net.UnixConn); ok {
-		_ = raw.Control(func(fd uintptr) { _, _, _ = to.WriteMsgUnix([]byte(hasTUN), unix.UnixRights(int(fd)), nil) }) //nolint:gosec // a descriptor
-	}
-	return nil // whoever asked sees the end
 }
 
 // pingRequest reads a request of at least so many probes, or refuses it.

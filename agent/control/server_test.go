@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,10 +20,7 @@ import (
 )
 
 // echo is a backend that has a name.
-type echo struct {
-	waits bool
-	tun   *os.File
-}
+type echo struct{ waits bool }
 
 func (echo) Status(all bool) Status {
 	if all {
@@ -62,13 +58,6 @@ func (e echo) Observe(ctx context.Context, each func(any) error) error {
 }
 func (echo) Policies(string) Policies { return Policies{} }
 
-func (e echo) TUN() (*os.File, error) {
-	if e.tun == nil {
-		return nil, errors.ErrUnsupported
-	}
-	return os.Open(e.tun.Name())
-}
-
 func (echo) LogLevel() *slog.LevelVar { return new(slog.LevelVar) }
 
 // What status shows on one screen is requested without the idle peers, which are a number.
@@ -84,42 +73,6 @@ func TestInUse(t *testing.T) {
 	}
 	if st, err := NewClient(dir).Status(t.Context()); err != nil || len(st.Peers) != 2 || st.Idle != 0 {
 		t.Errorf("all: %+v, %v", st, err)
-	}
-}
-
-// The TUN's descriptor goes to whoever takes over. One that has none, and an agent of an older release, say so.
-func TestTUN(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	file, err := os.Create(filepath.Join(t.TempDir(), "tun"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if _, err := file.WriteString("a packet"); err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range []echo{{tun: file}, {}} {
-		dir := t.TempDir()
-		s, err := Serve(dir, b, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := NewClient(dir).TUN(t.Context())
-		if b.tun == nil {
-			if !errors.Is(err, ErrTooOld) {
-				t.Errorf("without a TUN: %v", err)
-			}
-		} else if text, rerr := io.ReadAll(got); err != nil || rerr != nil || string(text) != "a packet" {
-			t.Errorf("%q, %v, %v", text, rerr, err)
-		} else {
-			got.Close()
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := NewClient(dir).TUN(t.Context()); err == nil {
-			t.Error("nobody listens")
-		}
 	}
 }
 

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"os"
 	"time"
 
 	"edgemesh/agent/control"
@@ -80,9 +79,6 @@ func (b *backend) Policies(pod string) control.Policies {
 	defer b.calls.Call("policy")()
 	return b.doctor.kernel.policies.Status(pod)
 }
-
-// TUN implements control.Backend.
-func (b *backend) TUN() (*os.File, error) { return b.doctor.device.Share() }
 
 // Observe implements control.Backend. What it takes from this node each second is watched (observed), not the client that it waits for.
 func (b *backend) Observe(ctx context.Context, each func(any) error) error {

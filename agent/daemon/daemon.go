@@ -84,6 +84,9 @@ const packetsPart = 8
 // packets is that part, bytes; 0 without a limit: tunnel and node have a default.
 func (d *daemon) packets() int { return int(min(d.memory/packetsPart, 64<<20)) }
 
+// drainTime bounds how long what was read may take to leave when the agent ends.
+const drainTime = 100 * time.Millisecond
+
 // running is what the service manager shows of an agent whose pods have their network.
 const running = "running; `edgemesh-agent status` says more"
 
@@ -176,11 +179,11 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		held.drop()
 		again := local.keep(ctx, err)
 		if again == 0 {
 			return err
 		}
+		held.drop() // for long, perhaps
 		if !wake.Sleep(ctx, again) {
 			return nil
 		}
@@ -220,6 +223,7 @@ func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Wa
 	waits := func(err error) {
 		dog.Ready("waiting for the first membership: " + wording.OneLine(err.Error()))
 		w.because(err, local.begin(ctx, "")) // a new key
+		local.held.drop()                    // for long, perhaps
 	}
 	d.source, err = source.New(cfg.Membership, kube.Config{
 		Access:   client.Access{Names: d.names, Upkeep: d.upkeep},
@@ -468,12 +472,15 @@ func (d *daemon) serve(ctx context.Context) error {
 		"tun", d.device.Kind(), "offloads", d.device.Offloads().String())
 	p, _ := d.force.plan()
 	reportRelay(d.cfg.Relay.Enabled, p.hasRelay(d.id), relayAddrs(d.node.RelayAddrs(d.cfg.Relay.Announce), d.id), d.log)
-	// The end in this order loses no packet: what pods send stays in the TUN, members are told, and what they sent until then arrives.
-	context.AfterFunc(ctx, func() {
+	defer offerTUN(d.cfg.StateDir, d.device, d.log)()
+	// The end in this order loses no packet: what pods send stays in the TUN, what was read leaves, members are told, and what they sent until
+	// then arrives.
+	defer context.AfterFunc(ctx, func() {
 		_ = d.device.Pause() // or it is read until it is closed
-		_ = d.node.Close()   // deferred above, where its error does not count either
+		d.tunnel.Drain(drainTime)
+		_ = d.node.Close() // deferred above, where its error does not count either
 		_ = d.tunnel.Close()
-	})
+	})()
 	if err := d.tunnel.Run(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func openTUN(cfg tun.Config) (*lastingTUN, error) {
 	if err := l.open(); err != nil {
 		return nil, err
 	}
-	l.cfg.Held = nil
+	l.cfg.Held = 0
 	return l, nil
 }
 
@@ -125,7 +125,7 @@ func (l *lastingTUN) isPaused() bool {
 }
 
 // Share is the device's.
-func (l *lastingTUN) Share() (*os.File, error) { return l.device().Share() }
+func (l *lastingTUN) Share() (int, error) { return l.device().Share() }
 
 func (l *lastingTUN) Close() error {
 	l.mu.Lock()

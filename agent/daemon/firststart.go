@@ -2,9 +2,7 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"os"
 	"sync"
 
 	"edgemesh/agent/control"
@@ -100,9 +98,6 @@ func (w *firstStart) Explain(context.Context, string) ([]findings.Finding, error
 func (w *firstStart) Policies(string) control.Policies {
 	return control.Policies{Problem: ErrWaiting.Error()}
 }
-
-// TUN implements control.Backend.
-func (w *firstStart) TUN() (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // Observe implements control.Backend.
 func (w *firstStart) Observe(context.Context, func(any) error) error { return ErrWaiting }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -58,7 +57,7 @@ func standBy(ctx context.Context, cfg config.Config, check func(context.Context,
 			}), o.Log)()
 		}
 	}
-	held.ask(ctx, cfg.RuntimeDir)
+	held.ask(ctx, cfg.StateDir)
 	waiting, stop := context.WithCancelCause(ctx)
 	var checking sync.WaitGroup
 	defer checking.Wait()
@@ -114,37 +113,6 @@ func rolloutOf(cfg config.Config, o Options) (func(context.Context) error, error
 		defer c.Close()
 		return kube.NewRollout(c, o.Revision).Stopped(ctx)
 	}, nil
-}
-
-// heldTUN keeps the queue of the TUN from the last read of the agent before until this one reads: no packet of a pod is lost between.
-type heldTUN struct{ file *os.File } // nil: none
-
-// ask takes the queue from the agent that runs here, unless that is of an older release or has none.
-func (h *heldTUN) ask(ctx context.Context, runtimeDir string) {
-	ctx, stop := context.WithTimeout(ctx, holderTimeout)
-	defer stop()
-	h.file, _ = control.NewClient(runtimeDir).TUN(ctx)
-}
-
-// attach takes the queue as soon as no agent has it, where the TUN is there: one of an older release hands none over. What keeps it from that
-// openDevice says.
-func (h *heldTUN) attach() {
-	if h.file == nil {
-		h.file, _ = tun.Hold(host.TUNName)
-	}
-}
-
-// take hands the queue on, nil: none.
-func (h *heldTUN) take() *os.File {
-	file := h.file
-	h.file = nil
-	return file
-}
-
-func (h *heldTUN) drop() {
-	if file := h.take(); file != nil {
-		_ = file.Close()
-	}
 }
 
 // holderTimeout is how long the agent that runs here may take to answer.

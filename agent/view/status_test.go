@@ -2,10 +2,8 @@ package view
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -293,5 +291,3 @@ func TestUnknownPath(t *testing.T) {
 		contains(t, shown(Screen{}, s, f), "3 wormhole?", "wormhole? (3)")
 	}
 }
-
-func (fixed) TUN() (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -52,18 +52,18 @@ type Device interface {
 	Pending() bool
 	// Pause ends Read, also one that waits, with os.ErrDeadlineExceeded from now on; Write works.
 	Pause() error
-	// Share returns the same queue of the interface once more: the kernel keeps what nobody reads until that is closed, too.
-	Share() (*os.File, error)
+	// Share returns one more descriptor of the same queue: the kernel keeps what nobody reads until that is closed, too.
+	Share() (fd int, err error)
 }
 
 // Config says which interface to open, and how.
 type Config struct {
-	Name       string   // at most 15 bytes
-	MTU        int      // bytes; 0 = leave as it is
-	TxQueueLen int      // packets; 0 = 1000
-	Persist    bool     // the interface outlives the process, and the next one uses it
-	Portable   bool     // do not try the fast device
-	Held       *os.File // what Hold or Share returned; nil: none. Open closes it or makes it the device's
+	Name       string // at most 15 bytes
+	MTU        int    // bytes; 0 = leave as it is
+	TxQueueLen int    // packets; 0 = 1000
+	Persist    bool   // the interface outlives the process, and the next one uses it
+	Portable   bool   // do not try the fast device
+	Held       int    // the descriptor that Hold or Share returned; 0: none. Open closes it or makes it the device's
 	Log        *slog.Logger
 }
 
@@ -84,9 +84,11 @@ func Open(cfg Config) (Device, error) {
 // open opens the device that fastest does, unless the portable one is configured or the kernel has no offloads.
 func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 	if cfg.Name == "" || len(cfg.Name) >= unix.IFNAMSIZ {
+		drop(cfg.Held)
 		return nil, fmt.Errorf("an interface name has 1 to %d bytes", unix.IFNAMSIZ-1)
 	}
 	if err := removeMultiQueue(cfg.Name); err != nil {
+		drop(cfg.Held)
 		return nil, err
 	}
 	if cfg.Portable {
@@ -106,23 +108,23 @@ func open(cfg Config, fastest func(Config) (Device, error)) (Device, error) {
 	return dev, nil
 }
 
-// Hold attaches to the interface called name, so that the kernel keeps its packets until Open reads them. The error is
+// Hold attaches a descriptor to the interface called name, so that the kernel keeps its packets until Open reads them. The error is
 // ErrBusy while another process has it, errors.ErrUnsupported if there is none that the fast device takes.
-func Hold(name string) (*os.File, error) {
+func Hold(name string) (fd int, err error) {
 	tt, err := lookup(name)
 	if err != nil || tt == nil || tt.Flags&netlink.TUNTAP_MULTI_QUEUE != 0 {
-		return nil, cmp.Or(err, errors.ErrUnsupported)
+		return 0, cmp.Or(err, errors.ErrUnsupported)
 	}
-	return openFile(name)
+	return attach(name)
 }
 
 // past is a deadline that is over.
 var past = time.Unix(1, 0)
 
-// drop closes a queue that is of no use; nil is none.
-func drop(held *os.File) {
-	if held != nil {
-		_ = held.Close()
+// drop closes a descriptor that is of no use; 0 is none.
+func drop(fd int) {
+	if fd != 0 {
+		_ = unix.Close(fd)
 	}
 }
 

@@ -127,7 +127,7 @@ func TestPacketsBetweenDevices(t *testing.T) {
 			want = want[1:]
 		}
 	}
-	take := func(held *os.File, err error) {
+	take := func(held int, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)

@@ -27,29 +27,30 @@ type fast struct {
 var _ Device = (*fast)(nil)
 
 func openFast(cfg Config) (Device, error) {
-	file := cfg.Held
-	if file != nil && !holds(file, cfg.Name) { // another program deleted the interface, or it is a portable one's
-		drop(file)
-		file = nil
+	fd := cfg.Held
+	if fd != 0 && !holds(fd, cfg.Name) { // another program deleted the interface, or it is a portable one's
+		drop(fd)
+		fd = 0
 	}
-	if file == nil {
+	if fd == 0 {
 		var err error
-		if file, err = openFile(cfg.Name); err != nil {
+		if fd, err = attach(cfg.Name); err != nil {
 			return nil, err
 		}
 	}
-	d := &fast{file: file, name: cfg.Name}
-	err := control(file, func(fd int) (err error) { d.offloads, err = prepare(fd, cfg.Persist); return err })
-	if err == nil {
-		if d.io, err = rawio.New(file); err != nil {
-			err = fmt.Errorf("poll: %w", err)
-		}
-	}
+	offloads, err := prepare(fd, cfg.Persist)
 	if err != nil {
-		_ = file.Close()
+		drop(fd)
 		return nil, err
 	}
-	return d, nil
+	// Only now, because the poller ignores a TUN without an interface.
+	file := os.NewFile(uintptr(fd), cfg.Name)
+	raw, err := rawio.New(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("poll: %w", err)
+	}
+	return &fast{file: file, io: raw, name: cfg.Name, offloads: offloads}, nil
 }
 
 // Available reports whether this process could open a TUN; it creates none. The error is ErrNoDevice, ErrPermission or the
@@ -62,36 +63,33 @@ func Available() error {
 	return unix.Close(fd)
 }
 
-// openFile attaches to the interface, which the kernel creates if there is none.
-func openFile(name string) (*os.File, error) {
-	fd, err := unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, explain(err)
+// attach returns a descriptor of the interface, which the kernel creates if there is none.
+func attach(name string) (fd int, err error) {
+	if fd, err = unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+		return 0, explain(err)
 	}
-	if err := attach(fd, name); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil // only now, because the poller ignores a TUN without an interface
-}
-
-func attach(fd int, name string) error {
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+			fd = 0
+		}
+	}()
 	features, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
 	if err != nil {
-		return fmt.Errorf("%w: driver features: %w", errNoOffload, err)
+		return fd, fmt.Errorf("%w: driver features: %w", errNoOffload, err)
 	}
 	if features&unix.IFF_VNET_HDR == 0 {
-		return fmt.Errorf("%w: driver features are %#x", errNoOffload, features)
+		return fd, fmt.Errorf("%w: driver features are %#x", errNoOffload, features)
 	}
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
-		return fmt.Errorf("interface name: %w", err)
+		return fd, fmt.Errorf("interface name: %w", err)
 	}
 	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		return fmt.Errorf("attach: %w", explain(err))
+		return fd, fmt.Errorf("attach: %w", explain(err))
 	}
-	return nil
+	return fd, nil
 }
 
 // control calls f with the file's descriptor, whose mode File.Fd would change.
@@ -104,18 +102,10 @@ func control(file *os.File, f func(fd int) error) error {
 	return cmp.Or(cerr, err)
 }
 
-// holds reports whether a file is a queue of the interface called name, with virtio-net headers.
-func holds(file *os.File, name string) bool {
-	return control(file, func(fd int) error {
-		ifr, err := unix.NewIfreq(name)
-		if err == nil {
-			err = unix.IoctlIfreq(fd, unix.TUNGETIFF, ifr)
-		}
-		if err == nil && (ifr.Name() != name || ifr.Uint16()&unix.IFF_VNET_HDR == 0) {
-			err = unix.ENODEV
-		}
-		return err
-	}) == nil
+// holds reports whether a descriptor is of a queue of the interface called name, with virtio-net headers.
+func holds(fd int, name string) bool {
+	ifr, err := unix.NewIfreq(name)
+	return err == nil && unix.IoctlIfreq(fd, unix.TUNGETIFF, ifr) == nil && ifr.Name() == name && ifr.Uint16()&unix.IFF_VNET_HDR != 0
 }
 
 // prepare sets what the frames of an attached descriptor are.
@@ -178,15 +168,12 @@ func (d *fast) Close() error {
 }
 
 // Share implements Device.
-func (d *fast) Share() (file *os.File, err error) {
-	err = control(d.file, func(fd int) error {
-		fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err == nil {
-			file = os.NewFile(uintptr(fd), d.name)
-		}
+func (d *fast) Share() (fd int, err error) {
+	err = control(d.file, func(own int) (err error) {
+		fd, err = unix.FcntlInt(uintptr(own), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})
-	return file, d.explain("share", err)
+	return fd, d.explain("share", err)
 }
 
 func (d *fast) Pause() error       { return d.file.SetReadDeadline(past) }

@@ -86,7 +86,7 @@ func (d *portable) Write(buf []byte) error {
 }
 
 // Share implements Device: packets of an interface without headers are not kept.
-func (d *portable) Share() (*os.File, error) { return nil, errors.ErrUnsupported }
+func (d *portable) Share() (int, error) { return 0, errors.ErrUnsupported }
 
 func (d *portable) Pause() error       { return d.file.SetReadDeadline(past) }
 func (d *portable) Close() error       { return d.file.Close() }

@@ -49,7 +49,9 @@ func (c *Carrier) Watch(ctx context.Context, onState func(mesh.State), onErr fun
 	defer close(c.news)
 	taking.Go(func() {
 		for s := range c.news {
-			c.take(s)
+			if ctx.Err() == nil {
+				c.take(s)
+			}
 		}
 	})
 	c.Source.Watch(ctx, func(s mesh.State) {
@@ -76,7 +78,7 @@ func (c *Carrier) take(s mesh.State) {
 	if book == nil || c.signer != signer {
 		c.signer, book = signer, signed.NewBook([]peer.ID{signer})
 		load(book, c.key, c.stateDir, c.log)
-		c.book.Store(book)
+		defer c.book.Store(book) // with what follows
 	}
 	if _, err := book.Add(slices.Concat(s.Signed, s.News)...); err != nil {
 		c.log.Debug("some of what is signed is not the controllers'", "err", err) // the operator's, which other nodes pin
