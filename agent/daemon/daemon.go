@@ -2,7 +2,7 @@
 // and libp2p, and answers the control socket.
 //
 //	daemon.go      Run: which parts are made, in which order, and what runs then
-//	standby.go     waits until the agent before it ends, unless it could not start itself; lock.go: one agent per state directory
+//	standby.go     waits until the agent before it ends, unless it could not start itself; lock.go: one agent per state directory; handover.go: the TUN of the one before
 //	backend.go     answers the control socket, with doctor.go, ping.go, explain.go and reach.go; firststart.go: before there is a membership
 //	metrics.go     what Prometheus reads, and a pod's probes; counts.go: what happens to paths
 //	membership.go  how a changed membership gets to all parts; plan.go: the plan in force, and what a new one changes

@@ -76,7 +76,7 @@ func askTUN(ctx context.Context, stateDir string) (fd int, err error) {
 }
 
 const (
-	// holdFor is how long the queue is kept that an agent without a hand-over let go, until the lock follows: that agent may only be opening it
+	// holdFor is how long the queue is kept that an agent without a hand-over gave up, until the lock follows: that agent may only be opening it
 	// again. holdAgain is the pause then.
 	holdFor, holdAgain = 2 * time.Second, 30 * time.Second
 )

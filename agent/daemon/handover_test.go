@@ -28,7 +28,7 @@ func (q queue) Share() (int, error) {
 	return unix.Dup(int(q.file.Fd()))
 }
 
-// The descriptor goes to whoever takes over. One that has none, and one that has ended, give an error at once, and a killed agent's socket is
+// The descriptor goes to whoever takes over. One that has none, and one that has ended, give an error immediately, and a killed agent's socket is
 // in nobody's way.
 func TestHandOver(t *testing.T) {
 	defer goleak.VerifyNone(t)
