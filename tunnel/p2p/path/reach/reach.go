@@ -29,6 +29,9 @@ const (
 	// directTimeout bounds the direct dials of a round: failing ones must not delay the
 	// next round, in which a relay may know better.
 	directTimeout = 4 * time.Second
+	// acceptTime is how long direct dials continue beside another path. The peer may have accepted one whose end here is not told to it:
+	// it would send into that until a reset answers.
+	acceptTime = 500 * time.Millisecond
 	// relayAgain is the pause until relays are tried again in a round.
 	relayAgain = 400 * time.Millisecond
 )
@@ -36,10 +39,10 @@ const (
 // Connect makes one round of attempts. It returns nil as soon as there is a path. While other ways than relays may still
 // lead to one, relays are tried again: this node may just have reached one, or the peer may.
 func (s *Search) Connect(ctx context.Context) error {
+	dctx, dcancel := context.WithTimeout(ctx, directTimeout)
+	defer time.AfterFunc(acceptTime, dcancel)
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	dctx, dcancel := context.WithTimeout(ctx, directTimeout)
-	defer dcancel()
 	direct := s.dialDirect(dctx)
 	err := s.ByRelay(ctx)
 	if err == nil || s.peer.Connected() {
