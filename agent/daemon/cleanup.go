@@ -19,6 +19,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/membership/source"
 	"edgemesh/internal/nodeip"
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
@@ -90,12 +91,14 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 		removeFile(cfg.RuntimeDir, conf.PoliciesFile),
 		removeFile(cfg.RuntimeDir, watchdog.File),
 		os.RemoveAll(filepath.Join(cfg.RuntimeDir, programsDir)),
+		removeFile(cfg.StateDir, handoverFile), // a killed agent's
 	}
 	if purge {
 		errs = append(errs,
 			forget(cfg.StateDir),
 			removeFile(cfg.StateDir, identity.KeyFile+formerKey),
 			removeFile(cfg.StateDir, policies.File),
+			removeFile(cfg.StateDir, source.StatementsFile),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, routersFile),
 			removeFile(cfg.StateDir, namesFile),

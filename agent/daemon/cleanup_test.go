@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 )
@@ -24,6 +27,22 @@ func TestForgetsAll(t *testing.T) {
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != identity.KeyFile+formerKey {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestPurge: nothing of a killed agent stays in the state directory.
+func TestPurge(t *testing.T) {
+	cfg := config.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir()}
+	for _, name := range []string{identity.KeyFile, snapshot.File, source.StatementsFile, handoverFile, lockFile} {
+		if err := os.WriteFile(filepath.Join(cfg.StateDir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cleanFiles(cfg, true, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(cfg.StateDir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
