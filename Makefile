@@ -30,7 +30,7 @@ REGISTRY ?= localhost
 TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Chart.yaml)
 ARCHES   ?= amd64,arm64,arm
 
-.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt conformance map-browser map-bundle bench bench-page bench-link bench-edge bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,7 @@ map-bundle: ## fetch the live map's drawing library as web/package-lock.json nam
 	  (cd "$$d" && npm ci --ignore-scripts --omit=dev --no-audit --no-fund); \
 	  gzip -9nc "$$d/node_modules/cytoscape/dist/cytoscape.min.js" >agent/livemap/web/cytoscape.min.js.gz; cp "$$d/node_modules/cytoscape/LICENSE" agent/livemap/web/cytoscape.LICENSE
 
+comma := ,
 # Benchmarks: ROUNDS=3 and SECONDS_PER_FLOW=4, for example, set how long they take.
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
 
@@ -149,6 +150,10 @@ bench-page: ## render the benchmark's pages again from test/bench/results/result
 bench-link: EXTRA_DEPS = all
 bench-link: deps tools ## measure links of every shape: thin, deep queues, lossy, lopsided; writes docs/measurements/links (90 minutes; continues where it stopped; DRAWN=1: 40 links drawn by a seed; CARRIERS='bare BBR,edgemesh-before,edgemesh-tcp', OUT=directory)
 	@$(BENCH) -cells . $(if $(DRAWN),-drawn) $(if $(CARRIERS),-carriers '$(CARRIERS)') -out $(or $(OUT),docs/measurements/$(if $(DRAWN),drawn,links))
+
+bench-edge: EXTRA_DEPS = all
+bench-edge: deps tools ## measure CPU, context switches and frames at the rates of an edge, beside wireguard-go; prints only (8 minutes; BEFORE=commit: beside that, too)
+	@$(BENCH) -parts edge $(if $(ROUNDS),,-rounds 6) $(if $(BEFORE),-before $(BEFORE) -carriers wireguard-go$(comma)edgemesh-before$(comma)edgemesh)
 
 bench-packets: EXTRA_DEPS = all
 bench-packets: deps tools ## measure the highest rate of datagrams without loss; prints only (4 minutes)

@@ -97,7 +97,7 @@ func parseOptions(args []string) (options, error) {
 	o.plan.members = cmp.Or(*members, o.plan.members)
 	if *names != "" {
 		o.plan.carriers = strings.Split(*names, ",")
-		o.plan.linkCarriers = o.plan.carriers
+		o.plan.linkCarriers, o.plan.edgeCarriers = o.plan.carriers, o.plan.carriers
 	}
 	if *cells != "" {
 		return o, o.setMatrix(*cells, *always, *drawn, *rounds, *flow, *names)

@@ -15,7 +15,9 @@ type plan struct {
 	rounds                 int
 	flow                   time.Duration // one bulk flow; iperf3 takes whole seconds
 	linkFlow               time.Duration // the same over the link
+	edgeFlow               time.Duration // the same at the rates of an edge
 	carriers, linkCarriers []string
+	edgeCarriers           []string
 	pings                  int           // on the idle path
 	answers                time.Duration // of 1-byte requests, in each form
 	turns                  int           // of short requests on one LAN, in each round
@@ -35,6 +37,7 @@ func fullPlan() plan {
 	return plan{
 		rounds: 3, flow: 4 * time.Second, linkFlow: 10 * time.Second,
 		carriers: carrierNames(), linkCarriers: []string{veth, report.Reference, report.Direct},
+		edgeFlow: 8 * time.Second, edgeCarriers: []string{report.Reference, report.Direct},
 		pings: 20, answers: 700 * time.Millisecond, turns: 6,
 		packetSteps: 6, packetTime: 2 * time.Second,
 		requests:   time.Second,
@@ -50,6 +53,7 @@ func shortPlan() plan {
 	return plan{
 		rounds: 1, flow: time.Second, linkFlow: time.Second,
 		carriers: carrierNames(), linkCarriers: []string{report.Reference, report.Direct},
+		edgeFlow: time.Second, edgeCarriers: []string{report.Reference, report.Direct},
 		pings: 3, answers: 100 * time.Millisecond, turns: 1,
 		packetSteps: 1, packetTime: time.Second, requests: time.Second, packetLoss: 0.5, mayFail: foreignCarriers(),
 		members: 50, quiet: 500 * time.Millisecond, idle: time.Second,
@@ -63,7 +67,7 @@ func (p *plan) set(rounds int, flow time.Duration) {
 		p.rounds = rounds
 	}
 	if flow != 0 {
-		p.flow, p.linkFlow = flow, flow
+		p.flow, p.linkFlow, p.edgeFlow = flow, flow, flow
 	}
 }
 
@@ -71,8 +75,8 @@ func (p plan) check() error {
 	if p.rounds < 1 || p.flow < time.Second || p.linkFlow < time.Second {
 		return errors.New("-rounds, -time: at least one round of one second")
 	}
-	for _, name := range slices.Concat(p.carriers, p.linkCarriers) {
-		if !slices.Contains(carrierNames(), name) {
+	for _, name := range slices.Concat(p.carriers, p.linkCarriers, p.edgeCarriers) {
+		if !slices.Contains(append(carrierNames(), report.Before), name) {
 			return fmt.Errorf("-carriers: no carrier %q: choose from %s", name, strings.Join(carrierNames(), ", "))
 		}
 	}
@@ -98,6 +102,8 @@ func (p plan) lasts(part string) time.Duration {
 		return rounds * links * 3 * (p.requests + start)
 	case report.Link:
 		return rounds * links * (time.Duration(len(linkLosses()))*(p.linkFlow+pings+start) + p.linkFlow + 2*streamMargin)
+	case report.Edge:
+		return rounds * time.Duration(len(p.edgeCarriers)*len(edgeRows())) * (p.edgeFlow + start)
 	case report.Idle:
 		return p.quiet + p.idle
 	case report.Egress:

@@ -56,7 +56,7 @@ func TestShortForm(t *testing.T) {
 // matter here.
 func measureShort(t *testing.T) (report.Report, plan) {
 	all := report.Report{Parts: map[string]*report.Part{}}
-	groups := []string{"clean,packets,requests", "link,idle", "lan,egress,code"}
+	groups := []string{"clean,packets,requests", "link,edge,idle", "lan,egress,code"}
 	out, errs := make([]string, len(groups)), make([]error, len(groups))
 	var plan plan
 	var wg sync.WaitGroup
@@ -97,7 +97,7 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 				t.Logf("%s: %s at %g has no %s: none was measured", part, carrier, x, m)
 			case !ok:
 				t.Errorf("%s: %s at %g has no %s", part, carrier, x, m)
-			case v < 0, v == 0 && m != report.PingLost && m != report.StreamLost && m != report.IdleCPU &&
+			case v < 0, v == 0 && (part != report.Edge || x != 0) && m != report.PingLost && m != report.StreamLost && m != report.IdleCPU &&
 				m != report.CodeAllocs:
 				t.Errorf("%s: %s at %g has %s %g", part, carrier, x, m, v)
 			}
@@ -119,6 +119,14 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 				report.PingMax, report.PingLost)
 		}
 		want(report.Link, c, report.StreamLoss, report.StreamLost, report.Jitter, report.StreamFlow)
+	}
+	for _, c := range p.edgeCarriers {
+		for _, x := range edgeRows() {
+			want(report.Edge, c, x, report.TunnelMs, report.Switches, report.Frames)
+			if x > 1 {
+				want(report.Edge, c, x, report.FlowMbps, report.TunnelCPU)
+			}
+		}
 	}
 	for _, c := range lanCarriers() {
 		want(report.LAN, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP, report.PingIdle)

@@ -142,6 +142,14 @@ func (r Report) sections() []section {
 				"1200-byte datagrams beside such a flow: what is lost of them, and their jitter.",
 		},
 		{
+			part:      Edge,
+			title:     "The rates of an edge, on that link without loss",
+			condition: "Mbit/s",
+			columns:   []Metric{TunnelMs, TunnelCPU, FlowMbps, Switches, Frames},
+			ratio:     TunnelMs,
+			text:      "CPU of the carrier's processes at both ends beside one paced cubic flow; 0 is nothing at all, 0.064 are 50 echo requests of 160 bytes a second each way.",
+		},
+		{
 			part:  LAN,
 			title: "Two nodes on one LAN",
 			columns: []Metric{

@@ -12,6 +12,9 @@ const (
 	Second     Metric = "flow.secondMbps" // the same in its second second, as the sender sees it
 	FourGbps   Metric = "four.gbps"       // of four at the same time, together
 	TunnelCPU  Metric = "cpu.tunnel"      // seconds per 10^9 bytes, the carrier's own processes
+	TunnelMs   Metric = "cpu.tunnelMs"    // the same in ms per second
+	Switches   Metric = "switches"        // voluntary context switches of these per second
+	Frames     Metric = "frames"          // frames on the link per second, both directions
 	MachineCPU Metric = "cpu.machine"     // seconds per 10^9 bytes, all that was not idle
 	AnswerTCP  Metric = "rr.tcp.us"       // round trip of 1 byte over TCP, median, µs
 	AnswerUDP  Metric = "rr.udp.us"       // over UDP
@@ -53,6 +56,9 @@ func (m Metric) column() column {
 		Second:     {title: "in its 2nd second", digits: 1},
 		FourGbps:   {title: "4 flows, Gbit/s", digits: 2},
 		TunnelCPU:  {title: "tunnel", digits: 2},
+		TunnelMs:   {title: "tunnel, ms of CPU a second", digits: 1},
+		Switches:   {title: "context switches a second", digits: 0},
+		Frames:     {title: "frames a second", digits: 0},
 		MachineCPU: {title: "CPU-s per GB", digits: 2},
 		AnswerTCP:  {title: "1-byte answer, µs", digits: 0},
 		AnswerUDP:  {title: "by UDP, µs", digits: 0},
