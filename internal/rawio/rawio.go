@@ -18,8 +18,9 @@ import (
 
 // Conn reads and writes one descriptor. Its methods may be called concurrently.
 type Conn struct {
-	raw syscall.RawConn
-	ops sync.Pool // *op
+	raw      syscall.RawConn
+	ops      sync.Pool // *op
+	messages sync.Pool // *message
 }
 
 // op is one call. It is reused, because a function passed to RawConn escapes to the heap.
@@ -40,7 +41,7 @@ func New(c syscall.Conn) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Conn{raw: raw}
+	f := &Conn{raw: raw, messages: sync.Pool{New: newMessage}}
 	f.ops.New = func() any {
 		o := &op{}
 		o.call = o.once

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/rawio"
 	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/sealed"
@@ -42,6 +44,8 @@ type taker interface {
 type socket struct {
 	*net.UDPConn
 	raw    syscall.RawConn
+	io     *rawio.Conn
+	inet6  bool // its addresses are of IPv6
 	taker  taker
 	onGone func()
 	once   sync.Once
@@ -51,8 +55,6 @@ type socket struct {
 	// The rest belongs to the reader, of which there is one.
 	batch
 	rest  received
-	recv  func(fd uintptr) bool // made once: a closure per call would be garbage
-	errno syscall.Errno
 	froms fromCache
 	zones map[uint32]zone
 }
@@ -65,19 +67,13 @@ type zone struct {
 
 // batch is the messages that one system call reads.
 type batch struct {
-	hdrs  []mmsghdr
+	hdrs  []rawio.Message
 	iovs  []unix.Iovec
 	names []unix.RawSockaddrInet6
 	oobs  [][udpOOB]byte
 	bufs  []byte
 	n     int // messages read last
 	at    int // the message to hand out next
-}
-
-// mmsghdr is struct mmsghdr of recvmmsg(2).
-type mmsghdr struct {
-	hdr unix.Msghdr
-	len uint32
 }
 
 // received is what is left of a message: the rest of a train.
@@ -102,37 +98,41 @@ func newSocket(c *net.UDPConn, t taker, wire *upkeep.Wire, onGone func()) (*sock
 	if err != nil {
 		return nil, fmt.Errorf("reach the socket: %w", err)
 	}
-	s := &socket{UDPConn: c, raw: raw, taker: t, onGone: onGone, wire: wire, zones: map[uint32]zone{},
-		batch: batch{hdrs: make([]mmsghdr, udpBatch), iovs: make([]unix.Iovec, udpBatch),
+	io, err := rawio.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("reach the socket: %w", err)
+	}
+	s := &socket{UDPConn: c, raw: raw, io: io, taker: t, onGone: onGone, wire: wire, zones: map[uint32]zone{},
+		batch: batch{hdrs: make([]rawio.Message, udpBatch), iovs: make([]unix.Iovec, udpBatch),
 			names: make([]unix.RawSockaddrInet6, udpBatch), oobs: make([][udpOOB]byte, udpBatch),
 			bufs: make([]byte, udpBatch*udpTrain)}}
 	// Without it every message is one packet.
-	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) })
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1)
+		domain, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN)
+		s.inet6 = err == nil && domain == unix.AF_INET6
+	})
 	for i := range s.hdrs {
 		s.iovs[i].Base = &s.bufs[i*udpTrain]
 		s.iovs[i].SetLen(udpTrain)
-		h := &s.hdrs[i].hdr
+		h := &s.hdrs[i].Header
 		h.Name = (*byte)(unsafe.Pointer(&s.names[i]))
 		h.Iov = &s.iovs[i]
 		h.SetIovlen(1)
 		h.Control = &s.oobs[i][0]
 	}
-	s.recv = s.recvmmsg
 	return s, nil
 }
 
-// recvmmsg fills the messages; false: nothing is there yet.
-func (s *socket) recvmmsg(fd uintptr) bool {
+// receive fills the messages.
+func (s *socket) receive() (err error) {
 	for i := range s.hdrs {
-		s.hdrs[i].hdr.Namelen = unix.SizeofSockaddrInet6
-		s.hdrs[i].hdr.SetControllen(udpOOB)
+		s.hdrs[i].Header.Namelen = unix.SizeofSockaddrInet6
+		s.hdrs[i].Header.SetControllen(udpOOB)
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&s.hdrs[0])), udpBatch, unix.MSG_DONTWAIT, 0, 0)
-	s.n, s.errno = int(n), errno
-	if errno != 0 {
-		s.n = 0
-	}
-	return errno != unix.EAGAIN && errno != unix.EINTR
+	s.n, s.at = 0, 0
+	s.n, err = s.io.Receive(s.hdrs)
+	return err
 }
 
 // ReadBatch fills ms with packets of QUIC and gives all others to the taker. It blocks until there is one of QUIC.
@@ -149,12 +149,8 @@ func (s *socket) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 		if got > 0 {
 			break
 		}
-		s.n, s.at, s.errno = 0, 0, 0
-		if err := s.raw.Read(s.recv); err != nil {
+		if err := s.receive(); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 			return 0, err
-		}
-		if s.errno != 0 && s.errno != unix.ECONNREFUSED {
-			return 0, fmt.Errorf("recvmmsg: %w", s.errno)
 		}
 	}
 	return got, nil
@@ -166,8 +162,8 @@ func (s *socket) nextTrain() bool {
 		return false
 	}
 	h := &s.hdrs[s.at]
-	b := s.bufs[s.at*udpTrain:][:h.len]
-	oob := s.oobs[s.at][:h.hdr.Controllen]
+	b := s.bufs[s.at*udpTrain:][:h.Len]
+	oob := s.oobs[s.at][:h.Header.Controllen]
 	s.rest = received{b: b, size: len(b), oob: oob}
 	if v := udpOption(oob, unix.UDP_GRO); len(v) >= 4 && int32(binary.NativeEndian.Uint32(v)) > 0 {
 		s.rest.size = int(int32(binary.NativeEndian.Uint32(v)))
@@ -246,7 +242,11 @@ func (s *socket) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err e
 	if s.named != nil {
 		oob = sourceControl(oob, s.named.get(to))
 	}
-	n, oobn, err = s.UDPConn.WriteMsgUDP(b, oob, to)
+	if at := to.AddrPort(); len(b) > 0 && to.Zone == "" && (s.inet6 || at.Addr().Unmap().Is4()) {
+		n, err = s.io.Send(b, oob, at, s.inet6)
+	} else {
+		n, oobn, err = s.UDPConn.WriteMsgUDP(b, oob, to)
+	}
 	s.wire.All.Sent(n + packets(n, size)*upkeep.HeaderOf(to))
 	return n, oobn, err
 }
