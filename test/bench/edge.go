@@ -20,7 +20,7 @@ const (
 	edgePingSize = 132                   // bytes of payload, 160 with headers
 )
 
-// edgeRows are what pods do meanwhile, in Mbit/s of one paced flow: nothing, small packets both ways, and flows.
+// edgeRows are what pods do meanwhile, in Mbit/s of one paced flow: nothing, small packets in both directions, and flows.
 func edgeRows() []float64 { return []float64{0, report.EdgePings, 5, 20, 100} }
 
 // edge measures what programs spend at the rates of an edge, carriers and rates turn by turn.

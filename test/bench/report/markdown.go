@@ -147,7 +147,7 @@ func (r Report) sections() []section {
 			condition: "Mbit/s",
 			columns:   []Metric{TunnelMs, TunnelCPU, FlowMbps, Switches, Frames},
 			ratio:     TunnelMs,
-			text:      "CPU of the carrier's processes at both ends beside one paced cubic flow; 0 is nothing at all, 0.064 are 50 echo requests of 160 bytes a second each way.",
+			text:      "CPU of the carrier's processes at both ends beside one paced cubic flow; 0 is nothing at all, 0.064 are 50 echo requests of 160 bytes a second in each direction.",
 		},
 		{
 			part:  LAN,

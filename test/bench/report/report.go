@@ -26,7 +26,7 @@ const (
 // Parts returns all parts in the order in which they are run and shown.
 func Parts() []string { return []string{Clean, Packets, Requests, Link, Edge, LAN, Idle, Egress, Code} }
 
-// EdgePings is the X of small packets both ways, 50 a second of 160 bytes each: 0.064 Mbit/s.
+// EdgePings is the X of small packets in both directions, 50 a second of 160 bytes each: 0.064 Mbit/s.
 const EdgePings = 0.064
 
 // The carriers that goals speak of. A row's carrier may be any other name, too.

@@ -68,8 +68,7 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	due := p.r.due(now)
 	p.reserve(number)
 	open := s.inFlight < s.control.Window()
-	waits := out.waits()
-	_, datagram := out.source.Waits()
+	waits, datagram := out.waits()
 	idle := !waits && !datagram
 	stream := open && !p.rests && waits
 	datagram = datagram && !p.rests
@@ -94,16 +93,29 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 		s.sent(now, number, len(b)-len(dst), chain{}, false, false)
 		return b, 0
 	}
-	wait = min(longestWait, s.timeout(now))
-	if f := &s.parity; f.n > 0 && idle {
+	if !stream && !datagram {
+		pace = due
+	}
+	return dst, p.until(now, pace, idle)
+}
+
+// until is for how many seconds nothing is due: of losses, of parity, or soon.
+func (p *Path) until(now, soon float64, idle bool) float64 {
+	wait := min(longestWait, p.s.timeout(now), soon)
+	if f := &p.s.parity; f.n > 0 && idle {
 		wait = min(wait, f.last+sumAfter-now)
 	}
-	if stream || datagram {
-		wait = min(wait, pace)
-	} else {
-		wait = min(wait, due)
+	return max(wait, leastWait)
+}
+
+// Quiet reports that nothing that has arrived lets anything leave now, on any path. Wait is as Next has it.
+func (p *Path) Quiet(now float64) (wait float64, quiet bool) {
+	stream, datagram := p.peer.out.waits()
+	due := p.r.due(now)
+	if stream || datagram || due <= 0 {
+		return 0, false
 	}
-	return dst, max(wait, leastWait)
+	return p.until(now, due, true), true
 }
 
 // build makes a packet of what waits.
@@ -122,11 +134,12 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		}
 		b = appendDatagram(b, d)
 	}
-	if len(b) > began && !acks && p.r.pending > 0 && end-len(b) >= ackHeader+4*maxRanges && !p.waits() { // an echo's answer: the ACK rides
+	elicits, waits := len(b) > began, p.waits()
+	if elicits && !acks && !waits && p.r.pending > 0 && end-len(b) >= ackHeader+4*maxRanges { // an echo's answer: the ACK rides
 		a := p.r.ack(now)
 		b = a.append(b)
 	}
-	elicits, streams := len(b) > began, len(b)
+	streams := len(b)
 	var in chain
 	if stream {
 		left := end - len(b)
@@ -134,7 +147,7 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 			left = min(left, room-parityHeader)
 		}
 		if b, in = out.fill(b, left, now); in.first != nil {
-			elicits = true
+			elicits, waits = true, p.waits()
 			p.s.parity.add(number, b[streams:], now, p.protects())
 		}
 	}
@@ -145,12 +158,12 @@ func (p *Path) build(now float64, number uint64, dst []byte, room int, acks, str
 		p.peer.count.Acks++
 	}
 	p.peer.count.Packets++
-	p.s.sent(now, number, len(b)-len(dst), in, elicits, p.waits())
+	p.s.sent(now, number, len(b)-len(dst), in, elicits, waits)
 	return b
 }
 
 // waits says whether something waits to be sent, so that rate or window limit.
 func (p *Path) waits() bool {
-	_, datagram := p.peer.out.source.Waits()
-	return datagram || p.peer.out.waits()
+	stream, datagram := p.peer.out.waits()
+	return stream || datagram
 }

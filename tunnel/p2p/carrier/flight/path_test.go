@@ -384,6 +384,37 @@ func TestACKsRide(t *testing.T) {
 	}
 }
 
+// Both ends ask and answer 50 times a second, at whatever distance: few ACKs leave alone.
+func TestACKsRideInBothDirections(t *testing.T) {
+	const every, answer, echoes = 0.020, 0.0003, 200 // answer: that a pod takes
+	for offset := 0.0005; offset < every; offset += 0.001 {
+		l := newLab(t, direction(100, 25, 0), direction(100, 25, 0), 1)
+		var asked, heard, answered [2]uint32
+		var at [2]float64 // of the last request
+		for l.now < every*echoes {
+			next := l.now + answer
+			for i, e := range l.e {
+				for e.sink.got[2*heard[i]] > 0 {
+					at[i] = l.now
+					heard[i]++
+				}
+				if answered[i] < heard[i] && l.now >= at[i]+answer {
+					e.source.datagrams, e.wake = append(e.source.datagrams, 2*answered[i]+1), l.now
+					answered[i]++
+				}
+				if l.now >= float64(asked[i])*every+float64(i)*offset {
+					e.source.datagrams, e.wake = append(e.source.datagrams, 2*asked[i]), l.now
+					asked[i]++
+				}
+			}
+			l.run(next, nil)
+		}
+		if got, most := l.e[0].number+l.e[1].number, uint64(4*echoes*105/100); got > most || answered[0] < echoes-5 {
+			t.Errorf("%.1f ms apart: %d packets for %d requests in each direction, want at most %d", 1000*offset, got, answered[0], most)
+		}
+	}
+}
+
 // ACKs tell of a packet often enough, however late it comes, and not forever: the holes of seconds ago would make each ACK long.
 func TestOldRuns(t *testing.T) {
 	for late := uint64(2); late < 3*ackTells; late++ { // packet 50 comes that much later

@@ -2,8 +2,9 @@ package flight
 
 const (
 	ackEvery   = 0.005         // seconds between ACKs
-	ackLate    = 0.020         // seconds that one packet waits for another, RFC 9002's usual max_ack_delay less a timer
+	ackLate    = 0.025         // seconds that one packet waits for another, or for what its ACK goes with: RFC 9000's usual max_ack_delay
 	ackPackets = 64            // are acknowledged immediately: a train of GSO
+	ackLone    = 8             // are acknowledged soon though all are datagrams: fewer may be a request and an answer
 	ackHoles   = maxRanges / 4 // so are holes: each is told four times at least
 	ackTells   = 16            // times at least that an ACK tells of a packet, and
 	ackTold    = 0.080         // seconds for which it does: all ACKs of these may be lost
@@ -20,6 +21,7 @@ type receiver struct {
 	newestGot uint64 // bytes when it arrived
 	got       uint64
 	pending   int     // packets to acknowledge
+	repairs   bool    // the peer keeps some of them until then
 	holes     int     // that appeared since the last ACK
 	since     float64 // when the first of pending arrived
 	acked     float64 // when an ACK was sent
@@ -105,11 +107,12 @@ func (p *Path) frames(number uint64, b []byte, now float64) (elicits, ok bool) {
 			var s sum
 			if b, ok = s.parse(b); ok && sums == 0 {
 				sums++
-				elicits = true
+				elicits, p.r.repairs = true, true
 				p.compute(number, &s, now)
 				continue
 			}
 		case kindStream:
+			p.r.repairs = true
 			if !p.streams(b, now) {
 				return true, false
 			}
@@ -149,7 +152,7 @@ func (r *receiver) due(now float64) float64 {
 		return longestWait
 	case r.pending >= ackPackets || r.holes >= ackHoles:
 		return 0
-	case r.pending >= 2:
+	case r.pending >= 2 && r.repairs || r.pending >= ackLone:
 		return max(r.since, r.acked+ackEvery) - now
 	}
 	return max(r.since+ackLate, r.acked+ackEvery) - now
@@ -160,7 +163,7 @@ func (r *receiver) due(now float64) float64 {
 func (r *receiver) ack(now float64) (a ack) {
 	a = ack{newest: uint32(r.newest), arrived: uint32(int64(r.newestAt * 1e6)), delay: uint16(min(max((now-r.newestAt)*1e5, 0), 65535)),
 		got: r.newestGot, computed: r.computed}
-	r.pending, r.holes, r.acked = 0, 0, now
+	r.pending, r.repairs, r.holes, r.acked = 0, false, 0, now
 	if r.acks++; r.acks > ackTells && now-r.turned >= ackTold {
 		r.old, r.ago, r.acks, r.turned = r.ago, r.newest+1, 1, now
 	}

@@ -278,7 +278,11 @@ func (l *lab) run(until float64, stop func() bool) {
 				}
 				to.path.Receive(binary.BigEndian.Uint64(b), b[testOverhead:], at.Seconds(), l.now)
 				e.out.Free(b)
-				to.wake = l.now
+				if wait, quiet := to.path.Quiet(l.now); quiet {
+					to.wake = min(to.wake, l.now+wait)
+				} else {
+					to.wake = l.now
+				}
 				next = l.now
 			}
 			if at, ok := e.out.Next(); ok {

@@ -86,11 +86,11 @@ func (c *chain) join(more chain) {
 	c.last = more.last
 }
 
-// waits says whether there is something to send.
-func (o *outgoing) waits() bool {
+// waits says of both kinds whether there is something to send.
+func (o *outgoing) waits() (stream, datagram bool) {
 	o.drop()
-	stream, _ := o.source.Waits()
-	return o.again.first != nil || o.unsent.first != nil || stream && o.held.fits(1, maxHeld)
+	stream, datagram = o.source.Waits()
+	return o.again.first != nil || o.unsent.first != nil || stream && o.held.fits(1, maxHeld), datagram
 }
 
 // drop removes pieces of dead frames that are next.

@@ -218,6 +218,7 @@ type flightPath struct {
 	route route
 	base  []byte // control message with the source address, or empty
 	woken wake.One
+	timer *time.Timer // of serve
 
 	of     *flightPeer
 	added  bool // packets are let in
@@ -227,6 +228,7 @@ type flightPath struct {
 	at     address
 	to     *net.UDPAddr // at.now
 	room   int          // of a packet's payload, bytes
+	next   float64      // when the timer has serve look, by of.now()
 	newest uint64       // counter + 1 of the newest packet
 	reply  []reply      // to challenges
 	flightTrain
@@ -240,7 +242,7 @@ type reply struct {
 
 // newPath makes a path without keys, whose receiver has an index.
 func (f *Flight) newPath() (x *flightPath, err error) {
-	x = &flightPath{Flight: f, woken: wake.NewOne()}
+	x = &flightPath{Flight: f, woken: wake.NewOne(), timer: time.NewTimer(time.Hour)}
 	x.r = newReceiver(&f.sending, f.peer())
 	x.r.flight = x
 	x.route.quic = f.quic
@@ -314,14 +316,11 @@ func (x *flightPath) serve(st network.Stream) error {
 		_, err := st.Read(make([]byte, 1))
 		ended <- fmt.Errorf("the peer ended the stream: %w", err)
 	})
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
+	defer x.timer.Stop()
 	for {
-		wait, err := x.send()
-		if err != nil {
+		if err := x.send(); err != nil {
 			return err
 		}
-		timer.Reset(wait)
 		select {
 		case err := <-ended:
 			return err
@@ -330,7 +329,7 @@ func (x *flightPath) serve(st network.Stream) error {
 		case <-x.r.over:
 			return errReplaced
 		case <-x.woken:
-		case <-timer.C:
+		case <-x.timer.C:
 		}
 	}
 }

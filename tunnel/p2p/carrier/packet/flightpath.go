@@ -23,30 +23,48 @@ type flightTrain struct {
 	quicAt       *net.UDPAddr // where QUIC sends
 }
 
-// send sends all that may leave now, and returns for how long to wait at most. The error says that the path is of no use any longer.
-func (x *flightPath) send() (wait time.Duration, err error) {
+// send sends all that may leave now, and sets the timer for what is due next. The error says that the path is of no use any longer.
+func (x *flightPath) send() error {
 	if x.buf == nil {
 		x.buf = make([]byte, 0, trainBytes+2*maxPacket)
 	}
 	for {
 		if err := x.validate(); err != nil {
-			return 0, err
+			return err
 		}
-		to, each, count, wait, err := x.take()
-		if err != nil {
-			return 0, err
+		to, each, count, more, err := x.take()
+		if err == nil && count > 0 {
+			err = x.write(to, each, count)
 		}
-		if count == 0 {
-			return wait, nil
-		}
-		if err := x.write(to, each, count); err != nil {
-			return 0, err
+		if err != nil || !more {
+			return err
 		}
 	}
 }
 
-// take seals a train of what the path gives away. What is longer than those before it begins another.
-func (x *flightPath) take() (to *net.UDPAddr, each, count int, wait time.Duration, err error) {
+// look has serve look in so many seconds. The caller holds the peer's mu.
+func (x *flightPath) look(wait float64) {
+	x.next = x.of.now() + wait
+	x.timer.Reset(time.Duration(wait * 1e9))
+}
+
+// arrived has what arrived acknowledged and repaired, which is nothing now in most cases: an ACK goes with what leaves next. The caller
+// holds the peer's mu.
+func (x *flightPath) arrived() {
+	now := x.of.now()
+	wait, quiet := x.path.Quiet(now)
+	switch {
+	case !quiet:
+		x.woken.Wake()
+		x.of.wake() // the path that carries repairs
+	case now+wait < x.next:
+		x.look(wait)
+	}
+}
+
+// take seals a train of what the path gives away. What is longer than those before it begins another. More: the path was not asked
+// until it had nothing to give.
+func (x *flightPath) take() (to *net.UDPAddr, each, count int, more bool, err error) {
 	x.buf = x.buf[:0]
 	p := x.of
 	p.mu.Lock()
@@ -54,17 +72,20 @@ func (x *flightPath) take() (to *net.UDPAddr, each, count int, wait time.Duratio
 	x.room = max(x.beside.size(), basePacket-sealed.Overhead)
 	now := p.now()
 	if p.active.Load() == x && x.path.Silent(now) > silentTime {
-		return nil, 0, 0, 0, errMute
+		return nil, 0, 0, false, errMute
 	}
 	for count < trainPackets && len(x.buf)+x.room+sealed.Overhead <= trainBytes {
 		before := len(x.buf)
-		var seconds float64
-		if x.payload, seconds = x.path.Next(now, x.sealer.Counter(), x.payload[:0], x.room); len(x.payload) == 0 {
-			wait = time.Duration(seconds * 1e9)
-			break
+		var wait float64
+		if x.payload, wait = x.path.Next(now, x.sealer.Counter(), x.payload[:0], x.room); len(x.payload) == 0 {
+			if due := x.at.due(); !due.IsZero() {
+				wait = min(wait, max(time.Until(due), time.Millisecond).Seconds())
+			}
+			x.look(wait)
+			return x.to, each, count, false, nil
 		}
 		if x.buf, err = x.sealer.Seal(x.buf, x.payload); err != nil {
-			return nil, 0, 0, 0, err
+			return nil, 0, 0, false, err
 		}
 		n := len(x.buf) - before
 		if each == 0 {
@@ -79,10 +100,7 @@ func (x *flightPath) take() (to *net.UDPAddr, each, count int, wait time.Duratio
 			break
 		}
 	}
-	if due := x.at.due(); !due.IsZero() {
-		wait = min(wait, max(time.Until(due), time.Millisecond))
-	}
-	return x.to, each, count, wait, nil
+	return x.to, each, count, true, nil
 }
 
 // write sends the train, and what was longer than its packets behind it.

@@ -145,8 +145,7 @@ func (r *receiver) flush() {
 	}
 	if x := r.flight; x != nil {
 		x.of.lanes.Flush()
-		x.woken.Wake() // there may be something to acknowledge,
-		x.of.wake()    // and to repair on the path that carries
+		x.arrived()
 	} else {
 		r.sink.Flush()
 	}
