@@ -19,8 +19,8 @@ const (
 // victim). A flow that was silent is served first, so that a ping does not wait for a bulk flow's turn. It has no lock of
 // its own.
 type queue struct {
-	buckets *[numBuckets]bucket // nil until the first packet
-	fresh   ring                // flows that had nothing queued until now
+	buckets *[numBuckets]*bucket // nil until the first packet, each until its first
+	fresh   ring                 // flows that had nothing queued until now
 	old     ring
 	packets int
 	charged int // memory held, in bytes
@@ -81,9 +81,13 @@ func (r *ring) pop() *bucket {
 
 func (q *queue) push(p *packet) {
 	if q.buckets == nil {
-		q.buckets = new([numBuckets]bucket)
+		q.buckets = new([numBuckets]*bucket)
 	}
-	b := &q.buckets[p.flow%numBuckets]
+	b := q.buckets[p.flow%numBuckets]
+	if b == nil {
+		b = &bucket{}
+		q.buckets[p.flow%numBuckets] = b
+	}
 	p.again = b.resent(p)
 	b.chain.push(p)
 	b.bytes += p.n

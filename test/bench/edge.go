@@ -109,10 +109,8 @@ func (c *carrier) edgeRound(ctx context.Context, d time.Duration, x float64, row
 	ctx, cancel := context.WithTimeout(ctx, 2*d+2*setUpTime)
 	defer cancel()
 	if x == 0 {
-		select { // what the row before began is over
-		case <-time.After(2 * time.Second):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := rest(ctx, 2*time.Second); err != nil { // what the row before began is over
+			return err
 		}
 	}
 	before, err := c.edgeUse(ctx)
@@ -143,12 +141,7 @@ func (c *carrier) edgeRound(ctx context.Context, d time.Duration, x float64, row
 func (c *carrier) edgeLoad(ctx context.Context, d time.Duration, x float64) (flow, error) {
 	switch x {
 	case 0:
-		select {
-		case <-time.After(d):
-			return flow{}, nil
-		case <-ctx.Done():
-			return flow{}, ctx.Err()
-		}
+		return flow{}, rest(ctx, d)
 	case report.EdgePings:
 		both := make(chan error, 2)
 		for _, pair := range [][2]*lab.Pod{{c.client, c.server}, {c.server, c.client}} {

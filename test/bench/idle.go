@@ -132,15 +132,7 @@ func restart(ctx context.Context, n *lab.Node, peers int, row *report.Row) error
 
 // watch enters what an agent uses that does nothing.
 func (b *bench) watch(ctx context.Context, agent *lab.Process, p *report.Part, row *report.Row) error {
-	wait := func(d time.Duration) error {
-		select {
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	if err := wait(b.plan.quiet); err != nil {
+	if err := rest(ctx, b.plan.quiet); err != nil {
 		return err
 	}
 	before, err := processCPU(agent.PID())
@@ -148,7 +140,7 @@ func (b *bench) watch(ctx context.Context, agent *lab.Process, p *report.Part, r
 		return err
 	}
 	start := time.Now()
-	others, err := busyWhile(func() error { return wait(b.plan.idle) })
+	others, err := busyWhile(func() error { return rest(ctx, b.plan.idle) })
 	if err != nil {
 		return err
 	}

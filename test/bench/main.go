@@ -98,6 +98,7 @@ func parseOptions(args []string) (options, error) {
 	if *names != "" {
 		o.plan.carriers = strings.Split(*names, ",")
 		o.plan.linkCarriers, o.plan.edgeCarriers = o.plan.carriers, o.plan.carriers
+		o.plan.hubCarriers = slices.DeleteFunc(slices.Clone(o.plan.carriers), func(name string) bool { return ourPaths()[name] == "" })
 	}
 	if *cells != "" {
 		return o, o.setMatrix(*cells, *always, *drawn, *rounds, *flow, *names)

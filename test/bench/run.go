@@ -68,7 +68,7 @@ func (b *bench) run(ctx context.Context, parts []string, done func(string, *repo
 
 func (b *bench) part(name string) func(context.Context, *report.Part) error {
 	return map[string]func(context.Context, *report.Part) error{
-		report.Clean: b.clean, report.Packets: b.packets, report.Requests: b.requests, report.Link: b.link, report.LAN: b.lan, report.Edge: b.edge,
+		report.Clean: b.clean, report.Packets: b.packets, report.Requests: b.requests, report.Link: b.link, report.LAN: b.lan, report.Edge: b.edge, report.Hub: b.hub,
 		report.Idle: b.idle, report.Egress: b.egress, report.Code: b.code,
 	}[name]
 }

@@ -56,7 +56,7 @@ func TestShortForm(t *testing.T) {
 // matter here.
 func measureShort(t *testing.T) (report.Report, plan) {
 	all := report.Report{Parts: map[string]*report.Part{}}
-	groups := []string{"clean,packets,requests", "link,edge,idle", "lan,egress,code"}
+	groups := []string{"clean,packets,requests", "link,edge,hub,idle", "lan,egress,code"}
 	out, errs := make([]string, len(groups)), make([]error, len(groups))
 	var plan plan
 	var wg sync.WaitGroup
@@ -128,6 +128,7 @@ func checkRows(t *testing.T, r report.Report, p plan) (whole bool) {
 			}
 		}
 	}
+	want(report.Hub, report.Direct, float64(p.edges), report.PeerMB)
 	for _, c := range lanCarriers() {
 		want(report.LAN, c, 0, report.FlowGbps, report.FourGbps, report.MachineCPU, report.AnswerTCP, report.PingIdle)
 	}

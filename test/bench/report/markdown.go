@@ -150,6 +150,13 @@ func (r Report) sections() []section {
 			text:      "CPU of the carrier's processes at both ends beside one paced cubic flow; 0 is nothing at all, 0.064 are 50 echo requests of 160 bytes a second in each direction.",
 		},
 		{
+			part:      Hub,
+			title:     "A hub whose pod asks each edge once in 5 s",
+			condition: "edges",
+			columns:   []Metric{PeerMB},
+			text:      "By how much the anonymous memory of the hub's agent grows within a minute of it, 10 ms from its edges.",
+		},
+		{
 			part:  LAN,
 			title: "Two nodes on one LAN",
 			columns: []Metric{

@@ -32,6 +32,7 @@ const (
 	StreamLost Metric = "stream.lost"     // share of datagrams of a steady stream beside a flow
 	Jitter     Metric = "stream.jitterMs" // its jitter, RFC 3550, section 6.4.1
 	StreamFlow Metric = "stream.flowMbps" // the flow beside it
+	PeerMB     Metric = "memory.peerMB"   // for each peer in use, 10^6 bytes
 	IdleMB     Metric = "idle.rssMB"      // resident, 10^6 bytes
 	IdleCPU    Metric = "idle.cpu"        // share of one processor
 	StartPods  Metric = "start.podsS"     // until pods can be made, seconds
@@ -76,6 +77,7 @@ func (m Metric) column() column {
 		StreamLost: {title: "lost, %", digits: 2, scale: 100},
 		Jitter:     {title: "jitter, ms", digits: 2},
 		StreamFlow: {title: "flow beside it, Mbit/s", digits: 1},
+		PeerMB:     {title: "memory for each peer, MB", digits: 2},
 		IdleMB:     {title: "RSS, MB", digits: 1},
 		IdleCPU:    {title: "CPU, %", digits: 2, scale: 100},
 		StartPods:  {title: "pods can be made after, s", digits: 2},

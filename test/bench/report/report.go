@@ -17,6 +17,7 @@ const (
 	Requests = "requests" // small HTTP requests and datagrams, as many as there can be
 	Link     = "link"     // carriers over a slow, long and lossy link; X is the share lost
 	Edge     = "edge"     // what carriers spend at the rates of an edge; X is Mbit/s of one paced flow
+	Hub      = "hub"      // an agent whose pod asks many edges now and then; X is their number
 	LAN      = "lan"      // carriers between nodes on one LAN
 	Idle     = "idle"     // an agent that does nothing; X is the number of members
 	Egress   = "egress"   // methods to distinguish peers; X is the number of peers
@@ -24,7 +25,9 @@ const (
 )
 
 // Parts returns all parts in the order in which they are run and shown.
-func Parts() []string { return []string{Clean, Packets, Requests, Link, Edge, LAN, Idle, Egress, Code} }
+func Parts() []string {
+	return []string{Clean, Packets, Requests, Link, Edge, Hub, LAN, Idle, Egress, Code}
+}
 
 // EdgePings is the X of small packets in both directions, 50 a second of 160 bytes each: 0.064 Mbit/s.
 const EdgePings = 0.064

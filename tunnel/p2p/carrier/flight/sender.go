@@ -3,7 +3,7 @@ package flight
 import "edgemesh/tunnel/p2p/carrier/control"
 
 const (
-	firstRecords = 256
+	firstRecords = 32
 	maxRecords   = windowLen / 2 // packets, a power of two: what the peer's window can distinguish
 	firstRTT     = 0.1           // seconds, until one is known; RFC 9002 has 0.333, BBR's first guess is less
 	burst        = 0.003         // seconds of the rate that may leave together: a timer's lateness

@@ -25,9 +25,16 @@ type flightTrain struct {
 
 // send sends all that may leave now, and sets the timer for what is due next. The error says that the path is of no use any longer.
 func (x *flightPath) send() error {
-	if x.buf == nil {
-		x.buf = make([]byte, 0, trainBytes+2*maxPacket)
+	b, ok := x.trains.Get().(*[]byte) // none of its own: a hub has hundreds of paths that say little
+	if !ok {
+		return ErrNoDatagrams
 	}
+	x.buf = *b
+	defer func() {
+		*b = x.buf[:0]
+		x.trains.Put(b)
+		x.buf = nil
+	}()
 	for {
 		if err := x.validate(); err != nil {
 			return err
