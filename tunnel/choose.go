@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"edgemesh/tunnel/choice"
+	"edgemesh/tunnel/pull"
 )
 
 const (
@@ -109,7 +110,7 @@ func (p *peer) choose() {
 // compare takes what is seen now, and reports whether to look again.
 func (p *peer) compare() (again bool) {
 	waits, line := p.lanes[StreamLane].seen()
-	seen := choice.Seen{Now: time.Duration(p.t.now()), Bytes: p.counters.txBytes.Load(), Waits: waits, RTT: line.LeastRTT, Loss: line.Loss,
+	seen := choice.Seen{Now: time.Duration(p.t.now()), Bytes: p.counters.txBytes.Load(), Waits: waits, RTT: seconds(line.Least), Loss: line.Loss,
 		TCP: true}
 	if tcp := p.t.cfg.TCP; tcp != nil {
 		seen.Least, seen.TCP = tcp(p.id)
@@ -136,7 +137,7 @@ func (p *peer) compare() (again bool) {
 }
 
 // seen is whether packets wait, whatever carries them, and what the path was like that has taken some.
-func (l *lane) seen() (waits bool, line Line) {
+func (l *lane) seen() (waits bool, line pull.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sending || !l.empty(), l.line
@@ -146,5 +147,5 @@ func (l *lane) seen() (waits bool, line Line) {
 func (l *lane) forgetLine() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.line, l.adapted = Line{}, 0
+	l.line, l.adapted = pull.Line{}, 0
 }

@@ -8,6 +8,7 @@ import (
 	"edgemesh/internal/drain"
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/epoch"
+	"edgemesh/tunnel/pull"
 )
 
 // lane is the sending side of one lane to one peer: a queue, the carrier in use and a writer goroutine (writer.go) that
@@ -24,13 +25,13 @@ type lane struct {
 	writer   writerState
 	steps    uint64 // of the writers
 	closed   bool
-	idle     bool   // end the carrier once the queue is empty
-	wanted   bool   // open one though nothing is queued
-	pulled   func() // an underlay takes the packets, and is to be woken by this; nil: carriers do (pulled.go)
-	sending  bool   // the writer is inside Write
-	adapted  int64  // when the queue learnt of the path that takes them,
-	line     Line   // and what that was like
-	sampled  int64  // when that was told how long packets wait
+	idle     bool      // end the carrier once the queue is empty
+	wanted   bool      // open one though nothing is queued
+	pulled   func()    // an underlay takes the packets, and is to be woken by this; nil: carriers do (pulled.go)
+	sending  bool      // the writer is inside Write
+	adapted  int64     // when the queue learnt of the path that takes them,
+	line     pull.Line // and what that was like
+	sampled  int64     // when that was told how long packets wait
 
 	out batch
 }

@@ -9,32 +9,11 @@ import (
 
 	"edgemesh/tunnel/epoch"
 	"edgemesh/tunnel/inet"
+	"edgemesh/tunnel/pull"
 	"edgemesh/tunnel/virtio"
 )
 
-// Line is what a path is like that takes packets when they may leave.
-type Line struct {
-	RTT      time.Duration // 0: unknown
-	LeastRTT time.Duration // without a queue; 0: unknown
-	Rate     float64       // bytes per second
-	Room     int           // the longest datagram, bytes
-	Loss     float64       // the share of packets that it loses without a queue
-	Clean    bool          // it loses nothing, and has shown what it carries
-	Grows    bool          // its rate is being learnt: that packets wait is no fault of their flow
-	Path     Waiter        // is told how long packets wait; nil: nobody is
-}
-
-// Waiter is told now and then how long a packet has waited that is sent now.
-type Waiter interface{ Waited(d time.Duration) }
-
-// Frame is one that was taken.
-type Frame interface {
-	Bytes() []byte
-	// Done gives it back.
-	Done()
-}
-
-// Bytes and Done make a packet a Frame.
+// Bytes and Done make a packet a pull.Frame.
 func (p *packet) Bytes() []byte { return p.frame() }
 
 // Done frees the packet.
@@ -63,7 +42,7 @@ type Pulled struct {
 
 	mu     sync.Mutex // guards what was received; no other of the tunnel is held then, but leaves
 	sink   *DatagramSink
-	in     [numBuckets]inBucket
+	in     [pull.Buckets]inBucket
 	spare  [][]byte // large buffers for them
 	held   [][]byte // frames that wait for the end of carriers
 	size   int      // of them
@@ -144,7 +123,7 @@ func (x *Pulled) turn() {
 		}
 	case carries && x.leaves == 0:
 		_, line := x.p.lanes[StreamLane].seen()
-		x.leaves = x.p.t.now() + int64(leaveTime+2*line.RTT)
+		x.leaves = x.p.t.now() + int64(leaveTime+2*seconds(line.RTT))
 		x.turn()
 	case carries && (x.flying == 0 && x.frames.head == nil && !x.pieces.waits() || x.p.t.now() > x.leaves):
 		x.giveBack(nil)
@@ -178,7 +157,7 @@ func (x *Pulled) Waits() (stream, datagram bool) {
 }
 
 // Take takes the next frame, nil if there is none, and its bucket.
-func (x *Pulled) Take(line Line) (Frame, int) {
+func (x *Pulled) Take(line pull.Line) (pull.Frame, int) {
 	if !x.attach() {
 		return nil, 0
 	}
@@ -190,16 +169,16 @@ func (x *Pulled) Take(line Line) (Frame, int) {
 	} else if p = x.p.lanes[StreamLane].take(line); p == nil {
 		return nil, 0
 	}
-	x.p.clear.Store(line.Clean)
+	x.p.clear.Store(line.Clean())
 	x.p.counters.txPackets.Add(1)
 	x.p.counters.txBytes.Add(uint64(len(p.ip())))
 	p.by = x
 	x.flying++
-	return p, int(p.flow % numBuckets)
+	return p, int(p.flow % pull.Buckets)
 }
 
 // TakeDatagram takes the next datagram of at most room bytes, nil if there is none. It is valid until the next call.
-func (x *Pulled) TakeDatagram(line Line, room int) []byte {
+func (x *Pulled) TakeDatagram(line pull.Line, room int) []byte {
 	if !x.attach() {
 		return nil
 	}
@@ -228,7 +207,7 @@ func (x *Pulled) TakeDatagram(line Line, room int) []byte {
 }
 
 // Down gives the lanes back to carriers, and frames that were taken and that the peer may not have.
-func (x *Pulled) Down(left []Frame) {
+func (x *Pulled) Down(left []pull.Frame) {
 	x.wake = nil
 	var back []*packet
 	for _, f := range left {
@@ -439,7 +418,7 @@ func (l *lane) waits() bool {
 func (l *lane) has() bool { return l.q.packets > 0 || !l.sending && len(l.out.packets) > 0 }
 
 // take takes the next packet, nil if there is none.
-func (l *lane) take(line Line) *packet {
+func (l *lane) take(line pull.Line) *packet {
 	var late chain
 	defer func() { l.p.drop(&late, DropDelay) }()
 	l.mu.Lock()
@@ -454,7 +433,7 @@ func (l *lane) take(line Line) *packet {
 	l.line.Path = nil
 	if l.adapted == 0 || now-l.adapted > rttEvery {
 		l.adapted = now
-		l.adaptTo(line.RTT, line.Rate)
+		l.adaptTo(seconds(line.RTT), line.Rate)
 	}
 	if l.q.piece = max(int(line.Rate*pieceTime), pulledPiece); l.q.piece >= batchLen {
 		l.q.piece = 0
@@ -468,6 +447,8 @@ func (l *lane) take(line Line) *packet {
 	}
 	return p
 }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // pieceList is a carrier that datagrams are put to, to be taken one by one.
 type pieceList struct {

@@ -13,6 +13,7 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/pull"
 	"edgemesh/tunnel/tunneltest"
 )
 
@@ -22,10 +23,10 @@ type taker struct {
 	from    *tunnel.Pulled
 	to      *tunnel.Pulled
 	room    int
-	flying  []tunnel.Frame // taken, and not there yet
-	buckets []int          // of those
-	keeps   bool           // what is taken stays on its way
-	late    bool           // it is on its way for a while
+	flying  []pull.Frame // taken, and not there yet
+	buckets []int        // of those
+	keeps   bool         // what is taken stays on its way
+	late    bool         // it is on its way for a while
 	rtt     time.Duration
 	framed  int          // frames taken
 	waits   atomic.Int64 // how often it was told that packets wait
@@ -86,7 +87,7 @@ func (x *taker) down() {
 func (x *taker) move() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	line := tunnel.Line{RTT: x.rtt, LeastRTT: 10 * time.Millisecond, Rate: 1e9, Room: x.room, Path: x}
+	line := pull.Line{RTT: x.rtt.Seconds(), Least: 0.010, Rate: 1e9, Room: x.room, Path: x}
 	for {
 		stream, datagram := x.from.Waits()
 		if !stream && !datagram {
@@ -110,7 +111,7 @@ func (x *taker) move() {
 	x.to.Flush()
 }
 
-func (x *taker) deliver(f tunnel.Frame, bucket int) {
+func (x *taker) deliver(f pull.Frame, bucket int) {
 	b := bytes.Clone(f.Bytes())
 	x.to.Stream(bucket, b[:len(b)/2])
 	x.to.Stream(bucket, b[len(b)/2:])

@@ -4,11 +4,11 @@ import (
 	"iter"
 	"math"
 	"sync/atomic"
+
+	"edgemesh/tunnel/pull"
 )
 
 const (
-	// numBuckets is how many flows of a lane are kept apart, a power of two. Flows in one bucket share its turn.
-	numBuckets = 128
 	// maxQuantum is how much a flow may send per round, in bytes. On a slow path it is what the path takes in a few
 	// milliseconds, and at least minQuantum, a packet of the usual MTU. Few of a flow are fewBytes.
 	maxQuantum           = 8 << 10
@@ -16,11 +16,11 @@ const (
 )
 
 // queue holds the packets of one lane: deficit round robin over flows (RFC 8290 section 4, without its random choice of a
-// victim). A flow that was silent is served first, so that a ping does not wait for a bulk flow's turn. It has no lock of
+// victim). Flows in one bucket share its turn. A flow that was silent is served first, so that a ping does not wait for a bulk flow's turn. It has no lock of
 // its own.
 type queue struct {
-	buckets *[numBuckets]*bucket // nil until the first packet, each until its first
-	fresh   ring                 // flows that had nothing queued until now
+	buckets *[pull.Buckets]*bucket // nil until the first packet, each until its first
+	fresh   ring                   // flows that had nothing queued until now
 	old     ring
 	packets int
 	charged int // memory held, in bytes
@@ -81,12 +81,12 @@ func (r *ring) pop() *bucket {
 
 func (q *queue) push(p *packet) {
 	if q.buckets == nil {
-		q.buckets = new([numBuckets]*bucket)
+		q.buckets = new([pull.Buckets]*bucket)
 	}
-	b := q.buckets[p.flow%numBuckets]
+	b := q.buckets[p.flow%pull.Buckets]
 	if b == nil {
 		b = &bucket{}
-		q.buckets[p.flow%numBuckets] = b
+		q.buckets[p.flow%pull.Buckets] = b
 	}
 	p.again = b.resent(p)
 	b.chain.push(p)

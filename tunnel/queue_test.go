@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"edgemesh/tunnel/pull"
 )
 
 const ms = int64(time.Millisecond)
@@ -314,7 +316,7 @@ func TestQueueResent(t *testing.T) {
 	}{
 		{"again", 1, -1400, 1400, 900 * ms, false}, {"the newest again", 1, 0, 1400, 900 * ms, false},
 		{"the end of the newest again", 1, 1000, 400, 900 * ms, false}, {"again, for long", 1, -1400, 1400, 1100 * ms, true}, {"new", 1, 1400, 1400, 900 * ms, true},
-		{"of another flow", 1 + numBuckets, -1400, 1400, 900 * ms, true}, {"of another connection", 1, -1 << 30, 1400, 900 * ms, true},
+		{"of another flow", 1 + pull.Buckets, -1400, 1400, 900 * ms, true}, {"of another connection", 1, -1 << 30, 1400, 900 * ms, true},
 		{"without data", 1, -1400, 0, 900 * ms, true},
 	} {
 		for longest, at := range map[int64]int64{500 * ms: c.at, 0: min(c.at, 900*ms)} { // without the bound CoDel acts
@@ -375,10 +377,10 @@ func TestLineIsAsOfTheLastPacket(t *testing.T) {
 	tun := New(Config{Device: &joiner{}, Log: slog.New(slog.DiscardHandler)})
 	tun.SetRoutes([]Route{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Peer: "peer"}})
 	l := tun.peer("peer").lanes[StreamLane]
-	for _, trip := range []time.Duration{6, 2, 9} {
-		l.take(Line{LeastRTT: trip * time.Millisecond})
-		if _, line := l.seen(); line.LeastRTT != trip*time.Millisecond {
-			t.Errorf("the path's least round trip is %d ms, known is %v", trip, line.LeastRTT)
+	for _, trip := range []time.Duration{6 * time.Millisecond, 2 * time.Millisecond, 9 * time.Millisecond} {
+		l.take(pull.Line{Least: trip.Seconds()})
+		if _, line := l.seen(); line.Least != trip.Seconds() {
+			t.Errorf("the path's least round trip is %v, known are %v s", trip, line.Least)
 		}
 	}
 }

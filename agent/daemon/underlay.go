@@ -11,7 +11,6 @@ import (
 	"edgemesh/internal/seldom"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
-	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
@@ -78,7 +77,7 @@ func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), counted *counts, lo
 			}
 		})
 	}
-	n.SetLanes(func(id peer.ID) packet.Lanes { return pulled{t.Pull(tunnel.PeerID(id))} })
+	n.SetLanes(func(id peer.ID) packet.Lanes { return t.Pull(tunnel.PeerID(id)) })
 	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return t.Datagrams(tunnel.PeerID(id)) })
 	n.SetNotify(func(e peers.Event) {
 		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
@@ -89,38 +88,4 @@ func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), counted *counts, lo
 			t.PathLost(tunnel.PeerID(e.Peer))
 		}
 	})
-}
-
-// pulled is a peer's lanes as sealed packets with repair take from them.
-type pulled struct{ *tunnel.Pulled }
-
-var _ packet.Lanes = pulled{}
-
-func line(l packet.Line) tunnel.Line {
-	return tunnel.Line{RTT: seconds(l.RTT), LeastRTT: seconds(l.Least), Rate: l.Rate, Room: l.Room, Loss: l.Loss, Clean: l.Loss < cleanLoss && l.Full, Grows: l.Grows, Path: l.Path}
-}
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// cleanLoss is the share of packets below which a path counts as one that loses none.
-const cleanLoss = 0.0005
-
-func (p pulled) Take(l packet.Line) (flight.Frame, int) {
-	f, bucket := p.Pulled.Take(line(l))
-	if f == nil {
-		return nil, 0 // no typed nil
-	}
-	return f, bucket
-}
-
-func (p pulled) TakeDatagram(l packet.Line, room int) []byte {
-	return p.Pulled.TakeDatagram(line(l), room)
-}
-
-func (p pulled) Down(left []flight.Frame) {
-	frames := make([]tunnel.Frame, 0, len(left))
-	for _, f := range left {
-		frames = append(frames, f)
-	}
-	p.Pulled.Down(frames)
 }

@@ -107,8 +107,8 @@ var rules = []rule{
 		why:  "the carrier is chosen purely",
 	}, {
 		path: "edgemesh/tunnel/p2p/carrier/flight",
-		not:  []string{"edgemesh/agent", "edgemesh/internal", "edgemesh/relay", "github.com", "os", "net", "time", "context", "log/slog"},
-		self: []string{"edgemesh/tunnel", "edgemesh/tunnel/p2p/carrier/sealed", "edgemesh/tunnel/p2p/carrier/packet"},
+		not:  []string{"edgemesh/agent", "edgemesh/internal", "edgemesh/relay", "github.com", "os", "net", "context", "log/slog"},
+		self: []string{"time", "edgemesh/tunnel", "edgemesh/tunnel/p2p/carrier/sealed", "edgemesh/tunnel/p2p/carrier/packet"},
 		why:  "the transport is pure",
 	}, {
 		path: "edgemesh/tunnel/p2p", below: true, not: unused, why: "package plainhost leaves out what is not used",

@@ -14,11 +14,11 @@ import (
 
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
+	"edgemesh/tunnel/pull"
 )
 
 // numbered is a frame: length 4, number 4, filling.
@@ -36,12 +36,12 @@ type lanes struct {
 	wake      func() // nil: down
 	ups       int
 	downs     int
-	first     []flight.Frame // that came back
+	first     []pull.Frame // that came back
 	next, end uint32
 	done      int
 	datagrams [][]byte
 
-	partial  [flight.Buckets][]byte
+	partial  [pull.Buckets][]byte
 	got      map[uint32]int
 	order    map[int]uint32 // by bucket, the last number
 	disorder int
@@ -66,9 +66,9 @@ func (l *lanes) Waits() (stream, datagram bool) {
 	return l.next < l.end || len(l.first) > 0, len(l.datagrams) > 0
 }
 
-func bucketOf(f flight.Frame) int { return int(binary.BigEndian.Uint32(f.Bytes()[4:]) % 8) }
+func bucketOf(f pull.Frame) int { return int(binary.BigEndian.Uint32(f.Bytes()[4:]) % 8) }
 
-func (l *lanes) Take(packet.Line) (flight.Frame, int) {
+func (l *lanes) Take(pull.Line) (pull.Frame, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.first) > 0 {
@@ -88,7 +88,7 @@ func (l *lanes) Take(packet.Line) (flight.Frame, int) {
 	return f, bucketOf(f)
 }
 
-func (l *lanes) TakeDatagram(_ packet.Line, room int) []byte {
+func (l *lanes) TakeDatagram(_ pull.Line, room int) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.datagrams) == 0 || len(l.datagrams[0]) > room {
@@ -99,7 +99,7 @@ func (l *lanes) TakeDatagram(_ packet.Line, room int) []byte {
 	return b
 }
 
-func (l *lanes) Down(left []flight.Frame) {
+func (l *lanes) Down(left []pull.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wake = nil

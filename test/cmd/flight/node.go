@@ -17,6 +17,7 @@ import (
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/sealed"
+	"edgemesh/tunnel/pull"
 	"edgemesh/tunnel/tun"
 	"edgemesh/tunnel/virtio"
 )
@@ -48,7 +49,7 @@ type node struct {
 	streams           queue
 	datagrams, behind *packet // oldest and newest
 	payload           []byte
-	partial           [flight.Buckets][]byte
+	partial           [pull.Buckets][]byte
 	spare             *packet
 	peer              *flight.Peer
 }
@@ -89,7 +90,7 @@ func (n *node) read() error {
 			n.spare = p.next
 		}
 		p.b = append(binary.BigEndian.AppendUint32(p.b[:0], uint32(k)), buf[:k]...)
-		p.at, p.bucket, p.next = n.now(), int(h.Flow%flight.Buckets), nil
+		p.at, p.bucket, p.next = n.now(), int(h.Flow%pull.Buckets), nil
 		switch {
 		case bulk:
 			n.streams.push(p)
@@ -106,7 +107,7 @@ func (n *node) read() error {
 // Waits, Stream and Datagram make it a flight.Source; n.mu is held.
 func (n *node) Waits() (stream, datagram bool) { return n.streams.bytes > 0, n.datagrams != nil }
 
-func (n *node) Stream(now float64) (flight.Frame, int) {
+func (n *node) Stream(now float64) (pull.Frame, int) {
 	rtt := n.path.Control().SRTT()
 	target := min(max(0.6*rtt, 0.005), 0.1)
 	if n.path.Control().Grows() {

@@ -1,5 +1,7 @@
 package flight
 
+import "edgemesh/tunnel/pull"
+
 const (
 	maxKept     = 2 * maxHeld  // bytes of memory in pieces behind holes: what a sender's maxHeld needs, cut into small pieces
 	pieceCost   = 64           // bytes that a piece needs beside its packet's copy
@@ -11,7 +13,7 @@ const (
 // assembly is the receiving half of a peer's buckets.
 type assembly struct {
 	sink    Sink
-	buckets [Buckets]inBucket
+	buckets [pull.Buckets]inBucket
 	held    share // behind holes
 	begun   share // of frames that have begun, which the sink has
 	// first is one more than the bucket that alone takes what would be too much of that: so at least its frames become whole. 0: none.

@@ -10,6 +10,7 @@ import (
 
 	"edgemesh/test/lab/link"
 	"edgemesh/tunnel/p2p/carrier/sealed"
+	"edgemesh/tunnel/pull"
 )
 
 // BenchmarkPacket is what one packet costs both ends: made, sealed, opened, taken and acknowledged. Lost: 0 or 1 of 100.
@@ -141,7 +142,7 @@ func (f *flatFrame) Done()         { f.from.spare = append(f.from.spare, f) }
 
 func (f *flatSource) Waits() (bool, bool)          { return true, false }
 func (f *flatSource) Datagram(float64, int) []byte { return nil }
-func (f *flatSource) Stream(float64) (Frame, int) {
+func (f *flatSource) Stream(float64) (pull.Frame, int) {
 	f.turn = (f.turn + 1) % 8
 	if n := len(f.spare); n > 0 {
 		x := f.spare[n-1]

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"edgemesh/test/lab/link"
+	"edgemesh/tunnel/pull"
 )
 
 // Whatever is lost, doubled, late: each bucket gets every byte once and in order, and nothing is held afterwards. Where half of the
@@ -25,7 +26,7 @@ func TestEveryByteOnceInOrder(t *testing.T) {
 		l := newLab(r, d, back, rapid.Uint64().Draw(r, "seed"))
 		for _, e := range l.e {
 			for range rapid.IntRange(1, 20).Draw(r, "buckets") {
-				e.source.add(rapid.IntRange(0, Buckets-1).Draw(r, "bucket"), rapid.IntRange(1, 20).Draw(r, "frames"))
+				e.source.add(rapid.IntRange(0, pull.Buckets-1).Draw(r, "bucket"), rapid.IntRange(1, 20).Draw(r, "frames"))
 			}
 			e.room = rapid.IntRange(300, testRoom).Draw(r, "room")
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"edgemesh/tunnel/pull"
 )
 
 // What was not acknowledged on a path that died is sent again on the next: each bucket gets every byte once and in order.
@@ -98,8 +100,8 @@ func TestLeave(t *testing.T) {
 		e.source.add(b, 200)
 	}
 	l.run(0.7, nil)
-	handed, last := 0, [Buckets]int{}
-	e.peer.Leave(func(bucket int, f Frame) {
+	handed, last := 0, [pull.Buckets]int{}
+	e.peer.Leave(func(bucket int, f pull.Frame) {
 		b := f.Bytes()
 		number := int(order.Uint32(b[5:]))
 		if int(b[4]) != bucket || number < last[bucket] {
@@ -139,7 +141,7 @@ func TestWraps(t *testing.T) {
 		e.number, e.wake = first, l.now
 		e.path.s.base, e.path.s.first, e.path.s.next = first, first, first
 		e.source.endless = 8
-		for b := range Buckets {
+		for b := range pull.Buckets {
 			e.peer.out.buckets[b].offset, to.peer.in.buckets[b].next = 1<<32-100_000, 1<<32-100_000
 			e.peer.out.buckets[b].generation, to.peer.in.buckets[b].generation = 254, 254
 		}
@@ -456,8 +458,8 @@ type fullDatagrams struct {
 	b [testRoom - datagramHeader]byte
 }
 
-func (*fullDatagrams) Waits() (stream, datagram bool) { return false, true }
-func (*fullDatagrams) Stream(float64) (Frame, int)    { return nil, 0 }
+func (*fullDatagrams) Waits() (stream, datagram bool)   { return false, true }
+func (*fullDatagrams) Stream(float64) (pull.Frame, int) { return nil, 0 }
 func (s *fullDatagrams) Datagram(_ float64, room int) []byte {
 	if room < len(s.b) {
 		return nil

@@ -1,22 +1,13 @@
 package flight
 
-// Buckets is how many streams there are: the tunnel's queue keeps so many buckets of flows apart.
-const Buckets = 128
-
-// Frame is one that leaves in a bucket. It is kept until the peer has it.
-type Frame interface {
-	// Bytes are the whole frame, the same each time and not empty.
-	Bytes() []byte
-	// Done is called once, when the frame is not needed any longer.
-	Done()
-}
+import "edgemesh/tunnel/pull"
 
 // Source is where packets take what they carry. The calls come from Path.Next.
 type Source interface {
 	// Waits says of both kinds whether there are any.
 	Waits() (stream, datagram bool)
 	// Stream returns the next frame and its bucket, or nil.
-	Stream(now float64) (f Frame, bucket int)
+	Stream(now float64) (f pull.Frame, bucket int)
 	// Datagram returns the next datagram if it has at most room bytes, or nil. It is valid until the next call.
 	Datagram(now float64, room int) []byte
 }
@@ -63,7 +54,7 @@ func (p *Peer) Close() {
 
 // Leave hands over, bucket by bucket and in order, all frames that the peer may not have whole: another carrier sends them. The
 // caller calls their Done. Some of them may have arrived. Each of their buckets begins again.
-func (p *Peer) Leave(yield func(bucket int, f Frame)) {
+func (p *Peer) Leave(yield func(bucket int, f pull.Frame)) {
 	for i := range p.out.buckets {
 		p.out.restart(i, func(f *frame) { yield(i, f.Frame) })
 	}

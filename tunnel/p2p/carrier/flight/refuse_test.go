@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"edgemesh/test/lab/link"
+	"edgemesh/tunnel/pull"
 )
 
 // sending returns a lab whose first end has packets in flight, and has had acknowledgements.
@@ -240,8 +241,8 @@ func TestAcksOfTheOldLine(t *testing.T) {
 func TestNeverAcknowledges(t *testing.T) {
 	l := newLab(t, direction(100, 10, 0), direction(100, 10, 0), 1)
 	s := l.e[0].source
-	s.endless = Buckets
-	for b := range Buckets {
+	s.endless = pull.Buckets
+	for b := range pull.Buckets {
 		s.add(b, 1)
 	}
 	l.filter = func(from int, _ uint64, _ []byte) bool { return from == 0 }
@@ -273,7 +274,7 @@ func TestFramesNeverEnd(t *testing.T) {
 		peer := NewPeer(newSource(t, 1), sink, memory)
 		all = append(all, peer)
 		path, number := peer.NewPath(testOverhead), uint64(0)
-		for bucket := range Buckets {
+		for bucket := range pull.Buckets {
 			frame := fillFrame(nil, bucket, 0, 12_000)
 			for at := 0; at < 11_000; at += 1000 {
 				path.Receive(number, piece(bucket, uint32(at), frame[at:at+1000]), now, now)
@@ -341,7 +342,7 @@ func TestHolesNeverFilled(t *testing.T) {
 	}
 	now, number, most := 0.0, uint64(0), 0
 	for range 120_000 {
-		path.Receive(number, piece(byte(rng.IntN(Buckets)), 0, 1+rng.Uint32N(maxKept-1), 1+rng.IntN(400)), now, now)
+		path.Receive(number, piece(byte(rng.IntN(pull.Buckets)), 0, 1+rng.Uint32N(maxKept-1), 1+rng.IntN(400)), now, now)
 		number++
 		now += 20e-6
 		_, held := peer.Held()
@@ -396,7 +397,7 @@ func TestHolesOfManyPeers(t *testing.T) {
 		path := peer.NewPath(testOverhead)
 		all = append(all, peer)
 		for number := range uint64(2000) {
-			b := appendStreamHeader(nil, stream{bucket: byte(rng.IntN(Buckets)), offset: 1 + rng.Uint32N(maxKept-1)}, 1000)
+			b := appendStreamHeader(nil, stream{bucket: byte(rng.IntN(pull.Buckets)), offset: 1 + rng.Uint32N(maxKept-1)}, 1000)
 			path.Receive(number, append(b, make([]byte, 1000)...), 0, 0)
 		}
 		return peer
@@ -438,7 +439,7 @@ func TestMalformed(t *testing.T) {
 	two := one.append(one.append(nil))
 	sums := (&sum{data: []byte{1}}).append((&sum{data: []byte{1}}).append(nil))
 	for name, b := range map[string][]byte{
-		"an unknown kind": {9}, "kind 0": {0}, "half a STREAM": good[:5], "an empty STREAM": good[:9], "a bucket too many": append([]byte{1, Buckets}, good[2:]...),
+		"an unknown kind": {9}, "kind 0": {0}, "half a STREAM": good[:5], "an empty STREAM": good[:9], "a bucket too many": append([]byte{1, pull.Buckets}, good[2:]...),
 		"a STREAM longer than the packet": append(appendStreamHeader(nil, stream{}, 9), 1), "half a DATAGRAM": {2, 0}, "a DATAGRAM longer than the packet": {2, 0, 9, 1},
 		"half an ACK": {3, 1, 2}, "an ACK without ranges": make([]byte, 0), "half a PARITY": {4}, "two ACKs": two, "two PARITYs": sums, "too many STREAMs": many,
 		"another frame behind STREAM": append(append([]byte{}, good...), 2, 0, 0), "too long": make([]byte, maxPayload+1),

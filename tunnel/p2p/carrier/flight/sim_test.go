@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/test/lab/link"
+	"edgemesh/tunnel/pull"
 )
 
 const (
@@ -39,8 +40,8 @@ func (f *testFrame) Done() {
 type testSource struct {
 	t         tb
 	rng       *rand.Rand
-	left      [Buckets]int // frames to come
-	number    [Buckets]uint32
+	left      [pull.Buckets]int // frames to come
+	number    [pull.Buckets]uint32
 	total     int // frames
 	size      func(*rand.Rand) int
 	endless   int                   // buckets that never end
@@ -64,13 +65,13 @@ func (s *testSource) Waits() (bool, bool) {
 	return s.total > 0 && (s.allowed == nil || s.written < s.allowed(s.now)), len(s.datagrams) > 0
 }
 
-func (s *testSource) Stream(now float64) (Frame, int) {
+func (s *testSource) Stream(now float64) (pull.Frame, int) {
 	s.now = now
 	if waits, _ := s.Waits(); !waits {
 		return nil, 0
 	}
 	for {
-		s.turn = (s.turn + 1) % Buckets
+		s.turn = (s.turn + 1) % pull.Buckets
 		if s.left[s.turn] > 0 {
 			break
 		}
@@ -123,9 +124,9 @@ func (s *testSource) Datagram(_ float64, room int) []byte {
 // testSink checks that each bucket's frames come whole, once and in order. Only after a restart may some be missing.
 type testSink struct {
 	t         tb
-	partial   [Buckets][]byte
-	number    [Buckets]uint32
-	restarted [Buckets]bool
+	partial   [pull.Buckets][]byte
+	number    [pull.Buckets]uint32
+	restarted [pull.Buckets]bool
 	restarts  int
 	skipped   int
 	frames    int
@@ -302,7 +303,7 @@ func (l *lab) whole() {
 	l.t.Helper()
 	for i, e := range l.e {
 		to := l.e[1-i]
-		for b := range Buckets {
+		for b := range pull.Buckets {
 			if e.source.left[b] > 0 || to.sink.number[b] != e.source.number[b] {
 				l.t.Errorf("end %d, bucket %d: %d frames of %d arrived, %d not sent", i, b, to.sink.number[b], e.source.number[b], e.source.left[b])
 			}

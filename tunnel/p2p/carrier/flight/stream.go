@@ -1,5 +1,7 @@
 package flight
 
+import "edgemesh/tunnel/pull"
+
 const (
 	maxHeld   = 8 << 20 // bytes of frames that are not acknowledged: 1 Gbit/s for 67 ms
 	holdTime  = 6.0     // seconds that a bucket waits for an acknowledgement: longer than a link that stops for 5
@@ -13,7 +15,7 @@ const (
 type outgoing struct {
 	source  Source
 	count   *Counters
-	buckets [Buckets]outBucket
+	buckets [pull.Buckets]outBucket
 	held    share // frames that wait for acknowledgement
 	again   chain
 	unsent  chain // the rest of the frame that is being sent
@@ -33,7 +35,7 @@ type outBucket struct {
 
 // frame is one that was taken from the source.
 type frame struct {
-	Frame
+	pull.Frame
 	data       []byte
 	bucket     byte
 	generation byte

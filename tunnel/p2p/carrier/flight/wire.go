@@ -1,6 +1,10 @@
 package flight
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"edgemesh/tunnel/pull"
+)
 
 // The payload of a sealed packet is frames; integers are big-endian. The packet's number is the counter that it is sealed with.
 //
@@ -47,7 +51,7 @@ func parseStream(b []byte) (s stream, rest []byte, ok bool) {
 		return s, nil, false
 	}
 	end := streamHeader + int(order.Uint16(b[7:]))
-	if end == streamHeader || len(b) < end || b[1] >= Buckets {
+	if end == streamHeader || len(b) < end || b[1] >= pull.Buckets {
 		return s, nil, false
 	}
 	return stream{b[1], b[2], order.Uint32(b[3:]), b[streamHeader:end]}, b[end:], true

@@ -12,6 +12,7 @@ import (
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/sealed"
+	"edgemesh/tunnel/pull"
 )
 
 // noLanes take what comes, and have nothing to send.
@@ -19,7 +20,7 @@ type noLanes struct{ Lanes }
 
 func (noLanes) Datagram([]byte)                {}
 func (noLanes) Waits() (stream, datagram bool) { return false, false }
-func (noLanes) Down([]flight.Frame)            {}
+func (noLanes) Down([]pull.Frame)              {}
 func (noLanes) Close()                         {}
 
 // A packet that comes again, from wherever, is not answered again, and says nothing of where the other end is.

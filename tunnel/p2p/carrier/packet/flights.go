@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/tunnel/p2p/carrier/flight"
+	"edgemesh/tunnel/pull"
 )
 
 // flights are the peers that sealed packets with repair are agreed on with.
@@ -65,19 +66,19 @@ func (s pulled) Waits() (stream, datagram bool) {
 	}
 	return s.p.lanes.Waits()
 }
-func (s pulled) Stream(float64) (flight.Frame, int) { return s.p.lanes.Take(s.p.line()) }
+func (s pulled) Stream(float64) (pull.Frame, int) { return s.p.lanes.Take(s.p.line()) }
 func (s pulled) Datagram(_ float64, room int) (b []byte) {
 	return s.p.lanes.TakeDatagram(s.p.line(), room)
 }
 
 // line is what is known of the path that carries.
-func (p *flightPeer) line() Line {
+func (p *flightPeer) line() pull.Line {
 	x := p.active.Load()
 	if x == nil {
-		return Line{}
+		return pull.Line{}
 	}
 	c := x.path.Control()
-	return Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss(), Grows: c.Grows(), Full: c.Full(), Path: x.link.path}
+	return pull.Line{RTT: c.SRTT(), Least: c.MinRTT(), Rate: c.Rate(x.path.InFlight()), Room: x.room - datagramHeader, Loss: c.Loss(), Grows: c.Grows(), Full: c.Full(), Path: x.link.path}
 }
 
 // begin notes that this node offers something to a peer, and what the two have agreed on before; false: it does already.
@@ -272,8 +273,8 @@ func (p *flightPeer) leave(x *flightPath) (over bool) {
 
 // down gives back what the peer may not have. The caller holds mu.
 func (p *flightPeer) down() {
-	var left []flight.Frame
-	p.peer.Leave(func(_ int, f flight.Frame) { left = append(left, f) })
+	var left []pull.Frame
+	p.peer.Leave(func(_ int, f pull.Frame) { left = append(left, f) })
 	p.lanes.Down(left)
 }
 
