@@ -14,7 +14,7 @@
 //	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
 //	7  batch     write.go        many frames to one Write of the carrier
 //	             datagram.go     or each packet as a datagram beside it, where the path takes them
-//	             pulled.go       or, instead of 6 and 7, an underlay that takes each packet when it may leave
+//	             pulled.go       or, instead of 6 and 7, an underlay that takes each packet when it may leave (pull/)
 //
 // A packet that is received takes the mirror of these:
 //
