@@ -18,6 +18,7 @@ type Stream interface {
 	io.ReadWriter
 	SetReadDeadline(time.Time) error
 	SetWriteDeadline(time.Time) error
+	// CloseWrite ends the stream in order. Nothing more can be read here.
 	CloseWrite() error
 	Reset()
 }
@@ -45,7 +46,6 @@ func offerOn(ctx context.Context, st Stream, us decide.Offer, take func(them dec
 	if _, err := st.Write([]byte{confirm}); err != nil {
 		return fmt.Errorf("%w: %w", decide.ErrUnconfirmed, err)
 	}
-	_ = st.CloseWrite()
 	switch _, err := st.Read(make([]byte, 1)); { // the peer ends its side when it has taken ours
 	case errors.Is(err, io.EOF):
 		return nil

@@ -357,8 +357,12 @@ func (s *Service) exchange(x *decide.Exchange) error {
 }
 
 // Answer carries out an exchange of offers that a member began. It owns the stream.
-func (s *Service) Answer(id mesh.PeerID, st Stream) error {
-	defer st.Reset()
+func (s *Service) Answer(id mesh.PeerID, st Stream) (err error) {
+	defer func() {
+		if err != nil {
+			st.Reset()
+		}
+	}()
 	deadline := time.Now().Add(exchangeTime)
 	_ = st.SetReadDeadline(deadline)
 	_ = st.SetWriteDeadline(deadline)
@@ -372,7 +376,7 @@ func (s *Service) Answer(id mesh.PeerID, st Stream) error {
 	if err != nil {
 		return err
 	}
-	err = answerOn(st, x.Us)
+	err = answerOn(st, x.Us) // a reset would overtake the end, which tells the peer that its offer is in force
 	s.mu.Lock()
 	s.machine.Ended(time.Now(), x, err)
 	counts := err == nil && !s.closed && s.take(x, them, false)

@@ -70,7 +70,8 @@ func TestNativeWithinASecond(t *testing.T) {
 // Two ends without traffic send the rare probes of an idle path, also where both had some: neither takes the other's word for its own.
 func TestQuietAfterTraffic(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
-		var probes, bytes atomic.Int64
+		var probes, bytes, offers atomic.Int64
+		l.Broken = func(*lantest.Node, *lantest.Stream) { offers.Add(1) } // breaks none
 		l.Pass = func(p *lantest.Probe) bool {
 			probes.Add(1)
 			bytes.Add(int64(len(p.Payload)))
@@ -83,6 +84,9 @@ func TestQuietAfterTraffic(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n, b := probes.Load(), bytes.Load(); n > 300 || b > 150_000 { // two candidates, each end's and their answers
 			t.Errorf("%d probes and answers of %d bytes in a minute without traffic", n, b)
+		}
+		if n := offers.Load(); n > 4 {
+			t.Errorf("%d exchanges of offers for two nodes that stay where they are", n)
 		}
 	})
 }

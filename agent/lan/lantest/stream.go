@@ -1,6 +1,7 @@
 package lantest
 
 import (
+	"errors"
 	"net"
 	"time"
 )
@@ -37,8 +38,8 @@ func (s *Stream) SetReadDeadline(t time.Time) error { return s.in.SetReadDeadlin
 // SetWriteDeadline bounds writes.
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.out.SetWriteDeadline(t) }
 
-// CloseWrite ends what the other end reads.
-func (s *Stream) CloseWrite() error { return s.out.Close() }
+// CloseWrite ends what the other end reads. As with the agents' streams, nothing more can be read here.
+func (s *Stream) CloseWrite() error { return errors.Join(s.in.Close(), s.out.Close()) }
 
 // Reset ends both directions.
 func (s *Stream) Reset() { _, _ = s.in.Close(), s.out.Close() }
