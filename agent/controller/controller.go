@@ -110,11 +110,15 @@ func Run(ctx context.Context, cfg Config) error {
 		latest, signing := make(chan mesh.State, 1), make(chan mesh.State, 1)
 		if cfg.Sign {
 			n.signed, n.grants = make(chan map[string]string, 1), &atomic.Bool{}
-			x := &signer{api: shared, members: signing, key: g.key, out: n.signed, grants: n.grants, log: cfg.Log}
+			n.exist = make(chan map[string]bool, 1)
+			x := &signer{api: shared, members: signing, exist: n.exist, key: g.key, secret: g.keyPath(), out: n.signed, grants: n.grants, log: cfg.Log}
 			all.Go(func() { x.run(ctx) })
 		} else {
 			all.Go(func() {
-				for tell(ctx, shared, cfg.Log, nil, nil) && wake.Sleep(ctx, lookAgain) {
+				for failed := true; failed && ctx.Err() == nil; {
+					if _, failed = tell(ctx, shared, cfg.Log, nil, nil); failed {
+						wake.Sleep(ctx, lookAgain)
+					}
 				}
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -185,18 +186,22 @@ type secret struct {
 	Data map[string][]byte `json:"data"`
 }
 
+// keyPath is the Secret's.
+func (g *registry) keyPath() string {
+	return "/api/v1/namespaces/" + g.namespace + "/secrets/" + keySecret
+}
+
 // key reads the controllers' key, or makes it.
 func (g *registry) key(ctx context.Context) (crypto.PrivKey, error) {
-	all := "/api/v1/namespaces/" + g.namespace + "/secrets"
 	var s secret
-	err := g.api.Get(ctx, all+"/"+keySecret, &s)
+	err := g.api.Get(ctx, g.keyPath(), &s)
 	if apierrors.IsNotFound(err) {
 		var b []byte
 		if b, err = newKey(); err != nil {
 			return nil, err
 		}
 		in := secret{Type: api.Type{APIVersion: "v1", Kind: "Secret"}, Meta: api.Meta{Name: keySecret}, Data: map[string][]byte{keyEntry: b}}
-		err = g.api.Create(ctx, all, in, &s)
+		err = g.api.Create(ctx, strings.TrimSuffix(g.keyPath(), "/"+keySecret), in, &s)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the controllers' key, Secret %s/%s: %w", g.namespace, keySecret, err)

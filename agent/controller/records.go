@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/seldom"
+	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 )
 
@@ -49,6 +50,9 @@ type records struct {
 	signed    chan map[string]string // of the signer, latest: what it has signed about each member; nil without one
 	grants    *atomic.Bool           // of the signer
 	statement map[string]string      // received last; nil: not yet, and what records have stays
+	exist     chan map[string]bool   // to the signer, latest: names of Nodes
+	dropped   dropped
+	moved     bool // a Node was made or deleted, and the signer does not know it
 
 	nodes  map[string]*api.Node       // nil: not listed yet
 	made   map[string]*api.NodeRecord // likewise
@@ -88,6 +92,14 @@ func (r *records) run(ctx context.Context) {
 				return
 			}
 			r.note("write them", err)
+		}
+		if r.moved && r.nodes != nil && r.exist != nil {
+			names := make(map[string]bool, len(r.nodes))
+			for name := range r.nodes {
+				names[name] = true
+			}
+			wake.Latest(r.exist, names)
+			r.moved = false
 		}
 		want := said
 		switch {
@@ -157,7 +169,7 @@ func (r *records) hear(ctx context.Context, n news) {
 	switch {
 	case n.all && isNode:
 		r.markAll()
-		r.nodes = map[string]*api.Node{}
+		r.nodes, r.moved = map[string]*api.Node{}, true
 	case n.all:
 		r.markAll()
 		r.made = map[string]*api.NodeRecord{}
@@ -193,6 +205,7 @@ func (r *records) take(e client.Event) {
 		} else {
 			r.nodes[name] = o
 		}
+		r.moved = r.moved || (old == nil) != (r.nodes[name] == nil)
 		if old != nil && r.nodes[name] != nil && old.RecordSpec().Equal(o.RecordSpec()) {
 			return // its kubelet reports
 		}
@@ -258,6 +271,7 @@ func (r *records) round(ctx context.Context) error {
 			r.made[name] = x.made
 		}
 		if x.node == nil {
+			r.moved = r.moved || r.nodes[name] != nil
 			delete(r.nodes, name)
 			r.pace.forget(name)
 		}
@@ -296,6 +310,9 @@ func (r *records) agree(ctx context.Context, name string, node *api.Node, made *
 		if err := r.api.Patch(ctx, path, client.Merge, nil, patch, &got); err != nil {
 			return result{node, made, err}
 		}
+		if got.Spec.Signed != spec.Signed {
+			r.dropped.note("noderecords", r.log)
+		}
 		return result{node, &got, nil}
 	}
 	var now api.Node
@@ -320,7 +337,9 @@ func (r *records) agree(ctx context.Context, name string, node *api.Node, made *
 // spec is what the record of a Node should be.
 func (r *records) spec(node *api.Node, made *api.NodeRecord) api.NodeRecordSpec {
 	out := node.RecordSpec()
-	out.Signed = r.statement[node.Meta.Name]
+	if out.Signed = r.statement[node.Meta.Name]; made != nil && r.dropped.lately() {
+		out.Signed = made.Spec.Signed
+	}
 	if made == nil || made.Spec.NodeUID != node.Meta.UID || made.Spec.Signed == out.Signed {
 		return out
 	}
@@ -363,6 +382,20 @@ func change(was, is api.NodeRecordSpec) map[string]any {
 		out["signed"] = is.Signed
 	}
 	return out
+}
+
+// dropped remembers that the API drops what is signed.
+type dropped struct{ until atomic.Int64 }
+
+// lately reports whether it did so a short while ago: writing it again makes only more versions.
+func (d *dropped) lately() bool { return time.Now().Unix() < d.until.Load() }
+
+func (d *dropped) note(plural string, log *slog.Logger) {
+	const wait = 10 * time.Minute
+	if !d.lately() {
+		d.until.Store(time.Now().Add(wait).Unix())
+		log.Warn("the API drops what this controller signs, because its CustomResourceDefinitions are of an earlier release; nothing else suffers. Run: kubectl apply -f manifests/edgemesh/crds", "kind", plural, "retrying after", wait)
+	}
 }
 
 // say announces the Lease whose renewal means that the records are kept; "" makes agents follow Nodes.

@@ -1,8 +1,8 @@
 package controller
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,12 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube/api"
@@ -36,7 +33,7 @@ func TestSigner(t *testing.T) {
 	m := mesh.State{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Encryption: mesh.EncryptionAuto, Banned: []string{"b"},
 		Nodes: []mesh.Node{{Name: "a", PeerID: mesh.PeerID(a.String()), PodCIDRs: []netip.Prefix{block}},
 			{Name: "b", PeerID: mesh.PeerID(b.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}}}
-	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
+	s := &signer{api: &noted{m: &m}, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
 	forged, err := signed.Sign(signed.Statement{Kind: signed.Member, Name: "a", ID: b, Epoch: 1 << 40, Blocks: []netip.Prefix{block}}, forger)
 	if err != nil {
 		t.Fatal(err)
@@ -47,8 +44,7 @@ func TestSigner(t *testing.T) {
 	if len(s.have) != 1 || first == "" || round() != first || m.Signer != self.String() {
 		t.Fatalf("signed %v", s.have)
 	}
-	again := &signer{api: s.api, out: s.out, grants: s.grants, log: s.log} // the next leader
-	again.read([]api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: first}}}, m.News, self)
+	again := s.leads(t, s.api.(*noted), []api.Object{&api.NodeRecord{Meta: api.Meta{Name: "a"}, Spec: api.NodeRecordSpec{Signed: first}}}, self)
 	if s = again; round() != first {
 		t.Error("another leader signs again what is signed")
 	}
@@ -75,21 +71,36 @@ func TestSigner(t *testing.T) {
 // noted is an API whose PodNetwork's status is m's.
 type noted struct {
 	cluster
-	m     *mesh.State
-	says  error      // instead of b's Node
-	since *time.Time // it is being deleted
+	m      *mesh.State
+	kept   []byte // in the Secret
+	former bool   // it drops what is signed
+	writes int
 }
 
-func (n noted) Get(_ context.Context, _ string, out any) error {
-	out.(*api.Node).Meta.DeletionTimestamp = n.since
-	return n.says
-}
-
-func (n noted) Patch(_ context.Context, _, _ string, _ url.Values, in, _ any) error {
-	status, _ := in.(map[string]any)["status"].(map[string]any)
-	n.m.Signer, _ = status["signer"].(string)
-	n.m.News, _ = status["signed"].([]string)
+func (n *noted) Patch(_ context.Context, _, _ string, _ url.Values, in, out any) error {
+	n.writes++
+	if data, ok := in.(map[string]any)["data"].(map[string][]byte); ok {
+		n.kept = data[membersEntry]
+		return nil
+	}
+	if status := in.(map[string]any)["status"].(map[string]any); !n.former {
+		n.m.Signer, _ = status["signer"].(string)
+		n.m.News, _ = status["signed"].([]string)
+	}
+	out.(*api.PodNetwork).Status = api.PodNetworkStatus{Signer: n.m.Signer, Signed: n.m.News}
 	return nil
+}
+
+// leads returns the next leader, which reads what the former one has left, and records, if there are any.
+func (s *signer) leads(t *testing.T, n *noted, records []api.Object, self peer.ID) *signer {
+	t.Helper()
+	next := &signer{api: n, out: s.out, grants: s.grants, log: s.log}
+	var err error
+	if next.kept, err = unpack(n.kept); err != nil {
+		t.Fatal(err)
+	}
+	next.read(records, n.m.News, self)
+	return next
 }
 
 // What is signed about bans and departures reaches relays that pin the key, and so does the end of a ban and a Node that returns.
@@ -100,10 +111,10 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	node := func(name string, id peer.ID, block string) mesh.Node {
 		return mesh.Node{Name: name, PeerID: mesh.PeerID(id.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix(block)}}
 	}
-	gone := apierrors.NewNotFound(schema.GroupResource{}, "b")
 	nodes := []mesh.Node{node("a", a, "10.244.1.0/24"), node("b", b, "10.244.2.0/24")}
 	m := mesh.State{}
-	s := &signer{api: noted{m: &m}, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
+	n := &noted{m: &m}
+	s := &signer{api: n, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
 	s.read(nil, nil, self)
 	relay, kept := signed.NewBook([]peer.ID{self}), map[string]string{}
 	for _, c := range []struct {
@@ -111,16 +122,15 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		nodes   []mesh.Node
 		banned  []string
 		members string
-		says    error
-		since   *time.Time
-		open    bool
+		exist   map[string]bool
+		pruned  bool
 	}{
 		{what: "both", nodes: nodes, members: "a b"},
-		{what: "a MeshNode is missing", nodes: nodes[:1], members: "a b", open: true},
-		{what: "a Node cannot be read", nodes: nodes[:1], members: "a b", says: errors.New("no answer"), open: true},
-		{what: "a Node is deleted", nodes: nodes[:1], members: "a", says: gone},
+		{what: "a MeshNode is missing", nodes: nodes[:1], members: "a b", exist: map[string]bool{"a": true, "b": true}},
+		{what: "Nodes are not known yet", nodes: nodes[:1], members: "a b"},
+		{what: "a Node is deleted", nodes: nodes[:1], members: "a", exist: map[string]bool{"a": true}},
 		{what: "it returns", nodes: nodes, members: "a b"},
-		{what: "a Node waits for a finalizer", nodes: nodes[:1], members: "a", since: &time.Time{}},
+		{what: "a Node is deleted, and its record, while none leads", nodes: nodes[:1], members: "a", exist: map[string]bool{"a": true}, pruned: true},
 		{what: "another returns", nodes: nodes, members: "a b"},
 		{what: "it cannot be signed", nodes: []mesh.Node{nodes[0], {Name: "b", PeerID: nodes[1].PeerID}}, members: "a b"},
 		{what: "a ban by name", nodes: nodes, banned: []string{"b"}, members: "a"},
@@ -129,11 +139,14 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		{what: "both end", nodes: nodes, members: "a b"},
 	} {
 		m.Nodes, m.Banned = c.nodes, c.banned
-		s.api = noted{m: &m, says: c.says, since: c.since}
-		if open := s.onState(t.Context(), m, key); open != c.open {
-			t.Errorf("%s: open %v", c.what, open)
+		if c.pruned {
+			delete(kept, "b")
+			s = s.leads(t, n, nil, self)
 		}
-		next := &signer{api: s.api, out: s.out, grants: s.grants, log: s.log} // each time another leader
+		s.nodes = c.exist
+		if s.onState(t.Context(), m, key) {
+			t.Errorf("%s: it is to be tried again", c.what)
+		}
 		var records []api.Object
 		texts := slices.Clone(m.News)
 		for name, text := range <-s.out {
@@ -154,21 +167,52 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 		if got := strings.Join(names, " "); got != c.members {
 			t.Errorf("%s: members %q, want %q", c.what, got, c.members)
 		}
-		next.read(records, m.News, self)
-		s = next
+		s = s.leads(t, n, records, self) // each time
 	}
 	// Where more are gone than there is room for, the last ones wait.
-	s.api, s.bans = noted{m: &m, says: gone}, map[string]signed.Signed{}
-	m.Banned = nil
-	for i := range newsMost - 1 {
+	m.Banned, s.nodes = nil, map[string]bool{}
+	for i := range newsMost {
 		m.Banned = append(m.Banned, fmt.Sprint("c", i))
+		x := s.have["a"].Statement
+		x.Name = fmt.Sprint("d", i)
+		s.have[x.Name] = signed.Signed{Statement: x}
 	}
-	if _, news, open := s.news(t.Context(), mesh.State{Banned: m.Banned}, nil, key); len(news) != newsMost || !open {
+	if _, news, open := s.news(mesh.State{Banned: m.Banned}, nil, key); len(news) != newsMost+newsLeast || !open {
 		t.Errorf("%d in the status, open %v", len(news), open)
 	}
-	if tell(t.Context(), s.api, s.log, nil, nil); m.Signer != "" || m.News != nil {
+	if _, _ = tell(t.Context(), s.api, s.log, nil, nil); m.Signer != "" || m.News != nil {
 		t.Errorf("nobody signs, and the status has %q and %d", m.Signer, len(m.News))
 	}
+}
+
+// Where the API drops what is signed, because its CRDs are of an earlier release, the log says what to run, and nothing is written again.
+func TestFormerCRDs(t *testing.T) {
+	key, self := keytest.New(t)
+	_, a := keytest.New(t)
+	var log bytes.Buffer
+	m := mesh.State{Nodes: []mesh.Node{{Name: "a", PeerID: mesh.PeerID(a.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}}}
+	n := &noted{m: &m, former: true}
+	s := &signer{api: n, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s.read(nil, nil, self)
+	s.onState(t.Context(), m, key)
+	writes := n.writes
+	s.onState(t.Context(), m, key)
+	if n.writes != writes || strings.Count(log.String(), "kubectl apply -f manifests/edgemesh/crds") != 1 {
+		t.Errorf("%d writes, then %d:\n%s", writes, n.writes, &log)
+	}
+	node, made := &api.Node{Meta: api.Meta{Name: "a", UID: "1"}}, &api.NodeRecord{Spec: api.NodeRecordSpec{NodeUID: "1"}}
+	r := &records{api: pruning{}, statement: <-s.out, grants: s.grants, log: s.log}
+	if x := r.agree(t.Context(), "a", node, made); x.err != nil || r.spec(node, x.made).Signed != "" || !r.dropped.lately() {
+		t.Errorf("%+v: %q is written again", x, r.spec(node, x.made).Signed)
+	}
+}
+
+// pruning is an API that keeps nothing.
+type pruning struct{ cluster }
+
+func (pruning) Patch(_ context.Context, _, _ string, _ url.Values, _, out any) error {
+	out.(*api.NodeRecord).Spec.NodeUID = "1"
+	return nil
 }
 
 // A record keeps its statement until the signer has spoken, and the peer ID in it as long as it is of that Node: whoever writes

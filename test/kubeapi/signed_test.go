@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,4 +94,17 @@ func TestSignedMembers(t *testing.T) {
 		s.kill("one")
 		s.start("one")
 	}
+
+	// A Node that is deleted while no controller leads, and its record by the garbage collector: the next one signs that it is gone.
+	s.kill("one")
+	must(t, c.Delete(nodesPath+"/b"), c.Delete(recordsPath+"/b"))
+	s.start("one")
+	fair.Eventually(t, patience, "b is signed as gone", fair.True(func() bool {
+		var got api.PodNetwork
+		must(t, c.Do(http.MethodGet, kubeapi.Group+"podnetworks/cluster", nil, &got))
+		return slices.ContainsFunc(got.Status.Signed, func(text string) bool {
+			x, err := signed.Read(text)
+			return err == nil && x.Gone() && x.Name == "b"
+		})
+	}))
 }

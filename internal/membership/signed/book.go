@@ -26,8 +26,9 @@ const parts = 256
 const mostErrors = 5
 
 const (
-	// maxHeld bounds what one delegate has signed, of what members pass on and of what no membership names. What pinned keys have
-	// signed has no bound: else whoever steals a delegate's key would keep its own ban out.
+	// maxHeld bounds what one delegate has signed, of what members pass on and of what no membership names, and departures: whose is
+	// forgotten could show the statement again that it ended. What else pinned keys have signed has no bound: else whoever steals a
+	// delegate's key would keep its own ban out.
 	maxHeld = 50_000
 	// maxSeen bounds the forged envelopes that are remembered, maxFormer the former peer IDs of one name.
 	maxSeen, maxFormer = 1 << 14, 4
@@ -56,6 +57,8 @@ type Book struct {
 	raws    map[string]bool     // envelopes of those held: no signature is checked twice
 	former  map[string][]Signed // by name: those with other peer IDs before the one held, for bans by name
 	by      map[peer.ID]int     // how many are held that a delegate has signed
+	gone    int                 // how many that are departures
+	before  uint64              // the newest epoch of a departure that was dropped
 	seen    map[string]error    // those that are forged, and why
 	sealed  map[string]bool     // those whose signature this node had checked before it restarted; nil later on
 	unsaved []Signed            // taken, but not on disk yet
@@ -144,6 +147,7 @@ func (b *Book) add(raws []string, most int) (fresh []Signed, err error) {
 	if len(errs) > mostErrors {
 		errs = append(errs[:mostErrors], fmt.Errorf("and %d more", len(errs)-mostErrors))
 	}
+	b.bound(maxHeld)
 	if len(fresh) > 0 {
 		b.unsaved = append(b.unsaved, fresh...)
 		b.changed.Broadcast()
@@ -206,6 +210,8 @@ func (b *Book) wanted(s *Signed) error {
 		return err
 	}
 	if old, ok := b.held[s.subject()]; ok && !b.over(s, &old) && !b.lacks(s, old.ID) {
+		return errOld
+	} else if !ok && s.Gone() && s.Epoch < b.before {
 		return errOld
 	}
 	return nil
@@ -328,21 +334,49 @@ func (b *Book) put(subject string, s *Signed) {
 	part := &b.digests[part(subject)]
 	if old, ok := b.held[subject]; ok {
 		*part ^= old.digest()
-		b.count(old.Signer, -1)
+		b.count(&old, -1)
 		delete(b.raws, old.raw)
 		delete(b.held, subject)
 	}
 	if s != nil {
 		*part ^= s.digest()
-		b.count(s.Signer, 1)
+		b.count(s, 1)
 		b.held[subject] = *s
 		b.raws[s.raw] = true
 	}
 }
 
-func (b *Book) count(signer peer.ID, n int) {
-	if !b.pinned(signer) {
-		b.by[signer] += n
+func (b *Book) count(s *Signed, n int) {
+	if !b.pinned(s.Signer) {
+		b.by[s.Signer] += n
+	}
+	if s.Gone() {
+		b.gone += n
+	}
+}
+
+// bound drops the oldest departures beyond so many, the same ones everywhere.
+func (b *Book) bound(most int) {
+	if b.gone > most {
+		b.drop(b.gone-most, (*Signed).Gone)
+	}
+}
+
+// drop forgets the n oldest of those that may go.
+func (b *Book) drop(n int, may func(*Signed) bool) {
+	var all []Signed
+	for _, s := range b.held {
+		if may(&s) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(x, y Signed) int { return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(x.raw, y.raw)) })
+	for i := range all[:min(n, len(all))] {
+		if all[i].Gone() {
+			b.before = max(b.before, all[i].Epoch)
+		}
+		b.put(all[i].subject(), nil)
+		b.remember(all[i].Name, nil)
 	}
 }
 
@@ -356,17 +390,7 @@ func (b *Book) forget(nodes []mesh.Node) {
 		for i := range nodes {
 			named[nodes[i].Name] = true
 		}
-		var gone []Signed
-		for _, s := range b.held {
-			if s.Signer == signer && !named[s.Name] {
-				gone = append(gone, s)
-			}
-		}
-		slices.SortFunc(gone, func(x, y Signed) int { return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(x.raw, y.raw)) })
-		for i := range gone[:min(n-maxHeld, len(gone))] {
-			b.put(gone[i].subject(), nil)
-			b.remember(gone[i].Name, nil)
-		}
+		b.drop(n-maxHeld, func(s *Signed) bool { return s.Signer == signer && !named[s.Name] })
 	}
 }
 

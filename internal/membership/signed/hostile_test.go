@@ -397,3 +397,32 @@ func TestReplacedCountsAgain(t *testing.T) {
 		t.Errorf("they differ; former: %v", b.former)
 	}
 }
+
+// Of departures the newest stay, whatever order they come in; older ones are not taken.
+func TestDeparturesAreBounded(t *testing.T) {
+	op := newSigner(t)
+	gone := func(name string, epoch uint64) string {
+		st := member(name, op.id, epoch, "10.244.1.0/24")
+		st.Expires = epoch
+		return op.sign(t, st)
+	}
+	first, second, third := gone("a", 5), gone("b", 6), gone("c", 7)
+	one, two := NewBook([]peer.ID{op.id}), NewBook([]peer.ID{op.id})
+	for _, x := range []struct {
+		b   *Book
+		all []string
+	}{{one, []string{first, second, third}}, {two, []string{third, first, second}}} {
+		for _, text := range append(x.all, op.sign(t, member("d", op.id, 3, "10.244.4.0/24"))) {
+			if _, err := x.b.Add(text); err != nil {
+				t.Fatal(err)
+			}
+			x.b.bound(2)
+		}
+		if n, err := x.b.Add(gone("e", 4)); n != 0 || err != nil || x.b.Len() != 3 {
+			t.Errorf("%d statements; %d new, %v", x.b.Len(), n, err)
+		}
+	}
+	if one.Digest() != two.Digest() {
+		t.Error("two members keep different ones")
+	}
+}
