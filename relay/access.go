@@ -12,6 +12,7 @@ import (
 
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
@@ -92,7 +93,7 @@ func (a byStatement) policy(view func() *members.View, come func(members.Member)
 		}
 		return err
 	}
-	return gate.Statement(shown, func(p peer.ID) gate.Ruling {
+	return gate.Statement(signed.MaxShown, shown, func(p peer.ID) gate.Ruling {
 		if view().Banned(p) {
 			return gate.Banned
 		}

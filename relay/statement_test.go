@@ -209,7 +209,7 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		"another cluster's":      {by(cluster, "a"), "not in signers"},
 		"about a different peer": {func(peer.ID) []byte { return good(theirs) }, "about another peer"},
 		"older":                  {by(s, "replaced"), "older than"},
-		"1 MB":                   {func(peer.ID) []byte { return append([]byte{0xff, 0xff}, make([]byte, 1<<20)...) }, "larger than 400 bytes"},
+		"1 MB":                   {func(peer.ID) []byte { return append([]byte{0xff, 0xff}, make([]byte, 1<<20)...) }, "a larger one"},
 		"half of one":            {func(id peer.ID) []byte { return good(id)[:100] }, ""},
 		"silence":                {func(peer.ID) []byte { return nil }, ""},
 	} {

@@ -37,6 +37,7 @@ type Policy struct {
 	judge   func(peer.ID) Ruling
 	secrets []join.Secret // that admit; the gate's copy may change
 	shown   func(p peer.ID, statement string) error
+	most    uint16 // bytes of a statement
 
 	stay      time.Duration // from the handshake to admission
 	slots     int           // pending connections from addresses that no member has come from
@@ -58,10 +59,10 @@ func Secret(secrets []join.Secret, judge func(peer.ID) Ruling) *Policy {
 		protocol: identity.JoinProtocol, streams: 16, hold: join.Patience, full: refusals.Unproved, late: refusals.NoSecret}
 }
 
-// Statement admits whoever shows a statement that shown takes, nil: the peer is listed then. Others may reach a controller, as with
+// Statement admits whoever shows a statement, of most bytes, that shown takes, nil: the peer is listed then. Others may reach a controller, as with
 // Controllers, once a member would have been admitted.
-func Statement(shown func(p peer.ID, statement string) error, judge func(peer.ID) Ruling) *Policy {
-	return &Policy{judge: judge, shown: shown, stay: 8 * time.Second, slots: 384, homeSlots: 256, perPeer: 8,
+func Statement(most uint16, shown func(p peer.ID, statement string) error, judge func(peer.ID) Ruling) *Policy {
+	return &Policy{judge: judge, shown: shown, most: most, stay: 8 * time.Second, slots: 384, homeSlots: 256, perPeer: 8,
 		protocol: identity.MemberProtocol, streams: 16, circuit: true, hold: 3 * time.Second, full: refusals.TooMany, late: refusals.NoStatement}
 }
 

@@ -45,7 +45,7 @@ func (g *Gate) ServeShown(s network.Stream) {
 		_ = s.Reset()
 		return
 	}
-	statement, err := join.ReadShown(s)
+	statement, err := join.ReadShown(s, g.cfg.Policy.most)
 	silent := err != nil && !errors.Is(err, join.ErrShown)
 	if err == nil {
 		err = g.cfg.Policy.shown(nc.RemotePeer(), statement)

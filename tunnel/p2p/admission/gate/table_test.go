@@ -416,7 +416,7 @@ func TestDisplacedBeforeTheSwarm(t *testing.T) {
 // A statement is taken, and its peer is not a member by then: the connection is not admitted. An edge that shows none reaches a controller soon.
 func TestShownIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, _ := withPolicy(Statement(nil, everybodyMayWait))
+		g, _ := withPolicy(Statement(400, nil, everybodyMayWait))
 		defer g.Close()
 		c := arrive(g, "left", "5.5.5.5", 1)
 		g.table.asks(stateOf(c))

@@ -358,7 +358,7 @@ func TestRefusedInWords(t *testing.T) {
 	p.Show("a statement")
 	for _, words := range []error{errors.New("no"), nil} {
 		r.SetStreamHandler(identity.MemberProtocol, func(s network.Stream) {
-			if _, err := join.ReadShown(s); err == nil && words != nil {
+			if _, err := join.ReadShown(s, 400); err == nil && words != nil {
 				_ = join.AnswerShown(s, words)
 			}
 			_ = s.Reset()

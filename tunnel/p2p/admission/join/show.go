@@ -14,14 +14,12 @@ import (
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
-const (
-	// maxShown bounds a statement at a relay's door, maxWords what the relay says of it, in bytes.
-	maxShown, maxWords = 400, 255
-)
+// maxWords bounds what a relay says of a statement, in bytes.
+const maxWords = 255
 
 var (
 	// ErrShown means that what a peer shows is no statement.
-	ErrShown = errors.New("no statement, or larger than 400 bytes")
+	ErrShown = errors.New("no statement, or a larger one than a member shows")
 	// ErrRefused means that a relay takes this node's statement for none that makes it a member.
 	ErrRefused = errors.New("the relay does not take this node for a member")
 )
@@ -53,8 +51,8 @@ func show(ctx context.Context, c network.Conn, statement string) error {
 	return nil
 }
 
-// ReadShown reads what a peer shows, without more than it may show.
-func ReadShown(s network.Stream) (string, error) {
+// ReadShown reads what a peer shows, of so many bytes at most.
+func ReadShown(s network.Stream, most uint16) (string, error) {
 	if err := s.SetDeadline(time.Now().Add(Patience)); err != nil {
 		return "", err
 	}
@@ -63,7 +61,7 @@ func ReadShown(s network.Stream) (string, error) {
 		return "", fmt.Errorf("read the statement: %w", err)
 	}
 	size := binary.BigEndian.Uint16(length[:])
-	if size == 0 || size > maxShown {
+	if size == 0 || size > most {
 		return "", ErrShown
 	}
 	out := make([]byte, size)
