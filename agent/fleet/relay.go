@@ -133,8 +133,10 @@ func (k *cluster) addRelay(c *cobra.Command, addrs []string, unproved, replace b
 			}
 		}
 	}
-	if err := k.prove(c.Context(), args); err != nil && !unproved {
-		return fmt.Errorf("%w; nothing was changed: check the server's firewall and its provider's, or give --unproved", err)
+	if !unproved {
+		if err := k.prove(c.Context(), args); err != nil {
+			return fmt.Errorf("%w; nothing was changed: check the server's firewall and its provider's, or give --unproved", err)
+		}
 	}
 	for _, a := range addrs {
 		if !slices.Contains(relays, a) {
