@@ -87,14 +87,17 @@ type Pool struct {
 // RelayStatus describes one relay of the membership, as seen from this node.
 type RelayStatus struct {
 	PeerID    string      `json:"peerID"`
-	Addr      string      `json:"addr"`            // the address in use, else the first configured one
-	Proxy     string      `json:"proxy,omitempty"` // HOST:PORT of the HTTP proxy that the connection runs through
-	Connected bool        `json:"connected"`       // a live connection to it exists
-	Reserved  bool        `json:"reserved"`        // it holds a slot for this node, so others can reach us through it
-	Spare     bool        `json:"spare,omitempty"` // neither is needed: enough other relays are nearer
-	RTTMs     *float64    `json:"rttMs,omitempty"` // milliseconds; absent if not measured
-	Error     string      `json:"error,omitempty"` // why it is not connected or not reserved, with what was tried
-	Cause     cause.Cause `json:"cause,omitzero"`  // the same in one of few words
+	Addr      string      `json:"addr"`              // the address in use, else the first configured one
+	Proxy     string      `json:"proxy,omitempty"`   // HOST:PORT of the HTTP proxy that the connection runs through
+	Connected bool        `json:"connected"`         // a live connection to it exists
+	Reserved  bool        `json:"reserved"`          // it holds a slot for this node, so others can reach us through it
+	Spare     bool        `json:"spare,omitempty"`   // neither is needed: enough other relays are nearer
+	Version   string      `json:"version,omitempty"` // as the relay says
+	Knows     bool        `json:"knows,omitempty"`   // it has all signed statements that this node has
+	Behind    *time.Time  `json:"behind,omitempty"`  // since when it may lack some of them; absent, too, of one that takes none
+	RTTMs     *float64    `json:"rttMs,omitempty"`   // milliseconds; absent if not measured
+	Error     string      `json:"error,omitempty"`   // why it is not connected or not reserved, with what was tried
+	Cause     cause.Cause `json:"cause,omitzero"`    // the same in one of few words
 }
 
 // PeerStatus says how packets reach one other member.

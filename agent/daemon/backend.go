@@ -43,7 +43,7 @@ func (b *backend) Status(all bool) control.Status {
 func (b *backend) paths(all bool) control.Status {
 	st := b.doctor.node.Status()
 	used, idle := b.doctor.reach.peers(all)
-	return control.Status{Version: b.version, StartedAt: b.started, NAT: describe.NAT(st), Relays: describe.Relays(st.Relays), Peers: used, Idle: idle}
+	return control.Status{Version: b.version, StartedAt: b.started, NAT: describe.NAT(st), Relays: b.doctor.relays(st.Relays), Peers: used, Idle: idle}
 }
 
 // observed is what a map shows, each second while one is open: only the members in use.

@@ -435,8 +435,8 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { d.source.Watch(ctx, func(s mesh.State) { m.onState(ctx, s) }, m.onBroken) })
-	if d.book != nil {
-		d.passOn(ctx, &wg)
+	if x := b.doctor.passes; x != nil {
+		d.passOn(ctx, x, &wg)
 	}
 	if d.cfg.JoinSecretFile != "" {
 		wg.Go(func() { followJoinSecrets(ctx, d.cfg.JoinSecretFile, d.node, d.log) })
@@ -500,6 +500,9 @@ func (d *daemon) backend(ctx context.Context) *backend {
 			kernel: d.kernel, lan: d.lan, reach: r, dog: d.dog, noted: d.noted, log: d.log},
 		pinger:    pinger{r},
 		explainer: explainer{force: d.force, source: d.source.String(), node: d.node, kernel: d.kernel, reach: r, log: d.log},
+	}
+	if d.book != nil {
+		b.doctor.passes = d.exchanger()
 	}
 	b.doctor.judges()
 	b.observer = observe.Node{Plan: d.force.current, Status: b.observed, P2P: d.node, Tunnel: d.tunnel, Log: d.log}

@@ -17,6 +17,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/cri"
+	"edgemesh/agent/describe"
 	"edgemesh/agent/diagnose"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
@@ -25,12 +26,14 @@ import (
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/passon"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/watchdog"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/relay/relays"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
@@ -56,6 +59,7 @@ type doctor struct {
 	kernel  *kernel
 	lan     *lanPaths
 	reach   reach
+	passes  *passon.Exchanger // nil: nothing is signed
 	dog     *watchdog.Watchdog
 	noted   []findings.Finding // what the start found, and did without
 	log     *slog.Logger
@@ -126,6 +130,9 @@ func (d *doctor) judges() {
 		check("pool", hostEvery, own(func(plan) []findings.Finding { return diagnose.Pools(pools(d.kernel.pods, d.log)) })),
 		check("lan", hostEvery, func(plan) []findings.Finding { return slices.Concat(d.lan.check(), d.lan.notes()) }),
 		check("relay", 0, d.checkOwnRelay),
+		check("relay-service", 0, func(p plan) []findings.Finding {
+			return diagnose.RelayService(d.relays(d.node.Status().Relays), d.served(p), time.Now())
+		}),
 		check("upkeep", 0, func(plan) []findings.Finding {
 			now := time.Now()
 			return checkUpkeep(upkeepOf(d.upkeep, d.metered, now), now)
@@ -240,6 +247,21 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Fi
 	out = append(out, netcheck.Portal(answers)...)
 	out = append(out, diagnose.Clock(clock, findings.Has(relays, findings.Broken))...)
 	return append(append(append(out, diagnose.UDP(answers, quic, tcp)...), netcheck.Versions(answers)...), diagnose.Remedies(relays, answers)...)
+}
+
+// relays are those in use, with what they know of what is signed.
+func (d *doctor) relays(all []relays.Status) []control.RelayStatus {
+	out := describe.Relays(all)
+	for i := range out {
+		if d.passes == nil {
+			break
+		}
+		since, known := d.passes.Behind(all[i].ID)
+		if out[i].Knows = known && since.IsZero(); known && !out[i].Knows {
+			out[i].Behind = &since
+		}
+	}
+	return out
 }
 
 func (d *doctor) checkKey() findings.Finding {

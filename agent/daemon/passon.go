@@ -20,14 +20,12 @@ type pathStream struct{ *paths.Stream }
 // Reset implements passon.Stream.
 func (s pathStream) Reset() error { s.Stream.Reset(); return nil }
 
-// passOn shows relays what was signed about this node, and exchanges statements with them and, where this node pins keys, with members, until
-// ctx ends.
-func (d *daemon) passOn(ctx context.Context, wg *sync.WaitGroup) {
-	pins := len(d.cfg.Signers) > 0
-	x := passon.New(passon.Config{
+// exchanger exchanges statements with relays and, where this node pins keys, with members.
+func (d *daemon) exchanger() *passon.Exchanger {
+	return passon.New(passon.Config{
 		Book: d.book, Log: d.log.With("part", "signed"),
 		Connected: func() []peer.ID {
-			if pins {
+			if d.pins() {
 				return append(d.node.Connected(), d.node.AtRelays()...)
 			}
 			return d.node.AtRelays()
@@ -40,7 +38,14 @@ func (d *daemon) passOn(ctx context.Context, wg *sync.WaitGroup) {
 			return pathStream{s}, err
 		},
 	})
-	if pins { // others have the API's
+}
+
+// pins reports whether this node believes pinned keys alone.
+func (d *daemon) pins() bool { return len(d.cfg.Signers) > 0 }
+
+// passOn shows relays what was signed about this node, and has x exchange statements, until ctx ends.
+func (d *daemon) passOn(ctx context.Context, x *passon.Exchanger, wg *sync.WaitGroup) {
+	if d.pins() { // others have the API's
 		d.node.SetRelayHandler(identity.SignedProtocol, func(p peer.ID, c *paths.Conn, s network.Stream) {
 			if c == nil {
 				x.Answer(p, s)

@@ -31,7 +31,7 @@ func Relays(all []relays.Status) []control.RelayStatus {
 	out := []control.RelayStatus{}
 	for _, r := range all {
 		s := control.RelayStatus{
-			PeerID: r.ID.String(), Addr: r.Addr, Proxy: r.Proxy, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Error: r.Error, Cause: r.Cause,
+			PeerID: r.ID.String(), Addr: r.Addr, Proxy: r.Proxy, Connected: r.Connected, Reserved: r.Reserved, Spare: r.Spare, Version: r.Version, Error: r.Error, Cause: r.Cause,
 		}
 		if r.RTT > 0 {
 			s.RTTMs = Millis(r.RTT)

@@ -19,6 +19,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
 	"edgemesh/internal/cause"
+	"edgemesh/internal/version"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/relay/relays"
@@ -85,6 +86,26 @@ func Relays(all []relays.Status, served bool) []findings.Finding {
 				"relay %s is not connected: %s", name, r.Cause)
 		}
 		out = append(out, f.About(r.ID.String()))
+	}
+	return out
+}
+
+// RelayService judges what relays do for the cluster as a whole. served: this node is one itself.
+func RelayService(all []control.RelayStatus, served bool, now time.Time) (out []findings.Finding) {
+	if len(all) == 1 && !served {
+		out = append(out, findings.Notef("one-relay", "the membership has one relay: while that is down, what it carries stops"))
+	}
+	for _, r := range all {
+		if r.Behind != nil && now.Sub(*r.Behind) > time.Minute {
+			kind, _ := findings.Of("relay-behind")
+			f := findings.Warningf(kind.ID, kind.Remedy,
+				"relay %s may lack newly signed members and bans: it refuses the ones, and serves the others", wording.ShortID(r.PeerID))
+			f.Since = r.Behind
+			out = append(out, f.About(r.PeerID))
+		}
+		if version.Older(r.Version) {
+			out = append(out, findings.Notef("relay-old", "relay %s runs %s, an earlier minor release than this node's", wording.ShortID(r.PeerID), r.Version).About(r.PeerID))
+		}
 	}
 	return out
 }

@@ -114,6 +114,18 @@ func names(all []findings.Finding) string {
 	return strings.Join(out, "; ")
 }
 
+// What relays do for all: one alone, and one that lacks what is signed for more than a minute.
+func TestRelayService(t *testing.T) {
+	now := time.Now()
+	long, short := now.Add(-2*time.Minute), now.Add(-30*time.Second)
+	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &long}}, false, now)); got != "note one-relay; warning relay-behind a" {
+		t.Error(got)
+	}
+	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &short, Version: "v9.9.0"}, {PeerID: "b", Knows: true}}, false, now)); got != "" {
+		t.Error(got)
+	}
+}
+
 // With one relay of two dead the node works; with none it is broken, and so it is where the relay refuses. What was not tried
 // yet is skipped.
 func TestRelays(t *testing.T) {

@@ -56,7 +56,7 @@ over TCP in which the relay showed the key that they name.`,
 	add.Flags().BoolVar(&unproved, "unproved", false, "add them although no agent has seen that key there")
 	add.Flags().BoolVar(&replace, "replace", false, "remove the relay that had another key at the same address")
 	list := &cobra.Command{
-		Use: "list", Short: "Show the PodNetwork's relays, and how many members hold a reservation at each",
+		Use: "list", Short: "Show the PodNetwork's relays: version, reservations, whether they know all that is signed",
 		Example: "  kubectl edgemesh relay list", Args: cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error { return k.listRelays(c.Context(), c.OutOrStdout()) },
 	}
@@ -165,8 +165,16 @@ func (k *cluster) prove(ctx context.Context, args []string) error {
 	return err
 }
 
-// reservations are the names of the members that hold one, by relay, and who could not be asked.
-func (k *cluster) reservations(ctx context.Context) (at map[string][]string, silent []string, err error) {
+// relay is one as agents see it.
+type relay struct {
+	version  string
+	reserved []string // members that hold a reservation
+	knows    []string // that find it has all that they have of what is signed
+	behind   []string // that find it may lack some
+}
+
+// relays are those that agents use, by peer ID, and who could not be asked.
+func (k *cluster) relays(ctx context.Context) (at map[string]relay, silent []string, err error) {
 	all, _, err := k.members(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -174,18 +182,39 @@ func (k *cluster) reservations(ctx context.Context) (at map[string][]string, sil
 	states := make([]control.Status, len(all))
 	errs := make([]error, len(all))
 	each(all, func(i int, m member) { errs[i] = k.query(ctx, m, &states[i], "status") })
-	at = map[string][]string{}
+	at = map[string]relay{}
 	for i, m := range all {
+		node := clean(m.Node)
 		if errs[i] != nil {
-			silent = append(silent, clean(m.Node))
+			silent = append(silent, node)
 		}
 		for _, r := range states[i].Relays {
-			if r.Reserved {
-				at[r.PeerID] = append(at[r.PeerID], clean(m.Node))
+			x := at[r.PeerID]
+			x.version = cmp.Or(x.version, clean(r.Version))
+			for _, says := range []struct {
+				is bool
+				to *[]string
+			}{{r.Reserved, &x.reserved}, {r.Knows, &x.knows}, {r.Behind != nil, &x.behind}} {
+				if says.is {
+					*says.to = append(*says.to, node)
+				}
 			}
+			at[r.PeerID] = x
 		}
 	}
 	return at, silent, nil
+}
+
+// String says what agents say.
+func (r relay) String() string {
+	knows := "no agent exchanges statements with it"
+	switch {
+	case len(r.behind) > 0:
+		knows = "may lack members or bans that these know: " + wording.Most(r.behind, 3)
+	case len(r.knows) > 0:
+		knows = "knows all that is signed"
+	}
+	return fmt.Sprintf("%s\t%s reserved\t%s", cmp.Or(r.version, "-"), wording.Count(len(r.reserved), "member"), knows)
 }
 
 func (k *cluster) listRelays(ctx context.Context, to io.Writer) error {
@@ -193,7 +222,7 @@ func (k *cluster) listRelays(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	at, silent, err := k.reservations(ctx)
+	at, silent, err := k.relays(ctx)
 	if err != nil {
 		return err
 	}
@@ -204,7 +233,7 @@ func (k *cluster) listRelays(ctx context.Context, to io.Writer) error {
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	for _, id := range slices.Sorted(maps.Keys(addrs)) {
-		fmt.Fprintf(w, "%s\t%s reserved\t%s\n", id, wording.Count(len(at[id]), "member"), strings.Join(addrs[id], " "))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", id, at[id], strings.Join(addrs[id], " "))
 	}
 	if len(silent) > 0 {
 		fmt.Fprintf(w, "not asked, because their agents do not answer: %s\n", wording.List(silent))
@@ -222,13 +251,13 @@ func (k *cluster) removeRelay(c *cobra.Command, id string, force bool) error {
 		return cli.Usage(fmt.Errorf("%s: the PodNetwork has no such relay; `kubectl edgemesh relay list` shows them", id))
 	}
 	if !force {
-		at, silent, err := k.reservations(c.Context())
+		at, silent, err := k.relays(c.Context())
 		if err != nil {
 			return err
 		}
-		alone := slices.DeleteFunc(at[id], func(node string) bool {
-			for other, nodes := range at {
-				if other != id && slices.Contains(nodes, node) {
+		alone := slices.DeleteFunc(at[id].reserved, func(node string) bool {
+			for other, x := range at {
+				if other != id && slices.Contains(x.reserved, node) {
 					return true
 				}
 			}

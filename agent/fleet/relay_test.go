@@ -17,8 +17,8 @@ case "$*" in
 *"get podnetworks.network.edgemesh.io cluster -o json") echo '{"metadata": {"resourceVersion": "7", "labels": {%s}, "annotations": {"meta.helm.sh/release-name": "mesh"}}, "spec": {"signed": ["CiQIA"], "relays": ["/ip4/192.0.2.1/tcp/4470/p2p/%s", "/ip4/192.0.2.2/tcp/4470/p2p/%s"]}, "status": {"signer": "%s"}}' ;;
 *"patch podnetworks.network.edgemesh.io"*) echo "$*" ;;
 *"agent-1 -c agent -- edgemesh-agent netcheck --port-mapping=false --prove --relay /ip4/"*) %s ;;
-*"agent-1 -c agent -- edgemesh-agent status --json") echo '{"relays": [{"peerID": "%s", "reserved": true}]}' ;;
-*"agent-2 -c agent -- edgemesh-agent status --json") echo '{"relays": [{"peerID": "%s", "reserved": true}, {"peerID": "%s", "reserved": true}]}' ;;
+*"agent-1 -c agent -- edgemesh-agent status --json") echo '{"relays": [{"peerID": "%s", "reserved": true, "version": "v0.3.0", "knows": true}]}' ;;
+*"agent-2 -c agent -- edgemesh-agent status --json") echo '{"relays": [{"peerID": "%s", "reserved": true}, {"peerID": "%s", "reserved": true, "behind": "2026-11-30T19:00:00Z"}]}' ;;
 `, labels, one, two, signer, cmp.Or(answers, "true"), one, one, two) + strings.TrimPrefix(strings.TrimPrefix(fake, "#!/bin/sh\n"), "case \"$*\" in\n")
 	}
 	const addr = "/ip4/203.0.113.5/tcp/4470/p2p/" + three
@@ -38,7 +38,7 @@ case "$*" in
 		{args: "relay add --unproved " + addr, answers: "exit 1", want: []string{`"` + addr + `"]}}`}},
 		{args: "relay add " + addr, labels: helm, want: []string{"nothing was changed", "helm upgrade mesh CHART -n mesh --reset-then-reuse-values --set-json 'podNetwork.relays=[", addr}},
 		{args: "relay add 203.0.113.5", code: 2, want: []string{"is not a relay's address"}},
-		{args: "relay list", want: []string{one + "  2 members reserved  /ip4/192.0.2.1/tcp/4470\n", two + "  1 member reserved", "do not answer: edge-3 and edge-4"}},
+		{args: "relay list", want: []string{one + "  v0.3.0  2 members reserved  knows all that is signed  ", two + "  -       1 member reserved   may lack members or bans that these know: edge-2  /ip4/192.0.2.2/tcp/4470\n", "do not answer: edge-3 and edge-4"}},
 		{args: "relay remove " + one, code: 1, want: []string{"nothing was changed: these hold a reservation there alone: edge-1; these do not answer: edge-3 and edge-4"}},
 		{args: "relay remove --force " + one, want: []string{`"spec":{"relays":["/ip4/192.0.2.2/tcp/4470/p2p/` + two + `"]}}`}},
 		{args: "relay remove " + three, code: 2, want: []string{"no such relay"}},

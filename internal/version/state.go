@@ -48,6 +48,15 @@ func MarkState(dir string) error {
 	return durable.WriteFile(filepath.Join(dir, StateFile), []byte(number+"\n"), 0o644)
 }
 
+// Older reports whether a version is of an earlier minor release than this program.
+func Older(v string) bool { return older(v, number) }
+
+func older(v, than string) bool {
+	a, b, ok := minor(v)
+	c, d, known := minor(than)
+	return ok && known && (a < c || a == c && b < d)
+}
+
 // minor reads major and minor of a version like v0.2.0, also with something behind it.
 func minor(v string) (major, minor int, ok bool) {
 	n, _ := fmt.Sscanf(v, "v%d.%d.", &major, &minor)

@@ -8,6 +8,14 @@ import (
 	"testing"
 )
 
+func TestOlder(t *testing.T) {
+	for v, want := range map[string]bool{"v0.2.9": true, "v0.3.0": false, "v0.4.0": false, "v1.0.0": false, "dev": false, "": false} {
+		if older(v, "v0.3.1") != want {
+			t.Errorf("%q: older is %v", v, !want)
+		}
+	}
+}
+
 // TestCheckState: one minor version back is possible, further is refused, with what to do.
 func TestCheckState(t *testing.T) {
 	for _, c := range []struct {

@@ -70,10 +70,11 @@ type running struct {
 // exchanged is what became of the exchanges with one member.
 type exchanged struct {
 	digest uint64
-	done   bool  // the last one ended well, with digest
-	lacks  bool  // it answers none, as long as it is connected
-	mine   turns // of this node
-	theirs turns // of the member
+	done   bool      // the last one ended well, with digest
+	lacks  bool      // it answers none, as long as it is connected
+	behind time.Time // since when it may lack what is here; zero: it has all, or is not connected
+	mine   turns     // of this node
+	theirs turns     // of the member
 }
 
 // turns is when one side may begin the next exchange: after a time, and none before the last one has ended.
@@ -109,8 +110,19 @@ func (p *Exchanger) turn(ctx context.Context, digest uint64, id peer.ID, theirs 
 	next := &x.mine
 	if theirs {
 		next = &x.theirs
+	} else {
+		same := x.done && x.digest == digest
+		if same {
+			x.behind = time.Time{}
+		} else if x.behind.IsZero() {
+			x.behind = now
+		}
+		p.peers[id] = x
+		if x.lacks || same {
+			return nil, nil
+		}
 	}
-	if !theirs && (x.lacks || x.done && x.digest == digest) || next.busy || now.Before(next.after) {
+	if next.busy || now.Before(next.after) {
 		return nil, nil
 	}
 	all := p.now[theirs]
@@ -166,12 +178,23 @@ func (p *Exchanger) forget(connected []peer.ID) {
 	defer p.mu.Unlock()
 	now := time.Now()
 	for id, x := range p.peers {
-		if x.done, x.lacks = x.done && here[id], x.lacks && here[id]; !here[id] && !x.mine.busy && !x.theirs.busy && now.After(x.mine.after) && now.After(x.theirs.after) {
+		if !here[id] {
+			x.done, x.lacks, x.behind = false, false, time.Time{}
+		}
+		if !here[id] && !x.mine.busy && !x.theirs.busy && now.After(x.mine.after) && now.After(x.theirs.after) {
 			delete(p.peers, id)
 		} else {
 			p.peers[id] = x
 		}
 	}
+}
+
+// Behind is since when a connected member may lack statements that are here; zero: it has all. known: it exchanges any.
+func (p *Exchanger) Behind(id peer.ID) (since time.Time, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := p.peers[id]
+	return x.behind, !x.lacks && (x.done || !x.behind.IsZero())
 }
 
 // begin exchanges statements with a connected member.

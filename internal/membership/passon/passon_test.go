@@ -45,6 +45,34 @@ func TestOneExchangePerMember(t *testing.T) {
 	})
 }
 
+// Whether a connected member has all statements is known once an exchange ended well; one that takes none is no laggard.
+func TestBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Config{})
+		behind := func(want time.Duration, knows bool) {
+			t.Helper()
+			since, known := p.Behind("relay")
+			if got := time.Since(since); known != knows || !since.IsZero() && got != want || since.IsZero() != (want == 0) {
+				t.Errorf("behind for %v, known %v", got, known)
+			}
+		}
+		behind(0, false)
+		p.turn(t.Context(), 1, "relay", false)
+		time.Sleep(time.Second)
+		behind(time.Second, true)
+		p.note("relay", false, 1, signed.Count{}, true)
+		p.turn(t.Context(), 1, "relay", false)
+		behind(0, true)
+		p.turn(t.Context(), 2, "relay", false)
+		time.Sleep(time.Minute)
+		behind(time.Minute, true)
+		p.missed("relay", true)
+		behind(time.Minute, false)
+		p.forget(nil)
+		behind(0, false)
+	})
+}
+
 // Members whose exchanges never end keep the others waiting for passFair.
 func TestSlowMembersGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

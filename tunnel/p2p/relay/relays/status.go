@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,6 +29,7 @@ type Status struct {
 	Connected bool
 	Reserved  bool
 	RTT       time.Duration // 0: unknown
+	Version   string        // as it says itself, "": it has not
 	Spare     bool          // it is not needed: enough others are nearer
 	Failed    bool          // Error is what came of an attempt
 	Error     string        // why it is not connected and reserved, with all that was tried; "" if it is, or need not be
@@ -39,6 +41,12 @@ func (c *client) status() Status {
 	all := c.conns()
 	known := c.outcome.get()
 	st := Status{ID: c.info.ID, Connected: len(all) > 0, Reserved: known.reserved && len(all) > 0, RTT: known.rtt}
+	agent, _ := c.host.Peerstore().Get(st.ID, "AgentVersion") // from identify; nil: not yet
+	if text, ok := agent.(string); ok {
+		if v, is := strings.CutPrefix(text, "edgemesh-relay/"); is { // a member's says which machine it is
+			st.Version = wording.Foreign(v, 64)
+		}
+	}
 	switch {
 	case st.Connected && c.Dialer.Proxied(all[0]):
 		e, _ := endpoint.Target(all[0].RemoteMultiaddr())
