@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
@@ -15,6 +18,7 @@ import (
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/logs"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -35,6 +39,8 @@ type config struct {
 	membership     agent.Membership
 	joinSecretFile string    // members prove that secret; "" = only those of the membership are served
 	signers        []peer.ID // keys whose signed membership alone counts
+	signersFile    string    // has more of them, "": none; its end, or another content, ends the relay
+	signersText    string    // what it had
 	listen         []ma.Multiaddr
 	announce       []ma.Multiaddr // empty = addresses of the interfaces
 	metricsAddress string         // host:port, mesh:port (endpoint.Mesh), "" = off
@@ -51,6 +57,7 @@ type config struct {
 type document struct {
 	StateDir       string                    `json:"stateDir"`
 	Signers        []string                  `json:"signers"`
+	SignersFile    string                    `json:"signersFile"`
 	Listen         []string                  `json:"listen"`
 	Announce       []string                  `json:"announce"`
 	Membership     agent.Membership          `json:"membership"`
@@ -102,19 +109,22 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		stateDir:       agent.Dir(bad, "stateDir", d.StateDir, defaultStateDir),
 		membership:     d.Membership,
 		joinSecretFile: agent.SecretFile(bad, "joinSecretFile", d.JoinSecretFile),
-		signers:        agent.Signers(bad, d.Signers),
+		signersFile:    agent.SecretFile(bad, "signersFile", d.SignersFile),
 		listen:         agent.Listen(bad, "listen", d.Listen, true),
 		metricsAddress: agent.HostPort(bad, "metricsAddress", d.MetricsAddress, defaultMetrics),
 		runtimeDir:     agent.Dir(bad, "runtimeDir", d.RuntimeDir, agent.DefaultRuntimeDir),
 		limits:         d.Limits.Check(bad, "limits"),
 		log:            agent.Log(bad, d.Log),
 	}
+	c.signersText = readSigners(c.signersFile)
+	c.signers = agent.Signers(bad, append(d.Signers, strings.Fields(c.signersText)...))
+	pins := len(d.Signers) > 0 || d.SignersFile != ""
 	switch {
 	case d.JoinSecretFile != "" && d.Membership.Kubernetes != nil:
 		bad.Addf("joinSecretFile", "is for a relay without access to the API; remove it, or membership.kubernetes")
-	case d.JoinSecretFile != "" && len(d.Signers) > 0:
+	case d.JoinSecretFile != "" && pins:
 		bad.Addf("joinSecretFile", "is of no use where signers pins a key: remove one of them")
-	case !d.Membership.None() || d.JoinSecretFile == "" && len(d.Signers) == 0:
+	case !d.Membership.None() || d.JoinSecretFile == "" && !pins:
 		d.Membership.Check(bad)
 	}
 	if len(d.Listen) == 0 {
@@ -126,7 +136,27 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 
 // byStatement reports whether statements alone say who is served.
 func (c config) byStatement() bool {
-	return len(c.signers) > 0 && c.membership.None()
+	return c.pins() && c.membership.None()
+}
+
+// pins reports whether pinned keys alone are believed, also those that signersFile does not have yet.
+func (c config) pins() bool { return len(c.signers) > 0 || c.signersFile != "" }
+
+// readSigners returns what signersFile has; "": nothing yet.
+func readSigners(path string) string {
+	text, _ := os.ReadFile(path)
+	return string(text)
+}
+
+// followSigners ends the relay once signersFile has other keys: it starts again with them.
+func (c config) followSigners(ctx context.Context, end func(), log *slog.Logger) {
+	for wake.Sleep(ctx, time.Second) {
+		if now := readSigners(c.signersFile); now != c.signersText && now != "" {
+			log.Info("signersFile has other keys: the relay ends, to be started with them", "file", c.signersFile)
+			end()
+			return
+		}
+	}
 }
 
 // withFile puts the configuration file before an error about one of its keys.

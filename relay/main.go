@@ -72,6 +72,7 @@ The configuration is YAML; only membership, signers or joinSecretFile is require
   signers         keys whose signed membership alone is believed, as edgemesh-agent
                   membership key prints them (default none). With a key alone, such as the
                   PodNetwork's status.signer, whoever it has signed is served
+  signersFile     file with more of them, in a cluster where a controller writes them
   metricsAddress  /metrics, /healthz, /readyz (default ` + defaultMetrics + `, "" = off; mesh:PORT =
                   127.0.0.1 and the mesh addresses of this host's agent)
   log             {format: text, level: info}: text or json; debug, info, warn, error

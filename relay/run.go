@@ -64,11 +64,20 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	status := &reporter{c: c, self: self, hung: dog.Healthy}
 	defer serveSocket(c.stateDir, c.level, status, logger)()
 	var book *signed.Book
-	if len(c.signers) > 0 {
+	if c.pins() {
 		book = signed.NewBook(c.signers)
 	}
 	names := resolve.New(resolve.Config{Root: resolve.Mounted, File: filepath.Join(c.stateDir, "names.json"), Log: logger})
 	defer names.Close()
+	if c.signersFile != "" {
+		var end func()
+		ctx, end = context.WithCancel(ctx)
+		defer end()
+		go c.followSigners(ctx, end, logger)
+		if c.signersText == "" {
+			logger.Warn("no controller has made its key yet: until then the members of before are served, and nobody else", "file", c.signersFile)
+		}
+	}
 	members, err := newSource(c.membership, kube.Config{Access: client.Access{Names: names}, ReadOnly: true, AgentVersion: version.Number(), StateDir: c.stateDir, Log: logger})
 	if err != nil {
 		return cli.Usage(source.Explain(c.file, c.membership, err))
@@ -108,7 +117,9 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		return startError(c, err, "listen on 0.0.0.0 and set announce")
 	}
 	m := &membership{server: v, saved: &snapshot.Keeper{Dir: c.stateDir}, self: self, loop: dog.Loop("membership"), log: logger, wan: state.WANCIDRs, nodes: state.Admitted().Nodes, who: source.Reporter{Log: logger}, last: reads{Listed: true}}
-	m.who.Restarted(c.stateDir, state)
+	if m.keeps = !c.byStatement(); m.keeps {
+		m.who.Restarted(c.stateDir, state)
+	}
 	dog.Watch("connections", v.watch)
 	if warning != nil { // otherwise the watch begins with both
 		logger.Warn("membership cannot be read: using the snapshot of the last good one", "err", warning)
@@ -254,6 +265,7 @@ func printAddresses(v *server, self peer.ID, stdout io.Writer, logger *slog.Logg
 type membership struct {
 	server *server
 	saved  *snapshot.Keeper
+	keeps  bool // the snapshot; else that is of the source before
 	self   peer.ID
 	loop   *watchdog.Loop
 	log    *slog.Logger
@@ -306,6 +318,9 @@ func (m *membership) set(s mesh.State) {
 		m.log.Warn("wanCIDRs changed: restart the relay to apply the change")
 	}
 	m.checkListed(s)
+	if !m.keeps {
+		return
+	}
 	if err := m.saved.Save(s); err != nil {
 		m.log.Warn("snapshot not saved: the relay cannot start while the membership is unreachable", "err", err)
 	}

@@ -255,3 +255,44 @@ func TestOtherRelaysAreShownNothing(t *testing.T) {
 		fair.Eventually(t, deadline, what+": served", reserved(n))
 	}
 }
+
+// A relay that read a membership and is to pin a key serves its members on: before there is a key, and until a statement says something
+// about them. An agent of an earlier release shows none.
+func TestFormerMembersAreServed(t *testing.T) {
+	t.Parallel()
+	dir, s := t.TempDir(), newSigning(t)
+	key, id := keytest.New(t)
+	_, other := keytest.New(t)
+	writeFile(t, filepath.Join(dir, "cluster.yaml"), fmt.Sprintf("podCIDRs: [10.244.0.0/16]\nnodes:\n- {name: a, peerID: %s, podCIDRs: [10.244.1.0/24]}\n- {name: b, peerID: %s, podCIDRs: [10.244.2.0/24]}\n", id, other))
+	r := runRelay(t, dir)
+	r.logs("membership applied")
+	r.stop()
+	file := filepath.Join(dir, "signer")
+	serves := func(members int) *running {
+		t.Helper()
+		r := runRelayWith(t, dir, "signersFile: "+file+"\n")
+		fair.Eventually(t, deadline, "members are known", fair.True(func() bool { return r.status().Members == members }))
+		return r
+	}
+	r = serves(2)
+	writeFile(t, file, s.self.String())
+	r.logs("signersFile has other keys")
+	if code := r.stop(); code != 0 {
+		t.Errorf("it ends with %d", code)
+	}
+	serves(2).stop()
+	r = serves(2) // once more: nothing is lost
+	n := joinerWithKey(t, r.info, nil, key)
+	fair.Eventually(t, deadline, "a is served without a statement", reserved(n))
+	gone := member("b", other, 7, 2)
+	gone.Expires = gone.Epoch
+	left, _ := s.sign(gone)
+	book := signed.NewBook([]peer.ID{s.self})
+	if _, err := book.Add(left); err != nil {
+		t.Fatal(err)
+	}
+	carrying(t, n, book)
+	fair.Eventually(t, deadline, "b is gone", fair.True(func() bool { return r.status().Members == 1 }))
+	r.stop()
+	serves(1)
+}

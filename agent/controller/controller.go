@@ -111,7 +111,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if cfg.Sign {
 			n.signed, n.grants = make(chan map[string]string, 1), &atomic.Bool{}
 			n.exist = make(chan map[string]bool, 1)
-			x := &signer{api: shared, members: signing, exist: n.exist, key: g.key, secret: g.keyPath(), out: n.signed, grants: n.grants, log: cfg.Log}
+			x := &signer{api: shared, members: signing, exist: n.exist, key: g.key, secret: g.keyPath(), public: "/api/v1/namespaces/" + cfg.Namespace + "/configmaps/edgemesh-signer", out: n.signed, grants: n.grants, log: cfg.Log}
 			all.Go(func() { x.run(ctx) })
 		} else {
 			all.Go(func() {

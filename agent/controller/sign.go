@@ -33,6 +33,7 @@ type signer struct {
 	members <-chan mesh.State
 	exist   <-chan map[string]bool // names of Nodes, latest
 	key     func(context.Context) (crypto.PrivKey, error)
+	public  string                 // the path of the ConfigMap with the key's public form
 	secret  string                 // the path of the key's Secret, which has whom it has signed, too: a Node's record goes with it
 	out     chan map[string]string // to the records, latest: by node
 	grants  *atomic.Bool           // an operator has delegated to this key: whether a node may have another key is then the operator's to say
@@ -76,6 +77,10 @@ func (s *signer) serve(ctx context.Context) error {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
 	s.log.Info("this controller signs who is a member: relays that pin its key need nothing else; nodes that pin another one believe it after: edgemesh-agent membership delegate KEY --range CIDR --until DAY", "key", self)
+	public := map[string]any{"data": map[string]string{"signer": self.String()}}
+	if err := s.api.Patch(ctx, s.public, client.Merge, nil, public, &struct{}{}); err != nil {
+		s.log.Warn("relays in the cluster are not told the key", "configmap", s.public, "err", err)
+	}
 	records, _, err := s.api.List(ctx, api.NodeRecords(), nil)
 	if err != nil {
 		return fmt.Errorf("read the NodeRecords: %w", err)

@@ -78,6 +78,18 @@ func (b *Book) Members() []mesh.Node {
 	return out
 }
 
+// Unsaid are those of nodes that nothing was said about, by name.
+func (b *Book) Unsaid(nodes []mesh.Node) (out []mesh.Node) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range nodes {
+		if _, ok := b.held["m"+n.Name]; !ok {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // Keys are those that may sign a member now: pinned ones, and their delegates.
 func (b *Book) Keys() []peer.ID {
 	b.mu.Lock()

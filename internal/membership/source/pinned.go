@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/seldom"
 	"edgemesh/internal/wake"
 )
@@ -38,7 +39,12 @@ const (
 func Pin(src Source, book *signed.Book, m config.Membership, key crypto.PrivKey, stateDir, self string, log *slog.Logger) *Pinned {
 	load(book, key, stateDir, log)
 	p := &Pinned{Source: src, book: book, self: self, log: log}
-	_, p.alone = src.(None)
+	if _, p.alone = src.(None); p.alone {
+		p.snapshot = filepath.Join(stateDir, snapshot.File)
+		if s, err := snapshot.Load(stateDir); err == nil {
+			p.former = s.Admitted().Nodes
+		}
+	}
 	if id, failed := peer.IDFromPrivateKey(key); failed == nil {
 		p.id = mesh.PeerID(id.String())
 	}
@@ -60,13 +66,15 @@ func load(book *signed.Book, key crypto.PrivKey, stateDir string, log *slog.Logg
 // Pinned is a source whose word counts only where a pinned key has signed it.
 type Pinned struct {
 	Source
-	book   *signed.Book
-	alone  bool   // statements alone say who is a member
-	beside string // the file beside cluster.yaml, "": there is none
-	self   string
-	id     mesh.PeerID // this program's
-	log    *slog.Logger
-	said   seldom.Log
+	book     *signed.Book
+	alone    bool        // statements alone say who is a member
+	former   []mesh.Node // where alone: members of the source before, until one says something about them, as after an upgrade
+	snapshot string      // has these
+	beside   string      // the file beside cluster.yaml, "": there is none
+	self     string
+	id       mesh.PeerID // this program's
+	log      *slog.Logger
+	said     seldom.Log
 
 	mu    sync.Mutex // held while a State is handed out
 	last  mesh.State // as the source has it
@@ -221,6 +229,7 @@ func (p *Pinned) count(s mesh.State) mesh.State {
 		}
 	}
 	out, problems := p.book.Apply(s, p.self)
+	out.Nodes = append(out.Nodes, p.unsaid(out.Nodes)...)
 	said := p.last
 	said.Signed, said.News, out.Source = nil, nil, &said
 	for i, bad := range problems {
@@ -231,6 +240,22 @@ func (p *Pinned) count(s mesh.State) mesh.State {
 		p.warn("a node is not a member, or not as the source has it", p.String(), bad)
 	}
 	return out
+}
+
+// unsaid are the former members that no statement is about, without those whose key nodes have. The caller holds mu.
+func (p *Pinned) unsaid(nodes []mesh.Node) []mesh.Node {
+	former := p.book.Unsaid(p.former)
+	if len(former) == 0 {
+		if p.former != nil { // or they would count again once what is said now no longer does
+			p.former, _ = nil, os.Remove(p.snapshot)
+		}
+		return nil
+	}
+	has := make(map[mesh.PeerID]bool, len(nodes))
+	for i := range nodes {
+		has[nodes[i].PeerID] = true
+	}
+	return slices.DeleteFunc(former, func(n mesh.Node) bool { return has[n.PeerID] })
 }
 
 // warn logs once a minute and cause.

@@ -84,3 +84,8 @@ nodeAffinity:
       - matchExpressions: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]
       - matchExpressions: [{key: {{ $own.label }}, operator: Exists}]
 {{- end }}
+
+{{/* Not empty where a controller signs who is a member. */}}
+{{- define "edgemesh.signs" -}}
+{{- if and .Values.controller.enabled (ne (toString .Values.controller.sign) "false") }}true{{ end }}
+{{- end }}
