@@ -20,6 +20,7 @@ import (
 
 	"edgemesh/internal/cli"
 	"edgemesh/internal/logs"
+	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/screen"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
@@ -32,21 +33,22 @@ const statusPath = "/v1/status"
 
 // report is what status shows.
 type report struct {
-	PeerID     string            `json:"peerID"`
-	Version    string            `json:"version"`
-	Since      time.Time         `json:"since"`
-	Addresses  []string          `json:"addresses"`
-	Members    int               `json:"members"`
-	Joined     int               `json:"joined"` // connected now by the join secret
-	Reserved   int               `json:"reserved"`
-	Circuits   int               `json:"circuits"`
-	TxBytes    uint64            `json:"txBytes"`
-	RxBytes    uint64            `json:"rxBytes"`
-	Load       load              `json:"load"`
-	Limits     limits            `json:"limits"`
-	Membership reads             `json:"membership"`
-	Refused    map[string]uint64 `json:"refused"` // by reason
-	Findings   []finding         `json:"findings"`
+	PeerID      string            `json:"peerID"`
+	Version     string            `json:"version"`
+	Since       time.Time         `json:"since"`
+	Addresses   []string          `json:"addresses"`
+	Members     int               `json:"members"`
+	Joined      int               `json:"joined"` // connected now by the join secret
+	Reserved    int               `json:"reserved"`
+	Circuits    int               `json:"circuits"`
+	TxBytes     uint64            `json:"txBytes"`
+	RxBytes     uint64            `json:"rxBytes"`
+	Load        load              `json:"load"`
+	Limits      limits            `json:"limits"`
+	Membership  reads             `json:"membership"`
+	Credentials *lifetime         `json:"credentials,omitempty"` // of a kubeconfig
+	Refused     map[string]uint64 `json:"refused"`               // by reason
+	Findings    []finding         `json:"findings"`
 }
 
 // load is that of half a second.
@@ -69,6 +71,10 @@ type reads struct {
 	Failed *time.Time `json:"failed,omitempty"` // since when none was good
 	Error  string     `json:"error,omitempty"`
 	Listed bool       `json:"listed"` // it has this relay, where that matters
+}
+
+type lifetime struct {
+	Ends *time.Time `json:"ends"` // null: they do not say
 }
 
 // finding has the keys of an agent's.
@@ -122,6 +128,12 @@ func (r *reporter) fill(ctx context.Context, out *report, m *membership) {
 	out.Load = load{(now[cpu] - before[cpu]) / sample.Seconds(), uint64(now["process_resident_memory_bytes"]), (relayed - was) * 8 / 1e6 / sample.Seconds()}
 	out.Limits = limits{r.c.limits.MaxReservations, r.c.limits.MaxCircuits, int(now["process_max_fds"]), int(now["process_open_fds"])}
 	out.Membership = m.reads()
+	if k := r.c.membership.Kubernetes; k != nil && k.Kubeconfig != "" {
+		out.Credentials = &lifetime{}
+		if end := client.Ends(k.Kubeconfig); !end.IsZero() {
+			out.Credentials.Ends = &end
+		}
+	}
 	out.Refused = map[string]uint64{}
 	for name, n := range now {
 		if reason, is := strings.CutPrefix(name, "edgemesh_relay_refused_total "); is && n > 0 {
@@ -164,11 +176,21 @@ func (r report) judge(hung error, public, free bool, now time.Time) []finding {
 			out = append(out, finding{id, severity, wording.Sprintf(text, args...), remedy})
 		}
 	}
-	const patience = time.Minute
+	const patience, warnBefore = time.Minute, 10 * 24 * time.Hour
 	failed := r.Membership.Failed
 	add(hung != nil, "hung", broken, "restart the relay, and report its log", "%v", hung)
-	add(failed != nil && now.Sub(*failed) > patience, "membership", warning, "correct what it names. Where credentials have ended, "+formerWay,
+	add(failed != nil && now.Sub(*failed) > patience, "membership", warning, "correct what it names",
 		"the membership's source reports, for more than a minute: %s", r.Membership.Error)
+	if c := r.Credentials; c != nil {
+		severity, ends := note, "some day"
+		if c.Ends != nil {
+			ends = "on " + c.Ends.UTC().Format(time.DateOnly)
+			if c.Ends.Sub(now) < warnBefore {
+				severity = warning
+			}
+		}
+		add(true, "credentials", severity, formerWay, "the kubeconfig's credentials end %s: from then on this relay does not learn who is a member", ends)
+	}
 	add(r.Members == 0 && !free, "no-members", broken, "list nodes in the membership", "the membership has no members: nobody is served")
 	add(!r.Membership.Listed, "not-listed", warning, "add the addresses to the membership's relays", "the membership does not list this relay: members do not use it")
 	add(!public, "address", warning, "set announce: run `edgemesh-relay install --announce ADDRESS`", "no address of this relay is public: members elsewhere cannot reach it")

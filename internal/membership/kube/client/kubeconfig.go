@@ -1,9 +1,15 @@
 package client
 
 import (
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -28,14 +34,7 @@ func Current(k *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthI
 
 // SecretFiles are the files that the secret of a kubeconfig's user is in: itself, or its tokenFile and client-key.
 func SecretFiles(path string) (files []string, err error) {
-	k, err := LoadKubeconfig(path)
-	if err == nil {
-		err = clientcmd.ResolveLocalPaths(k)
-	}
-	if err != nil {
-		return nil, err
-	}
-	_, u, err := Current(k)
+	u, err := user(path)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +47,49 @@ func SecretFiles(path string) (files []string, err error) {
 		}
 	}
 	return files, nil
+}
+
+// user is that of a kubeconfig's current context.
+func user(path string) (*clientcmdapi.AuthInfo, error) {
+	k, err := LoadKubeconfig(path)
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(k)
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, u, err := Current(k)
+	return u, err
+}
+
+// Ends is when a kubeconfig's certificate or token ends; zero: it does not say.
+func Ends(path string) (end time.Time) {
+	u, err := user(path)
+	if err != nil {
+		return end // Start says what is wrong with it
+	}
+	read := func(data, file string) []byte {
+		if data == "" && file != "" {
+			text, _ := os.ReadFile(file)
+			return text
+		}
+		return []byte(data)
+	}
+	if block, _ := pem.Decode(read(string(u.ClientCertificateData), u.ClientCertificate)); block != nil {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+			return cert.NotAfter
+		}
+	}
+	var claims struct {
+		Exp int64 `json:"exp"` // RFC 7519, section 4.1.4
+	}
+	if parts := strings.Split(string(read(u.Token, u.TokenFile)), "."); len(parts) == 3 {
+		text, _ := base64.RawURLEncoding.DecodeString(parts[1])
+		if json.Unmarshal(text, &claims) == nil && claims.Exp > 0 {
+			return time.Unix(claims.Exp, 0)
+		}
+	}
+	return end
 }
 
 // byKubeconfig returns the API that a kubeconfig names, or server with its credentials. It refuses beforehand what client-go

@@ -1,7 +1,14 @@
 package client
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // config is a kubeconfig with one cluster and one user, in YAML's flow style.
@@ -145,6 +153,35 @@ func TestSecretFiles(t *testing.T) {
 		}
 		if got, err := SecretFiles(path); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v", user, got, err)
+		}
+	}
+}
+
+// When credentials end is in the certificate, or in the token, where that says it.
+func TestEnds(t *testing.T) {
+	dir := t.TempDir()
+	path, token := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token")
+	// {"exp":1800000000}
+	const jwt = "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjE4MDAwMDAwMDB9.c2ln"
+	if err := os.WriteFile(token, []byte(jwt), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Unix(1_800_000_000, 0)}
+	der, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	for user, ends := range map[string]bool{"token: " + jwt: true, "tokenFile: token": true, "client-certificate-data: " + cert: true, "token: opaque": false, "": false} {
+		if err := os.WriteFile(path, []byte(config(`server: "https://1.2.3.4"`, user)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := Ends(path); ends != (got.Unix() == 1_800_000_000) || !ends && !got.IsZero() {
+			t.Errorf("%.30s: %v", user, got)
 		}
 	}
 }
