@@ -405,19 +405,37 @@ func TestAgentReadsItsConfiguration(t *testing.T) {
 	}
 }
 
-// The relay has read the same of its own when all it lacks is the cluster.
+// The relay has read the same of its own when all it lacks is a directory.
 func TestRelayReadsItsConfiguration(t *testing.T) {
 	t.Parallel()
 	bin := relayProgram(t)
 	for _, name := range []string{"relay", "everything"} {
 		text, _ := find(t, render(t, variants()[name]...), "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string)
-		text = strings.Replace(text, "/var/lib/edgemesh-relay", t.TempDir(), 1)
+		text = strings.Replace(text, "/var/lib/edgemesh-relay", bin, 1)
 		c := exec.Command(bin, "run", "--config", file(t, text))
 		c.Env = []string{"PATH=" + os.Getenv("PATH")}
 		out, err := c.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "KUBERNETES_SERVICE_HOST is empty") ||
+		if err == nil || !strings.Contains(string(out), "stateDir: mkdir "+bin+": not a directory") ||
 			strings.Count(string(out), "\n") != 1 {
 			t.Errorf("%s: %v: %s in\n%s", name, err, out, text)
+		}
+	}
+}
+
+// A relay in the cluster has a right at the API only where nothing is signed.
+func TestRelayHasNoRights(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]string{
+		"relay.enabled=true": "default false signersFile: /etc/edgemesh-signer/signer",
+		"agent.signers={12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2}": "default false signers: [",
+		"controller.sign=false": "edgemesh-relay true membership: {kubernetes: {}}",
+	} {
+		all := render(t, append(must(), "--set", "relay.enabled=true", "--set", set)...)
+		o := find(t, all, "Deployment", "edgemesh-relay")
+		config, _ := find(t, all, "ConfigMap", "edgemesh-relay").at("data", "relay.yaml").(string)
+		got := fmt.Sprint(podOf(t, o).ServiceAccountName, " ", o.at("spec", "template", "spec", "automountServiceAccountToken"))
+		if parts := strings.SplitN(want, " ", 3); got != parts[0]+" "+parts[1] || !strings.Contains(config, "\n"+parts[2]) {
+			t.Errorf("%s: %s\n%s", set, got, config)
 		}
 	}
 }

@@ -19,10 +19,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/membership/signed"
+	"edgemesh/internal/membership/source"
 	"edgemesh/test/fair"
 	"edgemesh/test/sim/herd"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -36,7 +40,7 @@ const (
 	site = 40
 )
 
-// TestRelay has one relay, the real program, serve many members. All of it is in a network namespace without any link but lo.
+// TestRelay has one relay, the real program, serve many members, of a cluster.yaml or, with EDGEMESH_SIM_RELAY_PINNED=1, by statements. All of it is in a network namespace without any link but lo.
 func TestRelay(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: makes a network namespace; run as root")
@@ -248,8 +252,14 @@ func startRelay(t *testing.T, dir string, h *herd.Herd) *relay {
 		}
 	}
 	write("cluster.yaml", yaml(s))
-	write("relay.yaml", fmt.Sprintf("stateDir: %s\nlisten: [/ip4/127.0.0.1/tcp/%[2]d, /ip4/127.0.0.1/udp/%[2]d/quic-v1]\nannounce: [/ip4/5.5.5.5]\nmembership: {file: %[1]s/cluster.yaml}\n%[3]s",
-		dir, relayPort, os.Getenv("EDGEMESH_SIM_RELAY_YAML")))
+	members := fmt.Sprintf("membership: {file: %s/cluster.yaml}", dir)
+	if os.Getenv("EDGEMESH_SIM_RELAY_PINNED") != "" {
+		signer, id := keytest.New(t)
+		members = fmt.Sprintf("signers: [%s]", id)
+		write(source.StatementsFile, string(signed.Lines(statements(t, s.Nodes, signer))))
+	}
+	write("relay.yaml", fmt.Sprintf("stateDir: %s\nlisten: [/ip4/127.0.0.1/tcp/%[2]d, /ip4/127.0.0.1/udp/%[2]d/quic-v1]\nannounce: [/ip4/5.5.5.5]\n%[3]s\n%[4]s",
+		dir, relayPort, members, os.Getenv("EDGEMESH_SIM_RELAY_YAML")))
 	r.start(t)
 	t.Cleanup(func() {
 		r.stop(t, syscall.SIGKILL)
@@ -258,6 +268,22 @@ func startRelay(t *testing.T, dir string, h *herd.Herd) *relay {
 		}
 	})
 	return r
+}
+
+// statements are what key has signed about nodes.
+func statements(t *testing.T, nodes []mesh.Node, key crypto.PrivKey) (out []signed.Signed) {
+	for _, n := range nodes {
+		id, err := peer.Decode(string(n.PeerID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := signed.Sign(signed.Statement{Kind: signed.Member, Name: n.Name, ID: id, Blocks: n.PodCIDRs, Epoch: signed.Now(0)}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, x)
+	}
+	return out
 }
 
 func (r *relay) start(t *testing.T) {
