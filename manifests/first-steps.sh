@@ -309,7 +309,7 @@ if [ -n "$relay_node" ]; then
   if [ $helm = 1 ]; then
     chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"}
   elif [ -n "$announce" ]; then
-    sed "s|^    stateDir:|    announce: [\"/$family/$announce\"]\n&|" edgemesh-relay.yaml | apply
+    sed "s|^    stateDir:.*|&\n    announce: [\"/$family/$announce\"]|" edgemesh-relay.yaml | apply
   else
     apply edgemesh-relay.yaml
   fi
