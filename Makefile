@@ -95,6 +95,7 @@ e2e-moves: deps tools ## move a site's uplink in five ways, 30 times each, behin
 e2e-kube: EXTRA_DEPS = all openssl:openssl dropbear:dropbear-bin ssh:openssh-client
 e2e-kube: deps tools ## run the Kubernetes half of e2e alone
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m -v ./test/kube/...
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 20m -v -run ByTheReadme ./test/kube
 	@$(MAKE) --no-print-directory e2e-release e2e-versions
 
 # KUBERNETES=v1.37.2 chooses another version for e2e-kube and conformance; test/kubeapi/build.sh builds any whose module is served, for minutes.
