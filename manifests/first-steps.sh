@@ -306,6 +306,11 @@ fi
 if [ -n "$relay_node" ]; then
   step "relay on $relay_node"
   family=ip4; [[ $announce != *:* ]] || family=ip6
+  # kubelet mounts what this ConfigMap has when the pod starts, and what comes later only within 90 s.
+  for ((n = 0; n < 30 * wait; n++)); do
+    [ -z "$(kubectl -n "$ns" get configmap edgemesh-signer --ignore-not-found -o 'jsonpath={.data.signer}')" ] || break
+    sleep 1
+  done
   if [ $helm = 1 ]; then
     chart --set relay.enabled=true ${announce:+--set "relay.announce={/$family/$announce}"}
   elif [ -n "$announce" ]; then
