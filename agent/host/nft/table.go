@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -214,9 +215,15 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 
 // conn returns a connection that opens a socket per transaction, so that making it cannot fail.
 func conn() *nftables.Conn {
-	c, _ := nftables.New()
+	c, _ := nftables.New(nftables.WithSockOptions(func(s *netlink.Conn) error {
+		_ = s.SetWriteBuffer(sendBuffer) // without the right to it, the default
+		return nil
+	}))
 	return c
 }
+
+// sendBuffer is what one transaction needs that has the elements of thousands of peers, bytes; the default holds some six thousand.
+const sendBuffer = 8 << 20
 
 // reading returns a connection for many requests, with one socket, which done closes.
 func reading() (c *nftables.Conn, done func(), err error) {
