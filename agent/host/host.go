@@ -7,6 +7,7 @@
 //
 //	host.go     Host, Set and Cleanup
 //	parts.go    all kernel state, in the order in which it is set
+//	port.go     the port for forwarded probes
 //	paths.go    native and VXLAN paths between two calls of Set
 //	check.go    what doctor and status report
 //	foreign.go  probes through the host's own firewall, and what drops them
@@ -314,6 +315,15 @@ func (h *Host) plan(w mesh.Host) (plan.State, error) {
 	if err != nil {
 		return s, err
 	}
+	if !can.Unlogged && s.Paths() {
+		pods, err := rtnetlink.PodAddrs()
+		if err != nil {
+			return s, err
+		}
+		for i := range s.Each {
+			s.Each[i].AddProbe(pods)
+		}
+	}
 	return s, h.addUplinks(&s, w)
 }
 
@@ -355,7 +365,7 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 
 // look returns what this host can hold of w.
 func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
-	can.Uncounted, can.Realms = h.tables.Uncounted(), rtnetlink.Realms()
+	can.Uncounted, can.Realms, can.Unlogged = h.tables.Uncounted(), rtnetlink.Realms(), h.tables.Unlogged() || !tellsInput()
 	if can.NoIPv6, can.AbsentIPv6, err = sysctl.IPv6(); err != nil {
 		return can, err
 	}

@@ -28,7 +28,7 @@ import (
 //		set vxlan4-24 { type iface_index . ipv4_addr . ipv4_addr . ipv4_addr; counter }   interface . underlay addresses: peer's . own . block
 //		set vxlan4-24-mac { type iface_index . ether_addr . ipv4_addr . ipv4_addr . ipv4_addr; counter }   the same on one link: with the outer packet's MAC
 //		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, whatever the interface
-//		set vxlan4-24-probes, vxlan4-24-mac-probes { the same types }           who sends probes, but no pods' packets yet
+//		set vxlan4-24-probes, vxlan4-24-mac-probes { the same types }           who sends probes
 //		map inputs { type ifname : verdict
 //			edgemesh-br : goto pods, edgemesh-tun : accept, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
 //		chain prerouting { type filter hook prerouting priority raw
@@ -48,15 +48,17 @@ import (
 //		}
 //		chain lan4 {
 //			ip daddr 127.0.0.0/8 drop
+//			ip daddr PROBE, ether saddr . (ip saddr & MASK) @native4-24-probes accept   forwarded probes, uncounted
 //			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have; with hostAccess nodes or
 //			                                                      none not from the block's gateway: nodes send through the tunnel
 //			ether saddr . (ip saddr & MASK) @native4-24-probes ip daddr GATEWAY udp dport PROBES accept
 //			drop
 //		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
+//			inner daddr PROBE, the same as below @vxlan4-24-mac-probes, @vxlan4-24-probes notrack accept
 //			inner ip; iif . ether saddr . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24-mac notrack accept
 //			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
-//			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept    from gateways @vxlan4-24, too
+//			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
 //			udp, VNI of ours, fib daddr type != unicast drop      from an unauthenticated sender, to this host
 //		}
 //		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
@@ -212,11 +214,11 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(20, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(21, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
-	t.chains = append(t.chains, g.outside()...)
+	t.chains = append(append(t.chains, g.outside()...), g.forwarded()...)
 	if len(g.between) > 0 {
 		t.links, t.chains = g.between[0].Names, append(t.chains, g.uplinks()...)
 	}
@@ -298,6 +300,10 @@ func (g guard) sets() map[string]setType {
 		add(linkSet, false, address(g.outer6), address(g.outer6))
 	}
 	for _, f := range g.families {
+		if f.Probe.IsValid() {
+			add(proberSet(f.V6), false, address(f.V6))
+			out[proberSet(f.V6)+rated] = setType{key: address(f.V6), stays: proberStays}
+		}
 		for _, bits := range f.LAN.Bits {
 			if g.native {
 				add(nativeSet(f.V6, bits), true, nftables.TypeIFIndex, nftables.TypeEtherAddr, address(f.V6))
@@ -397,6 +403,9 @@ func (g guard) lan(f plan.Family) chain {
 	saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
 	if g.native {
 		for _, bits := range f.LAN.Bits {
+			if f.Probe.IsValid() { // not counted: it is no traffic
+				c.add(daddr.is(f.Probe), inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)), accept)
+			}
 			c.add(pods(f, saddr, bits), inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
 		}
 		for _, bits := range f.LAN.Bits {
@@ -483,18 +492,18 @@ func (g guard) vxlan() chain {
 	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
+			if f.Probe.IsValid() {
+				c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+bound+probing), notrack, accept)
+				c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+probing), notrack, accept)
+			}
 			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), pods(f, inner(f.V6).saddr(), bits), notrack, accept)
 			c.add(from(f, bits, vxlanSet(f.V6, bits)), pods(f, inner(f.V6).saddr(), bits), notrack, accept)
 		}
 	}
 	for _, f := range g.families {
-		probe, ends := g.innerProbe(f), []string{bound + probing, probing}
-		if f.LAN.PodsOnly {
-			ends = append(ends, bound, "")
-		}
 		for _, bits := range f.LAN.Bits {
-			for _, end := range ends {
-				c.add(from(f, bits, vxlanSet(f.V6, bits)+end), probe, notrack, accept)
+			for _, end := range []string{bound + probing, probing} {
+				c.add(from(f, bits, vxlanSet(f.V6, bits)+end), g.innerProbe(f), notrack, accept)
 			}
 		}
 	}

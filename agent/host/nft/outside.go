@@ -70,6 +70,9 @@ func (g guard) outside() []chain {
 					c.add(g.ownRoute(), inSet(hopSet(f.V6, bits), oif, daddr.bits(bits), nexthop.bits(bits)), accept)
 				}
 			}
+			if f.Probe.IsValid() {
+				c.add(saddr.is(f.Probe), inSet(hopPrefix(f.V6)+probing, oif, daddr, nexthop), accept)
+			}
 			c.add(isUDP, mark.and(bytesOf(host(plan.OwnMarkMask))).is(host(plan.OwnMarks)), inSet(hopPrefix(f.V6)+probing, oif, daddr, nexthop), accept)
 		}
 		c.add(note(straySet(f.V6), strayStays, oif, mark, saddr, daddr))

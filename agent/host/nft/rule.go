@@ -5,6 +5,7 @@
 //	guard.go      table inet edgemesh: who may send with which source
 //	senders.go    the elements of its sets
 //	outside.go    the same table: where packets for the pod ranges may leave
+//	forwarded.go  the same table: where forwarded probes are taken
 //	nat.go        table inet edgemesh-nat
 //	policies.go   table inet edgemesh-policy: NetworkPolicy in force, and connections that have lost their right
 //	policyrules.go   what that table should hold; policystate.go: what it holds, and the transaction between; policycounts.go: what it counted;

@@ -46,13 +46,16 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int, hops []plan.H
 				inside += bound
 				mac = append(s.MAC[:], 0, 0)
 			}
-			if !s.Pods {
-				inside += probing
-			}
 			for _, i := range onLink(s.Local) {
-				add(inside, index(i), mac, s.Underlay.AsSlice(), s.Local.AsSlice(), block)
+				add(inside+probing, index(i), mac, s.Underlay.AsSlice(), s.Local.AsSlice(), block)
+				if s.Pods {
+					add(inside, index(i), mac, s.Underlay.AsSlice(), s.Local.AsSlice(), block)
+				}
 			}
 		}
+	}
+	for _, a := range w.Probers {
+		add(proberSet(a.Is6()), a.AsSlice())
 	}
 	for _, v := range w.VTEPs {
 		if v.Underlay.Is6() == g.outer6 {

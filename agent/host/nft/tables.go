@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +22,7 @@ type Tables struct {
 	mu        sync.Mutex // a leaf
 	guard     guard      // as compared last
 	uncounted bool       // the kernel does not count packets per element of a set
+	unlogged  bool       // it has no NFLOG for forwarded probes
 }
 
 // New returns Tables.
@@ -30,6 +33,13 @@ func (t *Tables) Uncounted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.uncounted
+}
+
+// Unlogged reports whether the kernel refused to log forwarded probes.
+func (t *Tables) Unlogged() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unlogged
 }
 
 // DiffGuard compares the table, except the sets' elements. It logs once that a kernel cannot
@@ -59,6 +69,18 @@ const MakeGuard = "make nftables table inet " + guardTable
 // make writes the guard's table. The caller holds mu.
 func (t *Tables) make(g guard) error {
 	err := g.make()
+	if err != nil && g.forwarded() != nil {
+		plain := g
+		plain.families = slices.Clone(g.families)
+		for i := range plain.families {
+			plain.families[i].Probe = netip.Addr{}
+		}
+		if plain.make() == nil {
+			t.unlogged, t.guard = true, plain
+			t.log.Info("the kernel cannot log forwarded probes (modprobe nft_log nfnetlink_log), so LAN paths are proved by gateway probes alone", "err", err)
+			return nil
+		}
+	}
 	if err == nil || !g.counted {
 		return err
 	}

@@ -10,6 +10,7 @@ const (
 	BridgeName = conf.DefaultBridge
 	TUNName    = "edgemesh-tun"
 	VXLANName  = "edgemesh-vx"
+	PortName   = "edgemesh-fwd" // a port of the bridge, for forwarded probes
 	// LinkPrefix begins the name of each of them.
 	LinkPrefix = "edgemesh-"
 
@@ -38,9 +39,12 @@ const (
 	BlackholeMetric = 4278198272
 
 	// ProbeTable is the first of mesh.ProbeSlots tables for probes alone, and ProbeMark
-	// the mark that leads to it. Slot n has table + n and mark + n<<16, under MarkMask.
-	ProbeTable = 5220
-	ProbeMark  = 0xe80000
+	// the mark that leads to it. Slot n has table + n and mark + n<<16, under MarkMask. ForwardTable is that of forwarded probes.
+	ProbeTable   = 5220
+	ProbeMark    = 0xe80000
+	ForwardTable = ProbeTable + mesh.ProbeSlots
+	// ForwardGroup is the NFLOG group that forwarded probes are taken from.
+	ForwardGroup = 5212
 	// OwnMarks under OwnMarkMask covers Mark and all marks of probes.
 	OwnMarks    = 0xe80000
 	OwnMarkMask = 0xf80000
@@ -57,7 +61,7 @@ func SlotMark(slot int) int { return ProbeMark + slot<<16 }
 
 // OurTable reports whether a routing table is ours.
 func OurTable(id int) bool {
-	return id == TableID || id == PathTable || id >= ProbeTable && id < ProbeTable+mesh.ProbeSlots
+	return id == TableID || id == PathTable || id >= ProbeTable && id <= ForwardTable
 }
 
 // OurLink reports whether an interface has one of our names.

@@ -32,6 +32,7 @@ type Capabilities struct {
 	AbsentIPv6        bool // the kernel does not know IPv6 at all
 	Uncounted         bool // it does not count packets per element of a set
 	Realms            bool // its IPv4 routes have realms
+	Unlogged          bool // forwarded probes cannot be taken
 }
 
 // State is the kernel state wanted of one node.
@@ -53,6 +54,7 @@ type Family struct {
 	Blocks  []netip.Prefix // own blocks
 	Ranges  []netip.Prefix // the cluster's ranges
 	Gateway netip.Addr     // of the first own block; invalid when there is none
+	Probe   netip.Addr     // of no pod: where forwarded probes are taken and sent from; invalid: there are none
 	Former  []netip.Addr   // as in mesh.Host; on one interface alone: the bridge, or the TUN in keep mode
 	Keep    bool           // another plugin has the pods; Gateway is the node's address among them, if any
 	Absent  bool           // the kernel does not know this family at all
@@ -185,6 +187,24 @@ func (s State) Of(a netip.Addr) Family {
 
 // Ranges are the cluster's, of both families.
 func (s State) Ranges() []netip.Prefix { return slices.Concat(s.Each[0].Ranges, s.Each[1].Ranges) }
+
+// AddProbe finds the family's address for forwarded probes: the highest one of the first block that no pod has.
+func (f *Family) AddProbe(pods []netip.Addr) {
+	if !f.LAN.On {
+		return
+	}
+	const most = 1 << 10 // there are fewer pods
+	a := mesh.LastAddr(f.Blocks[0])
+	for range most {
+		if a = a.Prev(); !f.Blocks[0].Contains(a) || a == f.Gateway {
+			return
+		}
+		if !slices.Contains(pods, a) && !slices.Contains(f.Former, a) {
+			f.Probe = a
+			return
+		}
+	}
+}
 
 // ID is the address family.
 func (f Family) ID() int {

@@ -16,6 +16,7 @@ import (
 
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
+	"edgemesh/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/inet"
 )
@@ -142,17 +143,14 @@ func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) erro
 			}
 			continue
 		}
-		bridge, err := netlink.LinkByName(plan.BridgeName)
-		if err != nil {
-			return err
-		}
 		if pod == nil {
-			if pod, err = newPort(bridge, mtu); err != nil {
+			var err error
+			if pod, err = NewPort(PortName, mtu); err != nil {
 				return fmt.Errorf("port of %s for probes: %w", plan.BridgeName, err)
 			}
 			defer pod.Close() // the kernel deletes it then
 		}
-		if _, err := pod.Write(frame(bridge, p, b)); err != nil {
+		if _, err := pod.Write(Frame(b)); err != nil {
 			return fmt.Errorf("write to %s: %w", PortName, err)
 		}
 	}
@@ -162,10 +160,14 @@ func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) erro
 // PortName is the name of the bridge's port.
 const PortName = "edgemesh-probe"
 
-// newPort plugs a TAP device into the bridge. It goes when it is closed, or with this process.
-func newPort(bridge netlink.Link, mtu int) (_ *os.File, err error) {
+// NewPort plugs a TAP device into the bridge. It goes when it is closed, or with this process.
+func NewPort(name string, mtu int) (_ *os.File, err error) {
+	bridge, err := netlink.LinkByName(plan.BridgeName)
+	if err != nil {
+		return nil, err
+	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = PortName
+	attrs.Name = name
 	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI, NonPersist: true, Queues: 1}
 	if err := netlink.LinkAdd(tap); err != nil {
 		return nil, err
@@ -176,7 +178,7 @@ func newPort(bridge netlink.Link, mtu int) (_ *os.File, err error) {
 			_ = file.Close()
 		}
 	}()
-	link, err := netlink.LinkByName(PortName)
+	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, err
 	}
@@ -184,11 +186,11 @@ func newPort(bridge netlink.Link, mtu int) (_ *os.File, err error) {
 	return file, errors.Join(netlink.LinkSetMTU(link, mtu), netlink.LinkSetMaster(link, bridge), netlink.LinkSetUp(link))
 }
 
-// frame is the packet as a pod sends it to the bridge.
-func frame(bridge netlink.Link, p Packet, packet []byte) []byte {
+// Frame is a packet as a pod sends it to the bridge.
+func Frame(packet []byte) []byte {
 	kind := []byte{0x08, 0x00}
-	if p.Src.Is6() {
+	if packet[0]>>4 == 6 {
 		kind = []byte{0x86, 0xdd}
 	}
-	return slices.Concat(bridge.Attrs().HardwareAddr, []byte{2, 0, 0, 0xed, 0x9e, 1}, kind, packet)
+	return slices.Concat(conf.BridgeMAC(plan.BridgeName), []byte{2, 0, 0, 0xed, 0x9e, 1}, kind, packet)
 }

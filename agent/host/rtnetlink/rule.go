@@ -36,7 +36,10 @@ func rules(f plan.Family, at int) []rule {
 	main := rule{priority: at + width(f) - 1, not: true, iif: "lo", mark: plan.OwnMarks, mask: plan.OwnMarkMask, table: plan.TableID}
 	out = append(out, main)
 	if f.LAN.PodsOnly { // by the interface, for Services' translation gives packets of pods and nodes other addresses later
-		out = append(out, rule{priority: at, iif: plan.BridgeName, table: plan.PathTable})
+		out = append(out, rule{priority: main.priority - 1, iif: plan.BridgeName, table: plan.PathTable})
+	}
+	if f.Probe.IsValid() {
+		out = append(out, rule{priority: at, iif: plan.BridgeName, from: plan.Single(f.Probe), table: plan.ForwardTable})
 	}
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table
 		out = append(out, rule{priority: main.priority, mark: uint32(plan.SlotMark(slot)), mask: plan.MarkMask, table: plan.ProbeTable + slot})
@@ -46,10 +49,14 @@ func rules(f plan.Family, at int) []rule {
 
 // width is how many priorities a family's rules have: of those with one priority at most one matches.
 func width(f plan.Family) int {
+	n := 1
 	if f.Keep || f.LAN.PodsOnly {
-		return 2
+		n++
 	}
-	return 1
+	if f.Probe.IsValid() {
+		n++
+	}
+	return n
 }
 
 // keepRules let main decide where its routes are more specific than ours. Inside own blocks every

@@ -17,6 +17,11 @@ const (
 	// ProbeSlots is how many candidates for one peer can be probed at the same time; each
 	// has its own routing table for the probes.
 	ProbeSlots = 4
+	// Forwarded probes go from ForwardFrom to ForwardTo, from ForwardFlow to the same port, or have this ICMP identifier.
+	ForwardFrom = 5213
+	ForwardTo   = 5214
+	ForwardFlow = 5215
+	ForwardID   = 0xed9e
 )
 
 // PathKind says which kernel path carries a member's blocks.
@@ -92,6 +97,8 @@ type Candidate struct {
 	// Probe lets probes out, Accept lets the peer's packets in, Use routes pods'
 	// packets here. Of one peer and IP version at most one is in use.
 	Probe, Accept, Use bool
+	// Aside is the peer's address to which forwarded probes are routed here; invalid: as pods' packets are.
+	Aside netip.Addr
 }
 
 // Paths is the wanted kernel state of all native and VXLAN paths.
@@ -100,6 +107,7 @@ type Paths struct {
 	Probes  []ProbeRoute
 	VTEPs   []VTEP
 	Senders []Sender
+	Probers []netip.Addr // from which forwarded probes are taken
 }
 
 // PathRoute is the route to one block of a member.
@@ -109,7 +117,7 @@ type PathRoute struct {
 	MTU int
 }
 
-// ProbeRoute is the route to a member's gateway for probes, and for nothing else.
+// ProbeRoute is the route to a member's gateway for probes, and for nothing else; with slot ProbeSlots to its address for forwarded ones.
 type ProbeRoute struct {
 	Target netip.Addr
 	Slot   int
@@ -200,6 +208,9 @@ func (p Plan) PathsTo(candidates []Candidate, blocksOf func(PeerID) []netip.Pref
 		}
 		if w.Probe {
 			out.Probes = append(out.Probes, ProbeRoute{Target: Gateway(blocks[0]), Slot: w.Slot, Hop: hop})
+		}
+		if w.Aside.IsValid() {
+			out.Probes = append(out.Probes, ProbeRoute{Target: w.Aside, Slot: ProbeSlots, Hop: hop})
 		}
 		for _, b := range blocks {
 			out.addSender(senders, w, b.Masked())

@@ -1,0 +1,66 @@
+package nft
+
+import (
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
+	"edgemesh/internal/membership/mesh"
+)
+
+// The guard's table also takes forwarded probes, at the last place of POSTROUTING: before that a rule of any program may have dropped
+// them, and behind it the kernel would look for a neighbour that does not exist.
+//
+//	set probers4 { type ipv4_addr }                               where peers send them from; no pod has these addresses
+//	set probers4-rate { type ipv4_addr; timeout }                 as rules add them, each with its limit
+//	chain forwarded { type filter hook postrouting priority 2147483646
+//		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ip saddr @probers4 goto taken4
+//		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct status snat, th dport { 5214, 5215 } or ICMP's identifier goto taken4
+//		                                                          a rule of this host has translated it
+//	}
+//	chain taken4 {
+//		update @probers4-rate { ip saddr limit rate over 200/second } drop
+//		log group 5212
+//		drop
+//	}
+const (
+	chainForwarded = "forwarded"
+	chainTaken     = "taken" // begins the names of chains, one per IP version
+	rated          = "-rate"
+	proberStays    = 10 * time.Second
+	proberRate     = 200 // a second
+	proberBytes    = 160 // of a packet: those before a probe's tag, and more
+)
+
+func proberSet(v6 bool) string { return "probers" + suffix(v6) }
+
+// forwarded are the chains that take forwarded probes.
+func (g guard) forwarded() (out []chain) {
+	hook := chain{name: chainForwarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority}
+	for _, f := range g.families {
+		if !f.Probe.IsValid() {
+			continue
+		}
+		saddr, c := ip(f.V6).saddr(), chain{name: chainTaken + suffix(f.V6)}
+		translated := ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0))
+		for _, from := range []words{
+			inSet(proberSet(f.V6), saddr), rule(translated, dport.is(uint16(mesh.ForwardTo))), rule(translated, dport.is(uint16(mesh.ForwardFlow))),
+			rule(translated, payload(expr.PayloadBaseTransportHeader, 4, 2).is(uint16(mesh.ForwardID))),
+		} {
+			hook.add(oifname.is(plan.BridgeName), iifname.isNot(plan.BridgeName), isVersion(f.V6), ip(f.V6).daddr().is(f.Probe), from, goTo(c.name))
+		}
+		limit := note(proberSet(f.V6)+rated, proberStays, saddr)
+		limit[len(limit)-1].(*expr.Dynset).Exprs = []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: proberRate, Unit: expr.LimitTimeSecond, Burst: proberRate, Over: true}}
+		c.add(limit, drop)
+		c.add(words{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN, Group: plan.ForwardGroup, Snaplen: proberBytes}})
+		c.add(drop)
+		out = append(out, c)
+	}
+	if out == nil {
+		return nil
+	}
+	return append(out, hook)
+}
