@@ -10,9 +10,10 @@
 //	status.go     why a member has no better path
 //	arrived.go    bytes that came in past the tunnel
 //	peer.go       one member: its candidates, and which one is in use
+//	forward.go    what forwarded probes say of a peer's paths
 //	track.go      one candidate: proving, up, failing, down
 //	session.go    the key that two offers make
 //	candidate.go  which paths there may be between two offers
 //	offer.go      an offer
-//	message.go    the bytes of a probe; errors.go
+//	message.go    the bytes of a probe; forwarded.go those of a forwarded one; errors.go
 package decide

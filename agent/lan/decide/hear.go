@@ -40,9 +40,15 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 		t.told = k.At
 	}
 	if k.typ == typeAnswer {
-		if t.answer(k.At, k.seq) {
-			m.choose(p, k.At)
+		asked := t.asked(k.seq)
+		changed := t.answer(k.At, k.seq)
+		if sess == p.sess {
+			m.reports(p, k, asked)
 		}
+		if f := &p.forwards[version(k.V6)]; changed && f.on == nil {
+			f.sends = k.At // the path may have to be tested
+		}
+		m.choose(p, k.At)
 		next, _ = p.next()
 		return nil, next
 	}
@@ -52,6 +58,9 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	sess.lastSeen[t.c.key()] = k.seq
 	t.request(k.At)
 	t.in = k.Link
+	if sess == p.sess {
+		m.reports(p, k, time.Time{})
+	}
 	m.choose(p, k.At)
 	next, _ = p.next()
 	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, len(k.Payload)+headers(k.V6))}, next

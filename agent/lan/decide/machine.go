@@ -25,6 +25,7 @@ type Config struct {
 	// arrive; on those in Inside none do.
 	ProbePort uint16
 	VXLANName string
+	TUNName   string // the tunnel's interface
 	Inside    []string
 	Secret    func() []byte // makes half of a key: 32 fresh random bytes
 }
@@ -39,10 +40,13 @@ type Machine struct {
 	members   map[mesh.PeerID]member // all others of plan
 	peers     map[mesh.PeerID]*peer
 	sessions  map[uint64]*peer
+	probers   map[netip.Addr]*peer // who sends forwarded probes from there
 	arrived   arrived
 	chosen    time.Time // when all peers were checked
 	unapplied bool      // Paths have changed since the last call
-	changes   []Change
+	// probeAddrs are where forwarded probes are taken.
+	probeAddrs [2]netip.Addr
+	changes    []Change
 }
 
 // member is what is used of a node.
@@ -64,7 +68,7 @@ type Change struct {
 // New returns a machine without members.
 func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, arrived: arrived{received: map[mesh.PathKind]uint64{}},
-		members: map[mesh.PeerID]member{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}}
+		members: map[mesh.PeerID]member{}, peers: map[mesh.PeerID]*peer{}, sessions: map[uint64]*peer{}, probers: map[netip.Addr]*peer{}}
 }
 
 // SetPlan brings the membership into force; off says why this node takes no part.
@@ -157,6 +161,7 @@ func (m *Machine) peer(id mesh.PeerID) *peer {
 	if p == nil {
 		p = newPeer(m.cfg.Self, id)
 		p.describe(n.blocks, m.cfg.Versions)
+		p.forwards[0].ours, p.forwards[1].ours = m.probeAddrs[0], m.probeAddrs[1]
 		m.peers[id] = p
 	}
 	return p
@@ -167,6 +172,9 @@ func (m *Machine) endSession(p *peer, now time.Time) {
 		if o == p {
 			delete(m.sessions, id)
 		}
+	}
+	for _, f := range p.forwards {
+		delete(m.probers, f.theirs)
 	}
 	p.drop()
 	p.choose()
@@ -197,7 +205,18 @@ func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
 	for _, p := range m.peers {
 		all = append(all, p.wanted...)
 	}
-	return m.plan.PathsTo(all, func(id mesh.PeerID) []netip.Prefix { return m.members[id].blocks }), true
+	paths = m.plan.PathsTo(all, func(id mesh.PeerID) []netip.Prefix { return m.members[id].blocks })
+	for _, p := range m.peers {
+		for v := range p.forwards {
+			if p.forwards[v].proves() {
+				paths.Probers = append(paths.Probers, p.forwards[v].theirs)
+			}
+			if p.aside[v].IsValid() {
+				paths.Probes = append(paths.Probes, mesh.ProbeRoute{Target: p.aside[v], Slot: mesh.ProbeSlots, Hop: mesh.Hop{Link: m.cfg.TUNName}})
+			}
+		}
+	}
+	return paths, true
 }
 
 // Again makes the next Paths return them in any case: the kernel may have lost some.

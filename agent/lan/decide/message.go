@@ -3,26 +3,30 @@ package decide
 import (
 	"crypto/hmac"
 	"encoding/binary"
+	"net/netip"
 )
 
 // A probe is a UDP payload (all numbers big-endian):
 //
 //	 0  magic    "EMp1"
 //	 4  type     1 request, 2 answer
-//	 5  flags    1: the sender has seen traffic lately
+//	 5  flags    1: the sender has seen traffic lately; 2: it takes forwarded probes
 //	 6  slot
 //	 7  zero
 //	 8  session  8 bytes
 //	16  number   8 bytes; of a request it grows, an answer has the request's
-//	24  zeros up to the wanted size
+//	24  with flag 2: 16 bytes, the address where it takes them, and the last number that it took of each kind, 4 bytes each
+//	    zeros up to the wanted size
 //	-16 the first 16 bytes of HMAC-SHA256 over all before, with the sender's key
 const (
 	probeMagic  = "EMp1"
 	typeRequest = 1
 	typeAnswer  = 2
 	flagBusy    = 1
+	flagTakes   = 2
 	probeHeader = 24
 	probeMAC    = 16
+	reportSize  = 16 + 4*kinds
 	smallProbe  = 128 // bytes of a small probe's packet, IP header included
 	headers4    = 28  // bytes of IPv4 and UDP headers
 	headers6    = 48  // of IPv6 and UDP headers
@@ -35,6 +39,13 @@ type Message struct {
 	slot       int
 	session    uint64
 	seq        uint64
+	report     report // with flagTakes
+}
+
+// report says where the sender takes forwarded probes, and the last number of each kind that it took.
+type report struct {
+	addr  netip.Addr
+	taken [kinds]uint32
 }
 
 // headers is how many bytes of a packet come before the UDP payload.
@@ -52,6 +63,14 @@ func (m Message) seal(key []byte, n int) []byte {
 	b[4], b[5], b[6] = m.typ, m.flags, byte(m.slot)
 	binary.BigEndian.PutUint64(b[8:], m.session)
 	binary.BigEndian.PutUint64(b[16:], m.seq)
+	if m.flags&flagTakes != 0 {
+		at := b[probeHeader : probeHeader+reportSize]
+		addr := m.report.addr.As16()
+		copy(at, addr[:])
+		for kind, number := range m.report.taken {
+			binary.BigEndian.PutUint32(at[16+4*kind:], number)
+		}
+	}
 	copy(b[len(b)-probeMAC:], sum(key, b[:len(b)-probeMAC]))
 	return b
 }
@@ -64,6 +83,16 @@ func Parse(b []byte) (Message, error) {
 	m := Message{typ: b[4], flags: b[5], slot: int(b[6]), session: binary.BigEndian.Uint64(b[8:]), seq: binary.BigEndian.Uint64(b[16:])}
 	if m.typ != typeRequest && m.typ != typeAnswer || m.seq == 0 {
 		return Message{}, ErrBadProbe
+	}
+	if m.flags&flagTakes != 0 {
+		if len(b) < probeHeader+reportSize+probeMAC {
+			return Message{}, ErrBadProbe
+		}
+		at := b[probeHeader:]
+		m.report.addr = netip.AddrFrom16([16]byte(at)).Unmap()
+		for kind := range m.report.taken {
+			m.report.taken[kind] = binary.BigEndian.Uint32(at[16+4*kind:])
+		}
 	}
 	return m, nil
 }

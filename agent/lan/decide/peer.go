@@ -27,8 +27,10 @@ type peer struct {
 	tracks map[trackKey]*track
 	using  [2]*track        // by pod IP version; nil is the tunnel
 	wanted []mesh.Candidate // what the kernel is to hold
+	aside  [2]netip.Addr    // of it: the peer's address to which forwarded probes go through the tunnel
 
 	received uint64 // bytes past the tunnel
+	forwards [2]forwarding
 
 	agreement
 	offers
@@ -65,7 +67,7 @@ type offers struct {
 }
 
 func newPeer(self, id mesh.PeerID) *peer {
-	return &peer{id: id, low: self < id, tracks: map[trackKey]*track{}}
+	return &peer{id: id, low: self < id, tracks: map[trackKey]*track{}, forwards: [2]forwarding{newForwarding(false), newForwarding(true)}}
 }
 
 // describe fills in what the membership says of the peer. It reports whether that changed.
@@ -91,6 +93,10 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 	p.old, p.oldUntil = p.sess, now.Add(keepOld)
 	p.sess, p.us, p.them = s, us, them
 	p.stale, p.offerErr = false, ""
+	for v := range p.forwards {
+		p.forwards[v].again(now)
+		p.forwards[v].taken = [kinds]uint32{}
+	}
 	before := p.tracks
 	p.tracks = make(map[trackKey]*track, len(all))
 	for _, c := range all {
@@ -112,6 +118,9 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 // drop ends the session: its paths go.
 func (p *peer) drop() {
 	p.sess, p.old = nil, nil
+	for v := range p.forwards {
+		p.forwards[v] = forwarding{ours: p.forwards[v].ours, tunnel: newForwarding(v == 1).tunnel, number: p.forwards[v].number}
+	}
 	clear(p.tracks)
 }
 
@@ -246,6 +255,11 @@ func (p *peer) next() (at time.Time, ok bool) {
 			at, ok = t.next, true
 		}
 	}
+	for v := range p.forwards {
+		if f := &p.forwards[v]; f.works() && !f.sends.IsZero() && (!ok || f.sends.Before(at)) {
+			at, ok = f.sends, true
+		}
+	}
 	return at, ok
 }
 
@@ -261,18 +275,22 @@ func better(a, b *track) bool {
 }
 
 // choose takes the best usable track of each IP version; it returns the versions
-// whose choice changed. A path in use is only left for a better kind.
+// whose choice changed. A path in use is only left for a better kind, or for one that passes what it loses.
 func (p *peer) choose() (changed []int) {
 	for v := range p.using {
+		f, old := &p.forwards[v], p.using[v]
 		var best *track
-		for _, t := range p.tracks {
-			if t.c.v6 == (v == 1) && t.usable() && better(t, best) {
+		for _, t := range p.ranked(v == 1) {
+			proved := !t.tested.IsZero() || !f.proves() || t == old
+			if proved && (best == nil || f.cutOf(t).less(f.cutOf(best))) {
 				best = t
 			}
 		}
-		old := p.using[v]
-		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind {
+		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind && !f.cutOf(best).less(f.cutOf(old)) {
 			best = old
+		}
+		if best != nil && f.tunnel.tested.After(best.cutAt) && f.tunnel.cut.less(f.cutOf(best)) {
+			best = nil
 		}
 		if best == old {
 			continue
@@ -299,11 +317,20 @@ func (p *peer) plan(now time.Time) bool {
 				Peer: p.id, V6: v6, Kind: t.c.kind, Slot: slot, Link: t.c.link, In: t.in, Via: t.c.via, Local: t.c.local, MAC: t.c.mac, MTU: t.c.mtu,
 				Probe: true, Accept: t.accepts(now), Use: p.using[version(v6)] == t,
 			})
+			if f := &p.forwards[version(v6)]; f.on == t && p.using[version(v6)] != t {
+				wanted[len(wanted)-1].Aside = f.theirs
+			}
 		}
 	}
-	if slices.Equal(wanted, p.wanted) {
+	var aside [2]netip.Addr
+	for v := range p.forwards {
+		if f := &p.forwards[v]; f.on == f.tunnel && p.using[v] != nil {
+			aside[v] = f.theirs
+		}
+	}
+	if slices.Equal(wanted, p.wanted) && aside == p.aside {
 		return false
 	}
-	p.wanted = wanted
+	p.wanted, p.aside = wanted, aside
 	return true
 }

@@ -28,6 +28,10 @@ func newSend(now time.Time, p *peer, sess *session, t *track, typ byte, seq uint
 	if t.used(now) {
 		m.flags |= flagBusy
 	}
+	if f := &p.forwards[version(t.c.v6)]; f.ours.IsValid() {
+		m.flags |= flagTakes
+		m.report = report{f.ours, f.taken}
+	}
 	hops := 1
 	if t.c.global() {
 		hops = maxHops

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // Off says why this node takes no part in native and in VXLAN paths; "" when it does.
@@ -29,6 +30,10 @@ type Status struct {
 	Reason string
 	Via    netip.Addr // the peer's underlay address of Kind
 	Heard  time.Time  // when a probe or an answer last came from the peer; zero: never
+	// Forwarded: forwarded probes prove Kind, beside gateway probes. Cut are kinds of packets that they find lost on a path which stays, since no
+	// other one passes them.
+	Forwarded bool
+	Cut       []string
 	// Received is how many bytes have come from the peer past the tunnel; of VXLAN with its headers.
 	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
@@ -81,10 +86,14 @@ func (p *peer) status(off Off) Status {
 		}
 		t := p.using[v]
 		why := p.reason(v == 1, off)
+		if t != nil && p.forwards[v].cutOf(t) != 0 {
+			out.Cut = t.cut.names()
+		}
 		if first {
 			first = false
 			if t != nil {
 				out.Kind, out.RTT, out.Since, out.Via = t.c.kind, t.rtt, t.upAt, t.c.via
+				out.Forwarded = p.forwards[v].proves() && !t.tested.IsZero()
 			}
 			out.Reason = why
 			continue
@@ -112,7 +121,7 @@ func (p *peer) status(off Off) Status {
 func (p *peer) reason(v6 bool, off Off) string {
 	v := version(v6)
 	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
-		return ""
+		return p.cutReason(t)
 	}
 	if off.Native != "" && off.Native == off.VXLAN {
 		return "no LAN path: " + off.Native
@@ -138,6 +147,15 @@ func (p *peer) reason(v6 bool, off Off) string {
 	return out
 }
 
+// cutReason says what of pods' packets a path loses, "" for nothing that is known.
+func (p *peer) cutReason(t *track) string {
+	cut := p.forwards[version(t.c.v6)].cutOf(t)
+	if cut == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: the peer answers, but pods' packets are dropped (%s), by a rule for forwarded packets or a switch of one of the two hosts", t.c, wording.List(cut.names()))
+}
+
 // kindReason says why no track of a kind is in use.
 func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) string {
 	switch {
@@ -160,6 +178,8 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 			out = join(out, fmt.Sprintf("%s: %s", t.c, t.why))
 		case !t.usable():
 			out = join(out, fmt.Sprintf("%s: being probed", t.c))
+		case p.cutReason(t) != "":
+			out = join(out, p.cutReason(t))
 		}
 	}
 	switch {

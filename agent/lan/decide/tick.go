@@ -11,7 +11,9 @@ import (
 // Orders are what is due.
 type Orders struct {
 	Probes []Send // to be sent once the kernel holds Paths
-	Offers []*Exchange
+	// Forwarded are packets to be sent as pods' are. The kernel holds their routes since the last call of Paths.
+	Forwarded [][]byte
+	Offers    []*Exchange
 	// Suspects have a path in use that does not answer: their path through the tunnel
 	// may be dead, too.
 	Suspects []mesh.PeerID
@@ -78,6 +80,9 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 
 // orderProbes adds what of a peer's probes is due.
 func (p *peer) orderProbes(now time.Time, out *Orders) {
+	for v := range p.forwards {
+		p.orderForwarded(v, now, out)
+	}
 	for _, t := range p.tracks {
 		probe, ok := t.tick(now)
 		if !ok {

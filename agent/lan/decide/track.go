@@ -59,6 +59,7 @@ type track struct {
 	probing
 	calling
 	trouble
+	outcome // of forwarded probes
 }
 
 // probing is what came of our probes.
@@ -195,6 +196,7 @@ func (t *track) fail(now time.Time, why string) {
 		t.pause = min(max(2*t.pause, retryMin), retryMax)
 	}
 	t.enter(down, now)
+	t.tested = time.Time{}
 	t.why = why
 	t.next = now.Add(t.pause)
 }
@@ -238,6 +240,14 @@ func (t *track) proveFailure() string {
 		return "one-way: the peer's probes come in, but no answer to ours"
 	}
 	return NoAnswer
+}
+
+// asked is when the probe with this number left, zero if it is not under way.
+func (t *track) asked(seq uint64) time.Time {
+	if s := t.at[seq%uint64(len(t.at))]; s.seq == seq {
+		return s.at
+	}
+	return time.Time{}
 }
 
 // answer handles the answer to one of our probes. It reports whether the state
