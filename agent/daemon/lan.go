@@ -93,9 +93,10 @@ func (l *lanPaths) open(gateways [2]netip.Addr) {
 		return // for good
 	}
 	c := lan.Config{
-		Config:   decide.Config{Self: l.self, ProbePort: probePort, VXLANName: host.VXLANName, Inside: []string{host.BridgeName, host.TUNName}},
+		Config:   decide.Config{Self: l.self, ProbePort: probePort, VXLANName: host.VXLANName, TUNName: host.TUNName, Inside: []string{host.BridgeName, host.TUNName}},
 		Gateways: gateways, Listen: lan.Listen, Kernel: l.host, Mark: host.SlotMark, Log: l.log,
-		Open: l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect,
+		OpenPort: func() (lan.Port, error) { return l.host.OpenPort() },
+		Open:     l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6
@@ -202,12 +203,16 @@ func (l *lanPaths) check() []findings.Finding {
 // notes say in plain words what the LAN paths in use do not give, and which ones there may not be because the membership
 // trusts no network with both ends.
 func (l *lanPaths) notes() (out []findings.Finding) {
-	var plain, left, global []string
+	var plain, left, global, cut []string
+	var kinds []string
 	var missing, on []netip.Prefix
 	for m := range l.peers.plan().Members() {
 		st, _ := l.status(m.PeerID)
 		if st.Kind != "" {
 			plain = append(plain, m.Name)
+		}
+		if len(st.Cut) > 0 {
+			cut, kinds = append(cut, m.Name), st.Cut
 		}
 		if n := st.Global; n.On.IsValid() {
 			global = append(global, m.Name)
@@ -221,6 +226,13 @@ func (l *lanPaths) notes() (out []findings.Finding) {
 				missing = append(missing, p)
 			}
 		}
+	}
+	if len(cut) > 0 {
+		f := findings.Brokenf("lan-forward", "", "packets of pods to %s are dropped between two hosts that reach each other (%s), and no other path passes them: a rule for forwarded packets of one of the two, or forwarding that is off",
+			wording.Most(cut, mostNamed), wording.List(kinds))
+		kind, _ := findings.Of(f.ID)
+		f.Remedy = kind.Remedy
+		out = append(out, f)
 	}
 	if len(plain) > 0 {
 		out = append(out, findings.Notef("plaintext", "packets from and to %s take native or vxlan paths, which are neither encrypted nor authenticated: whoever is on that LAN can read and forge them",

@@ -29,6 +29,7 @@ type Config struct {
 	Gateways [2]netip.Addr
 	Listen   func(gateway netip.Addr, port uint16) (Socket, error) // the function Listen, but in tests
 	Kernel   Kernel
+	OpenPort func() (Port, error) // once the kernel has ProbeAddrs
 	// Open opens a stream to a member over an existing connection or a new one;
 	// Connected reports whether there is one.
 	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
@@ -51,6 +52,8 @@ type Kernel interface {
 	// Neighbour is the MAC that the kernel has for an address on a link, none if it looked without success, and when it was confirmed;
 	// the error is one of the kernel's, or that it did not look.
 	Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error)
+	// ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot.
+	ProbeAddrs() [2]netip.Addr
 	// Traffic counts the packets that came in, by block and interface. After an error
 	// every path counts as carrying traffic.
 	Traffic() (map[mesh.Inlet]mesh.Count, error)
@@ -74,7 +77,10 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
-	applyErr string // the last one logged
+	port     Port      // nil: there is none
+	plugged  time.Time // when it was opened last, or could not
+	portErr  string    // the last one logged
+	applyErr string    // the last one logged
 }
 
 // New opens the sockets for probes. Run does the rest.
@@ -158,6 +164,11 @@ func (s *Service) Close() {
 	for _, sock := range s.sockets {
 		sock.Close()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.port != nil {
+		s.lose(nil)
+	}
 }
 
 // SetPlan brings the membership into force; off says why this node takes no part in
@@ -211,6 +222,7 @@ func (s *Service) Status(id mesh.PeerID) (st decide.Status, ok bool) {
 
 // tick does what is due and returns the time to the next call.
 func (s *Service) tick() time.Duration {
+	s.plug()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.apply() // probes need their routes
@@ -221,6 +233,14 @@ func (s *Service) tick() time.Duration {
 	for _, x := range orders.Silent {
 		if mac, confirmed, err := s.cfg.Kernel.Neighbour(x.Link, x.Via); err == nil {
 			s.machine.Explain(x, mac, confirmed)
+		}
+	}
+	for _, p := range orders.Forwarded { // first: the others ask what became of them
+		if s.port == nil {
+			break
+		}
+		if err := s.port.Send(p); err != nil {
+			s.lose(err)
 		}
 	}
 	for _, p := range orders.Probes {
@@ -239,12 +259,15 @@ func (s *Service) tick() time.Duration {
 // takeIn handles what has come in, and answers. It returns when the first probe to the
 // senders is due, the zero time if there is none.
 func (s *Service) takeIn() (next time.Time) {
-	all := s.inbox.empty()
-	if len(all) == 0 {
+	all, caught := s.inbox.empty()
+	if len(all)+len(caught) == 0 {
 		return next
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, k := range caught { // first: answers say so
+		s.machine.Caught(k)
+	}
 	var answers []decide.Send
 	for _, k := range all {
 		answer, at := s.machine.Hear(k)

@@ -214,8 +214,9 @@ const maxInbox = 2048
 type inbox struct {
 	arrived wake.One
 
-	mu   sync.Mutex // nothing else is locked while it is held
-	list []decide.Packet
+	mu     sync.Mutex // nothing else is locked while it is held
+	list   []decide.Packet
+	caught []decide.Forwarded
 }
 
 // put takes one packet from a socket.
@@ -232,11 +233,26 @@ func (i *inbox) put(b []byte, a Arrival) {
 	i.arrived.Wake()
 }
 
+// catch takes one packet from the port.
+func (i *inbox) catch(b []byte, link string) {
+	p, err := decide.ParseForwarded(b)
+	if err != nil {
+		return
+	}
+	p.Link = link
+	i.mu.Lock()
+	if len(i.caught) < maxInbox {
+		i.caught = append(i.caught, p)
+	}
+	i.mu.Unlock()
+	i.arrived.Wake()
+}
+
 // empty takes all packets out.
-func (i *inbox) empty() []decide.Packet {
+func (i *inbox) empty() ([]decide.Packet, []decide.Forwarded) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	all := i.list
-	i.list = nil
-	return all
+	all, caught := i.list, i.caught
+	i.list, i.caught = nil, nil
+	return all, caught
 }

@@ -19,6 +19,7 @@ type Kernel struct {
 	sets    int
 	paths   mesh.Paths
 	counts  map[mesh.Inlet]mesh.Count
+	probes  [2]netip.Addr
 }
 
 // SetPaths implements lan.Kernel.
@@ -58,6 +59,27 @@ func (k *Kernel) Traffic() (map[mesh.Inlet]mesh.Count, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.counts, nil
+}
+
+// ProbeAddrs implements lan.Kernel.
+func (k *Kernel) ProbeAddrs() [2]netip.Addr {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.probes
+}
+
+// SetProbeAddrs says where forwarded probes are taken from now on.
+func (k *Kernel) SetProbeAddrs(addrs [2]netip.Addr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.probes = addrs
+}
+
+// SetTraffic says what was counted.
+func (k *Kernel) SetTraffic(counts map[mesh.Inlet]mesh.Count) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.counts = counts
 }
 
 // Slow has one call of SetPaths take d from now on. The service holds its mutex meanwhile,

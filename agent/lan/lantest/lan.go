@@ -22,6 +22,7 @@ const (
 	probePort = 5211
 	vxlanSlot = mesh.ProbeSlots - 1
 	vxlanName = "vx"
+	tunName   = "tun"
 )
 
 // Probe is one packet on the LAN.
@@ -40,6 +41,8 @@ type LAN struct {
 	T *testing.T
 	// Pass changes a probe on its way, and says whether it arrives; nil passes all.
 	Pass func(p *Probe) bool
+	// Forward says whether a forwarded probe arrives, by the interface on which it comes in; nil passes all.
+	Forward func(from, to *Node, link string, packet []byte) bool
 	// Broken breaks the stream that one node opens to another; nil breaks none.
 	Broken func(from *Node, s *Stream)
 
@@ -58,6 +61,7 @@ type Node struct {
 	lan      *LAN
 	gateway  netip.Addr
 	receive  func(b []byte, a lan.Arrival)
+	caught   func(b []byte, link string)
 	closed   chan struct{}
 	stop     func()
 	mu       sync.Mutex
@@ -77,10 +81,12 @@ func (l *LAN) Add() *Node {
 	}
 	n.gateway = mesh.Gateway(n.Member.PodCIDRs[0])
 	n.Kernel.SetUplinks(n.Uplink)
+	n.Kernel.SetProbeAddrs([2]netip.Addr{mesh.LastAddr(n.Member.PodCIDRs[0]).Prev()})
 	s, err := lan.New(lan.Config{
-		Config:   decide.Config{Self: n.Member.PeerID, ProbePort: probePort, VXLANName: vxlanName, Inside: []string{"br"}},
+		Config:   decide.Config{Self: n.Member.PeerID, ProbePort: probePort, VXLANName: vxlanName, TUNName: tunName, Inside: []string{"br"}},
 		Gateways: [2]netip.Addr{n.gateway}, Kernel: n.Kernel,
 		Listen:    func(netip.Addr, uint16) (lan.Socket, error) { return socket{n}, nil },
+		OpenPort:  func() (lan.Port, error) { return &port{n: n, closed: make(chan struct{})}, nil },
 		Open:      n.open,
 		Connected: func(to mesh.PeerID) bool { p := l.find(to); return p != nil && l.connected(n, p) },
 		Suspect:   n.suspect,
@@ -244,6 +250,59 @@ func (s socket) Send(slot, hops int, to netip.AddrPort, b []byte) error {
 	}
 	if pass == nil || pass(p) {
 		p.To.Receive(p.Payload, lan.Arrival{From: s.n.gateway, Link: p.Link, Hops: p.Hops})
+	}
+	return nil
+}
+
+// port is a node's lan.Port.
+type port struct {
+	n      *Node
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *port) Close() { p.once.Do(func() { close(p.closed) }) }
+
+func (p *port) Run(f func(b []byte, link string)) error {
+	p.n.mu.Lock()
+	p.n.caught = f
+	p.n.mu.Unlock()
+	<-p.closed
+	return nil
+}
+
+// Send takes the way that the kernel would: the route for forwarded probes, that of pods, or the tunnel.
+func (p *port) Send(b []byte) error {
+	dst, _ := netip.AddrFromSlice(b[16:20])
+	src, _ := netip.AddrFromSlice(b[12:16])
+	l, paths, link := p.n.lan, p.n.Kernel.Paths(), tunName
+	links := map[mesh.PathKind]string{mesh.Native: "eth0", mesh.VXLAN: vxlanName, "": tunName}
+	for _, r := range paths.Routes {
+		if r.Block.Contains(dst) {
+			link = links[r.Kind]
+		}
+	}
+	for _, r := range paths.Probes {
+		if r.Slot == mesh.ProbeSlots && r.Target == dst {
+			link = links[r.Kind]
+		}
+	}
+	l.mu.Lock()
+	forward, to := l.Forward, (*Node)(nil)
+	for _, n := range l.nodes {
+		if n.Member.PodCIDRs[0].Contains(dst) {
+			to = n
+		}
+	}
+	l.mu.Unlock()
+	if to == nil || !slices.Contains(to.Kernel.Paths().Probers, src) || forward != nil && !forward(p.n, to, link, b) {
+		return nil
+	}
+	to.mu.Lock()
+	f := to.caught
+	to.mu.Unlock()
+	if f != nil {
+		f(b, link)
 	}
 	return nil
 }

@@ -1,0 +1,156 @@
+package lan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"edgemesh/agent/lan/decide"
+	"edgemesh/agent/lan/lantest"
+	"edgemesh/internal/membership/mesh"
+)
+
+// is reports whether a packet of IPv4 is of a kind.
+func is(kind string, b []byte) bool {
+	known := b[9] == 17 && b[20] == b[22] && b[21] == b[23]
+	switch kind {
+	case "TCP":
+		return b[9] == 6
+	case "UDP":
+		return b[9] == 17
+	case "new UDP":
+		return b[9] == 17 && !known
+	case "known UDP":
+		return known
+	case "ICMP":
+		return b[9] == 1
+	}
+	return true
+}
+
+// moves counts how often the path from n to m changes within d.
+func moves(n, m *lantest.Node, d time.Duration) (count int) {
+	last := n.Kind(m)
+	for range d / (50 * time.Millisecond) {
+		time.Sleep(50 * time.Millisecond)
+		if k := n.Kind(m); k != last {
+			last, count = k, count+1
+		}
+	}
+	return count
+}
+
+// TestForwardedProbes: what a rule drops that gateway probes do not meet. Each end leaves the path for its own direction, for the next
+// one that passes; it stays there as long as the rule does, and comes back after it.
+func TestForwardedProbes(t *testing.T) {
+	const native, vxlan, tunnel = "eth0", "vx", "tun"
+	for _, c := range []struct {
+		kind, drops string // which packets from n0 to n1, on which interfaces
+		off         decide.Off
+		path        mesh.PathKind
+		cut         bool // no path passes
+	}{
+		{"all", native, decide.Off{}, mesh.VXLAN, false},
+		{"TCP", native, decide.Off{}, mesh.VXLAN, false},
+		{"UDP", native, decide.Off{}, mesh.VXLAN, false},
+		{"new UDP", native, decide.Off{}, mesh.VXLAN, false},
+		{"known UDP", native, decide.Off{}, mesh.VXLAN, false},
+		{"ICMP", native, decide.Off{}, mesh.VXLAN, false},
+		{"all", native, onlyNative, "", false},
+		{"TCP", native + vxlan, decide.Off{}, "", false},
+		{"all", native + vxlan + tunnel, decide.Off{}, mesh.Native, true},
+		{"UDP", native + tunnel, onlyNative, mesh.Native, true},
+		{"all", vxlan, decide.Off{}, mesh.Native, false},
+		{"all", tunnel, decide.Off{}, mesh.Native, false},
+	} {
+		for _, before := range []bool{false, true} {
+			for _, busy := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s on %s, vxlan %q, before %t, traffic %t", c.kind, c.drops, c.off.VXLAN, before, busy), func(t *testing.T) {
+					onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+						drops := before
+						l.Forward = func(from, _ *lantest.Node, link string, b []byte) bool {
+							return !drops || from != n[0] || !strings.Contains(c.drops, link) || !is(c.kind, b)
+						}
+						start := time.Now()
+						l.Meet(c.off)
+						if !before {
+							becomes(t, n[0], n[1], mesh.Native, 700*time.Millisecond)
+							if time.Sleep(time.Minute); n[0].Kind(n[1]) != mesh.Native {
+								t.Fatalf("%q without a fault", n[0].Kind(n[1]))
+							}
+							if busy {
+								go func() {
+									for i := range uint64(200) {
+										n[0].Kernel.SetTraffic(map[mesh.Inlet]mesh.Count{{Block: n[1].Member.PodCIDRs[0], Link: native}: {Packets: i}})
+										time.Sleep(time.Second)
+									}
+								}()
+								time.Sleep(5 * time.Second)
+							}
+							drops, start = true, time.Now()
+						}
+						limit := 5 * time.Second
+						if !busy && !before {
+							limit = 45 * time.Second // one kind in 10 s
+						}
+						if c.cut {
+							for st := (decide.Status{}); len(st.Cut) == 0; st, _ = n[0].Status(n[1].Member.PeerID) {
+								if time.Sleep(10 * time.Millisecond); time.Since(start) > max(limit, 10*time.Second) {
+									t.Fatalf("not named: %s", n[0].Why(n[1]))
+								}
+							}
+						} else {
+							time.Sleep(limit)
+						}
+						if k := n[0].Kind(n[1]); k != c.path {
+							t.Fatalf("%q, want %q: %s", k, c.path, n[0].Why(n[1]))
+						}
+						if got := moves(n[0], n[1], 10*time.Minute); got != 0 || n[0].Kind(n[1]) != c.path {
+							t.Errorf("%d moves within ten minutes, now %q", got, n[0].Kind(n[1]))
+						}
+						if n[1].Kind(n[0]) != mesh.Native {
+							t.Errorf("the other direction takes %q: %s", n[1].Kind(n[0]), n[1].Why(n[0]))
+						}
+						drops = false
+						becomes(t, n[0], n[1], mesh.Native, 45*time.Second)
+						time.Sleep(time.Minute)
+						if st, _ := n[0].Status(n[1].Member.PeerID); st.Kind != mesh.Native || len(st.Cut) > 0 || !st.Forwarded || st.Reason != "" {
+							t.Errorf("without the fault: %+v", st)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestForwardedLoss: a LAN that loses packets is no rule.
+func TestForwardedLoss(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		r := rand.New(rand.NewPCG(1, 2))
+		l.Forward = func(*lantest.Node, *lantest.Node, string, []byte) bool { return r.IntN(10) > 0 }
+		l.Meet(decide.Off{})
+		becomes(t, n[0], n[1], mesh.Native, 2*time.Second)
+		if got := moves(n[0], n[1], 10*time.Minute); got != 0 {
+			t.Errorf("%d moves", got)
+		}
+	})
+}
+
+// TestForwardedByOneAlone: where one end cannot, gateway probes are the proof, as between older releases.
+func TestForwardedByOneAlone(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		n[1].Kernel.SetProbeAddrs([2]netip.Addr{})
+		l.Forward = func(*lantest.Node, *lantest.Node, string, []byte) bool { t.Error("a forwarded probe"); return false }
+		l.Meet(decide.Off{})
+		becomes(t, n[0], n[1], mesh.Native, 700*time.Millisecond)
+		becomes(t, n[1], n[0], mesh.Native, 700*time.Millisecond)
+		time.Sleep(time.Minute)
+		if st, _ := n[0].Status(n[1].Member.PeerID); st.Forwarded || st.Kind != mesh.Native {
+			t.Errorf("%+v", st)
+		}
+	})
+}
