@@ -111,6 +111,7 @@ type PeerStatus struct {
 	Choice    string            `json:"transportWhy,omitempty"` // why sealed packets carry, or do not; absent where they cannot
 	Endpoint  string            `json:"endpoint,omitempty"`     // where the peer is reached: a multiaddr, or the LAN address of a native or vxlan path
 	NAT64     bool              `json:"nat64,omitempty"`        // the endpoint, an IPv4 address, is reached through this network's NAT64
+	Proof     string            `json:"proof,omitempty"`        // of a native or vxlan path: forwarded (packets as pods send them pass) or gateway (the nodes' own do)
 	Relay     string            `json:"relay,omitempty"`        // peer ID of the relay that a relayed path uses
 	Datagrams string            `json:"datagrams,omitempty"`    // of a relayed path: forwarded, or in the circuit and why; absent otherwise
 	RTTMs     *float64          `json:"rttMs"`                  // milliseconds; null if not measured

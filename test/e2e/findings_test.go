@@ -273,6 +273,7 @@ var elsewhere = map[string]string{
 	"input":           "TestCheckInput", // only where kubelet reports the mesh address
 	"lan-trusted":     "TestUpgradeKeepsPaths",
 	"lan-global":      "TestGlobalUnderlay",
+	"lan-forward":     "TestForwardDrop",
 	"ports":           "TestStartDegraded",
 	"host-ports":      "TestConflist",
 	"conntrack":       "TestConntrackFull",             // a namespace's table, which takes a quarter of a million connections

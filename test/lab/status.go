@@ -61,6 +61,7 @@ type PeerStatus struct {
 	Choice    string     `json:"transportWhy"`
 	Endpoint  string     `json:"endpoint"`
 	NAT64     bool       `json:"nat64"`
+	Proof     string     `json:"proof"`
 	Relay     string     `json:"relay"`
 	RTTMs     *float64   `json:"rttMs"`
 	Since     *time.Time `json:"since"`
