@@ -1,67 +1,63 @@
 package lan
 
 import (
-	"fmt"
+	"context"
 	"net/netip"
 	"time"
+
+	"edgemesh/internal/wake"
 )
 
 // Port sends packets as pods do, and takes those that are for this node's addresses for forwarded probes.
 type Port interface {
 	// Send does not wait.
 	Send(packet []byte) error
-	// Run calls f with each packet, perhaps cut, and the interface it came in on, until Close or an error. f must not keep b.
-	Run(f func(b []byte, link string)) error
+	// Run calls f with each packet, perhaps cut, and the index of the interface it came in on, until Close or an error. f must not keep b.
+	Run(f func(b []byte, link int)) error
 	Close()
 }
 
-// plugEvery is the time between two attempts to open a port.
-const plugEvery = 30 * time.Second
+// portEvery is the time between two attempts to open a port.
+const portEvery = time.Second
 
-// plug opens the port where there is none, and tells the machine where forwarded probes are taken.
-func (s *Service) plug() {
-	addrs := s.cfg.Kernel.ProbeAddrs()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now := time.Now(); s.port == nil && addrs != [2]netip.Addr{} && !s.closed && (s.plugged.IsZero() || now.Sub(s.plugged) >= plugEvery) {
-		s.plugged = now
+// keepPort has the port open while the kernel has addresses for it, until ctx ends.
+func (s *Service) keepPort(ctx context.Context) {
+	last := ""
+	for ; ctx.Err() == nil; wake.Sleep(ctx, portEvery) {
+		if s.cfg.Kernel.ProbeAddrs() == [2]netip.Addr{} {
+			continue
+		}
 		port, err := s.cfg.OpenPort()
-		if err != nil {
-			s.noPort("LAN paths are proved by gateway probes alone: no port for forwarded ones", err)
-		} else {
-			s.port = port
-			s.wg.Go(func() { s.unplug(port, port.Run(s.inbox.catch)) })
+		if err == nil {
+			stop := context.AfterFunc(ctx, port.Close)
+			s.setPort(port)
+			err = port.Run(s.catch)
+			s.setPort(nil)
+			if stop() {
+				port.Close()
+			}
+		}
+		if err != nil && ctx.Err() == nil && err.Error() != last {
+			last = err.Error()
+			s.cfg.Log.Info("LAN paths are proved by gateway probes alone: no port for forwarded ones", "err", err)
 		}
 	}
-	if s.port == nil {
-		addrs = [2]netip.Addr{}
-	}
-	s.machine.SetProbeAddrs(time.Now(), addrs)
 }
 
-// unplug closes a port that is of no use any longer.
-func (s *Service) unplug(port Port, err error) {
+func (s *Service) setPort(p Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.port == port && port != nil {
-		s.lose(err)
-	}
+	s.port = p
+	s.wake.Wake()
 }
 
-// lose is unplug for a caller that holds mu.
-func (s *Service) lose(err error) {
-	if !s.closed {
-		s.noPort("the port for forwarded probes is lost; opening another one", err)
-	}
-	s.port.Close()
-	s.port = nil
-	s.machine.SetProbeAddrs(time.Now(), [2]netip.Addr{})
-}
-
-// noPort logs an error that is not the last one. The caller holds mu.
-func (s *Service) noPort(text string, err error) {
-	if text += fmt.Sprint(": ", err); text != s.portErr {
-		s.portErr = text
-		s.cfg.Log.Info(text)
+// catch takes one packet from the port. Answers to gateway probes say so, so it does not wait in the inbox with these.
+func (s *Service) catch(b []byte, link int) {
+	for _, sock := range s.sockets {
+		name := sock.LinkName(link)
+		s.mu.Lock()
+		s.machine.Caught(b, name)
+		s.mu.Unlock()
+		return
 	}
 }

@@ -77,10 +77,8 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
-	port     Port      // nil: there is none
-	plugged  time.Time // when it was opened last, or could not
-	portErr  string    // the last one logged
-	applyErr string    // the last one logged
+	port     Port   // nil: there is none
+	applyErr string // the last one logged
 }
 
 // New opens the sockets for probes. Run does the rest.
@@ -128,6 +126,7 @@ func (s *Service) Run(ctx context.Context) {
 	for _, sock := range s.sockets {
 		s.wg.Go(func() { sock.Run(s.inbox.put) })
 	}
+	s.wg.Go(func() { s.keepPort(ctx) })
 	s.UplinksChanged()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -163,11 +162,6 @@ func (s *Service) Close() {
 	s.cancel()
 	for _, sock := range s.sockets {
 		sock.Close()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.port != nil {
-		s.lose(nil)
 	}
 }
 
@@ -222,9 +216,13 @@ func (s *Service) Status(id mesh.PeerID) (st decide.Status, ok bool) {
 
 // tick does what is due and returns the time to the next call.
 func (s *Service) tick() time.Duration {
-	s.plug()
+	addrs := s.cfg.Kernel.ProbeAddrs()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.port == nil {
+		addrs = [2]netip.Addr{}
+	}
+	s.machine.SetProbeAddrs(time.Now(), addrs)
 	s.apply() // probes need their routes
 	orders := s.machine.Tick(time.Now(), s.cfg.Connected)
 	for _, id := range orders.Suspects {
@@ -236,11 +234,9 @@ func (s *Service) tick() time.Duration {
 		}
 	}
 	for _, p := range orders.Forwarded { // first: the others ask what became of them
-		if s.port == nil {
-			break
-		}
-		if err := s.port.Send(p); err != nil {
-			s.lose(err)
+		if s.port != nil && s.port.Send(p) != nil {
+			s.port.Close()
+			s.port = nil
 		}
 	}
 	for _, p := range orders.Probes {
@@ -259,15 +255,12 @@ func (s *Service) tick() time.Duration {
 // takeIn handles what has come in, and answers. It returns when the first probe to the
 // senders is due, the zero time if there is none.
 func (s *Service) takeIn() (next time.Time) {
-	all, caught := s.inbox.empty()
-	if len(all)+len(caught) == 0 {
+	all := s.inbox.empty()
+	if len(all) == 0 {
 		return next
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, k := range caught { // first: answers say so
-		s.machine.Caught(k)
-	}
 	var answers []decide.Send
 	for _, k := range all {
 		answer, at := s.machine.Hear(k)

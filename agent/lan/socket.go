@@ -26,6 +26,8 @@ type Socket interface {
 	Send(mark, hops int, to netip.AddrPort, b []byte) error
 	// Run calls f with each packet to the gateway until Close. f must not keep b.
 	Run(f func(b []byte, a Arrival))
+	// LinkName is the name of an interface, "" if there is no such interface.
+	LinkName(index int) string
 	// Renamed says that interfaces may have other names now.
 	Renamed()
 	Close()
@@ -174,13 +176,13 @@ func (s *socket) Run(f func(b []byte, a Arrival)) {
 			link, to, hops = cm.IfIndex, cm.Dst, cm.TTL
 		}
 		if to.Equal(s.gateway.AsSlice()) {
-			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.linkName(link), Hops: hops, V6: s.v6})
+			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.LinkName(link), Hops: hops, V6: s.v6})
 		}
 	}
 }
 
-// linkName is the name of an interface, "" if there is no such interface.
-func (s *socket) linkName(index int) string {
+// LinkName implements Socket.
+func (s *socket) LinkName(index int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name, ok := s.links[index]
@@ -214,9 +216,8 @@ const maxInbox = 2048
 type inbox struct {
 	arrived wake.One
 
-	mu     sync.Mutex // nothing else is locked while it is held
-	list   []decide.Packet
-	caught []decide.Forwarded
+	mu   sync.Mutex // nothing else is locked while it is held
+	list []decide.Packet
 }
 
 // put takes one packet from a socket.
@@ -233,26 +234,11 @@ func (i *inbox) put(b []byte, a Arrival) {
 	i.arrived.Wake()
 }
 
-// catch takes one packet from the port.
-func (i *inbox) catch(b []byte, link string) {
-	p, err := decide.ParseForwarded(b)
-	if err != nil {
-		return
-	}
-	p.Link = link
-	i.mu.Lock()
-	if len(i.caught) < maxInbox {
-		i.caught = append(i.caught, p)
-	}
-	i.mu.Unlock()
-	i.arrived.Wake()
-}
-
 // empty takes all packets out.
-func (i *inbox) empty() ([]decide.Packet, []decide.Forwarded) {
+func (i *inbox) empty() []decide.Packet {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	all, caught := i.list, i.caught
-	i.list, i.caught = nil, nil
-	return all, caught
+	all := i.list
+	i.list = nil
+	return all
 }

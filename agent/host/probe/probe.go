@@ -101,29 +101,18 @@ func (p Packet) Name() string {
 func (p Packet) bytes(mark nft.Mark, number int) []byte {
 	id := append(mark[:], byte(number))
 	var t []byte // transport header and payload
-	checksum := 2
 	switch p.Proto {
 	case unix.IPPROTO_TCP:
 		const syn = 2
-		t, checksum = slices.Concat(ports(p.Port), id, []byte{5 << 4, syn, 0xfa, 0xf0, 0, 0, 0, 0}), inet.TCPChecksum
+		t = slices.Concat(ports(p.Port), id, []byte{5 << 4, syn, 0xfa, 0xf0, 0, 0, 0, 0})
 	case unix.IPPROTO_UDP:
-		t, checksum = slices.Concat(ports(p.Port), []byte{0, 16, 0, 0}, id), inet.UDPChecksum
+		t = slices.Concat(ports(p.Port), []byte{0, 16, 0, 0}, id)
 	case unix.IPPROTO_ICMP:
 		t = append([]byte{8, 0, 0, 0, 0, 0, 0, 1}, id...) // echo request
 	case unix.IPPROTO_ICMPV6:
 		t = append([]byte{128, 0, 0, 0, 0, 0, 0, 1}, id...)
 	}
-	pseudo := slices.Concat(p.Src.AsSlice(), p.Dst.AsSlice(), []byte{0, p.Proto, 0, byte(len(t))}) // RFC 9293, section 3.1; RFC 8200, section 8.1
-	if p.Proto == unix.IPPROTO_ICMP {
-		pseudo = nil
-	}
-	binary.BigEndian.PutUint16(t[checksum:], inet.Checksum(uint64(inet.Sum(pseudo)), t))
-	if p.Src.Is6() {
-		return slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(len(t)), p.Proto, 64}, p.Src.AsSlice(), p.Dst.AsSlice(), t)
-	}
-	h := slices.Concat([]byte{0x45, 0, 0, byte(20 + len(t)), 0, 1, 0, 0, 64, p.Proto, 0, 0}, p.Src.AsSlice(), p.Dst.AsSlice())
-	inet.SetChecksum4(h)
-	return append(h, t...)
+	return inet.Packet(p.Src, p.Dst, p.Proto, t)
 }
 
 // ports are those of a TCP or UDP header.
@@ -167,7 +156,7 @@ func NewPort(name string, mtu int) (_ *os.File, err error) {
 		return nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
+	attrs.Name, attrs.TxQLen = name, 1 // nobody reads what the bridge sends to all
 	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI, NonPersist: true, Queues: 1}
 	if err := netlink.LinkAdd(tap); err != nil {
 		return nil, err
@@ -183,7 +172,8 @@ func NewPort(name string, mtu int) (_ *os.File, err error) {
 		return nil, err
 	}
 	_ = netlink.LinkSetIP6AddrGenMode(link, nl.IN6_ADDR_GEN_MODE_NONE) // no address: a kernel without IPv6 refuses
-	return file, errors.Join(netlink.LinkSetMTU(link, mtu), netlink.LinkSetMaster(link, bridge), netlink.LinkSetUp(link))
+	return file, errors.Join(netlink.LinkSetMTU(link, mtu), netlink.LinkSetMaster(link, bridge), netlink.LinkSetLearning(link, false),
+		netlink.LinkSetFlood(link, false), netlink.LinkSetUp(link))
 }
 
 // Frame is a packet as a pod sends it to the bridge.

@@ -184,7 +184,7 @@ func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Name == plan.PortName && l.Type() == "tuntap" && a.MasterIndex == 0 {
-			out = append(out, plan.Change{What: "plug " + a.Name + " into " + plan.BridgeName, Do: func() error { return ignore(plugPort(l, bridge), unix.ENODEV) }})
+			out = append(out, plan.Change{What: "plug " + a.Name + " into " + plan.BridgeName, Do: func() error { return ignore(netlink.LinkSetMaster(l, bridge), unix.ENODEV) }})
 		}
 		if !IsPod(l) {
 			continue
@@ -216,39 +216,6 @@ func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
 		}})
 	}
 	return out, nil
-}
-
-// plugPort plugs the port for forwarded probes into the bridge, which learns nothing from it and gives it nothing that is for all.
-func plugPort(l, bridge netlink.Link) error {
-	if err := netlink.LinkSetMaster(l, bridge); err != nil {
-		return err
-	}
-	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
-	msg.Index = int32(l.Attrs().Index)
-	req.AddData(msg)
-	port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
-	for _, flag := range []int{nl.IFLA_BRPORT_LEARNING, nl.IFLA_BRPORT_UNICAST_FLOOD, unix.IFLA_BRPORT_MCAST_FLOOD, unix.IFLA_BRPORT_BCAST_FLOOD} {
-		port.AddRtAttr(flag, []byte{0})
-	}
-	req.AddData(port)
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("port %s: %w", l.Attrs().Name, err)
-	}
-	return nil
-}
-
-// QuietPort makes a port of the bridge that for forwarded probes.
-func QuietPort(name string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	bridge, err := netlink.LinkByName(plan.BridgeName)
-	if err != nil {
-		return err
-	}
-	return plugPort(l, bridge)
 }
 
 // diffNoBridge removes the bridge left from before keep mode.

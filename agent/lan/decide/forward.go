@@ -103,6 +103,11 @@ func (f *forwarding) cutOf(t *track) kindSet {
 	return t.cut
 }
 
+// passes reports whether t is known to pass what o loses, and to lose nothing that o passes.
+func (f *forwarding) passes(t, o *track) bool {
+	return t.tested.After(o.cutAt) && f.cutOf(t).less(f.cutOf(o))
+}
+
 // again begins anew: what is under way says nothing.
 func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, false, round{} }
 
@@ -145,8 +150,12 @@ func (m *Machine) SetProbeAddrs(now time.Time, addrs [2]netip.Addr) {
 	}
 }
 
-// Caught handles a forwarded probe.
-func (m *Machine) Caught(k Forwarded) {
+// Caught handles a packet that was taken, perhaps cut, and came in on an interface.
+func (m *Machine) Caught(b []byte, link string) {
+	k, err := parseForwarded(b)
+	if err != nil {
+		return
+	}
 	v := version(k.V6)
 	p := m.probers[k.from]
 	if p == nil || !p.sent(k) { // a rule of this host may have given it another source
@@ -162,13 +171,13 @@ func (m *Machine) Caught(k Forwarded) {
 	}
 	slot := int(k.number & (1<<slotBits - 1))
 	t := p.tracks[trackKey{k.V6, slot}]
-	if t != nil && m.cfg.mayArrive(t, k.Link) || slot == tunnelSlot && k.Link == m.cfg.TUNName {
+	if t != nil && m.cfg.mayArrive(t, link) || slot == tunnelSlot && link == m.cfg.TUNName {
 		p.forwards[v].taken[k.kind] = k.number
 	}
 }
 
 // sent reports whether the peer sent a probe, after those that were taken.
-func (p *peer) sent(k Forwarded) bool {
+func (p *peer) sent(k taken) bool {
 	return p.sess != nil && k.number > p.forwards[version(k.V6)].taken[k.kind] && hmac.Equal(k.tag, forwardedTag(p.sess.in, k.V6, k.kind, k.number))
 }
 

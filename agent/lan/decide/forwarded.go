@@ -29,14 +29,10 @@ const (
 //
 // Of a SYN the number is the sequence number, and the tag stands in the timestamps (RFC 7323, section 3).
 const (
-	portFrom, portTo = mesh.ForwardFrom, mesh.ForwardTo // of either end: no probe answers another
-	portFlow         = mesh.ForwardFlow
-	echoID           = mesh.ForwardID
-	podHops          = 64
-	tagSize          = 8
-	slotBits         = 3
-	synHeader        = 40 // bytes of TCP's header with options
-	synTag           = 28 // where its timestamps are
+	tagSize   = 8
+	slotBits  = 3
+	synHeader = 40 // bytes of TCP's header with options
+	synTag    = 28 // where its timestamps are
 )
 
 // forwardedTag authenticates a probe's kind and number.
@@ -49,56 +45,34 @@ func forwarded(key []byte, kind int, src, dst netip.Addr, number uint32, size in
 	v6 := src.Is6()
 	body := append(binary.BigEndian.AppendUint32(nil, number), forwardedTag(key, v6, kind, number)...)
 	body = append(body, make([]byte, max(0, size-headers(v6)-len(body)))...)
-	ports := func(from, to uint16) []byte {
-		return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
+	be := func(a, b uint16) []byte {
+		return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, a), b)
 	}
-	var t []byte // transport header and payload
-	proto, checksum := byte(unix.IPPROTO_UDP), inet.UDPChecksum
-	switch kind {
-	case kindUDP, kindFlow:
-		from, to := uint16(portFrom), uint16(portTo)
-		if kind == kindFlow {
-			from, to = portFlow, portFlow
-		}
-		t = slices.Concat(ports(from, to), ports(uint16(8+len(body)), 0), body)
-	case kindSYN:
-		proto, checksum = unix.IPPROTO_TCP, inet.TCPChecksum
-		t = slices.Concat(ports(portFrom, portTo), body[:4], []byte{0, 0, 0, 0, synHeader / 4 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0},
-			[]byte{2, 4, 0x05, 0xb4, 4, 2, 8, 10}, body[4:4+tagSize], []byte{1, 3, 3, 7}) // MSS, SACK, timestamps, window scale
-	case kindEcho:
-		proto, checksum = unix.IPPROTO_ICMP, 2
-		typ := byte(8)
-		if v6 {
-			proto, typ = unix.IPPROTO_ICMPV6, 128
-		}
-		t = slices.Concat([]byte{typ, 0, 0, 0, echoID >> 8, echoID & 0xff}, ports(uint16(number), 0)[:2], body)
+	switch {
+	case kind == kindUDP:
+		return inet.Packet(src, dst, unix.IPPROTO_UDP, slices.Concat(be(mesh.ForwardFrom, mesh.ForwardTo), be(uint16(8+len(body)), 0), body))
+	case kind == kindFlow:
+		return inet.Packet(src, dst, unix.IPPROTO_UDP, slices.Concat(be(mesh.ForwardFlow, mesh.ForwardFlow), be(uint16(8+len(body)), 0), body))
+	case kind == kindSYN: // MSS, SACK, timestamps, window scale
+		return inet.Packet(src, dst, unix.IPPROTO_TCP, slices.Concat(be(mesh.ForwardFrom, mesh.ForwardTo), body[:4], []byte{0, 0, 0, 0, synHeader / 4 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0},
+			[]byte{2, 4, 0x05, 0xb4, 4, 2, 8, 10}, body[4:4+tagSize], []byte{1, 3, 3, 7}))
+	case v6:
+		return inet.Packet(src, dst, unix.IPPROTO_ICMPV6, slices.Concat([]byte{128, 0, 0, 0}, be(mesh.ForwardID, uint16(number)), body))
 	}
-	var pseudo []byte
-	if proto != unix.IPPROTO_ICMP {
-		pseudo = slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, proto}, ports(uint16(len(t)), 0)[:2])
-	}
-	binary.BigEndian.PutUint16(t[checksum:], inet.Checksum(uint64(inet.Sum(pseudo)), t))
-	if v6 {
-		return slices.Concat([]byte{0x60, 0, 0, 0}, ports(uint16(len(t)), uint16(proto)<<8|podHops), src.AsSlice(), dst.AsSlice(), t)
-	}
-	const dontFragment = 0x4000
-	h := slices.Concat([]byte{0x45, 0}, ports(uint16(20+len(t)), uint16(number)), ports(dontFragment, podHops<<8|uint16(proto)), []byte{0, 0}, src.AsSlice(), dst.AsSlice())
-	inet.SetChecksum4(h)
-	return append(h, t...)
+	return inet.Packet(src, dst, unix.IPPROTO_ICMP, slices.Concat([]byte{8, 0, 0, 0}, be(mesh.ForwardID, uint16(number)), body))
 }
 
-// Forwarded is a forwarded probe that was taken.
-type Forwarded struct {
+// taken is a forwarded probe that was taken.
+type taken struct {
 	V6     bool
 	from   netip.Addr // others' rules may have translated it
 	kind   int
 	number uint32
 	tag    []byte
-	Link   string // the interface it came in on
 }
 
-// ParseForwarded parses a packet, perhaps cut behind the tag, whose authenticity is not checked yet. The error is ErrBadProbe.
-func ParseForwarded(b []byte) (p Forwarded, err error) {
+// parseForwarded parses a packet, perhaps cut behind the tag, whose authenticity is not checked yet. The error is ErrBadProbe.
+func parseForwarded(b []byte) (p taken, err error) {
 	head, protoAt, fromAt, size := 20, 9, 12, 4
 	if len(b) > 0 && b[0]>>4 == 6 {
 		p.V6, head, protoAt, fromAt, size = true, 40, 6, 8, 16
@@ -106,19 +80,17 @@ func ParseForwarded(b []byte) (p Forwarded, err error) {
 	if len(b) < head+8 || !p.V6 && b[0] != 0x45 {
 		return p, ErrBadProbe
 	}
-	t := b[head:]
-	numberAt, tagAt := 8, 12
-	switch from, to := binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:]); {
-	case b[protoAt] == unix.IPPROTO_UDP && to == portTo:
+	t, numberAt, tagAt := b[head:], 8, 12
+	switch to := binary.BigEndian.Uint16(t[2:]); b[protoAt] {
+	case unix.IPPROTO_UDP:
 		p.kind = kindUDP
-	case b[protoAt] == unix.IPPROTO_UDP && from == portFlow && to == portFlow:
-		p.kind = kindFlow
-	case b[protoAt] == unix.IPPROTO_TCP && to == portTo:
+		if to == mesh.ForwardFlow {
+			p.kind = kindFlow
+		}
+	case unix.IPPROTO_TCP:
 		p.kind, numberAt, tagAt = kindSYN, 4, synTag
-	case !p.V6 && b[protoAt] == unix.IPPROTO_ICMP && t[0] == 8, p.V6 && b[protoAt] == unix.IPPROTO_ICMPV6 && t[0] == 128:
-		p.kind = kindEcho
 	default:
-		return p, ErrBadProbe
+		p.kind = kindEcho
 	}
 	if len(t) < tagAt+tagSize {
 		return p, ErrBadProbe

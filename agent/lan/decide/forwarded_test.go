@@ -30,7 +30,7 @@ func TestForwardedPackets(t *testing.T) {
 				if sum := inet.Checksum(pseudo, b[h.L4:]); sum != 0 {
 					t.Errorf("kind %d from %s: checksum is off by %#x", kind, src, sum)
 				}
-				p, err := ParseForwarded(b[:min(len(b), 100)])
+				p, err := parseForwarded(b[:min(len(b), 100)])
 				if err != nil || p.kind != kind || p.number != number || p.from != src || p.V6 != src.Is6() || string(p.tag) != string(forwardedTag(key, p.V6, kind, number)) {
 					t.Errorf("kind %d from %s, %d bytes: %+v, %v", kind, src, size, p, err)
 				}
@@ -50,7 +50,7 @@ func FuzzParseForwarded(f *testing.F) {
 	}
 	mine := NewSecret()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := ParseForwarded(b)
+		p, err := parseForwarded(b)
 		if err != nil {
 			return
 		}

@@ -282,14 +282,14 @@ func (p *peer) choose() (changed []int) {
 		var best *track
 		for _, t := range p.ranked(v == 1) {
 			proved := !t.tested.IsZero() || !f.proves() || t == old
-			if proved && (best == nil || f.cutOf(t).less(f.cutOf(best))) {
+			if proved && (best == nil || f.passes(t, best)) {
 				best = t
 			}
 		}
-		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind && !f.cutOf(best).less(f.cutOf(old)) {
+		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind && !f.passes(best, old) {
 			best = old
 		}
-		if best != nil && f.tunnel.tested.After(best.cutAt) && f.tunnel.cut.less(f.cutOf(best)) {
+		if best != nil && f.passes(f.tunnel, best) {
 			best = nil
 		}
 		if best == old {

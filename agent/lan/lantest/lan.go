@@ -25,6 +25,8 @@ const (
 	tunName   = "tun"
 )
 
+var linkNames = [...]string{"eth0", vxlanName, tunName} //nolint:gochecknoglobals // a constant
+
 // Probe is one packet on the LAN.
 type Probe struct {
 	From, To *Node
@@ -61,7 +63,7 @@ type Node struct {
 	lan      *LAN
 	gateway  netip.Addr
 	receive  func(b []byte, a lan.Arrival)
-	caught   func(b []byte, link string)
+	caught   chan caught
 	closed   chan struct{}
 	stop     func()
 	mu       sync.Mutex
@@ -74,7 +76,7 @@ func (l *LAN) Add() *Node {
 	i := len(l.nodes)
 	host := netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i) + 1})
 	n := &Node{
-		lan: l, Kernel: &Kernel{}, closed: make(chan struct{}),
+		lan: l, Kernel: &Kernel{}, closed: make(chan struct{}), caught: make(chan caught, 1000),
 		Uplink: mesh.Uplink{Link: "eth0", Addr: host, Bits: 16, MTU: 1500, MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}},
 		Member: mesh.Node{Name: fmt.Sprintf("n%d", i), PeerID: mesh.PeerID(fmt.Sprintf("N%d", i)),
 			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244 + byte(i>>8), byte(i), 0}), 24)}},
@@ -215,7 +217,9 @@ type socket struct{ n *Node }
 
 func (s socket) Port() uint16 { return probePort }
 func (s socket) Renamed()     {}
-func (s socket) Close()       { close(s.n.closed) }
+
+func (s socket) LinkName(index int) string { return linkNames[index] }
+func (s socket) Close()                    { close(s.n.closed) }
 
 func (s socket) Run(f func(b []byte, a lan.Arrival)) {
 	s.n.mu.Lock()
@@ -254,6 +258,12 @@ func (s socket) Send(slot, hops int, to netip.AddrPort, b []byte) error {
 	return nil
 }
 
+// caught is a forwarded probe that arrived.
+type caught struct {
+	packet []byte
+	link   int
+}
+
 // port is a node's lan.Port.
 type port struct {
 	n      *Node
@@ -263,12 +273,15 @@ type port struct {
 
 func (p *port) Close() { p.once.Do(func() { close(p.closed) }) }
 
-func (p *port) Run(f func(b []byte, link string)) error {
-	p.n.mu.Lock()
-	p.n.caught = f
-	p.n.mu.Unlock()
-	<-p.closed
-	return nil
+func (p *port) Run(f func(b []byte, link int)) error {
+	for {
+		select {
+		case <-p.closed:
+			return nil
+		case k := <-p.n.caught:
+			f(k.packet, k.link)
+		}
+	}
 }
 
 // Send takes the way that the kernel would: the route for forwarded probes, that of pods, or the tunnel.
@@ -298,11 +311,9 @@ func (p *port) Send(b []byte) error {
 	if to == nil || !slices.Contains(to.Kernel.Paths().Probers, src) || forward != nil && !forward(p.n, to, link, b) {
 		return nil
 	}
-	to.mu.Lock()
-	f := to.caught
-	to.mu.Unlock()
-	if f != nil {
-		f(b, link)
+	select {
+	case to.caught <- caught{b, slices.Index(linkNames[:], link)}:
+	default:
 	}
 	return nil
 }

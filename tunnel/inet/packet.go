@@ -1,0 +1,33 @@
+package inet
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// Packet is an IP packet without options (RFC 791, RFC 8200) that is not to be fragmented, with a usual hop limit; t is its transport
+// header, whose checksum is filled in, and the payload.
+func Packet(src, dst netip.Addr, proto uint8, t []byte) []byte {
+	const hops, dontFragment = 64, 0x40
+	n, at := len(t), 2 // of ICMP and ICMPv6
+	switch proto {
+	case ProtoTCP:
+		at = TCPChecksum
+	case ProtoUDP:
+		at = UDPChecksum
+	}
+	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, proto, byte(n >> 8), byte(n)}) // RFC 9293, section 3.1; RFC 8200, section 8.1
+	if proto == ProtoICMP {
+		pseudo = nil
+	}
+	t = slices.Clone(t)
+	binary.BigEndian.PutUint16(t[at:], Checksum(uint64(Sum(pseudo)), t))
+	if src.Is6() {
+		return slices.Concat([]byte{0x60, 0, 0, 0, byte(n >> 8), byte(n), proto, hops}, src.AsSlice(), dst.AsSlice(), t)
+	}
+	n += 20
+	h := slices.Concat([]byte{0x45, 0, byte(n >> 8), byte(n), 0, 1, dontFragment, 0, hops, proto, 0, 0}, src.AsSlice(), dst.AsSlice())
+	SetChecksum4(h)
+	return append(h, t...)
+}
