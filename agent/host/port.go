@@ -65,7 +65,7 @@ func (h *Host) OpenPort() (_ *Port, err error) {
 		return nil, fmt.Errorf("host: port for probes: %w", err)
 	}
 	_ = errors.Join(p.log.SetReadBuffer(logBuffer), p.log.SetOption(netlink.NoENOBUFS, true))                                                                                                            // without the right to it, the default
-	attrs, _ := netlink.MarshalAttributes([]netlink.Attribute{{Type: configCmd, Data: []byte{1}}, {Type: configMode, Data: []byte{0, 0, 0xff, 0xff, 2, 0}}, {Type: configAt, Data: []byte{0, 0, 0, 1}}}) // bind, copy packets, at once
+	attrs, _ := netlink.MarshalAttributes([]netlink.Attribute{{Type: configCmd, Data: []byte{1}}, {Type: configMode, Data: []byte{0, 0, 0xff, 0xff, 2, 0}}, {Type: configAt, Data: []byte{0, 0, 0, 1}}}) // bind, copy packets, immediately
 	_, err = p.log.Execute(netlink.Message{
 		Header: netlink.Header{Type: logConfig, Flags: netlink.Request | netlink.Acknowledge},
 		Data:   append([]byte{unix.AF_UNSPEC, 0, plan.ForwardGroup >> 8, plan.ForwardGroup & 0xff}, attrs...),

@@ -3,6 +3,7 @@
 //
 //	header.go    parsing, the one gate for packets from outside, and the flow hash
 //	checksum.go  the Internet checksum, whole and partial, and the lengths it covers
+//	packet.go    a whole packet, from its transport header
 package inet
 
 import (

@@ -108,7 +108,7 @@ func (f *forwarding) passes(t, o *track) bool {
 	return t.tested.After(o.cutAt) && f.cutOf(t).less(f.cutOf(o))
 }
 
-// again begins anew: what is under way says nothing.
+// again begins again: what is under way says nothing.
 func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, false, round{} }
 
 // note notes what a round said.
@@ -233,7 +233,7 @@ func (p *peer) judge(f *forwarding, taken [kinds]uint32, asked, now time.Time) {
 	if f.lost != 0 && f.asks != allKinds {
 		f.due = now // the others, too
 	}
-	f.round, f.sends = round{}, now // the next one may follow at once
+	f.round, f.sends = round{}, now // the next one may follow immediately
 }
 
 // hasten has a gateway probe ask soon what became of forwarded ones, on the path that they took or on another one that answers.

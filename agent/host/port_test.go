@@ -1,0 +1,110 @@
+package host
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"edgemesh/internal/membership/mesh"
+)
+
+// TestForwardedProbes: what a peer sends from its probe address, and nothing else, is taken behind all rules for forwarded packets, and
+// leaves no neighbour behind; what is sent here leaves by the path in use, or by the one that is tried.
+func TestForwardedProbes(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "ip link set dev lo up")
+	var mac [6]byte
+	l.in(l.lan, func() {
+		run(t, "ip addr add 10.244.2.14/32 dev lan0\nip addr add 10.244.2.13/32 dev lan0")
+		link, err := netlink.LinkByName("lan0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mac = [6]byte(link.Attrs().HardwareAddr)
+	})
+	p, prober := lanPlan(1), netip.MustParseAddr("10.244.2.14")
+	c := mesh.Candidate{Peer: "M0", Kind: mesh.Native, Link: "up0", Via: netip.MustParseAddr(lanHost4), MAC: mac, MTU: 1500, Probe: true, Accept: true, Use: true}
+	paths := func(c mesh.Candidate) mesh.Paths {
+		out := p.Paths([]mesh.Candidate{c})
+		out.Probers = []netip.Addr{prober}
+		return out
+	}
+	mustSetPaths(t, l.host, paths(c))
+	mustSet(t, l.host, p.Host)
+	ours := l.host.ProbeAddrs()
+	if ours != [2]netip.Addr{netip.MustParseAddr("10.244.1.254"), netip.MustParseAddr("fd00:1::ffff:ffff:ffff:fffe")} {
+		t.Fatalf("probe addresses %v", ours)
+	}
+	port, err := l.host.OpenPort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	type packet struct {
+		payload string
+		link    int
+	}
+	taken := make(chan packet, 100)
+	go func() { _ = port.Run(func(b []byte, link int) { taken <- packet{string(b[28:]), link} }) }()
+	up, err := netlink.LinkByName("up0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := map[string]*net.UDPConn{"10.244.2.14": l.listen(l.lan, "10.244.2.14", mesh.ForwardFrom), "10.244.2.13": l.listen(l.lan, "10.244.2.13", mesh.ForwardFrom)}
+	arrives := func(what, src string, want bool) {
+		t.Helper()
+		if err := send(from[src], what, ours[0].String(), mesh.ForwardTo); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-taken:
+			if !want || got.payload != what || got.link != up.Attrs().Index {
+				t.Errorf("%s: taken %+v", what, got)
+			}
+		case <-time.After(map[bool]time.Duration{true: deadline, false: 300 * time.Millisecond}[want]):
+			if want {
+				t.Errorf("%s: not taken\n%s", what, run(t, "nft list table inet edgemesh"))
+			}
+		}
+	}
+	arrives("from the prober", "10.244.2.14", true)
+	if n := run(t, "ip neigh show dev edgemesh-br"); strings.Contains(n, "10.244.1.254") {
+		t.Errorf("neighbours: %s", n)
+	}
+	arrives("from a pod", "10.244.2.13", false)
+	run(t, "iptables -I FORWARD -i up0 -j DROP")
+	arrives("with a rule", "10.244.2.14", false)
+	run(t, "iptables -D FORWARD -i up0 -j DROP\niptables -t nat -A POSTROUTING -o edgemesh-br -j MASQUERADE")
+	arrives("translated", "10.244.2.14", true)
+	run(t, "iptables -t nat -D POSTROUTING -o edgemesh-br -j MASQUERADE")
+
+	leads := func(want ...string) {
+		t.Helper()
+		wantContains(t, "the peer's probe address", run(t, "ip route get 10.244.2.14 from 10.244.1.254 iif edgemesh-br"), want...)
+	}
+	leads("via "+lanHost4, "table 5210")
+	c.Use, c.Aside = false, prober
+	mustSetPaths(t, l.host, paths(c))
+	leads("via "+lanHost4, "table 5224")
+	wantContains(t, "a pod's packet", run(t, "ip route get 10.244.2.14 from 10.244.1.5 iif edgemesh-br"), "dev edgemesh-tun")
+	w := paths(c)
+	w.Probes = []mesh.ProbeRoute{{Target: prober, Slot: mesh.ProbeSlots, Hop: mesh.Hop{Link: TUNName}}}
+	mustSetPaths(t, l.host, w)
+	leads("dev edgemesh-tun", "table 5224")
+	wantUnchanged(t, l.host, p.Host)
+	run(t, "ip link set edgemesh-fwd nomaster\nip rule del iif edgemesh-br from 10.244.1.254\nnft flush chain inet edgemesh forwarded")
+	mustSet(t, l.host, p.Host)
+	wantUnchanged(t, l.host, p.Host)
+	arrives("repaired", "10.244.2.14", true)
+	wantContains(t, "the port", run(t, "ip link show edgemesh-fwd"), "master edgemesh-br")
+	if err := l.host.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := run(t, "ip rule\nnft list tables"); strings.Contains(left, "5224") || strings.Contains(left, "edgemesh") {
+		t.Errorf("left behind: %s", left)
+	}
+}
