@@ -81,9 +81,9 @@ type outcome struct {
 	tested  time.Time // zero: never
 	cut     kindSet   // kinds that it loses
 	cutAt   time.Time
-	clean   int       // rounds in a row without a loss, since then
-	cleared time.Time // the last time that it was taken back
-	penalty time.Duration
+	clean   int           // rounds in a row without a loss, since then
+	cleared time.Time     // the last time that it was taken back
+	penalty time.Duration // before it is tried again
 	retest  time.Time
 }
 
@@ -158,15 +158,14 @@ func (m *Machine) Caught(b []byte, link string) {
 	}
 	v := version(k.V6)
 	p := m.probers[k.from]
-	if p == nil || !p.sent(k) { // a rule of this host may have given it another source
-		p = nil
-		for _, o := range m.peers {
-			if o.forwards[v].theirs.IsValid() && o.sent(k) {
+	if p == nil { // a rule of this host has given it another source
+		for _, o := range m.probers {
+			if o.sent(k) {
 				p = o
 			}
 		}
 	}
-	if p == nil {
+	if p == nil || !p.sent(k) {
 		return
 	}
 	slot := int(k.number & (1<<slotBits - 1))
@@ -312,7 +311,11 @@ func (p *peer) orderForwarded(v int, now time.Time, out *Orders) {
 	if !f.works() || p.sess == nil {
 		return
 	}
-	if f.on != nil && (f.on != f.tunnel && !f.on.usable() || now.Sub(f.began) > roundMost) {
+	switch {
+	case f.on == nil:
+	case f.on != f.tunnel && !f.on.usable():
+		f.round = round{}
+	case now.Sub(f.began) > roundMost:
 		f.on.tested = now
 		f.round = round{}
 	}
