@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -41,6 +42,8 @@ func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
 type Port struct {
 	tap *os.File
 	log *netlink.Conn
+	raw syscall.RawConn // log's
+	b   [1 << 16]byte   // what was read last
 }
 
 // What is written to and read of the kernel's log (linux/netfilter/nfnetlink_log.h).
@@ -71,6 +74,9 @@ func (h *Host) OpenPort() (_ *Port, err error) {
 		Data:   append([]byte{unix.AF_UNSPEC, 0, plan.ForwardGroup >> 8, plan.ForwardGroup & 0xff}, attrs...),
 	})
 	if err == nil {
+		p.raw, err = p.log.SyscallConn()
+	}
+	if err == nil {
 		p.tap, err = probe.NewPort(plan.PortName, mtu)
 	}
 	if err != nil {
@@ -86,38 +92,28 @@ func (p *Port) Send(packet []byte) error {
 	return err
 }
 
-// Run calls f with the first bytes of each packet that was taken, and the index of the interface it came in on, until Close or an error.
-func (p *Port) Run(f func(b []byte, link int)) error {
-	for {
-		messages, err := p.log.Receive()
-		if err != nil {
-			return err
-		}
-		for _, m := range messages {
-			if m.Header.Type != logPacket || len(m.Data) < 4 {
-				continue
-			}
-			a, err := netlink.NewAttributeDecoder(m.Data[4:])
+// Take calls f with the first bytes of each packet that was taken since, and the index of the interface it came in on. It does not wait.
+func (p *Port) Take(f func(b []byte, link int)) {
+	_ = p.raw.Control(func(fd uintptr) {
+		for {
+			n, _, err := unix.Recvfrom(int(fd), p.b[:], unix.MSG_DONTWAIT)
 			if err != nil {
-				continue
+				return
 			}
-			a.ByteOrder = binary.BigEndian
-			var link uint32
-			var b []byte
-			for a.Next() {
-				switch a.Type() {
-				case logIndev:
-					link = a.Uint32()
-				case logPayload:
-					b = a.Bytes()
+			messages, _ := syscall.ParseNetlinkMessage(p.b[:n])
+			for _, m := range messages {
+				if m.Header.Type != logPacket || len(m.Data) < 4 {
+					continue
+				}
+				if link := attribute(m.Data[4:], logIndev); len(link) == 4 {
+					f(attribute(m.Data[4:], logPayload), int(binary.BigEndian.Uint32(link)))
 				}
 			}
-			f(b, int(link))
 		}
-	}
+	})
 }
 
-// Close ends Run; the kernel deletes the port.
+// Close closes it; the kernel deletes the device.
 func (p *Port) Close() {
 	_ = p.tap.Close()
 	_ = p.log.Close()

@@ -31,6 +31,16 @@ func is(kind string, b []byte) bool {
 	return true
 }
 
+// traffic has packets of pods come in at n from m for a while.
+func traffic(n, m *lantest.Node) {
+	go func() {
+		for i := range uint64(200) {
+			n.Kernel.SetTraffic(map[mesh.Inlet]mesh.Count{{Block: m.Member.PodCIDRs[0], Link: "eth0"}: {Packets: i}})
+			time.Sleep(time.Second)
+		}
+	}()
+}
+
 // moves counts how often the path from n to m changes within d.
 func moves(n, m *lantest.Node, d time.Duration) (count int) {
 	last := n.Kind(m)
@@ -85,12 +95,7 @@ func TestForwardedProbes(t *testing.T) {
 								t.Fatalf("%q without a fault", n[0].Kind(n[1]))
 							}
 							if busy {
-								go func() {
-									for i := range uint64(200) {
-										n[0].Kernel.SetTraffic(map[mesh.Inlet]mesh.Count{{Block: n[1].Member.PodCIDRs[0], Link: native}: {Packets: i}})
-										time.Sleep(time.Second)
-									}
-								}()
+								traffic(n[0], n[1])
 								time.Sleep(5 * time.Second)
 							}
 							drops, start = true, time.Now()
@@ -154,6 +159,110 @@ func TestForwardedByOneAlone(t *testing.T) {
 		time.Sleep(time.Minute)
 		if st, _ := n[0].Status(n[1].Member.PeerID); st.Forwarded || st.Kind != mesh.Native {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestForwardedBackoff: a fault that comes and goes moves pods ever less often, and by its end the path is native again.
+func TestForwardedBackoff(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		start := time.Now()
+		fault := func() bool { d := time.Since(start); return d < 10*time.Minute && d%(25*time.Second) >= 19*time.Second }
+		l.Forward = func(_, _ *lantest.Node, link string, _ []byte) bool { return link != "eth0" || !fault() }
+		l.Meet(decide.Off{})
+		traffic(n[0], n[1])
+		if got := moves(n[0], n[1], 10*time.Minute); got == 0 || got > 16 {
+			t.Errorf("%d moves", got)
+		}
+		becomes(t, n[0], n[1], mesh.Native, 6*time.Minute)
+	})
+}
+
+// TestForwardedLarge: a path that loses large packets of one kind is left until it loses none.
+func TestForwardedLarge(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Forward = func(_, _ *lantest.Node, link string, b []byte) bool { return link != "eth0" || len(b) < 1400 || !is("known UDP", b) }
+		l.Meet(decide.Off{})
+		traffic(n[0], n[1])
+		time.Sleep(20 * time.Second)
+		if got := moves(n[0], n[1], 10*time.Minute); got != 0 || n[0].Kind(n[1]) != mesh.VXLAN {
+			t.Errorf("%d moves, now %q: %s", got, n[0].Kind(n[1]), n[0].Why(n[1]))
+		}
+		l.Forward = nil
+		becomes(t, n[0], n[1], mesh.Native, 45*time.Second)
+	})
+}
+
+// TestForwardedIdle: without traffic one small probe of each kind in turn, every 10 s.
+func TestForwardedIdle(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Meet(decide.Off{})
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		time.Sleep(2 * time.Minute) // a path that came up counts as one with traffic
+		kinds, bytes := map[string]int{}, 0
+		l.Forward = func(from, _ *lantest.Node, _ string, b []byte) bool {
+			for _, kind := range []string{"TCP", "new UDP", "known UDP", "ICMP"} {
+				if from == n[0] && is(kind, b) {
+					kinds[kind]++
+					bytes += len(b)
+				}
+			}
+			return true
+		}
+		time.Sleep(4 * time.Minute)
+		for kind, got := range kinds {
+			if got < 5 || got > 7 {
+				t.Errorf("%d of %s", got, kind)
+			}
+		}
+		if len(kinds) != 4 || bytes > 24*80 {
+			t.Errorf("%v, %d bytes", kinds, bytes)
+		}
+	})
+}
+
+// TestForwardedPortGone: what is known of a path stays while an end has no port for a moment, and goes if it does not come back.
+func TestForwardedPortGone(t *testing.T) {
+	for _, end := range []int{0, 1} {
+		onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+			l.Forward = func(_, _ *lantest.Node, link string, _ []byte) bool { return link != "eth0" }
+			l.Meet(decide.Off{})
+			becomes(t, n[0], n[1], mesh.VXLAN, 5*time.Second)
+			time.Sleep(time.Minute)
+			addrs := n[end].Kernel.ProbeAddrs()
+			for range 3 {
+				n[end].Kernel.SetProbeAddrs([2]netip.Addr{})
+				if got := moves(n[0], n[1], 30*time.Second); got != 0 {
+					t.Errorf("%d moves without a port of end %d", got, end)
+				}
+				n[end].Kernel.SetProbeAddrs(addrs)
+				if got := moves(n[0], n[1], time.Minute); got != 0 {
+					t.Errorf("%d moves with a port of end %d again", got, end)
+				}
+			}
+			n[end].Kernel.SetProbeAddrs([2]netip.Addr{})
+			becomes(t, n[0], n[1], mesh.Native, 2*time.Minute)
+		})
+	}
+}
+
+// TestForwardedRekey: new sessions, also half-made ones, are no loss.
+func TestForwardedRekey(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		l.Meet(decide.Off{})
+		traffic(n[0], n[1])
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		done := time.Now().Add(5 * time.Minute)
+		go func() {
+			for i := 0; time.Now().Before(done); i++ {
+				up := n[i%2].Uplink
+				n[i%2].Kernel.SetUplinks(up, mesh.Uplink{Link: "eth9", Addr: netip.AddrFrom4([4]byte{172, 16, byte(i % 200), 1}), Bits: 24, MTU: 1500, MAC: up.MAC})
+				n[i%2].UplinksChanged()
+				time.Sleep(1700 * time.Millisecond)
+			}
+		}()
+		if got := moves(n[0], n[1], 5*time.Minute) + moves(n[1], n[0], time.Second); got != 0 {
+			t.Errorf("%d moves", got)
 		}
 	})
 }

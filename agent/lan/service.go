@@ -19,6 +19,8 @@ import (
 const (
 	tickLeast  = 5 * time.Millisecond // between two looks at all peers
 	countEvery = time.Second          // how often the kernel's counters are read at most
+	portEvery  = time.Second          // between two attempts to open a port
+	ownEvents  = time.Second          // after SetPaths, events of the kernel are its own
 )
 
 // Config is what a Service needs; all of it is required.
@@ -59,6 +61,15 @@ type Kernel interface {
 	Traffic() (map[mesh.Inlet]mesh.Count, error)
 }
 
+// Port sends packets as pods do, and takes those that are for this node's addresses for forwarded probes.
+type Port interface {
+	// Send does not wait.
+	Send(packet []byte) error
+	// Take calls f with each packet that has come in, perhaps cut, and the index of the interface it came in on. f must not keep b.
+	Take(f func(b []byte, link int))
+	Close()
+}
+
 // Service finds and proves paths: it carries out what its machine decides. Its methods
 // may be called concurrently.
 type Service struct {
@@ -77,8 +88,11 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
-	port     Port   // nil: there is none
-	applyErr string // the last one logged
+	port     Port      // nil: there is none
+	nextPort time.Time // when one may be opened
+	applyErr string    // the last one logged
+	portErr  string    // likewise
+	applied  time.Time // the last change of paths
 }
 
 // New opens the sockets for probes. Run does the rest.
@@ -126,7 +140,6 @@ func (s *Service) Run(ctx context.Context) {
 	for _, sock := range s.sockets {
 		s.wg.Go(func() { sock.Run(s.inbox.put) })
 	}
-	s.wg.Go(func() { s.keepPort(ctx) })
 	s.UplinksChanged()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -158,6 +171,7 @@ func (s *Service) Run(ctx context.Context) {
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
+	s.closePort()
 	s.mu.Unlock()
 	s.cancel()
 	for _, sock := range s.sockets {
@@ -216,13 +230,9 @@ func (s *Service) Status(id mesh.PeerID) (st decide.Status, ok bool) {
 
 // tick does what is due and returns the time to the next call.
 func (s *Service) tick() time.Duration {
-	addrs := s.cfg.Kernel.ProbeAddrs()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.port == nil {
-		addrs = [2]netip.Addr{}
-	}
-	s.machine.SetProbeAddrs(time.Now(), addrs)
+	s.keepPort(time.Now())
 	s.apply() // probes need their routes
 	orders := s.machine.Tick(time.Now(), s.cfg.Connected)
 	for _, id := range orders.Suspects {
@@ -233,10 +243,14 @@ func (s *Service) tick() time.Duration {
 			s.machine.Explain(x, mac, confirmed)
 		}
 	}
-	for _, p := range orders.Forwarded { // first: the others ask what became of them
-		if s.port != nil && s.port.Send(p) != nil {
-			s.port.Close()
-			s.port = nil
+	for _, x := range orders.Forwarded { // first: the others ask what became of them
+		for _, p := range x.Packets {
+			if s.port != nil && s.port.Send(p) != nil {
+				s.closePort()
+			}
+		}
+		if s.port != nil {
+			x.Sent(time.Now())
 		}
 	}
 	for _, p := range orders.Probes {
@@ -252,6 +266,51 @@ func (s *Service) tick() time.Duration {
 	return max(orders.Next, tickLeast)
 }
 
+// keepPort has the port open while the kernel has addresses for it. The caller holds mu.
+func (s *Service) keepPort(now time.Time) {
+	addrs := s.cfg.Kernel.ProbeAddrs()
+	if s.port == nil && !s.closed && addrs != [2]netip.Addr{} && !now.Before(s.nextPort) {
+		s.nextPort = now.Add(portEvery)
+		port, err := s.cfg.OpenPort()
+		if err == nil {
+			s.port = port
+		} else if s.portErr != err.Error() {
+			s.portErr = err.Error()
+			s.cfg.Log.Info("LAN paths are proved by gateway probes alone: no port for forwarded ones", "err", err)
+		}
+	}
+	if s.port == nil {
+		addrs = [2]netip.Addr{}
+	}
+	s.machine.SetProbeAddrs(now, addrs)
+}
+
+// closePort closes the port. The caller holds mu.
+func (s *Service) closePort() {
+	if s.port != nil {
+		s.port.Close()
+		s.port = nil
+		s.machine.SetProbeAddrs(time.Now(), [2]netip.Addr{})
+	}
+}
+
+// catch takes one forwarded probe. The caller holds mu.
+func (s *Service) catch(b []byte, link int) {
+	for _, sock := range s.sockets {
+		s.machine.Caught(b, sock.LinkName(link))
+		return
+	}
+}
+
+// Recheck says that what the host does with forwarded packets may have changed.
+func (s *Service) Recheck() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.applied) > ownEvents {
+		s.machine.Recheck()
+	}
+}
+
 // takeIn handles what has come in, and answers. It returns when the first probe to the
 // senders is due, the zero time if there is none.
 func (s *Service) takeIn() (next time.Time) {
@@ -261,6 +320,9 @@ func (s *Service) takeIn() (next time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.port != nil {
+		s.port.Take(s.catch) // answers say what has come in before
+	}
 	var answers []decide.Send
 	for _, k := range all {
 		answer, at := s.machine.Hear(k)
@@ -301,7 +363,7 @@ func (s *Service) apply() {
 	if text != s.applyErr && text != "" {
 		s.cfg.Log.Error("could not set all LAN paths in the kernel", "err", text)
 	}
-	s.applyErr = text
+	s.applyErr, s.applied = text, time.Now()
 }
 
 // logChanges reports which paths are used now. The caller holds mu.

@@ -11,17 +11,19 @@ import (
 
 // Times of forwarded probes.
 const (
-	forwardBusy   = 2 * time.Second        // between two rounds of all kinds, with traffic
-	forwardIdle   = 10 * time.Second       // between two probes of one kind in turn, without
-	forwardAsk    = 20 * time.Millisecond  // after a round, for a path that waits for it
-	forwardLate   = 100 * time.Millisecond // a gateway probe that leaves so much later overtakes no forwarded one
-	tunnelLate    = time.Second            // nor one through the tunnel
+	forwardBusy   = 2 * time.Second        // between two rounds on the path in use, with traffic
+	forwardIdle   = 10 * time.Second       // without, and while the tunnel stands in
+	forwardAsk    = 20 * time.Millisecond  // after probes that something waits for, a gateway probe asks for them
+	forwardLate   = 100 * time.Millisecond // one that leaves so much later overtakes none of them
+	tunnelLate    = 500 * time.Millisecond // nor any that takes the tunnel
 	forwardTries  = 5
 	forwardRounds = 3                // without a loss, before a path is taken back
-	roundMost     = 10 * time.Second // then something else is wrong: the round says nothing
-	routeTime     = 5 * time.Millisecond
+	cleanEvery    = time.Second      // between these
 	leftFirst     = 10 * time.Second // after which a path that was left is tried again
-	leftMost      = 5 * time.Minute
+	leftMost      = 5 * time.Minute  // likewise, if it does not last so long
+	cutEvery      = 30 * time.Second // between later tries
+	cutStays      = time.Minute      // what is known of a path, while an end has no port
+	routeTime     = 5 * time.Millisecond
 )
 
 // tunnelSlot is that of forwarded probes through the tunnel.
@@ -52,28 +54,22 @@ type forwarding struct {
 	ours, theirs netip.Addr // where either end takes them; invalid: it does not
 	since        time.Time  // answers to earlier gateway probes do not count
 	ready        bool       // the peer takes ours
-	number       uint32     // of the last one sent
-	taken        [kinds]uint32
-	tunnel       *track    // stands for the tunnel
-	due          time.Time // the next round on the path in use
+	number       uint32     // of the last ones sent
+	tunnel       *track     // stands for the tunnel
+	began        time.Time  // the last round on the path in use
+	recheck      bool       // it is due, with all kinds
 	turn         int
 	round
 }
 
 // round is one test of a path.
 type round struct {
-	on               *track    // nil: there is none
-	began            time.Time //
-	sends            time.Time // when probes, or those of the next round, are to be sent; zero: they are under way
-	asks, left, lost kindSet   // which kinds it has, which have no outcome yet, which are lost
-	flight           [kinds]flight
-}
-
-// flight is a probe on its way; number 0: it is to be sent.
-type flight struct {
-	number uint32
-	at     time.Time
-	lost   int
+	on         *track    // nil: there is none
+	sends      time.Time // when probes, or those of the next round, are to be sent; zero: they are under way
+	asks, left kindSet   // which kinds it has, which are not taken yet
+	first      uint32    // number of its first probes
+	sent       time.Time // when the last ones left; zero: they did not yet
+	tries      int
 }
 
 // outcome is what forwarded probes said of a path.
@@ -95,44 +91,32 @@ func newForwarding(v6 bool) forwarding {
 func (f *forwarding) proves() bool { return f.ours.IsValid() && f.theirs.IsValid() }
 func (f *forwarding) works() bool  { return f.proves() && f.ready }
 
-// cutOf are the kinds that a path is known to lose.
-func (f *forwarding) cutOf(t *track) kindSet {
-	if !f.proves() {
-		return 0
-	}
-	return t.cut
-}
-
 // passes reports whether t is known to pass what o loses, and to lose nothing that o passes.
-func (f *forwarding) passes(t, o *track) bool {
-	return t.tested.After(o.cutAt) && f.cutOf(t).less(f.cutOf(o))
-}
+func passes(t, o *track) bool { return t.tested.After(o.cutAt) && t.cut.less(o.cut) }
 
 // again begins again: what is under way says nothing.
 func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, false, round{} }
 
-// note notes what a round said.
-func (o *outcome) note(now time.Time, asks, lost kindSet) {
-	before := o.cut
+// note notes which kinds a round lost.
+func (o *outcome) note(now time.Time, lost kindSet) {
 	o.tested = now
-	switch cut := before&^asks | lost; {
-	case cut == 0 && before != 0 && o.clean+1 < forwardRounds:
-		o.clean++
-		o.retest = now
-		return
-	case cut == 0 && before != 0:
-		o.cleared = now
-		o.cut = 0
-	case before == 0 && cut != 0:
-		o.penalty = leftFirst
-		if !o.cleared.IsZero() && now.Sub(o.cleared) < leftMost {
-			o.penalty = min(2*max(o.penalty, leftFirst), leftMost)
+	switch {
+	case lost != 0 && o.cut != 0:
+		o.retest = now.Add(max(o.penalty, cutEvery))
+	case lost != 0:
+		if o.penalty *= 2; o.penalty == 0 || now.Sub(o.cleared) >= leftMost {
+			o.penalty = leftFirst
 		}
-		o.cut, o.cutAt = cut, now
-	default:
-		o.cut = cut
+		o.penalty = min(o.penalty, leftMost)
+		o.cutAt, o.retest = now, now.Add(o.penalty)
+	case o.cut != 0:
+		if o.clean++; o.clean < forwardRounds {
+			o.retest = now.Add(cleanEvery)
+			return
+		}
+		o.cleared = now
 	}
-	o.clean, o.retest = 0, now.Add(o.penalty)
+	o.cut, o.clean = lost, 0
 }
 
 // SetProbeAddrs says where this node takes forwarded probes, IPv4 and IPv6, and sends them from; invalid: it does not.
@@ -150,38 +134,50 @@ func (m *Machine) SetProbeAddrs(now time.Time, addrs [2]netip.Addr) {
 	}
 }
 
+// Recheck has paths tested again soon: what the hosts do with forwarded packets may have changed.
+func (m *Machine) Recheck() {
+	for _, p := range m.peers {
+		p.forwards[0].recheck, p.forwards[1].recheck = true, true
+		for _, t := range p.tracks {
+			t.retest = minTime(t.retest, t.tested.Add(t.penalty))
+		}
+	}
+}
+
 // Caught handles a packet that was taken, perhaps cut, and came in on an interface.
 func (m *Machine) Caught(b []byte, link string) {
 	k, err := parseForwarded(b)
 	if err != nil {
 		return
 	}
-	v := version(k.V6)
-	p := m.probers[k.from]
-	if p == nil { // a rule of this host has given it another source
-		for _, o := range m.probers {
-			if o.sent(k) {
-				p = o
-			}
-		}
-	}
-	if p == nil || !p.sent(k) {
+	if p := m.probers[k.from]; p != nil {
+		p.caught(m.cfg, k, link)
 		return
 	}
-	slot := int(k.number & (1<<slotBits - 1))
-	t := p.tracks[trackKey{k.V6, slot}]
-	if t != nil && m.cfg.mayArrive(t, link) || slot == tunnelSlot && link == m.cfg.TUNName {
-		p.forwards[v].taken[k.kind] = k.number
+	for _, p := range m.probers { // a rule of this host has given it another source
+		p.caught(m.cfg, k, link)
 	}
 }
 
-// sent reports whether the peer sent a probe, after those that were taken.
-func (p *peer) sent(k taken) bool {
-	return p.sess != nil && k.number > p.forwards[version(k.V6)].taken[k.kind] && hmac.Equal(k.tag, forwardedTag(p.sess.in, k.V6, k.kind, k.number))
+// caught notes a probe, if the peer sent it, and it is none of those before it that were overtaken.
+func (p *peer) caught(c Config, k taken, link string) {
+	slot := int(k.number & (1<<slotBits - 1))
+	t := p.tracks[trackKey{k.V6, slot}]
+	if (t == nil || !c.mayArrive(t, link)) && (slot != tunnelSlot || link != c.TUNName) {
+		return
+	}
+	for _, s := range []*session{p.sess, p.old} {
+		if s != nil && !reached(s.taken[version(k.V6)][k.kind], k.number) && hmac.Equal(k.tag, forwardedTag(s.in, k.V6, k.kind, k.number)) {
+			s.taken[version(k.V6)][k.kind] = k.number
+		}
+	}
 }
 
-// reports takes what a gateway probe says of forwarded ones; asked is when the request left that it answers, zero if it is a request.
-func (m *Machine) reports(p *peer, k Packet, asked time.Time) {
+// reached reports whether a number, 0 for none, is another one or came after it.
+func reached(number, other uint32) bool { return number != 0 && int32(number-other) >= 0 }
+
+// reports takes what the peer says of forwarded probes, on a track. asked is when the gateway probe left that it answers, zero if it is none.
+func (m *Machine) reports(p *peer, t *track, k Packet, asked time.Time) {
 	f := &p.forwards[version(k.V6)]
 	theirs := k.report.addr
 	if !mesh.Inside(mesh.OfVersion(m.members[p.id].blocks, k.V6), netip.PrefixFrom(theirs, theirs.BitLen())) || theirs == p.gateways[version(k.V6)] {
@@ -195,59 +191,48 @@ func (m *Machine) reports(p *peer, k Packet, asked time.Time) {
 		f.again(k.At)
 		m.unapplied = true
 	}
-	if asked.IsZero() || !asked.After(f.since) {
-		return
-	}
-	f.ready = f.theirs.IsValid()
-	if f.works() && f.on != nil {
+	f.ready = f.ready || asked.After(f.since)
+	if f.works() && (t == f.on || f.on == f.tunnel) && asked.After(f.since) {
 		p.judge(f, k.report.taken, asked, k.At)
 	}
 }
 
-// judge compares what is in flight with what the peer had taken when it answered a gateway probe that left at asked.
+// judge compares what a round sent with what the peer had taken when it answered a gateway probe that left at asked.
 func (p *peer) judge(f *forwarding, taken [kinds]uint32, asked, now time.Time) {
+	if f.first == 0 {
+		return
+	}
+	for kind, number := range taken {
+		if reached(number, f.first) {
+			f.left &^= 1 << kind
+		}
+	}
 	late := forwardLate
 	if f.on == f.tunnel {
 		late = tunnelLate
 	}
-	for kind := range f.flight {
-		x := &f.flight[kind]
-		switch {
-		case !f.left.has(kind) || x.number == 0:
-		case taken[kind] == x.number:
-			f.left &^= 1 << kind
-		case asked.Sub(x.at) >= late:
-			if x.lost++; x.lost < forwardTries {
-				x.number, f.sends = 0, now
-				continue
-			}
-			f.left, f.lost = f.left&^(1<<kind), f.lost|1<<kind
-		}
+	switch {
+	case f.left != 0 && (f.sent.IsZero() || asked.Sub(f.sent) < late):
+		p.hasten(f, now.Add(late))
+	case f.left != 0 && f.asks != allKinds:
+		f.begin(f.on, allKinds, now)
+	case f.left&^f.on.cut != 0 && f.tries < forwardTries:
+		f.sends, f.sent = now, time.Time{}
+	default:
+		f.on.note(now, f.left)
+		f.round = round{sends: now} // the next one may follow immediately
 	}
-	if f.left != 0 {
-		p.hasten(f, now.Add(late/2))
-		return
-	}
-	f.on.note(now, f.asks, f.lost)
-	if f.lost != 0 && f.asks != allKinds {
-		f.due = now // the others, too
-	}
-	f.round, f.sends = round{}, now // the next one may follow immediately
 }
 
-// hasten has a gateway probe ask soon what became of forwarded ones, on the path that they took or on another one that answers.
+// hasten has a gateway probe ask soon what became of forwarded ones, on the path that they took or, of the tunnel, on any that answers.
 func (p *peer) hasten(f *forwarding, at time.Time) {
-	t := f.on
-	if !t.usable() {
-		t = nil
-		for _, o := range p.tracks {
-			if o.usable() && o.c.v6 == f.tunnel.c.v6 {
-				t = o
+	for _, t := range p.tracks {
+		if t == f.on || f.on == f.tunnel && t.c.v6 == f.tunnel.c.v6 {
+			if t.state == up && t.unanswered == 0 {
+				t.next, t.rest = minTime(t.next, at), minTime(t.rest, at)
+				return
 			}
 		}
-	}
-	if t != nil && t.state == up && t.unanswered == 0 {
-		t.next, t.rest = minTime(t.next, at), minTime(t.rest, at)
 	}
 }
 
@@ -267,89 +252,100 @@ func (p *peer) ranked(v6 bool) (out []*track) {
 	return out
 }
 
-// nextRound decides which path is tested now, and which kinds it has.
-func (p *peer) nextRound(v int, now time.Time) (*track, kindSet) {
-	f, using := &p.forwards[v], p.using[v]
-	all := p.ranked(v == 1)
-	var cutAt time.Time // of the best one, until one passes what it loses
-	for i, t := range append(all, f.tunnel) {
+// nextRound decides which path is tested now, and which kinds it has. What nothing waits for begins with all peers' (all), so that the
+// kernel gets the routes for these in one call.
+func (p *peer) nextRound(v int, now time.Time, all bool) (*track, kindSet) {
+	f, using, paths := &p.forwards[v], p.using[v], append(p.ranked(v == 1), p.forwards[v].tunnel)
+	var bad *track // the best path, if none so far passes what it loses
+	for i, t := range paths {
 		switch {
-		case t != f.tunnel && t.tested.IsZero():
-			return t, allKinds
-		case i > 0 && !cutAt.IsZero() && !t.tested.After(cutAt):
-			return t, allKinds
-		case t != using && t.cut != 0 && (t != f.tunnel || using != nil && using.cut != 0) && !now.Before(t.retest):
+		case t == f.tunnel && bad == nil: // it is not needed
+			t.outcome = outcome{}
+		case t.tested.IsZero(), bad != nil && !t.tested.After(bad.cutAt), all && t.cut != 0 && !now.Before(t.retest):
 			return t, allKinds
 		}
-		if i == 0 && t.cut != 0 {
-			cutAt = t.cutAt
-		} else if t.cut == 0 {
-			cutAt = time.Time{}
+		if t.cut == 0 {
+			bad = nil
+		} else if i == 0 {
+			bad = t
 		}
 	}
-	if using == nil {
-		return nil, 0
-	}
-	if using.active(now) && f.due.After(now.Add(forwardBusy)) {
-		f.due = now // traffic begins
-	}
+	every, asks := forwardIdle, kindSet(1)<<(f.turn%kinds)
 	switch {
-	case now.Before(f.due):
-		return nil, 0
-	case using.active(now) || using.cut != 0:
-		f.due = now.Add(forwardBusy)
-		return using, allKinds
+	case using == nil && len(paths) > 1:
+		using, asks = f.tunnel, allKinds
+	case using != nil && (using.active(now) || f.recheck):
+		every, asks = forwardBusy, allKinds
 	}
-	f.due = now.Add(forwardIdle)
-	f.turn++
-	return using, 1 << (f.turn % kinds)
+	if using == nil || !all || using.cut != 0 || now.Sub(f.began) < every {
+		return nil, 0
+	}
+	f.began, f.recheck = now, false
+	return using, asks
 }
 
-// orderForwarded adds what of a peer's forwarded probes is due.
-func (p *peer) orderForwarded(v int, now time.Time, out *Orders) {
+// begin begins a round.
+func (f *forwarding) begin(t *track, asks kindSet, now time.Time) {
+	f.turn++
+	f.round = round{on: t, sends: now, asks: asks, left: asks}
+}
+
+// orderForwarded adds what of a peer's forwarded probes is due; all: all peers are asked.
+func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 	f := &p.forwards[v]
-	if !f.works() || p.sess == nil {
-		return
-	}
 	switch {
-	case f.on == nil:
-	case f.on != f.tunnel && !f.on.usable():
+	case !f.proves() && now.Sub(f.since) > cutStays:
+		for _, t := range p.tracks {
+			if t.c.v6 == f.tunnel.c.v6 {
+				t.cut = 0
+			}
+		}
+	case f.works() && f.on != nil && f.on != f.tunnel && !f.on.usable():
 		f.round = round{}
-	case now.Sub(f.began) > roundMost:
-		f.on.tested = now
-		f.round = round{}
+	}
+	if !f.works() {
+		return
 	}
 	if f.on == nil {
 		f.sends = time.Time{}
-		t, asks := p.nextRound(v, now)
+		t, asks := p.nextRound(v, now, all)
 		if t == nil {
 			return
 		}
-		f.round = round{on: t, began: now, sends: now, asks: asks, left: asks}
-		if t != p.using[v] {
+		if f.begin(t, asks, now); t != p.using[v] {
 			f.sends = now.Add(routeTime) // Paths has its route before
-			return
 		}
 	}
 	if f.sends.IsZero() || now.Before(f.sends) {
 		return
 	}
-	f.sends = time.Time{}
-	f.turn++
-	for kind := range f.flight {
-		x := &f.flight[kind]
-		if !f.left.has(kind) || x.number != 0 {
-			continue
-		}
-		f.number++
-		x.number, x.at = f.number<<slotBits|uint32(f.on.c.slot), now
+	f.number = max(f.number+1, uint32(now.UnixMilli()/128)<<slotBits>>slotBits)
+	number := f.number<<slotBits | uint32(f.on.c.slot)
+	if f.tries++; f.tries == 1 {
+		f.first = number
+	}
+	x := Forwarded{of: f}
+	for kind := range kinds {
 		size := 0
-		if f.asks == allKinds && f.on != f.tunnel && (f.turn+kind)%kinds == 0 {
+		if f.asks == allKinds && f.on != f.tunnel && (f.on.cut != 0 || (f.turn+kind)%kinds == 0) {
 			size = f.on.c.mtu
 		}
-		out.Forwarded = append(out.Forwarded, forwarded(p.sess.out, kind, f.ours, f.theirs, x.number, size))
+		if f.left.has(kind) {
+			x.Packets = append(x.Packets, forwarded(p.sess.out, kind, f.ours, f.theirs, number, size))
+		}
 	}
-	if f.on != p.using[v] || slices.ContainsFunc(f.flight[:], func(x flight) bool { return x.lost > 0 }) {
+	f.sends = time.Time{}
+	out.Forwarded = append(out.Forwarded, x)
+	if f.tries > 1 || f.on != p.using[v] {
 		p.hasten(f, now.Add(forwardAsk))
 	}
 }
+
+// Forwarded are forwarded probes of one path.
+type Forwarded struct {
+	Packets [][]byte
+	of      *forwarding
+}
+
+// Sent says that all of them left. One that did not is never lost.
+func (f Forwarded) Sent(now time.Time) { f.of.sent = now }

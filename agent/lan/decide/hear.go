@@ -42,8 +42,8 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	if k.typ == typeAnswer {
 		asked := t.asked(k.seq)
 		changed := t.answer(k.At, k.seq)
-		if sess == p.sess {
-			m.reports(p, k, asked)
+		if sess == p.sess && !asked.IsZero() {
+			m.reports(p, t, k, asked)
 		}
 		if f := &p.forwards[version(k.V6)]; changed && f.on == nil {
 			f.sends = k.At // the path may have to be tested
@@ -59,7 +59,7 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	t.request(k.At)
 	t.in = k.Link
 	if sess == p.sess {
-		m.reports(p, k, time.Time{})
+		m.reports(p, t, k, time.Time{})
 	}
 	m.choose(p, k.At)
 	next, _ = p.next()

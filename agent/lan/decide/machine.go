@@ -176,7 +176,7 @@ func (m *Machine) endSession(p *peer, now time.Time) {
 	for _, f := range p.forwards {
 		delete(m.probers, f.theirs)
 	}
-	p.drop()
+	p.drop(now)
 	p.choose()
 	m.unapplied = p.plan(now) || m.unapplied
 }

@@ -95,7 +95,6 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 	p.stale, p.offerErr = false, ""
 	for v := range p.forwards {
 		p.forwards[v].again(now)
-		p.forwards[v].taken = [kinds]uint32{}
 	}
 	before := p.tracks
 	p.tracks = make(map[trackKey]*track, len(all))
@@ -116,10 +115,11 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 }
 
 // drop ends the session: its paths go.
-func (p *peer) drop() {
+func (p *peer) drop(now time.Time) {
 	p.sess, p.old = nil, nil
 	for v := range p.forwards {
-		p.forwards[v] = forwarding{ours: p.forwards[v].ours, tunnel: newForwarding(v == 1).tunnel, number: p.forwards[v].number}
+		p.forwards[v].theirs = netip.Addr{}
+		p.forwards[v].again(now)
 	}
 	clear(p.tracks)
 }
@@ -282,14 +282,14 @@ func (p *peer) choose() (changed []int) {
 		var best *track
 		for _, t := range p.ranked(v == 1) {
 			proved := !t.tested.IsZero() || !f.proves() || t == old
-			if proved && (best == nil || f.passes(t, best)) {
+			if proved && (best == nil || passes(t, best)) {
 				best = t
 			}
 		}
-		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind && !f.passes(best, old) {
+		if old != nil && best != nil && old.usable() && p.tracks[old.c.key()] == old && old.c.kind == best.c.kind && !passes(best, old) {
 			best = old
 		}
-		if best != nil && f.passes(f.tunnel, best) {
+		if best != nil && passes(f.tunnel, best) {
 			best = nil
 		}
 		if best == old {

@@ -13,6 +13,7 @@ type session struct {
 	id       uint64
 	out, in  []byte // keys of what we send and of what we receive
 	lastSeen map[trackKey]uint64
+	taken    [2][kinds]uint32 // numbers of the last forwarded probes, by IP version and kind; 0: none
 }
 
 // newSession derives the session from the initiator's and the responder's secret.

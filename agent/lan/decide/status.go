@@ -86,7 +86,7 @@ func (p *peer) status(off Off) Status {
 		}
 		t := p.using[v]
 		why := p.reason(v == 1, off)
-		if t != nil && p.forwards[v].cutOf(t) != 0 {
+		if t != nil && t.cut != 0 {
 			out.Cut = t.cut.names()
 		}
 		if first {
@@ -121,7 +121,7 @@ func (p *peer) status(off Off) Status {
 func (p *peer) reason(v6 bool, off Off) string {
 	v := version(v6)
 	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
-		return p.cutReason(t)
+		return t.cutReason()
 	}
 	if off.Native != "" && off.Native == off.VXLAN {
 		return "no LAN path: " + off.Native
@@ -148,12 +148,11 @@ func (p *peer) reason(v6 bool, off Off) string {
 }
 
 // cutReason says what of pods' packets a path loses, "" for nothing that is known.
-func (p *peer) cutReason(t *track) string {
-	cut := p.forwards[version(t.c.v6)].cutOf(t)
-	if cut == 0 {
+func (t *track) cutReason() string {
+	if t.cut == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: the peer answers, but pods' packets are dropped (%s), by a rule for forwarded packets or a switch of one of the two hosts", t.c, wording.List(cut.names()))
+	return fmt.Sprintf("%s: the peer answers, but pods' packets are dropped (%s), by a rule for forwarded packets or a switch of one of the two hosts", t.c, wording.List(t.cut.names()))
 }
 
 // kindReason says why no track of a kind is in use.
@@ -178,8 +177,8 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 			out = join(out, fmt.Sprintf("%s: %s", t.c, t.why))
 		case !t.usable():
 			out = join(out, fmt.Sprintf("%s: being probed", t.c))
-		case p.cutReason(t) != "":
-			out = join(out, p.cutReason(t))
+		case t.cut != 0:
+			out = join(out, t.cutReason())
 		}
 	}
 	switch {

@@ -12,7 +12,7 @@ import (
 type Orders struct {
 	Probes []Send // to be sent once the kernel holds Paths
 	// Forwarded are packets to be sent as pods' are. The kernel holds their routes since the last call of Paths.
-	Forwarded [][]byte
+	Forwarded []Forwarded
 	Offers    []*Exchange
 	// Suspects have a path in use that does not answer: their path through the tunnel
 	// may be dead, too.
@@ -56,6 +56,10 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 	for _, p := range m.peers {
 		at, ok := p.next()
 		due := ok && !now.Before(at)
+		if due || all {
+			p.orderForwarded(0, now, all, &out)
+			p.orderForwarded(1, now, all, &out)
+		}
 		if due {
 			p.orderProbes(now, &out)
 		}
@@ -80,9 +84,6 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 
 // orderProbes adds what of a peer's probes is due.
 func (p *peer) orderProbes(now time.Time, out *Orders) {
-	for v := range p.forwards {
-		p.orderForwarded(v, now, out)
-	}
 	for _, t := range p.tracks {
 		probe, ok := t.tick(now)
 		if !ok {

@@ -88,7 +88,7 @@ func (l *LAN) Add() *Node {
 		Config:   decide.Config{Self: n.Member.PeerID, ProbePort: probePort, VXLANName: vxlanName, TUNName: tunName, Inside: []string{"br"}},
 		Gateways: [2]netip.Addr{n.gateway}, Kernel: n.Kernel,
 		Listen:    func(netip.Addr, uint16) (lan.Socket, error) { return socket{n}, nil },
-		OpenPort:  func() (lan.Port, error) { return &port{n: n, closed: make(chan struct{})}, nil },
+		OpenPort:  func() (lan.Port, error) { return port{n}, nil },
 		Open:      n.open,
 		Connected: func(to mesh.PeerID) bool { p := l.find(to); return p != nil && l.connected(n, p) },
 		Suspect:   n.suspect,
@@ -265,27 +265,23 @@ type caught struct {
 }
 
 // port is a node's lan.Port.
-type port struct {
-	n      *Node
-	closed chan struct{}
-	once   sync.Once
-}
+type port struct{ n *Node }
 
-func (p *port) Close() { p.once.Do(func() { close(p.closed) }) }
+func (p port) Close() {}
 
-func (p *port) Run(f func(b []byte, link int)) error {
+func (p port) Take(f func(b []byte, link int)) {
 	for {
 		select {
-		case <-p.closed:
-			return nil
 		case k := <-p.n.caught:
 			f(k.packet, k.link)
+		default:
+			return
 		}
 	}
 }
 
 // Send takes the way that the kernel would: the route for forwarded probes, that of pods, or the tunnel.
-func (p *port) Send(b []byte) error {
+func (p port) Send(b []byte) error {
 	dst, _ := netip.AddrFromSlice(b[16:20])
 	src, _ := netip.AddrFromSlice(b[12:16])
 	l, paths, link := p.n.lan, p.n.Kernel.Paths(), tunName
