@@ -377,6 +377,13 @@ func (l *lanPaths) used(id peer.ID) {
 	}
 }
 
+// recheck says that what the host does with forwarded packets may have changed.
+func (l *lanPaths) recheck() {
+	if service := l.current(); service != nil {
+		service.Recheck()
+	}
+}
+
 // proved returns the addresses from which a member's probes have come back.
 func (l *lanPaths) proved(id peer.ID) []netip.Addr {
 	st, _ := l.status(mesh.PeerID(id.String()))
