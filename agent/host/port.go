@@ -19,11 +19,9 @@ import (
 func tellsInput() bool {
 	var u unix.Utsname
 	var major, minor int
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return err == nil && (major > 5 || major == 5 && minor >= 7)
+	_ = unix.Uname(&u)
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 5 || major == 5 && minor >= 7
 }
 
 // ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot.
@@ -92,8 +90,8 @@ func (p *Port) Send(packet []byte) error {
 	return err
 }
 
-// Take calls f with the first bytes of each packet that was taken since, and the index of the interface it came in on. It does not wait.
-func (p *Port) Take(f func(b []byte, link int)) {
+// Take calls f with each packet that was taken since, and the interface it came in on, "" if that is gone. It does not wait.
+func (p *Port) Take(f func(b []byte, link string)) {
 	_ = p.raw.Control(func(fd uintptr) {
 		for {
 			n, _, err := unix.Recvfrom(int(fd), p.b[:], unix.MSG_DONTWAIT)
@@ -105,9 +103,12 @@ func (p *Port) Take(f func(b []byte, link int)) {
 				if m.Header.Type != logPacket || len(m.Data) < 4 {
 					continue
 				}
-				if link := attribute(m.Data[4:], logIndev); len(link) == 4 {
-					f(attribute(m.Data[4:], logPayload), int(binary.BigEndian.Uint32(link)))
+				link, _ := unix.NewIfreq("")
+				if index := attribute(m.Data[4:], logIndev); len(index) == 4 {
+					link.SetUint32(binary.BigEndian.Uint32(index))
+					_ = unix.IoctlIfreq(int(fd), unix.SIOCGIFNAME, link)
 				}
+				f(attribute(m.Data[4:], logPayload), link.Name())
 			}
 		}
 	})

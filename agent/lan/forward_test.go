@@ -181,7 +181,9 @@ func TestForwardedBackoff(t *testing.T) {
 // TestForwardedLarge: a path that loses large packets of one kind is left until it loses none.
 func TestForwardedLarge(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
-		l.Forward = func(_, _ *lantest.Node, link string, b []byte) bool { return link != "eth0" || len(b) < 1400 || !is("known UDP", b) }
+		l.Forward = func(_, _ *lantest.Node, link string, b []byte) bool {
+			return link != "eth0" || len(b) < 1400 || !is("known UDP", b)
+		}
 		l.Meet(decide.Off{})
 		traffic(n[0], n[1])
 		time.Sleep(20 * time.Second)

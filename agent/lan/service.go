@@ -65,8 +65,8 @@ type Kernel interface {
 type Port interface {
 	// Send does not wait.
 	Send(packet []byte) error
-	// Take calls f with each packet that has come in, perhaps cut, and the index of the interface it came in on. f must not keep b.
-	Take(f func(b []byte, link int))
+	// Take calls f with each packet that has come in, and the interface it came in on, "" if that is gone. f must not keep b.
+	Take(f func(b []byte, link string))
 	Close()
 }
 
@@ -294,14 +294,6 @@ func (s *Service) closePort() {
 	}
 }
 
-// catch takes one forwarded probe. The caller holds mu.
-func (s *Service) catch(b []byte, link int) {
-	for _, sock := range s.sockets {
-		s.machine.Caught(b, sock.LinkName(link))
-		return
-	}
-}
-
 // Recheck says that what the host does with forwarded packets may have changed.
 func (s *Service) Recheck() {
 	s.mu.Lock()
@@ -321,7 +313,7 @@ func (s *Service) takeIn() (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.port != nil {
-		s.port.Take(s.catch) // answers say what has come in before
+		s.port.Take(s.machine.Caught) // answers say what has come in before
 	}
 	var answers []decide.Send
 	for _, k := range all {

@@ -26,8 +26,6 @@ type Socket interface {
 	Send(mark, hops int, to netip.AddrPort, b []byte) error
 	// Run calls f with each packet to the gateway until Close. f must not keep b.
 	Run(f func(b []byte, a Arrival))
-	// LinkName is the name of an interface, "" if there is no such interface.
-	LinkName(index int) string
 	// Renamed says that interfaces may have other names now.
 	Renamed()
 	Close()
@@ -176,13 +174,13 @@ func (s *socket) Run(f func(b []byte, a Arrival)) {
 			link, to, hops = cm.IfIndex, cm.Dst, cm.TTL
 		}
 		if to.Equal(s.gateway.AsSlice()) {
-			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.LinkName(link), Hops: hops, V6: s.v6})
+			f(b[:n], Arrival{From: from.Addr().Unmap(), Link: s.linkName(link), Hops: hops, V6: s.v6})
 		}
 	}
 }
 
-// LinkName implements Socket.
-func (s *socket) LinkName(index int) string {
+// linkName is the name of an interface, "" if there is no such interface.
+func (s *socket) linkName(index int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name, ok := s.links[index]

@@ -10,13 +10,7 @@ import (
 // header, whose checksum is filled in, and the payload.
 func Packet(src, dst netip.Addr, proto uint8, t []byte) []byte {
 	const hops, dontFragment = 64, 0x40
-	n, at := len(t), 2 // of ICMP and ICMPv6
-	switch proto {
-	case ProtoTCP:
-		at = TCPChecksum
-	case ProtoUDP:
-		at = UDPChecksum
-	}
+	n, at := len(t), map[uint8]int{ProtoTCP: TCPChecksum, ProtoUDP: UDPChecksum, ProtoICMP: 2, ProtoICMPv6: 2}[proto]
 	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, proto, byte(n >> 8), byte(n)}) // RFC 9293, section 3.1; RFC 8200, section 8.1
 	if proto == ProtoICMP {
 		pseudo = nil

@@ -32,7 +32,6 @@ const (
 	rated          = "-rate"
 	proberStays    = 10 * time.Second
 	proberRate     = 200 // a second
-	proberBytes    = 160 // of a packet: those before a probe's tag, and more
 )
 
 func proberSet(v6 bool) string { return "probers" + suffix(v6) }
@@ -41,7 +40,7 @@ func proberSet(v6 bool) string { return "probers" + suffix(v6) }
 func (g guard) forwarded() (out []chain) {
 	hook := chain{name: chainForwarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority}
 	for _, f := range g.families {
-		if !f.Probe.IsValid() {
+		if !f.Probe.IsValid() || g.unlogged {
 			continue
 		}
 		saddr, c := ip(f.V6).saddr(), chain{name: chainTaken + suffix(f.V6)}
@@ -55,7 +54,7 @@ func (g guard) forwarded() (out []chain) {
 		limit := note(proberSet(f.V6)+rated, proberStays, saddr)
 		limit[len(limit)-1].(*expr.Dynset).Exprs = []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: proberRate, Unit: expr.LimitTimeSecond, Burst: proberRate, Over: true}}
 		c.add(limit, drop)
-		c.add(words{&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN, Group: plan.ForwardGroup, Snaplen: proberBytes}})
+		c.add(words{&expr.Log{Key: 1 << unix.NFTA_LOG_GROUP, Group: plan.ForwardGroup}})
 		c.add(drop)
 		out = append(out, c)
 	}

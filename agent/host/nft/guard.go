@@ -166,6 +166,7 @@ type guard struct {
 	outer6    bool // VXLAN's outer packets are IPv6
 	alone     bool // no pods have the outer packets' IP version, so that iptables has no chains for it
 	counted   bool // packets are counted per element
+	unlogged  bool // forwarded probes are not taken
 	realms    bool // routes have realms
 	between   []between
 	outs      []plan.Family // whose packets may not leave over other programs' interfaces

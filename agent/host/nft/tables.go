@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -69,13 +67,8 @@ const MakeGuard = "make nftables table inet " + guardTable
 // make writes the guard's table. The caller holds mu.
 func (t *Tables) make(g guard) error {
 	err := g.make()
-	if err != nil && g.forwarded() != nil {
-		plain := g
-		plain.families = slices.Clone(g.families)
-		for i := range plain.families {
-			plain.families[i].Probe = netip.Addr{}
-		}
-		if plain.make() == nil {
+	if plain := g; err != nil {
+		if plain.unlogged = true; plain.make() == nil {
 			t.unlogged, t.guard = true, plain
 			t.log.Info("the kernel cannot log forwarded probes (modprobe nft_log nfnetlink_log), so LAN paths are proved by gateway probes alone", "err", err)
 			return nil

@@ -193,12 +193,7 @@ func (f *Family) AddProbe(pods []netip.Addr) {
 	if !f.LAN.On {
 		return
 	}
-	const most = 1 << 10 // there are fewer pods
-	a := mesh.LastAddr(f.Blocks[0])
-	for range most {
-		if a = a.Prev(); !f.Blocks[0].Contains(a) || a == f.Gateway {
-			return
-		}
+	for a := mesh.LastAddr(f.Blocks[0]).Prev(); f.Blocks[0].Contains(a) && a != f.Gateway; a = a.Prev() {
 		if !slices.Contains(pods, a) && !slices.Contains(f.Former, a) {
 			f.Probe = a
 			return

@@ -179,7 +179,7 @@ func reached(number, other uint32) bool { return number != 0 && int32(number-oth
 // reports takes what the peer says of forwarded probes, on a track. asked is when the gateway probe left that it answers, zero if it is none.
 func (m *Machine) reports(p *peer, t *track, k Packet, asked time.Time) {
 	f := &p.forwards[version(k.V6)]
-	theirs := k.report.addr
+	theirs := netip.AddrFrom16(k.report.Addr).Unmap()
 	if !mesh.Inside(mesh.OfVersion(m.members[p.id].blocks, k.V6), netip.PrefixFrom(theirs, theirs.BitLen())) || theirs == p.gateways[version(k.V6)] {
 		theirs = netip.Addr{}
 	}
@@ -193,7 +193,7 @@ func (m *Machine) reports(p *peer, t *track, k Packet, asked time.Time) {
 	}
 	f.ready = f.ready || asked.After(f.since)
 	if f.works() && (t == f.on || f.on == f.tunnel) && asked.After(f.since) {
-		p.judge(f, k.report.taken, asked, k.At)
+		p.judge(f, k.report.Taken, asked, k.At)
 	}
 }
 

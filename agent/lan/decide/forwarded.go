@@ -1,12 +1,9 @@
 package decide
 
 import (
-	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/inet"
@@ -29,10 +26,8 @@ const (
 //
 // Of a SYN the number is the sequence number, and the tag stands in the timestamps (RFC 7323, section 3).
 const (
-	tagSize   = 8
-	slotBits  = 3
-	synHeader = 40 // bytes of TCP's header with options
-	synTag    = 28 // where its timestamps are
+	tagSize  = 8
+	slotBits = 3
 )
 
 // forwardedTag authenticates a probe's kind and number.
@@ -42,24 +37,23 @@ func forwardedTag(key []byte, v6 bool, kind int, number uint32) []byte {
 
 // forwarded makes a packet of at least size bytes.
 func forwarded(key []byte, kind int, src, dst netip.Addr, number uint32, size int) []byte {
-	v6 := src.Is6()
-	body := append(binary.BigEndian.AppendUint32(nil, number), forwardedTag(key, v6, kind, number)...)
-	body = append(body, make([]byte, max(0, size-headers(v6)-len(body)))...)
-	be := func(a, b uint16) []byte {
-		return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, a), b)
-	}
+	tag := forwardedTag(key, src.Is6(), kind, number)
+	body := append(binary.BigEndian.AppendUint32(nil, number), tag...)
+	body = append(body, make([]byte, max(0, size-headers(src.Is6())-len(body)))...)
+	proto, ports, rest := uint8(inet.ProtoUDP), []uint16{mesh.ForwardFrom, mesh.ForwardTo}, []uint16{uint16(8 + len(body)), 0}
 	switch {
-	case kind == kindUDP:
-		return inet.Packet(src, dst, unix.IPPROTO_UDP, slices.Concat(be(mesh.ForwardFrom, mesh.ForwardTo), be(uint16(8+len(body)), 0), body))
 	case kind == kindFlow:
-		return inet.Packet(src, dst, unix.IPPROTO_UDP, slices.Concat(be(mesh.ForwardFlow, mesh.ForwardFlow), be(uint16(8+len(body)), 0), body))
+		ports = []uint16{mesh.ForwardFlow, mesh.ForwardFlow}
 	case kind == kindSYN: // MSS, SACK, timestamps, window scale
-		return inet.Packet(src, dst, unix.IPPROTO_TCP, slices.Concat(be(mesh.ForwardFrom, mesh.ForwardTo), body[:4], []byte{0, 0, 0, 0, synHeader / 4 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0},
-			[]byte{2, 4, 0x05, 0xb4, 4, 2, 8, 10}, body[4:4+tagSize], []byte{1, 3, 3, 7}))
-	case v6:
-		return inet.Packet(src, dst, unix.IPPROTO_ICMPV6, slices.Concat([]byte{128, 0, 0, 0}, be(mesh.ForwardID, uint16(number)), body))
+		proto, rest = inet.ProtoTCP, nil
+		body = slices.Concat(body[:4], []byte{0, 0, 0, 0, 10 << 4, inet.SYN, 0xfa, 0xf0, 0, 0, 0, 0, 2, 4, 5, 0xb4, 4, 2, 8, 10}, tag, []byte{1, 3, 3, 7})
+	case kind == kindEcho && src.Is4():
+		proto, ports, rest = inet.ProtoICMP, []uint16{8 << 8, 0}, []uint16{mesh.ForwardID, uint16(number)}
+	case kind == kindEcho:
+		proto, ports, rest = inet.ProtoICMPv6, []uint16{128 << 8, 0}, []uint16{mesh.ForwardID, uint16(number)}
 	}
-	return inet.Packet(src, dst, unix.IPPROTO_ICMP, slices.Concat([]byte{8, 0, 0, 0}, be(mesh.ForwardID, uint16(number)), body))
+	t, _ := binary.Append(nil, binary.BigEndian, append(ports, rest...))
+	return inet.Packet(src, dst, proto, append(t, body...))
 }
 
 // taken is a forwarded probe that was taken.
@@ -68,34 +62,28 @@ type taken struct {
 	from   netip.Addr // others' rules may have translated it
 	kind   int
 	number uint32
-	tag    []byte
+	tag    []byte // of the packet
 }
 
-// parseForwarded parses a packet, perhaps cut behind the tag, whose authenticity is not checked yet. The error is ErrBadProbe.
+// parseForwarded parses a packet whose authenticity is not checked yet. The error is ErrBadProbe.
 func parseForwarded(b []byte) (p taken, err error) {
-	head, protoAt, fromAt, size := 20, 9, 12, 4
-	if len(b) > 0 && b[0]>>4 == 6 {
-		p.V6, head, protoAt, fromAt, size = true, 40, 6, 8, 16
-	}
-	if len(b) < head+8 || !p.V6 && b[0] != 0x45 {
+	var h inet.Header
+	if h.Parse(b, 0) != nil || h.L4 == 0 {
 		return p, ErrBadProbe
 	}
-	t, numberAt, tagAt := b[head:], 8, 12
-	switch to := binary.BigEndian.Uint16(t[2:]); b[protoAt] {
-	case unix.IPPROTO_UDP:
+	t, numberAt, tagAt := b[h.L4:], 8, 12
+	switch p.kind = kindEcho; h.Proto {
+	case inet.ProtoUDP:
 		p.kind = kindUDP
-		if to == mesh.ForwardFlow {
+		if binary.BigEndian.Uint16(t[2:]) == mesh.ForwardFlow {
 			p.kind = kindFlow
 		}
-	case unix.IPPROTO_TCP:
-		p.kind, numberAt, tagAt = kindSYN, 4, synTag
-	default:
-		p.kind = kindEcho
+	case inet.ProtoTCP:
+		p.kind, numberAt, tagAt = kindSYN, 4, 28 // of the timestamps
 	}
 	if len(t) < tagAt+tagSize {
 		return p, ErrBadProbe
 	}
-	p.from, _ = netip.AddrFromSlice(b[fromAt : fromAt+size])
-	p.number, p.tag = binary.BigEndian.Uint32(t[numberAt:]), bytes.Clone(t[tagAt:tagAt+tagSize])
+	p.V6, p.from, p.number, p.tag = h.Version == 6, h.Src, binary.BigEndian.Uint32(t[numberAt:]), t[tagAt:tagAt+tagSize]
 	return p, nil
 }

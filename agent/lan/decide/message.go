@@ -3,7 +3,6 @@ package decide
 import (
 	"crypto/hmac"
 	"encoding/binary"
-	"net/netip"
 )
 
 // A probe is a UDP payload (all numbers big-endian):
@@ -26,7 +25,6 @@ const (
 	flagTakes   = 2
 	probeHeader = 24
 	probeMAC    = 16
-	reportSize  = 16 + 4*kinds
 	smallProbe  = 128 // bytes of a small probe's packet, IP header included
 	headers4    = 28  // bytes of IPv4 and UDP headers
 	headers6    = 48  // of IPv6 and UDP headers
@@ -44,8 +42,8 @@ type Message struct {
 
 // report says where the sender takes forwarded probes, and the last number of each kind that it took.
 type report struct {
-	addr  netip.Addr
-	taken [kinds]uint32
+	Addr  [16]byte // IPv4 as RFC 4291, section 2.5.5.2, has it
+	Taken [kinds]uint32
 }
 
 // headers is how many bytes of a packet come before the UDP payload.
@@ -64,12 +62,7 @@ func (m Message) seal(key []byte, n int) []byte {
 	binary.BigEndian.PutUint64(b[8:], m.session)
 	binary.BigEndian.PutUint64(b[16:], m.seq)
 	if m.flags&flagTakes != 0 {
-		at := b[probeHeader : probeHeader+reportSize]
-		addr := m.report.addr.As16()
-		copy(at, addr[:])
-		for kind, number := range m.report.taken {
-			binary.BigEndian.PutUint32(at[16+4*kind:], number)
-		}
+		_, _ = binary.Encode(b[probeHeader:], binary.BigEndian, m.report)
 	}
 	copy(b[len(b)-probeMAC:], sum(key, b[:len(b)-probeMAC]))
 	return b
@@ -85,13 +78,8 @@ func Parse(b []byte) (Message, error) {
 		return Message{}, ErrBadProbe
 	}
 	if m.flags&flagTakes != 0 {
-		if len(b) < probeHeader+reportSize+probeMAC {
+		if _, err := binary.Decode(b[probeHeader:len(b)-probeMAC], binary.BigEndian, &m.report); err != nil {
 			return Message{}, ErrBadProbe
-		}
-		at := b[probeHeader:]
-		m.report.addr = netip.AddrFrom16([16]byte(at)).Unmap()
-		for kind := range m.report.taken {
-			m.report.taken[kind] = binary.BigEndian.Uint32(at[16+4*kind:])
 		}
 	}
 	return m, nil

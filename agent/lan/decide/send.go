@@ -30,7 +30,7 @@ func newSend(now time.Time, p *peer, sess *session, t *track, typ byte, seq uint
 	}
 	if f := &p.forwards[version(t.c.v6)]; f.ours.IsValid() {
 		m.flags |= flagTakes
-		m.report = report{f.ours, sess.taken[version(t.c.v6)]}
+		m.report = report{f.ours.As16(), sess.taken[version(t.c.v6)]}
 	}
 	hops := 1
 	if t.c.global() {

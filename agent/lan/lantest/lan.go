@@ -25,8 +25,6 @@ const (
 	tunName   = "tun"
 )
 
-var linkNames = [...]string{"eth0", vxlanName, tunName} //nolint:gochecknoglobals // a constant
-
 // Probe is one packet on the LAN.
 type Probe struct {
 	From, To *Node
@@ -217,9 +215,7 @@ type socket struct{ n *Node }
 
 func (s socket) Port() uint16 { return probePort }
 func (s socket) Renamed()     {}
-
-func (s socket) LinkName(index int) string { return linkNames[index] }
-func (s socket) Close()                    { close(s.n.closed) }
+func (s socket) Close()       { close(s.n.closed) }
 
 func (s socket) Run(f func(b []byte, a lan.Arrival)) {
 	s.n.mu.Lock()
@@ -261,7 +257,7 @@ func (s socket) Send(slot, hops int, to netip.AddrPort, b []byte) error {
 // caught is a forwarded probe that arrived.
 type caught struct {
 	packet []byte
-	link   int
+	link   string
 }
 
 // port is a node's lan.Port.
@@ -269,7 +265,7 @@ type port struct{ n *Node }
 
 func (p port) Close() {}
 
-func (p port) Take(f func(b []byte, link int)) {
+func (p port) Take(f func(b []byte, link string)) {
 	for {
 		select {
 		case k := <-p.n.caught:
@@ -308,7 +304,7 @@ func (p port) Send(b []byte) error {
 		return nil
 	}
 	select {
-	case to.caught <- caught{b, slices.Index(linkNames[:], link)}:
+	case to.caught <- caught{b, link}:
 	default:
 	}
 	return nil
