@@ -370,7 +370,7 @@ func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State
 		self: p.Self.PeerID, lan: d.cfg.LAN, keep: p.Host.Keep, standsBy: d.node.StandsBy, host: d.kernel.host,
 		peers: lanPeers{d.node, d.force.current}, log: d.log.With("part", "lan"),
 	})
-	d.kernel.canHold, d.kernel.other = d.lan.setCapabilities, d.lan.recheck
+	d.kernel.canHold = d.lan.setCapabilities
 	p.Plan = d.lan.complete(p.Plan)
 	d.force.setPlan(p)
 	var device tunnel.Device = d.device

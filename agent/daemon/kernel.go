@@ -39,7 +39,7 @@ import (
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
-// keeps the outcome. The first eleven fields are set once, before it is used.
+// keeps the outcome. The first ten fields are set once, before it is used.
 type kernel struct {
 	host     *host.Host
 	cni      *cniconf.Installer
@@ -50,7 +50,6 @@ type kernel struct {
 	log      *slog.Logger
 	force    *inForce
 	canHold  func(host.Capabilities) // called with what the kernel can hold
-	other    func()                  // called when its state may have changed
 	changed  wake.One                // wakes the repair
 	gone     wake.One                // wakes keepHostPorts
 	// confirmed is closed once pods may be given addresses of the blocks in force.
@@ -119,7 +118,6 @@ func (k *kernel) watch(ctx context.Context, wg *sync.WaitGroup) {
 				k.flushed(false) // plugins behind ours need not wait for the repair
 				k.changed.Wake()
 				k.policies.Stand()
-				k.other()
 			})
 		})
 		k.changed.Wake() // for what changed before

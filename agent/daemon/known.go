@@ -204,7 +204,7 @@ func (l *localPods) plan(listed mesh.PeerID) (plan, error) {
 func (l *localPods) kernel(p plan) (*kernel, *lastingTUN, error) {
 	known := make(chan struct{})
 	close(known)
-	k := &kernel{cni: installer(l.cfg, l.log), log: l.log, force: &inForce{now: p}, canHold: func(host.Capabilities) {}, other: func() {}, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: known}
+	k := &kernel{cni: installer(l.cfg, l.log), log: l.log, force: &inForce{now: p}, canHold: func(host.Capabilities) {}, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: known}
 	pods, err := prepareCNI(k.cni, l.cfg.CNIMode)
 	if err != nil {
 		return k, nil, err

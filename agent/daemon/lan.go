@@ -95,8 +95,7 @@ func (l *lanPaths) open(gateways [2]netip.Addr) {
 	c := lan.Config{
 		Config:   decide.Config{Self: l.self, ProbePort: probePort, VXLANName: host.VXLANName, TUNName: host.TUNName, Inside: []string{host.BridgeName, host.TUNName}},
 		Gateways: gateways, Listen: lan.Listen, Kernel: l.host, Mark: host.SlotMark, Log: l.log,
-		OpenPort: func() (lan.Port, error) { return l.host.OpenPort() },
-		Open:     l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect,
+		Open: l.peers.openStream, Connected: l.peers.connected, Suspect: l.peers.suspect,
 	}
 	s, err := lan.New(c)
 	if err != nil && gateways[0].IsValid() && gateways[1].IsValid() { // a host without IPv6
@@ -168,7 +167,8 @@ func (l *lanPaths) setPlan(p mesh.Plan) {
 	l.inform(p)
 }
 
-// setCapabilities notes what the kernel can hold, and informs the service of a change.
+// setCapabilities notes what the kernel can hold, and informs the service of a change. It is called after a repair, so that what other
+// programs changed may stop forwarded packets.
 func (l *lanPaths) setCapabilities(can host.Capabilities) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,6 +176,9 @@ func (l *lanPaths) setCapabilities(can host.Capabilities) {
 	l.can = can
 	if other && l.ctx != nil {
 		l.inform(l.plan)
+	}
+	if l.service != nil {
+		l.service.Recheck()
 	}
 }
 
@@ -228,11 +231,8 @@ func (l *lanPaths) notes() (out []findings.Finding) {
 		}
 	}
 	if len(cut) > 0 {
-		f := findings.Brokenf("lan-forward", "", "packets of pods to %s are dropped between two hosts that reach each other (%s), and no other path passes them: a rule for forwarded packets of one of the two, or forwarding that is off",
-			wording.Most(cut, mostNamed), wording.List(kinds))
-		kind, _ := findings.Of(f.ID)
-		f.Remedy = kind.Remedy
-		out = append(out, f)
+		out = append(out, findings.Brokenf("lan-forward", "on both nodes accept packets from and to the pod ranges before the rule that drops them, and switch forwarding on", "packets of pods to %s are dropped between two hosts that reach each other (%s), and no other path passes them: a rule for forwarded packets of one of the two, or forwarding that is off",
+			wording.Most(cut, mostNamed), wording.List(kinds)))
 	}
 	if len(plain) > 0 {
 		out = append(out, findings.Notef("plaintext", "packets from and to %s take native or vxlan paths, which are neither encrypted nor authenticated: whoever is on that LAN can read and forge them",
@@ -374,13 +374,6 @@ func (l *lanPaths) close() {
 func (l *lanPaths) used(id peer.ID) {
 	if service := l.current(); service != nil {
 		service.Used(mesh.PeerID(id.String()))
-	}
-}
-
-// recheck says that what the host does with forwarded packets may have changed.
-func (l *lanPaths) recheck() {
-	if service := l.current(); service != nil {
-		service.Recheck()
 	}
 }
 

@@ -102,10 +102,7 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 		return s
 	}
 	s.Offline, s.LastHeard, s.Failed, s.Silent, s.Cause = nil, nil, false, false, cause.Cause{}
-	s.Path, s.Transport, s.Reason, s.Proof = string(st.Kind), string(st.Kind), st.Reason, "gateway"
-	if st.Forwarded {
-		s.Proof = "forwarded"
-	}
+	s.Path, s.Transport, s.Reason, s.Proof = string(st.Kind), string(st.Kind), st.Reason, st.Proof
 	if st.Kind == mesh.Native {
 		s.Transport = "ip"
 	}

@@ -29,6 +29,8 @@ type Paths struct {
 	wanted mesh.Paths     // by SetPaths
 	known  *kernelPaths   // as last set; nil: unknown
 	links  map[string]int // interfaces by name, as of then
+	port   *port          // nil: there is none
+	tried  time.Time      // when one was opened last
 }
 
 // kernelPaths is the kernel state of paths, found or wanted.

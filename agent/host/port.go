@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -24,26 +25,6 @@ func tellsInput() bool {
 	return major > 5 || major == 5 && minor >= 7
 }
 
-// ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot.
-func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
-	h.Paths.mu.Lock()
-	defer h.Paths.mu.Unlock()
-	if h.Paths.set && !h.tables.Unlogged() {
-		for i, f := range h.state.Each {
-			out[i] = f.Probe
-		}
-	}
-	return out
-}
-
-// Port is the bridge's for forwarded probes, and where those of peers are logged.
-type Port struct {
-	tap *os.File
-	log *netlink.Conn
-	raw syscall.RawConn // log's
-	b   [1 << 16]byte   // what was read last
-}
-
 // What is written to and read of the kernel's log (linux/netfilter/nfnetlink_log.h).
 const (
 	logPacket  = unix.NFNL_SUBSYS_ULOG << 8
@@ -56,17 +37,29 @@ const (
 	logBuffer  = 4 << 20
 )
 
-// OpenPort opens the port in the network namespace of the calling thread. It goes with this process.
-func (h *Host) OpenPort() (_ *Port, err error) {
-	h.Paths.mu.Lock()
-	mtu := h.state.MTU
-	h.Paths.mu.Unlock()
-	p := &Port{}
+// portEvery is the time between two attempts to open a port.
+const portEvery = time.Second
+
+// port is the bridge's for forwarded probes, and where those of peers are logged. Its device goes with this process.
+type port struct {
+	tap *os.File
+	log *netlink.Conn
+	raw syscall.RawConn // log's
+	b   [1 << 16]byte   // what was read last
+}
+
+// newPort opens a port in the network namespace of the calling thread.
+func newPort(mtu int) (_ *port, err error) {
+	p := &port{}
 	if p.log, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
-		return nil, fmt.Errorf("host: port for probes: %w", err)
+		return nil, err
 	}
-	_ = errors.Join(p.log.SetReadBuffer(logBuffer), p.log.SetOption(netlink.NoENOBUFS, true))                                                                                                            // without the right to it, the default
-	attrs, _ := netlink.MarshalAttributes([]netlink.Attribute{{Type: configCmd, Data: []byte{1}}, {Type: configMode, Data: []byte{0, 0, 0xff, 0xff, 2, 0}}, {Type: configAt, Data: []byte{0, 0, 0, 1}}}) // bind, copy packets, immediately
+	_ = errors.Join(p.log.SetReadBuffer(logBuffer), p.log.SetOption(netlink.NoENOBUFS, true)) // without the right to it, the default
+	attrs, _ := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: configCmd, Data: []byte{1}},                       // bind
+		{Type: configMode, Data: []byte{0, 0, 0xff, 0xff, 2, 0}}, // copy packets
+		{Type: configAt, Data: []byte{0, 0, 0, 1}},               // each of them immediately
+	})
 	_, err = p.log.Execute(netlink.Message{
 		Header: netlink.Header{Type: logConfig, Flags: netlink.Request | netlink.Acknowledge},
 		Data:   append([]byte{unix.AF_UNSPEC, 0, plan.ForwardGroup >> 8, plan.ForwardGroup & 0xff}, attrs...),
@@ -78,27 +71,70 @@ func (h *Host) OpenPort() (_ *Port, err error) {
 		p.tap, err = probe.NewPort(plan.PortName, mtu)
 	}
 	if err != nil {
-		p.log.Close()
-		return nil, fmt.Errorf("host: port for probes: %w", err)
+		p.close()
+		return nil, err
 	}
 	return p, nil
 }
 
-// Send hands the kernel a packet as from a pod.
-func (p *Port) Send(packet []byte) error {
-	_, err := p.tap.Write(probe.Frame(packet))
-	return err
+// close also deletes the device.
+func (p *port) close() { _ = errors.Join(p.tap.Close(), p.log.Close()) }
+
+// ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot.
+func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
+	p := h.Paths
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, unlogged := h.tables.Lacks(); unlogged {
+		return out
+	}
+	for i, f := range p.state.Each {
+		out[i] = f.Probe
+	}
+	if p.port == nil && out != [2]netip.Addr{} && time.Since(p.tried) >= portEvery {
+		var err error
+		if p.port, err = newPort(p.state.MTU); err != nil {
+			p.log.Debug("LAN paths are proved by gateway probes alone: no port for forwarded ones", "err", err)
+		}
+		p.tried = time.Now()
+	}
+	if p.port == nil {
+		return [2]netip.Addr{}
+	}
+	return out
 }
 
-// Take calls f with each packet that was taken since, and the interface it came in on, "" if that is gone. It does not wait.
-func (p *Port) Take(f func(b []byte, link string)) {
-	_ = p.raw.Control(func(fd uintptr) {
+// SendForwarded hands the kernel packets as from a pod. After an error there is no port until ProbeAddrs opens one.
+func (p *Paths) SendForwarded(packets [][]byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range packets {
+		if p.port == nil {
+			return fmt.Errorf("host: port for probes: %w", os.ErrClosed)
+		}
+		if _, err := p.port.tap.Write(probe.Frame(b)); err != nil {
+			p.port.close()
+			p.port = nil
+			return fmt.Errorf("host: port for probes: %w", err)
+		}
+	}
+	return nil
+}
+
+// TakeForwarded calls f with each packet that was taken since, and the interface it came in on, "" if that is gone. It does not wait.
+func (p *Paths) TakeForwarded(f func(b []byte, link string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.port == nil {
+		return
+	}
+	_ = p.port.raw.Control(func(fd uintptr) {
 		for {
-			n, _, err := unix.Recvfrom(int(fd), p.b[:], unix.MSG_DONTWAIT)
+			n, _, err := unix.Recvfrom(int(fd), p.port.b[:], unix.MSG_DONTWAIT)
 			if err != nil {
 				return
 			}
-			messages, _ := syscall.ParseNetlinkMessage(p.b[:n])
+			messages, _ := syscall.ParseNetlinkMessage(p.port.b[:n])
 			for _, m := range messages {
 				if m.Header.Type != logPacket || len(m.Data) < 4 {
 					continue
@@ -112,10 +148,4 @@ func (p *Port) Take(f func(b []byte, link string)) {
 			}
 		}
 	})
-}
-
-// Close closes it; the kernel deletes the device.
-func (p *Port) Close() {
-	_ = p.tap.Close()
-	_ = p.log.Close()
 }

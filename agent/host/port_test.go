@@ -40,11 +40,7 @@ func TestForwardedProbes(t *testing.T) {
 	if ours != [2]netip.Addr{netip.MustParseAddr("10.244.1.254"), netip.MustParseAddr("fd00:1::ffff:ffff:ffff:fffe")} {
 		t.Fatalf("probe addresses %v", ours)
 	}
-	port, err := l.host.OpenPort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer port.Close()
+	defer func() { l.host.port.close() }()
 	type packet struct {
 		payload string
 		link    string
@@ -57,7 +53,7 @@ func TestForwardedProbes(t *testing.T) {
 		}
 		var got []packet
 		for start, limit := time.Now(), map[bool]time.Duration{true: deadline, false: 300 * time.Millisecond}[want]; len(got) == 0 && time.Since(start) < limit; time.Sleep(5 * time.Millisecond) {
-			port.Take(func(b []byte, link string) { got = append(got, packet{string(b[28:]), link}) })
+			l.host.TakeForwarded(func(b []byte, link string) { got = append(got, packet{string(b[28:]), link}) })
 		}
 		if ok := slices.Equal(got, []packet{{what, "up0"}}); ok != want || !want && len(got) > 0 {
 			t.Errorf("%s: taken %+v\n%s", what, got, run(t, "nft list table inet edgemesh"))
@@ -91,6 +87,13 @@ func TestForwardedProbes(t *testing.T) {
 	run(t, "ip link set edgemesh-fwd nomaster\nip rule del iif edgemesh-br from 10.244.1.254\nnft flush chain inet edgemesh forwarded")
 	mustSet(t, l.host, p.Host)
 	wantUnchanged(t, l.host, p.Host)
+	if l.host.SendForwarded([][]byte{make([]byte, 60)}) == nil || l.host.ProbeAddrs() == ours {
+		t.Error("a port that was not plugged in still stands")
+	}
+	time.Sleep(portEvery)
+	if l.host.ProbeAddrs() != ours || l.host.SendForwarded([][]byte{make([]byte, 60)}) != nil {
+		t.Error("no new port")
+	}
 	arrives("repaired", "10.244.2.14", true)
 	wantContains(t, "the port", run(t, "ip link show edgemesh-fwd"), "master edgemesh-br")
 	if err := l.host.Cleanup(t.Context()); err != nil {

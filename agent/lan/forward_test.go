@@ -125,7 +125,7 @@ func TestForwardedProbes(t *testing.T) {
 						drops = false
 						becomes(t, n[0], n[1], mesh.Native, 45*time.Second)
 						time.Sleep(time.Minute)
-						if st, _ := n[0].Status(n[1].Member.PeerID); st.Kind != mesh.Native || len(st.Cut) > 0 || !st.Forwarded || st.Reason != "" {
+						if st, _ := n[0].Status(n[1].Member.PeerID); st.Kind != mesh.Native || len(st.Cut) > 0 || st.Proof != "forwarded" || st.Reason != "" {
 							t.Errorf("without the fault: %+v", st)
 						}
 					})
@@ -157,7 +157,7 @@ func TestForwardedByOneAlone(t *testing.T) {
 		becomes(t, n[0], n[1], mesh.Native, 700*time.Millisecond)
 		becomes(t, n[1], n[0], mesh.Native, 700*time.Millisecond)
 		time.Sleep(time.Minute)
-		if st, _ := n[0].Status(n[1].Member.PeerID); st.Forwarded || st.Kind != mesh.Native {
+		if st, _ := n[0].Status(n[1].Member.PeerID); st.Proof != "gateway" || st.Kind != mesh.Native {
 			t.Errorf("%+v", st)
 		}
 	})

@@ -19,7 +19,6 @@ import (
 const (
 	tickLeast  = 5 * time.Millisecond // between two looks at all peers
 	countEvery = time.Second          // how often the kernel's counters are read at most
-	portEvery  = time.Second          // between two attempts to open a port
 	ownEvents  = time.Second          // after SetPaths, events of the kernel are its own
 )
 
@@ -31,7 +30,6 @@ type Config struct {
 	Gateways [2]netip.Addr
 	Listen   func(gateway netip.Addr, port uint16) (Socket, error) // the function Listen, but in tests
 	Kernel   Kernel
-	OpenPort func() (Port, error) // once the kernel has ProbeAddrs
 	// Open opens a stream to a member over an existing connection or a new one;
 	// Connected reports whether there is one.
 	Open      func(ctx context.Context, to mesh.PeerID) (Stream, error)
@@ -56,18 +54,14 @@ type Kernel interface {
 	Neighbour(link string, a netip.Addr) (mac [6]byte, confirmed time.Time, err error)
 	// ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot.
 	ProbeAddrs() [2]netip.Addr
+	// SendForwarded sends packets as pods do. It does not wait.
+	SendForwarded(packets [][]byte) error
+	// TakeForwarded calls f with each packet that has come in for ProbeAddrs from Paths' Probers, and the interface it came in on, "" if
+	// that is gone. f must not keep b.
+	TakeForwarded(f func(b []byte, link string))
 	// Traffic counts the packets that came in, by block and interface. After an error
 	// every path counts as carrying traffic.
 	Traffic() (map[mesh.Inlet]mesh.Count, error)
-}
-
-// Port sends packets as pods do, and takes those that are for this node's addresses for forwarded probes.
-type Port interface {
-	// Send does not wait.
-	Send(packet []byte) error
-	// Take calls f with each packet that has come in, and the interface it came in on, "" if that is gone. f must not keep b.
-	Take(f func(b []byte, link string))
-	Close()
 }
 
 // Service finds and proves paths: it carries out what its machine decides. Its methods
@@ -88,10 +82,7 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
-	port     Port      // nil: there is none
-	nextPort time.Time // when one may be opened
 	applyErr string    // the last one logged
-	portErr  string    // likewise
 	applied  time.Time // the last change of paths
 }
 
@@ -171,7 +162,6 @@ func (s *Service) Run(ctx context.Context) {
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
-	s.closePort()
 	s.mu.Unlock()
 	s.cancel()
 	for _, sock := range s.sockets {
@@ -232,7 +222,7 @@ func (s *Service) Status(id mesh.PeerID) (st decide.Status, ok bool) {
 func (s *Service) tick() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keepPort(time.Now())
+	s.machine.SetProbeAddrs(time.Now(), s.cfg.Kernel.ProbeAddrs())
 	s.apply() // probes need their routes
 	orders := s.machine.Tick(time.Now(), s.cfg.Connected)
 	for _, id := range orders.Suspects {
@@ -244,12 +234,9 @@ func (s *Service) tick() time.Duration {
 		}
 	}
 	for _, x := range orders.Forwarded { // first: the others ask what became of them
-		for _, p := range x.Packets {
-			if s.port != nil && s.port.Send(p) != nil {
-				s.closePort()
-			}
-		}
-		if s.port != nil {
+		if err := s.cfg.Kernel.SendForwarded(x.Packets); err != nil {
+			s.machine.SetProbeAddrs(time.Now(), [2]netip.Addr{})
+		} else {
 			x.Sent(time.Now())
 		}
 	}
@@ -264,34 +251,6 @@ func (s *Service) tick() time.Duration {
 	}
 	s.apply()
 	return max(orders.Next, tickLeast)
-}
-
-// keepPort has the port open while the kernel has addresses for it. The caller holds mu.
-func (s *Service) keepPort(now time.Time) {
-	addrs := s.cfg.Kernel.ProbeAddrs()
-	if s.port == nil && !s.closed && addrs != [2]netip.Addr{} && !now.Before(s.nextPort) {
-		s.nextPort = now.Add(portEvery)
-		port, err := s.cfg.OpenPort()
-		if err == nil {
-			s.port = port
-		} else if s.portErr != err.Error() {
-			s.portErr = err.Error()
-			s.cfg.Log.Info("LAN paths are proved by gateway probes alone: no port for forwarded ones", "err", err)
-		}
-	}
-	if s.port == nil {
-		addrs = [2]netip.Addr{}
-	}
-	s.machine.SetProbeAddrs(now, addrs)
-}
-
-// closePort closes the port. The caller holds mu.
-func (s *Service) closePort() {
-	if s.port != nil {
-		s.port.Close()
-		s.port = nil
-		s.machine.SetProbeAddrs(time.Now(), [2]netip.Addr{})
-	}
 }
 
 // Recheck says that what the host does with forwarded packets may have changed.
@@ -312,9 +271,7 @@ func (s *Service) takeIn() (next time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.port != nil {
-		s.port.Take(s.machine.Caught) // answers say what has come in before
-	}
+	s.cfg.Kernel.TakeForwarded(s.machine.Caught) // answers say what has come in before
 	var answers []decide.Send
 	for _, k := range all {
 		answer, at := s.machine.Hear(k)
@@ -368,7 +325,7 @@ func (s *Service) logChanges() {
 		if c.Kind == "" {
 			s.cfg.Log.Info("LAN path lost, using the tunnel", "peer", c.Peer, "reason", c.Reason, "pods", pods)
 		} else {
-			s.cfg.Log.Info("LAN path in use", "peer", c.Peer, "path", c.Kind, "via", c.Via, "link", c.Link, "pods", pods)
+			s.cfg.Log.Info("LAN path in use", "peer", c.Peer, "path", c.Kind, "via", c.Via, "link", c.Link, "pods", pods, "reason", c.Reason)
 		}
 	}
 }

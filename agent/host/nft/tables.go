@@ -26,18 +26,11 @@ type Tables struct {
 // New returns Tables.
 func New(log *slog.Logger) *Tables { return &Tables{log: log} }
 
-// Uncounted reports whether the kernel refused to count packets per peer.
-func (t *Tables) Uncounted() bool {
+// Lacks reports whether the kernel refused to count packets per peer, and to log forwarded probes.
+func (t *Tables) Lacks() (uncounted, unlogged bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.uncounted
-}
-
-// Unlogged reports whether the kernel refused to log forwarded probes.
-func (t *Tables) Unlogged() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.unlogged
+	return t.uncounted, t.unlogged
 }
 
 // DiffGuard compares the table, except the sets' elements. It logs once that a kernel cannot

@@ -183,8 +183,8 @@ func diffPorts(bridge netlink.Link, s plan.State) ([]plan.Change, error) {
 	var out []plan.Change
 	for _, l := range links {
 		a := l.Attrs()
-		if a.Name == plan.PortName && l.Type() == "tuntap" && a.MasterIndex == 0 {
-			out = append(out, plan.Change{What: "plug " + a.Name + " into " + plan.BridgeName, Do: func() error { return ignore(netlink.LinkSetMaster(l, bridge), unix.ENODEV) }})
+		if a.Name == plan.PortName && l.Type() == "tuntap" && a.Flags&net.FlagUp != 0 && a.MasterIndex == 0 { // the agent opens another one
+			out = append(out, plan.Change{What: "delete " + a.Name + ", which is not plugged in", Do: func() error { return ignore(netlink.LinkDel(l), unix.ENODEV) }})
 		}
 		if !IsPod(l) {
 			continue

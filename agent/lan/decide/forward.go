@@ -2,6 +2,7 @@ package decide
 
 import (
 	"crypto/hmac"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,9 +37,6 @@ const allKinds kindSet = 1<<kinds - 1
 
 func (s kindSet) has(kind int) bool { return s>>kind&1 != 0 }
 
-// less reports whether s is a part of o, and not all of it.
-func (s kindSet) less(o kindSet) bool { return s&^o == 0 && s != o }
-
 // names lists the kinds.
 func (s kindSet) names() (out []string) {
 	for kind, name := range [kinds]string{"UDP", "TCP", "ICMP", "UDP of known connections"} {
@@ -56,8 +54,7 @@ type forwarding struct {
 	ready        bool       // the peer takes ours
 	number       uint32     // of the last ones sent
 	tunnel       *track     // stands for the tunnel
-	began        time.Time  // the last round on the path in use
-	recheck      bool       // it is due, with all kinds
+	began        time.Time  // the last round on the path in use; zero: one is due, with all kinds
 	turn         int
 	round
 }
@@ -92,7 +89,9 @@ func (f *forwarding) proves() bool { return f.ours.IsValid() && f.theirs.IsValid
 func (f *forwarding) works() bool  { return f.proves() && f.ready }
 
 // passes reports whether t is known to pass what o loses, and to lose nothing that o passes.
-func passes(t, o *track) bool { return t.tested.After(o.cutAt) && t.cut.less(o.cut) }
+func passes(t, o *track) bool {
+	return t.tested.After(o.cutAt) && t.cut&^o.cut == 0 && t.cut != o.cut
+}
 
 // again begins again: what is under way says nothing.
 func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, false, round{} }
@@ -137,7 +136,7 @@ func (m *Machine) SetProbeAddrs(now time.Time, addrs [2]netip.Addr) {
 // Recheck has paths tested again soon: what the hosts do with forwarded packets may have changed.
 func (m *Machine) Recheck() {
 	for _, p := range m.peers {
-		p.forwards[0].recheck, p.forwards[1].recheck = true, true
+		p.forwards[0].began, p.forwards[1].began = time.Time{}, time.Time{}
 		for _, t := range p.tracks {
 			t.retest = minTime(t.retest, t.tested.Add(t.penalty))
 		}
@@ -150,25 +149,17 @@ func (m *Machine) Caught(b []byte, link string) {
 	if err != nil {
 		return
 	}
-	if p := m.probers[k.from]; p != nil {
-		p.caught(m.cfg, k, link)
-		return
+	from, slot := []*peer{m.probers[k.from]}, int(k.number&(1<<slotBits-1))
+	if from[0] == nil { // a rule of this host has given it another source
+		from = slices.Collect(maps.Values(m.probers))
 	}
-	for _, p := range m.probers { // a rule of this host has given it another source
-		p.caught(m.cfg, k, link)
-	}
-}
-
-// caught notes a probe, if the peer sent it, and it is none of those before it that were overtaken.
-func (p *peer) caught(c Config, k taken, link string) {
-	slot := int(k.number & (1<<slotBits - 1))
-	t := p.tracks[trackKey{k.V6, slot}]
-	if (t == nil || !c.mayArrive(t, link)) && (slot != tunnelSlot || link != c.TUNName) {
-		return
-	}
-	for _, s := range []*session{p.sess, p.old} {
-		if s != nil && !reached(s.taken[version(k.V6)][k.kind], k.number) && hmac.Equal(k.tag, forwardedTag(s.in, k.V6, k.kind, k.number)) {
-			s.taken[version(k.V6)][k.kind] = k.number
+	for _, p := range from {
+		for _, s := range []*session{p.sess, p.old} {
+			t := p.tracks[trackKey{k.V6, slot}]
+			if s != nil && (t != nil && m.cfg.mayArrive(t, link) || slot == tunnelSlot && link == m.cfg.TUNName) &&
+				!reached(s.taken[version(k.V6)][k.kind], k.number) && hmac.Equal(k.tag, forwardedTag(s.in, k.V6, k.kind, k.number)) {
+				s.taken[version(k.V6)][k.kind] = k.number
+			}
 		}
 	}
 }
@@ -227,22 +218,16 @@ func (p *peer) judge(f *forwarding, taken [kinds]uint32, asked, now time.Time) {
 // hasten has a gateway probe ask soon what became of forwarded ones, on the path that they took or, of the tunnel, on any that answers.
 func (p *peer) hasten(f *forwarding, at time.Time) {
 	for _, t := range p.tracks {
-		if t == f.on || f.on == f.tunnel && t.c.v6 == f.tunnel.c.v6 {
-			if t.state == up && t.unanswered == 0 {
-				t.next, t.rest = minTime(t.next, at), minTime(t.rest, at)
-				return
-			}
+		if t.state == up && t.unanswered == 0 && (t == f.on || f.on == f.tunnel && t.c.v6 == f.tunnel.c.v6) {
+			t.next, t.rest = minTime(t.next, at), minTime(t.rest, at)
+			return
 		}
 	}
 }
 
 // ranked lists the usable paths for pods of one IP version, best first.
-func (p *peer) ranked(v6 bool) (out []*track) {
-	for _, t := range p.tracks {
-		if t.c.v6 == v6 && t.usable() {
-			out = append(out, t)
-		}
-	}
+func (p *peer) ranked(v6 bool) []*track {
+	out := slices.DeleteFunc(slices.Collect(maps.Values(p.tracks)), func(t *track) bool { return t.c.v6 != v6 || !t.usable() })
 	slices.SortFunc(out, func(a, b *track) int {
 		if better(a, b) {
 			return -1
@@ -274,13 +259,13 @@ func (p *peer) nextRound(v int, now time.Time, all bool) (*track, kindSet) {
 	switch {
 	case using == nil && len(paths) > 1:
 		using, asks = f.tunnel, allKinds
-	case using != nil && (using.active(now) || f.recheck):
+	case using != nil && (using.active(now) || f.began.IsZero()):
 		every, asks = forwardBusy, allKinds
 	}
 	if using == nil || !all || using.cut != 0 || now.Sub(f.began) < every {
 		return nil, 0
 	}
-	f.began, f.recheck = now, false
+	f.began = now
 	return using, asks
 }
 
@@ -300,7 +285,7 @@ func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 				t.cut = 0
 			}
 		}
-	case f.works() && f.on != nil && f.on != f.tunnel && !f.on.usable():
+	case f.on != nil && f.on != f.tunnel && (!f.on.usable() || p.tracks[f.on.c.key()] != f.on):
 		f.round = round{}
 	}
 	if !f.works() {
@@ -324,7 +309,7 @@ func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 	if f.tries++; f.tries == 1 {
 		f.first = number
 	}
-	x := Forwarded{of: f}
+	x := Forwarded{Sent: func(now time.Time) { f.sent = now }}
 	for kind := range kinds {
 		size := 0
 		if f.asks == allKinds && f.on != f.tunnel && (f.on.cut != 0 || (f.turn+kind)%kinds == 0) {
@@ -344,8 +329,5 @@ func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 // Forwarded are forwarded probes of one path.
 type Forwarded struct {
 	Packets [][]byte
-	of      *forwarding
+	Sent    func(now time.Time) // is to be called once all of them left: one that did not is never lost
 }
-
-// Sent says that all of them left. One that did not is never lost.
-func (f Forwarded) Sent(now time.Time) { f.of.sent = now }

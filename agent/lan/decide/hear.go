@@ -40,10 +40,10 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 		t.told = k.At
 	}
 	if k.typ == typeAnswer {
-		asked := t.asked(k.seq)
+		s := t.at[k.seq%uint64(len(t.at))]
 		changed := t.answer(k.At, k.seq)
-		if sess == p.sess && !asked.IsZero() {
-			m.reports(p, t, k, asked)
+		if sess == p.sess && s.seq == k.seq {
+			m.reports(p, t, k, s.at)
 		}
 		if f := &p.forwards[version(k.V6)]; changed && f.on == nil {
 			f.sends = k.At // the path may have to be tested

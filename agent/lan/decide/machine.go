@@ -62,7 +62,7 @@ type Change struct {
 	Kind   mesh.PathKind
 	Via    netip.Addr
 	Link   string
-	Reason string // why the tunnel is used instead, where Kind is ""
+	Reason string // why no better one is used, "" where there is none
 }
 
 // New returns a machine without members.
@@ -173,10 +173,12 @@ func (m *Machine) endSession(p *peer, now time.Time) {
 			delete(m.sessions, id)
 		}
 	}
-	for _, f := range p.forwards {
-		delete(m.probers, f.theirs)
+	for v := range p.forwards {
+		delete(m.probers, p.forwards[v].theirs)
+		p.forwards[v].theirs = netip.Addr{}
+		p.forwards[v].again(now)
 	}
-	p.drop(now)
+	p.drop()
 	p.choose()
 	m.unapplied = p.plan(now) || m.unapplied
 }
@@ -184,11 +186,9 @@ func (m *Machine) endSession(p *peer, now time.Time) {
 // choose chooses a peer's paths again.
 func (m *Machine) choose(p *peer, now time.Time) {
 	for _, v := range p.choose() {
-		c := Change{Peer: m.members[p.id].name, V6: v == 1}
+		c := Change{Peer: m.members[p.id].name, V6: v == 1, Reason: p.reason(v == 1, m.off)}
 		if t := p.using[v]; t != nil {
 			c.Kind, c.Via, c.Link = t.c.kind, t.c.via, t.c.link
-		} else {
-			c.Reason = p.reason(v == 1, m.off)
 		}
 		m.changes = append(m.changes, c)
 	}
@@ -206,14 +206,10 @@ func (m *Machine) Paths() (paths mesh.Paths, changed bool) {
 		all = append(all, p.wanted...)
 	}
 	paths = m.plan.PathsTo(all, func(id mesh.PeerID) []netip.Prefix { return m.members[id].blocks })
-	for _, p := range m.peers {
-		for v := range p.forwards {
-			if p.forwards[v].proves() {
-				paths.Probers = append(paths.Probers, p.forwards[v].theirs)
-			}
-			if p.aside[v].IsValid() {
-				paths.Probes = append(paths.Probes, mesh.ProbeRoute{Target: p.aside[v], Slot: mesh.ProbeSlots, Hop: mesh.Hop{Link: m.cfg.TUNName}})
-			}
+	paths.Probers = slices.Collect(maps.Keys(m.probers))
+	for _, w := range all {
+		if w.Slot == tunnelSlot {
+			paths.Probes = append(paths.Probes, mesh.ProbeRoute{Target: w.Aside, Slot: w.Slot, Hop: mesh.Hop{Link: m.cfg.TUNName}})
 		}
 	}
 	return paths, true

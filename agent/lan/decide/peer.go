@@ -27,7 +27,6 @@ type peer struct {
 	tracks map[trackKey]*track
 	using  [2]*track        // by pod IP version; nil is the tunnel
 	wanted []mesh.Candidate // what the kernel is to hold
-	aside  [2]netip.Addr    // of it: the peer's address to which forwarded probes go through the tunnel
 
 	received uint64 // bytes past the tunnel
 	forwards [2]forwarding
@@ -115,12 +114,8 @@ func (p *peer) install(s *session, us, them Offer, round int, all []candidate, n
 }
 
 // drop ends the session: its paths go.
-func (p *peer) drop(now time.Time) {
+func (p *peer) drop() {
 	p.sess, p.old = nil, nil
-	for v := range p.forwards {
-		p.forwards[v].theirs = netip.Addr{}
-		p.forwards[v].again(now)
-	}
 	clear(p.tracks)
 }
 
@@ -321,16 +316,13 @@ func (p *peer) plan(now time.Time) bool {
 				wanted[len(wanted)-1].Aside = f.theirs
 			}
 		}
-	}
-	var aside [2]netip.Addr
-	for v := range p.forwards {
-		if f := &p.forwards[v]; f.on == f.tunnel && p.using[v] != nil {
-			aside[v] = f.theirs
+		if f := &p.forwards[version(v6)]; f.on == f.tunnel && p.using[version(v6)] != nil {
+			wanted = append(wanted, mesh.Candidate{Peer: p.id, V6: v6, Slot: tunnelSlot, Aside: f.theirs})
 		}
 	}
-	if slices.Equal(wanted, p.wanted) && aside == p.aside {
+	if slices.Equal(wanted, p.wanted) {
 		return false
 	}
-	p.wanted, p.aside = wanted, aside
+	p.wanted = wanted
 	return true
 }

@@ -281,8 +281,8 @@ func TestPeerSaysWhy(t *testing.T) {
 		reasons []string
 		kind    mesh.PathKind
 	}{
-		{"nothing yet", func(p *peer) { p.drop(time.Time{}) }, [2]string{}, nil, ""},
-		{"offer failed", func(p *peer) { p.drop(time.Time{}); p.offerErr = "no route" }, [2]string{}, []string{"no LAN path: no route"}, ""},
+		{"nothing yet", func(p *peer) { p.drop() }, [2]string{}, nil, ""},
+		{"offer failed", func(p *peer) { p.drop(); p.offerErr = "no route" }, [2]string{}, []string{"no LAN path: no route"}, ""},
 		{"encryption", func(*peer) {}, [2]string{"encryption: always", "encryption: always"}, []string{"no LAN path: encryption: always"}, ""},
 		{"being probed", func(*peer) {}, [2]string{}, []string{"native: 192.168.1.12 on eth0: being probed", "vxlan to 192.168.1.12: being probed"}, ""},
 		{"native", func(p *peer) { p.bring(native4, true, now); p.bring(vxlan6, true, now) }, [2]string{}, []string{"IPv6 pods: vxlan"}, mesh.Native},

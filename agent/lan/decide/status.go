@@ -30,10 +30,10 @@ type Status struct {
 	Reason string
 	Via    netip.Addr // the peer's underlay address of Kind
 	Heard  time.Time  // when a probe or an answer last came from the peer; zero: never
-	// Forwarded: forwarded probes prove Kind, beside gateway probes. Cut are kinds of packets that they find lost on a path which stays, since no
-	// other one passes them.
-	Forwarded bool
-	Cut       []string
+	// Proof of Kind: forwarded probes beside gateway probes, or these alone (gateway). Cut are kinds of packets that the former find lost on a path
+	// which stays, since no other one passes them.
+	Proof string
+	Cut   []string
 	// Received is how many bytes have come from the peer past the tunnel; of VXLAN with its headers.
 	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
@@ -93,7 +93,10 @@ func (p *peer) status(off Off) Status {
 			first = false
 			if t != nil {
 				out.Kind, out.RTT, out.Since, out.Via = t.c.kind, t.rtt, t.upAt, t.c.via
-				out.Forwarded = p.forwards[v].proves() && !t.tested.IsZero()
+				out.Proof = "gateway"
+				if p.forwards[v].proves() && !t.tested.IsZero() {
+					out.Proof = "forwarded"
+				}
 			}
 			out.Reason = why
 			continue

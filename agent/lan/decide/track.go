@@ -242,14 +242,6 @@ func (t *track) proveFailure() string {
 	return NoAnswer
 }
 
-// asked is when the probe with this number left, zero if it is not under way.
-func (t *track) asked(seq uint64) time.Time {
-	if s := t.at[seq%uint64(len(t.at))]; s.seq == seq {
-		return s.at
-	}
-	return time.Time{}
-}
-
 // answer handles the answer to one of our probes. It reports whether the state
 // changed.
 func (t *track) answer(now time.Time, seq uint64) bool {

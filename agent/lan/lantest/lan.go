@@ -84,9 +84,8 @@ func (l *LAN) Add() *Node {
 	n.Kernel.SetProbeAddrs([2]netip.Addr{mesh.LastAddr(n.Member.PodCIDRs[0]).Prev()})
 	s, err := lan.New(lan.Config{
 		Config:   decide.Config{Self: n.Member.PeerID, ProbePort: probePort, VXLANName: vxlanName, TUNName: tunName, Inside: []string{"br"}},
-		Gateways: [2]netip.Addr{n.gateway}, Kernel: n.Kernel,
+		Gateways: [2]netip.Addr{n.gateway}, Kernel: kernel{n.Kernel, n},
 		Listen:    func(netip.Addr, uint16) (lan.Socket, error) { return socket{n}, nil },
-		OpenPort:  func() (lan.Port, error) { return port{n}, nil },
 		Open:      n.open,
 		Connected: func(to mesh.PeerID) bool { p := l.find(to); return p != nil && l.connected(n, p) },
 		Suspect:   n.suspect,
@@ -260,15 +259,17 @@ type caught struct {
 	link   string
 }
 
-// port is a node's lan.Port.
-type port struct{ n *Node }
+// kernel is a node's lan.Kernel.
+type kernel struct {
+	*Kernel
+	n *Node
+}
 
-func (p port) Close() {}
-
-func (p port) Take(f func(b []byte, link string)) {
+// TakeForwarded implements lan.Kernel.
+func (k kernel) TakeForwarded(f func(b []byte, link string)) {
 	for {
 		select {
-		case k := <-p.n.caught:
+		case k := <-k.n.caught:
 			f(k.packet, k.link)
 		default:
 			return
@@ -276,11 +277,19 @@ func (p port) Take(f func(b []byte, link string)) {
 	}
 }
 
-// Send takes the way that the kernel would: the route for forwarded probes, that of pods, or the tunnel.
-func (p port) Send(b []byte) error {
+// SendForwarded implements lan.Kernel.
+func (k kernel) SendForwarded(packets [][]byte) error {
+	for _, b := range packets {
+		k.n.forward(b)
+	}
+	return nil
+}
+
+// forward takes the way that the kernel would: the route for forwarded probes, that of pods, or the tunnel.
+func (n *Node) forward(b []byte) {
 	dst, _ := netip.AddrFromSlice(b[16:20])
 	src, _ := netip.AddrFromSlice(b[12:16])
-	l, paths, link := p.n.lan, p.n.Kernel.Paths(), tunName
+	l, paths, link := n.lan, n.Kernel.Paths(), tunName
 	links := map[mesh.PathKind]string{mesh.Native: "eth0", mesh.VXLAN: vxlanName, "": tunName}
 	for _, r := range paths.Routes {
 		if r.Block.Contains(dst) {
@@ -294,20 +303,19 @@ func (p port) Send(b []byte) error {
 	}
 	l.mu.Lock()
 	forward, to := l.Forward, (*Node)(nil)
-	for _, n := range l.nodes {
-		if n.Member.PodCIDRs[0].Contains(dst) {
-			to = n
+	for _, m := range l.nodes {
+		if m.Member.PodCIDRs[0].Contains(dst) {
+			to = m
 		}
 	}
 	l.mu.Unlock()
-	if to == nil || !slices.Contains(to.Kernel.Paths().Probers, src) || forward != nil && !forward(p.n, to, link, b) {
-		return nil
+	if to == nil || !slices.Contains(to.Kernel.Paths().Probers, src) || forward != nil && !forward(n, to, link, b) {
+		return
 	}
 	select {
 	case to.caught <- caught{b, link}:
 	default:
 	}
-	return nil
 }
 
 // Receive has a packet come in.
