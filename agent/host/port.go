@@ -25,18 +25,6 @@ func tellsInput() bool {
 	return major > 5 || major == 5 && minor >= 7
 }
 
-// What is written to and read of the kernel's log (linux/netfilter/nfnetlink_log.h).
-const (
-	logPacket  = unix.NFNL_SUBSYS_ULOG << 8
-	logConfig  = unix.NFNL_SUBSYS_ULOG<<8 | 1
-	configCmd  = 1 // NFULA_CFG_CMD
-	configMode = 2 // NFULA_CFG_MODE
-	configAt   = 5 // NFULA_CFG_QTHRESH
-	logIndev   = 4 // NFULA_IFINDEX_INDEV
-	logPayload = 9 // NFULA_PAYLOAD
-	logBuffer  = 4 << 20
-)
-
 // portEvery is the time between two attempts to open a port.
 const portEvery = time.Second
 
@@ -54,19 +42,17 @@ func newPort(mtu int) (_ *port, err error) {
 	if p.log, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
 		return nil, err
 	}
-	_ = errors.Join(p.log.SetReadBuffer(logBuffer), p.log.SetOption(netlink.NoENOBUFS, true)) // without the right to it, the default
-	attrs, _ := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: configCmd, Data: []byte{1}},                       // bind
-		{Type: configMode, Data: []byte{0, 0, 0xff, 0xff, 2, 0}}, // copy packets
-		{Type: configAt, Data: []byte{0, 0, 0, 1}},               // each of them immediately
+	_ = errors.Join(p.log.SetReadBuffer(4<<20), p.log.SetOption(netlink.NoENOBUFS, true)) // without the right to it, the default
+	attrs, _ := netlink.MarshalAttributes([]netlink.Attribute{                            // linux/netfilter/nfnetlink_log.h
+		{Type: 1, Data: []byte{1}},                      // NFULA_CFG_CMD: bind
+		{Type: 2, Data: []byte{0, 0, 0xff, 0xff, 2, 0}}, // NFULA_CFG_MODE: copy packets
+		{Type: 5, Data: []byte{0, 0, 0, 1}},             // NFULA_CFG_QTHRESH: each of them immediately
 	})
 	_, err = p.log.Execute(netlink.Message{
-		Header: netlink.Header{Type: logConfig, Flags: netlink.Request | netlink.Acknowledge},
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_ULOG<<8 | 1, Flags: netlink.Request | netlink.Acknowledge}, // NFULNL_MSG_CONFIG
 		Data:   append([]byte{unix.AF_UNSPEC, 0, plan.ForwardGroup >> 8, plan.ForwardGroup & 0xff}, attrs...),
 	})
-	if err == nil {
-		p.raw, err = p.log.SyscallConn()
-	}
+	p.raw, _ = p.log.SyscallConn()
 	if err == nil {
 		p.tap, err = probe.NewPort(plan.PortName, mtu)
 	}
@@ -136,15 +122,13 @@ func (p *Paths) TakeForwarded(f func(b []byte, link string)) {
 			}
 			messages, _ := syscall.ParseNetlinkMessage(p.port.b[:n])
 			for _, m := range messages {
-				if m.Header.Type != logPacket || len(m.Data) < 4 {
-					continue
-				}
+				attrs := m.Data[min(4, len(m.Data)):]
 				link, _ := unix.NewIfreq("")
-				if index := attribute(m.Data[4:], logIndev); len(index) == 4 {
+				if index := attribute(attrs, 4); len(index) == 4 { // NFULA_IFINDEX_INDEV
 					link.SetUint32(binary.BigEndian.Uint32(index))
 					_ = unix.IoctlIfreq(int(fd), unix.SIOCGIFNAME, link)
 				}
-				f(attribute(m.Data[4:], logPayload), link.Name())
+				f(attribute(attrs, 9), link.Name()) // NFULA_PAYLOAD
 			}
 		}
 	})

@@ -243,7 +243,7 @@ func TestForwardedPortGone(t *testing.T) {
 				}
 			}
 			n[end].Kernel.SetProbeAddrs([2]netip.Addr{})
-			becomes(t, n[0], n[1], mesh.Native, 2*time.Minute)
+			becomes(t, n[0], n[1], mesh.Native, 6*time.Minute)
 		})
 	}
 }

@@ -19,7 +19,6 @@ import (
 const (
 	tickLeast  = 5 * time.Millisecond // between two looks at all peers
 	countEvery = time.Second          // how often the kernel's counters are read at most
-	ownEvents  = time.Second          // after SetPaths, events of the kernel are its own
 )
 
 // Config is what a Service needs; all of it is required.
@@ -82,8 +81,7 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	machine  *decide.Machine
-	applyErr string    // the last one logged
-	applied  time.Time // the last change of paths
+	applyErr string // the last one logged
 }
 
 // New opens the sockets for probes. Run does the rest.
@@ -257,9 +255,7 @@ func (s *Service) tick() time.Duration {
 func (s *Service) Recheck() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.applied) > ownEvents {
-		s.machine.Recheck()
-	}
+	s.machine.Recheck()
 }
 
 // takeIn handles what has come in, and answers. It returns when the first probe to the
@@ -312,7 +308,7 @@ func (s *Service) apply() {
 	if text != s.applyErr && text != "" {
 		s.cfg.Log.Error("could not set all LAN paths in the kernel", "err", text)
 	}
-	s.applyErr, s.applied = text, time.Now()
+	s.applyErr = text
 }
 
 // logChanges reports which paths are used now. The caller holds mu.

@@ -11,17 +11,15 @@ import (
 func Packet(src, dst netip.Addr, proto uint8, t []byte) []byte {
 	const hops, dontFragment = 64, 0x40
 	n, at := len(t), map[uint8]int{ProtoTCP: TCPChecksum, ProtoUDP: UDPChecksum, ProtoICMP: 2, ProtoICMPv6: 2}[proto]
-	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, proto, byte(n >> 8), byte(n)}) // RFC 9293, section 3.1; RFC 8200, section 8.1
-	if proto == ProtoICMP {
-		pseudo = nil
+	ip := slices.Concat([]byte{0x60, 0, 0, 0, byte(n >> 8), byte(n), proto, hops}, src.AsSlice(), dst.AsSlice())
+	if src.Is4() {
+		ip = slices.Concat([]byte{0x45, 0, byte((n + 20) >> 8), byte(n + 20), 0, 1, dontFragment, 0, hops, proto, 0, 0}, src.AsSlice(), dst.AsSlice())
+		SetChecksum4(ip)
 	}
-	t = slices.Clone(t)
-	binary.BigEndian.PutUint16(t[at:], Checksum(uint64(Sum(pseudo)), t))
-	if src.Is6() {
-		return slices.Concat([]byte{0x60, 0, 0, 0, byte(n >> 8), byte(n), proto, hops}, src.AsSlice(), dst.AsSlice(), t)
+	b := append(ip, t...)
+	if proto != ProtoICMP { // the pseudo header: RFC 9293, section 3.1; RFC 8200, section 8.1
+		binary.BigEndian.PutUint16(b[len(ip)+at:], Sum(slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, proto, byte(n >> 8), byte(n)})))
 	}
-	n += 20
-	h := slices.Concat([]byte{0x45, 0, byte(n >> 8), byte(n), 0, 1, dontFragment, 0, hops, proto, 0, 0}, src.AsSlice(), dst.AsSlice())
-	SetChecksum4(h)
-	return append(h, t...)
+	Complete(b, len(ip), at)
+	return b
 }

@@ -2,12 +2,14 @@ package decide
 
 import (
 	"crypto/hmac"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wording"
 )
 
 // Times of forwarded probes.
@@ -19,12 +21,9 @@ const (
 	tunnelLate    = 500 * time.Millisecond // nor any that takes the tunnel
 	forwardTries  = 5
 	forwardRounds = 3                // without a loss, before a path is taken back
-	cleanEvery    = time.Second      // between these
 	leftFirst     = 10 * time.Second // after which a path that was left is tried again
-	leftMost      = 5 * time.Minute  // likewise, if it does not last so long
+	leftMost      = 5 * time.Minute  // likewise, if it does not last so long; what is known of it stays as long while an end has no port
 	cutEvery      = 30 * time.Second // between later tries
-	cutStays      = time.Minute      // what is known of a path, while an end has no port
-	routeTime     = 5 * time.Millisecond
 )
 
 // tunnelSlot is that of forwarded probes through the tunnel.
@@ -97,25 +96,26 @@ func passes(t, o *track) bool {
 func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, false, round{} }
 
 // note notes which kinds a round lost.
-func (o *outcome) note(now time.Time, lost kindSet) {
-	o.tested = now
+func (t *track) note(now time.Time, lost kindSet) {
+	t.tested = now
 	switch {
-	case lost != 0 && o.cut != 0:
-		o.retest = now.Add(max(o.penalty, cutEvery))
+	case lost != 0 && t.cut != 0:
+		t.retest = now.Add(max(t.penalty, cutEvery))
 	case lost != 0:
-		if o.penalty *= 2; o.penalty == 0 || now.Sub(o.cleared) >= leftMost {
-			o.penalty = leftFirst
+		if t.penalty *= 2; t.penalty == 0 || now.Sub(t.cleared) >= leftMost {
+			t.penalty = leftFirst
 		}
-		o.penalty = min(o.penalty, leftMost)
-		o.cutAt, o.retest = now, now.Add(o.penalty)
-	case o.cut != 0:
-		if o.clean++; o.clean < forwardRounds {
-			o.retest = now.Add(cleanEvery)
+		t.penalty = min(t.penalty, leftMost)
+		t.cutAt, t.retest = now, now.Add(t.penalty)
+	case t.cut != 0:
+		if t.clean++; t.clean < forwardRounds {
 			return
 		}
-		o.cleared = now
+		t.cleared = now
 	}
-	o.cut, o.clean = lost, 0
+	if t.cut, t.clean, t.why = lost, 0, ""; lost != 0 {
+		t.why = fmt.Sprintf("the peer answers, but pods' packets are dropped (%s), by a rule for forwarded packets or a switch of one of the two hosts", wording.List(lost.names()))
+	}
 }
 
 // SetProbeAddrs says where this node takes forwarded probes, IPv4 and IPv6, and sends them from; invalid: it does not.
@@ -129,17 +129,13 @@ func (m *Machine) SetProbeAddrs(now time.Time, addrs [2]netip.Addr) {
 			p.forwards[v].ours = addrs[v]
 			p.forwards[v].again(now)
 		}
-		m.choose(p, now)
 	}
 }
 
-// Recheck has paths tested again soon: what the hosts do with forwarded packets may have changed.
+// Recheck has the paths in use tested again: what this host does with forwarded packets may have changed.
 func (m *Machine) Recheck() {
 	for _, p := range m.peers {
 		p.forwards[0].began, p.forwards[1].began = time.Time{}, time.Time{}
-		for _, t := range p.tracks {
-			t.retest = minTime(t.retest, t.tested.Add(t.penalty))
-		}
 	}
 }
 
@@ -183,16 +179,13 @@ func (m *Machine) reports(p *peer, t *track, k Packet, asked time.Time) {
 		m.unapplied = true
 	}
 	f.ready = f.ready || asked.After(f.since)
-	if f.works() && (t == f.on || f.on == f.tunnel) && asked.After(f.since) {
+	if f.works() && f.first != 0 && (t == f.on || f.on == f.tunnel) && asked.After(f.since) {
 		p.judge(f, k.report.Taken, asked, k.At)
 	}
 }
 
 // judge compares what a round sent with what the peer had taken when it answered a gateway probe that left at asked.
 func (p *peer) judge(f *forwarding, taken [kinds]uint32, asked, now time.Time) {
-	if f.first == 0 {
-		return
-	}
 	for kind, number := range taken {
 		if reached(number, f.first) {
 			f.left &^= 1 << kind
@@ -279,10 +272,10 @@ func (f *forwarding) begin(t *track, asks kindSet, now time.Time) {
 func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 	f := &p.forwards[v]
 	switch {
-	case !f.proves() && now.Sub(f.since) > cutStays:
+	case !f.proves() && now.Sub(f.since) > leftMost:
 		for _, t := range p.tracks {
 			if t.c.v6 == f.tunnel.c.v6 {
-				t.cut = 0
+				t.cut, t.why = 0, ""
 			}
 		}
 	case f.on != nil && f.on != f.tunnel && (!f.on.usable() || p.tracks[f.on.c.key()] != f.on):
@@ -298,7 +291,7 @@ func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 			return
 		}
 		if f.begin(t, asks, now); t != p.using[v] {
-			f.sends = now.Add(routeTime) // Paths has its route before
+			f.sends = now.Add(forwardAsk) // Paths has its route before
 		}
 	}
 	if f.sends.IsZero() || now.Before(f.sends) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"edgemesh/internal/membership/mesh"
-	"edgemesh/internal/wording"
 )
 
 // Off says why this node takes no part in native and in VXLAN paths; "" when it does.
@@ -93,10 +92,7 @@ func (p *peer) status(off Off) Status {
 			first = false
 			if t != nil {
 				out.Kind, out.RTT, out.Since, out.Via = t.c.kind, t.rtt, t.upAt, t.c.via
-				out.Proof = "gateway"
-				if p.forwards[v].proves() && !t.tested.IsZero() {
-					out.Proof = "forwarded"
-				}
+				out.Proof = map[bool]string{false: "gateway", true: "forwarded"}[p.forwards[v].proves() && !t.tested.IsZero()]
 			}
 			out.Reason = why
 			continue
@@ -124,7 +120,7 @@ func (p *peer) status(off Off) Status {
 func (p *peer) reason(v6 bool, off Off) string {
 	v := version(v6)
 	if t := p.using[v]; t != nil && t.c.kind == mesh.Native {
-		return t.cutReason()
+		return t.reason()
 	}
 	if off.Native != "" && off.Native == off.VXLAN {
 		return "no LAN path: " + off.Native
@@ -150,12 +146,12 @@ func (p *peer) reason(v6 bool, off Off) string {
 	return out
 }
 
-// cutReason says what of pods' packets a path loses, "" for nothing that is known.
-func (t *track) cutReason() string {
-	if t.cut == 0 {
+// reason says what is wrong with a path, "" for nothing that is known.
+func (t *track) reason() string {
+	if t.why == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s: the peer answers, but pods' packets are dropped (%s), by a rule for forwarded packets or a switch of one of the two hosts", t.c, wording.List(t.cut.names()))
+	return fmt.Sprintf("%s: %s", t.c, t.why)
 }
 
 // kindReason says why no track of a kind is in use.
@@ -177,11 +173,9 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 		}
 		switch {
 		case t.why != "":
-			out = join(out, fmt.Sprintf("%s: %s", t.c, t.why))
+			out = join(out, t.reason())
 		case !t.usable():
 			out = join(out, fmt.Sprintf("%s: being probed", t.c))
-		case t.cut != 0:
-			out = join(out, t.cutReason())
 		}
 	}
 	switch {
