@@ -5,6 +5,5 @@
 //	service.go   Service: carries out the decisions: sockets, streams, kernel, clock
 //	exchange.go  one exchange of offers on a stream
 //	socket.go    sends and receives probes, and holds those that wait to be handled
-//	port.go      when forwarded ones can be sent and taken
 //	lantest/     a kernel, streams and a LAN for tests
 package lan

@@ -74,6 +74,13 @@ func TestForwardDrop(t *testing.T) {
 			ok(t, c.at.Script(c.do[1]))
 			curlPods(t, one, two, 5*time.Second)
 			back()
+			for _, n := range []*lab.Node{n1, n2} { // a path that does not last is tried again ever later
+				ok(t, n.Agent.Stop())
+				ok(t, n.Start())
+				ok(t, n.WaitReserved(within(t, 10*time.Second)))
+			}
+			curlPods(t, one, two, 10*time.Second)
+			back()
 		})
 	}
 	ok(t, n2.Script("iptables -I FORWARD -s 10.0.0.0/8 -d "+two.IP4().String()+"/24 -j DROP"))
