@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"edgemesh/agent/host/nft"
@@ -29,8 +30,11 @@ type Paths struct {
 	wanted mesh.Paths     // by SetPaths
 	known  *kernelPaths   // as last set; nil: unknown
 	links  map[string]int // interfaces by name, as of then
-	port   *port          // nil: there is none
-	tried  time.Time      // when one was opened last
+
+	// Of one goroutine, which no reading of kernel state holds up.
+	port   *port     // nil: there is none
+	tried  time.Time // when one was opened last
+	probes atomic.Pointer[plan.State]
 }
 
 // kernelPaths is the kernel state of paths, found or wanted.
@@ -94,6 +98,7 @@ func (p *Paths) diffAll(s plan.State) ([]plan.Change, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state, p.set = s, true
+	p.probes.Store(&s)
 	changes, err := p.diff(true)
 	for i, c := range changes {
 		changes[i].Do = func() error {

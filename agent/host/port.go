@@ -66,20 +66,19 @@ func newPort(mtu int) (_ *port, err error) {
 // close also deletes the device.
 func (p *port) close() { _ = errors.Join(p.tap.Close(), p.log.Close()) }
 
-// ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot.
+// ProbeAddrs are where this node may take forwarded probes, IPv4 and IPv6, invalid where it cannot. It is called by one goroutine, as are
+// SendForwarded and TakeForwarded.
 func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
-	p := h.Paths
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, unlogged := h.tables.Lacks(); unlogged {
+	p, s := h.Paths, h.probes.Load()
+	if _, unlogged := h.tables.Lacks(); unlogged || s == nil {
 		return out
 	}
-	for i, f := range p.state.Each {
+	for i, f := range s.Each {
 		out[i] = f.Probe
 	}
 	if p.port == nil && out != [2]netip.Addr{} && time.Since(p.tried) >= portEvery {
 		var err error
-		if p.port, err = newPort(p.state.MTU); err != nil {
+		if p.port, err = newPort(s.MTU); err != nil {
 			p.log.Debug("LAN paths are proved by gateway probes alone: no port for forwarded ones", "err", err)
 		}
 		p.tried = time.Now()
@@ -92,8 +91,6 @@ func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
 
 // SendForwarded hands the kernel packets as from a pod. After an error there is no port until ProbeAddrs opens one.
 func (p *Paths) SendForwarded(packets [][]byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, b := range packets {
 		if p.port == nil {
 			return fmt.Errorf("host: port for probes: %w", os.ErrClosed)
@@ -109,8 +106,6 @@ func (p *Paths) SendForwarded(packets [][]byte) error {
 
 // TakeForwarded calls f with each packet that was taken since, and the interface it came in on, "" if that is gone. It does not wait.
 func (p *Paths) TakeForwarded(f func(b []byte, link string)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.port == nil {
 		return
 	}

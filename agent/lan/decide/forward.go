@@ -53,7 +53,8 @@ type forwarding struct {
 	ready        bool       // the peer takes ours
 	number       uint32     // of the last ones sent
 	tunnel       *track     // stands for the tunnel
-	began        time.Time  // the last round on the path in use; zero: one is due, with all kinds
+	began        time.Time  // the last round on the path in use
+	recheck      bool       // the next one has all kinds
 	turn         int
 	round
 }
@@ -132,10 +133,10 @@ func (m *Machine) SetProbeAddrs(now time.Time, addrs [2]netip.Addr) {
 	}
 }
 
-// Recheck has the paths in use tested again: what this host does with forwarded packets may have changed.
+// Recheck has all kinds tested again on the paths in use: what this host does with forwarded packets may have changed.
 func (m *Machine) Recheck() {
 	for _, p := range m.peers {
-		p.forwards[0].began, p.forwards[1].began = time.Time{}, time.Time{}
+		p.forwards[0].recheck, p.forwards[1].recheck = true, true
 	}
 }
 
@@ -252,13 +253,15 @@ func (p *peer) nextRound(v int, now time.Time, all bool) (*track, kindSet) {
 	switch {
 	case using == nil && len(paths) > 1:
 		using, asks = f.tunnel, allKinds
-	case using != nil && (using.active(now) || f.began.IsZero()):
+	case using != nil && using.active(now):
 		every, asks = forwardBusy, allKinds
+	case f.recheck:
+		asks = allKinds
 	}
 	if using == nil || !all || using.cut != 0 || now.Sub(f.began) < every {
 		return nil, 0
 	}
-	f.began = now
+	f.began, f.recheck = now, false
 	return using, asks
 }
 
@@ -305,7 +308,7 @@ func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 	x := Forwarded{Sent: func(now time.Time) { f.sent = now }}
 	for kind := range kinds {
 		size := 0
-		if f.asks == allKinds && f.on != f.tunnel && (f.on.cut != 0 || (f.turn+kind)%kinds == 0) {
+		if f.on != f.tunnel && (f.on.cut != 0 || f.on.active(now) && (f.turn+kind)%kinds == 0) {
 			size = f.on.c.mtu
 		}
 		if f.left.has(kind) {
