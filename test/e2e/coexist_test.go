@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -226,6 +227,13 @@ func coexist(t *testing.T, w world) {
 	}
 	t.Run("Services", func(t *testing.T) { services(t, n1, pod1, pod2, pod3) })
 	t.Run("NetworkPolicy", func(t *testing.T) { policies(t, n1, w.rejects, pod1, pod2, pod3) })
+	for _, x := range [][2]*lab.Node{{n1, n2}, {n2, n1}} { // no false alarm
+		p, err := x[0].WaitPath(within(t, 5*time.Second), x[1], w.path)
+		ok(t, err)
+		if p.Proof != "forwarded" || strings.Contains(p.Reason, "pods' packets are dropped") {
+			t.Errorf("%s: path %s, proof %q: %s", x[0].Name, p.Path, p.Proof, p.Reason)
+		}
+	}
 	if box != nil {
 		ok(t, box.Ping(t.Context(), lab.InternetAddr, 2*time.Second))
 	}
