@@ -102,8 +102,9 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 // until is for how many seconds nothing is due: of losses, of parity, or soon.
 func (p *Path) until(now, soon float64, idle bool) float64 {
 	wait := min(longestWait, p.s.timeout(now), soon)
-	if f := &p.s.parity; f.n > 0 && idle {
-		wait = min(wait, f.last+sumAfter-now)
+	s := &p.s
+	if s.parity.n > 0 && idle && !p.rests && s.inFlight < s.control.Window() {
+		wait = min(wait, max(s.parity.last+sumAfter-now, -s.tokens/s.control.Rate(s.inFlight)))
 	}
 	return max(wait, leastWait)
 }

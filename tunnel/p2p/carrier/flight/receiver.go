@@ -21,7 +21,7 @@ type receiver struct {
 	newestGot uint64 // bytes when it arrived
 	got       uint64
 	pending   int     // packets to acknowledge
-	repairs   bool    // the peer keeps some of them until then
+	repairs   bool    // the peer keeps some of them until then; of what is missing it may
 	holes     int     // that appeared since the last ACK
 	since     float64 // when the first of pending arrived
 	acked     float64 // when an ACK was sent
@@ -53,7 +53,7 @@ func (p *Path) Receive(number uint64, payload []byte, arrived, now float64) (fir
 		return true
 	}
 	if r.newestAt == 0 || number > r.newest {
-		if number > r.newest+1 {
+		if number > r.newest+1 && !r.told.has(number-1) {
 			r.holes++
 		}
 		r.newest, r.newestAt, r.newestGot = number, arrived, r.got
@@ -152,7 +152,7 @@ func (r *receiver) due(now float64) float64 {
 		return longestWait
 	case r.pending >= ackPackets || r.holes >= ackHoles:
 		return 0
-	case r.pending >= 2 && r.repairs || r.pending >= ackLone:
+	case r.pending >= 2 && (r.repairs || r.holes > 0) || r.pending >= ackLone:
 		return max(r.since, r.acked+ackEvery) - now
 	}
 	return max(r.since+ackLate, r.acked+ackEvery) - now

@@ -21,6 +21,22 @@ func TestRestingPath(t *testing.T) {
 	l.whole()
 }
 
+// A path that rests with a sum that was not sent has nothing to look for: looking each 50 µs took a processor.
+func TestRestingPathSleeps(t *testing.T) {
+	l := newLab(t, direction(10, 20, 0.03), direction(10, 20, 0.03), 1)
+	a := l.e[0]
+	a.source.add(3, 40)
+	l.run(5, l.finished)
+	a.path.s.parity.n, a.path.s.parity.last, a.path.s.parity.newest = 1, l.now, a.path.s.next // as if another path carried in the middle of a group
+	a.path.Rest(true)
+	l.run(l.now+5, nil)
+	before := l.steps
+	l.run(l.now+10, nil)
+	if n := l.steps - before; n > 200 {
+		t.Errorf("%d looks in 10 s at a path that rests", n)
+	}
+}
+
 // Another line is learnt afresh, in the middle of a transfer.
 func TestAfresh(t *testing.T) {
 	l := newLab(t, direction(10, 20, 0), direction(10, 20, 0), 1)

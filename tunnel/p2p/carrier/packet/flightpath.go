@@ -49,10 +49,10 @@ func (x *flightPath) send() error {
 	}
 }
 
-// look has serve look in so many seconds. The caller holds the peer's mu.
-func (x *flightPath) look(wait float64) {
-	x.next = x.of.now() + wait
-	x.timer.Reset(time.Duration(wait * 1e9))
+// look has serve look so many seconds after now. The caller holds the peer's mu.
+func (x *flightPath) look(now, wait float64) {
+	x.next = now + wait
+	x.timer.Reset(time.Duration((x.next - x.of.now()) * 1e9))
 }
 
 // arrived has what arrived acknowledged and repaired, which is nothing now in most cases: an ACK goes with what leaves next. The caller
@@ -65,7 +65,7 @@ func (x *flightPath) arrived() {
 		x.woken.Wake()
 		x.of.wake() // the path that carries repairs
 	case now+wait < x.next:
-		x.look(wait)
+		x.look(now, wait)
 	}
 }
 
@@ -88,7 +88,7 @@ func (x *flightPath) take() (to *net.UDPAddr, each, count int, more bool, err er
 			if due := x.at.due(); !due.IsZero() {
 				wait = min(wait, max(time.Until(due), time.Millisecond).Seconds())
 			}
-			x.look(wait)
+			x.look(now, wait)
 			return x.to, each, count, false, nil
 		}
 		if x.buf, err = x.sealer.Seal(x.buf, x.payload); err != nil {
