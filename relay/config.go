@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,7 +118,8 @@ func (d document) config(bad *mesh.Invalid) (config, error) {
 		log:            agent.Log(bad, d.Log),
 	}
 	c.signersText = readSigners(c.signersFile)
-	c.signers = agent.Signers(bad, append(d.Signers, strings.Fields(c.signersText)...))
+	own := func(key string) bool { return slices.Contains(d.Signers, key) } // pinned in either place
+	c.signers = agent.Signers(bad, append(d.Signers, slices.DeleteFunc(strings.Fields(c.signersText), own)...))
 	pins := len(d.Signers) > 0 || d.SignersFile != ""
 	switch {
 	case d.JoinSecretFile != "" && d.Membership.Kubernetes != nil:
@@ -150,8 +152,15 @@ func readSigners(path string) string {
 
 // followSigners ends the relay once signersFile has other keys: it starts again with them.
 func (c config) followSigners(ctx context.Context, end func(), log *slog.Logger) {
-	for wake.Sleep(ctx, time.Second) {
-		if now := readSigners(c.signersFile); now != c.signersText && now != "" {
+	for refused := ""; wake.Sleep(ctx, time.Second); {
+		now := readSigners(c.signersFile)
+		bad := mesh.Invalid{File: c.signersFile}
+		switch agent.Signers(&bad, strings.Fields(now)); {
+		case now == c.signersText || now == "" || now == refused:
+		case bad.Err() != nil:
+			refused = now
+			log.Warn("signersFile is not usable: the relay continues with the keys it has", "err", bad.Err())
+		default:
 			log.Info("signersFile has other keys: the relay ends, to be started with them", "file", c.signersFile)
 			end()
 			return

@@ -54,6 +54,8 @@ const (
 	newsMost, newsLeast, newsFor, newsShown = 1024, 64, 3600, 60
 	// lookAgain is how often what is open is tried again, and the most often that the Secret is written.
 	lookAgain = 10 * time.Second
+	// publishEvery is how often the key's public form is written again: an upgrade by force, or a prune, empties the ConfigMap.
+	publishEvery = time.Minute
 	// membersEntry of the Secret has the statements about members, without signatures: JSON, by gzip.
 	membersEntry = "members"
 )
@@ -77,10 +79,15 @@ func (s *signer) serve(ctx context.Context) error {
 		return fmt.Errorf("derive peer ID: %w", err)
 	}
 	s.log.Info("this controller signs who is a member: relays that pin its key need nothing else; nodes that pin another one believe it after: edgemesh-agent membership delegate KEY --range CIDR --until DAY", "key", self)
-	public := map[string]any{"data": map[string]string{"signer": self.String()}}
-	if err := s.api.Patch(ctx, s.public, client.Merge, nil, public, &struct{}{}); err != nil {
-		s.log.Warn("relays in the cluster are not told the key", "configmap", s.public, "err", err)
+	publish := func() {
+		public := map[string]any{"data": map[string]string{"signer": self.String()}}
+		if err := s.api.Patch(ctx, s.public, client.Merge, nil, public, &struct{}{}); err != nil && ctx.Err() == nil {
+			s.log.Warn("relays in the cluster are not told the key; retrying", "configmap", s.public, "err", err)
+		}
 	}
+	publish()
+	republish := time.NewTicker(publishEvery)
+	defer republish.Stop()
 	records, _, err := s.api.List(ctx, api.NodeRecords(), nil)
 	if err != nil {
 		return fmt.Errorf("read the NodeRecords: %w", err)
@@ -106,6 +113,9 @@ func (s *signer) serve(ctx context.Context) error {
 			heard = true
 		case s.nodes = <-s.exist:
 		case <-again:
+		case <-republish.C:
+			publish()
+			continue
 		}
 		if again = nil; heard && s.onState(ctx, m, key) {
 			again = time.After(lookAgain)
@@ -205,7 +215,11 @@ func (s *signer) onState(ctx context.Context, m mesh.State, key crypto.PrivKey) 
 	}
 	wake.Latest(s.out, out)
 	id, news, open := s.news(m, out, key)
-	if (!slices.Equal(news, m.News) || id != m.Signer) && !s.dropped.lately() {
+	switch told := slices.Equal(news, m.News) && id == m.Signer; {
+	case told:
+	case s.dropped.lately():
+		open = true
+	default:
 		switch got, failed := tell(ctx, s.api, s.log, id, news); {
 		case failed:
 			return true

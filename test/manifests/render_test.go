@@ -422,12 +422,12 @@ func TestRelayReadsItsConfiguration(t *testing.T) {
 	}
 }
 
-// A relay in the cluster has a right at the API only where nothing is signed.
+// A relay in the cluster has a right at the API only where nothing is signed, or keys of one's own are pinned, which sign no bans of the PodNetwork.
 func TestRelayHasNoRights(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{
 		"relay.enabled=true": "default false signersFile: /etc/edgemesh-signer/signer",
-		"agent.signers={12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2}": "default false signers: [",
+		"agent.signers={12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2}": "edgemesh-relay true membership: {kubernetes: {}}",
 		"controller.sign=false": "edgemesh-relay true membership: {kubernetes: {}}",
 	} {
 		all := render(t, append(must(), "--set", "relay.enabled=true", "--set", set)...)

@@ -85,6 +85,11 @@ nodeAffinity:
       - matchExpressions: [{key: {{ $own.label }}, operator: Exists}]
 {{- end }}
 
+{{/* Not empty where the relay in the cluster reads the API: keys of the administrator's own do not sign the PodNetwork's bans. */}}
+{{- define "edgemesh.relayReads" -}}
+{{- if or .Values.agent.signers (not (include "edgemesh.signs" .)) }}true{{ end }}
+{{- end }}
+
 {{/* Not empty where a controller signs who is a member. */}}
 {{- define "edgemesh.signs" -}}
 {{- if and .Values.controller.enabled (ne (toString .Values.controller.sign) "false") }}true{{ end }}
