@@ -320,8 +320,13 @@ func (h *Host) plan(w mesh.Host) (plan.State, error) {
 		if err != nil {
 			return s, err
 		}
+		before := h.probes.Load()
 		for i := range s.Each {
-			s.Each[i].AddProbe(pods)
+			var a netip.Addr
+			if before != nil {
+				a = before.Each[i].Probe
+			}
+			s.Each[i].AddProbe(pods, a)
 		}
 	}
 	return s, h.addUplinks(&s, w)
@@ -365,7 +370,7 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 
 // look returns what this host can hold of w.
 func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
-	can.Uncounted, can.Unlogged = h.tables.Lacks()
+	can.Uncounted, can.Unlogged = h.tables.Uncounted(), h.tables.Unlogged()
 	can.Realms, can.Unlogged = rtnetlink.Realms(), can.Unlogged || !tellsInput()
 	if can.NoIPv6, can.AbsentIPv6, err = sysctl.IPv6(); err != nil {
 		return can, err

@@ -70,7 +70,7 @@ func (p *port) close() { _ = errors.Join(p.tap.Close(), p.log.Close()) }
 // SendForwarded and TakeForwarded.
 func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
 	p, s := h.Paths, h.probes.Load()
-	if _, unlogged := h.tables.Lacks(); unlogged || s == nil {
+	if h.tables.Unlogged() || s == nil {
 		return out
 	}
 	for i, f := range s.Each {

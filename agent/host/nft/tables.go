@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -20,18 +21,22 @@ type Tables struct {
 	mu        sync.Mutex // a leaf
 	guard     guard      // as compared last
 	uncounted bool       // the kernel does not count packets per element of a set
-	unlogged  bool       // it has no NFLOG for forwarded probes
+
+	unlogged atomic.Bool // it has no NFLOG for forwarded probes
 }
 
 // New returns Tables.
 func New(log *slog.Logger) *Tables { return &Tables{log: log} }
 
-// Lacks reports whether the kernel refused to count packets per peer, and to log forwarded probes.
-func (t *Tables) Lacks() (uncounted, unlogged bool) {
+// Uncounted reports whether the kernel refused to count packets per peer.
+func (t *Tables) Uncounted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.uncounted, t.unlogged
+	return t.uncounted
 }
+
+// Unlogged reports whether it refused to log forwarded probes. It does not wait.
+func (t *Tables) Unlogged() bool { return t.unlogged.Load() }
 
 // DiffGuard compares the table, except the sets' elements. It logs once that a kernel cannot
 // count packets per element.
@@ -60,23 +65,24 @@ const MakeGuard = "make nftables table inet " + guardTable
 // make writes the guard's table. The caller holds mu.
 func (t *Tables) make(g guard) error {
 	err := g.make()
-	if plain := g; err != nil {
-		if plain.unlogged = true; plain.make() == nil {
-			t.unlogged, t.guard = true, plain
-			t.log.Info("the kernel cannot log forwarded probes (modprobe nft_log nfnetlink_log), so LAN paths are proved by gateway probes alone", "err", err)
-			return nil
+	for _, lacks := range []struct{ count, log bool }{{true, false}, {false, true}, {true, true}} {
+		less := g
+		less.counted, less.unlogged = g.counted && !lacks.count, g.unlogged || lacks.log
+		if err == nil || less.counted == g.counted && less.unlogged == g.unlogged || less.make() != nil {
+			continue
 		}
+		t.guard = less
+		if lacks.count && g.counted {
+			t.uncounted = true
+			t.log.Info("the kernel cannot count packets per peer, so idle LAN paths are probed as often as used ones; Linux 5.12 or later can", "err", err)
+		}
+		if lacks.log && !g.unlogged {
+			t.unlogged.Store(true)
+			t.log.Info("the kernel cannot log forwarded probes (modprobe nft_log nfnetlink_log), so LAN paths are proved by gateway probes alone", "err", err)
+		}
+		return nil
 	}
-	if err == nil || !g.counted {
-		return err
-	}
-	g.counted = false
-	if g.make() != nil {
-		return err
-	}
-	t.uncounted, t.guard.counted = true, false
-	t.log.Info("the kernel cannot count packets per peer, so idle LAN paths are probed as often as used ones; Linux 5.12 or later can")
-	return nil
+	return err
 }
 
 // Stand makes the guard's table again, without elements in its sets, if another program has deleted it or its rules, and reports whether it

@@ -188,13 +188,21 @@ func (s State) Of(a netip.Addr) Family {
 // Ranges are the cluster's, of both families.
 func (s State) Ranges() []netip.Prefix { return slices.Concat(s.Each[0].Ranges, s.Each[1].Ranges) }
 
-// AddProbe finds the family's address for forwarded probes: the highest one of the first block that no pod has.
-func (f *Family) AddProbe(pods []netip.Addr) {
+// AddProbe finds the family's address for forwarded probes: the one before as long as no pod has it, else the highest one of the first
+// block that none has.
+func (f *Family) AddProbe(pods []netip.Addr, before netip.Addr) {
 	if !f.LAN.On {
 		return
 	}
+	free := func(a netip.Addr) bool {
+		return f.Blocks[0].Contains(a) && a != f.Gateway && !slices.Contains(pods, a) && !slices.Contains(f.Former, a)
+	}
+	if f.Probe = before; free(before) {
+		return
+	}
+	f.Probe = netip.Addr{}
 	for a := mesh.LastAddr(f.Blocks[0]).Prev(); f.Blocks[0].Contains(a) && a != f.Gateway; a = a.Prev() {
-		if !slices.Contains(pods, a) && !slices.Contains(f.Former, a) {
+		if free(a) {
 			f.Probe = a
 			return
 		}

@@ -99,7 +99,12 @@ func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, fal
 // note notes which kinds a round lost.
 func (t *track) note(now time.Time, lost kindSet) {
 	t.tested = now
+	if lost&^t.cut != 0 {
+		t.cutAt = now
+	}
 	switch {
+	case t.c.slot == tunnelSlot: // its connection comes and goes
+		t.retest = now.Add(forwardBusy)
 	case lost != 0 && t.cut != 0:
 		t.retest = now.Add(max(t.penalty, cutEvery))
 	case lost != 0:
@@ -107,7 +112,7 @@ func (t *track) note(now time.Time, lost kindSet) {
 			t.penalty = leftFirst
 		}
 		t.penalty = min(t.penalty, leftMost)
-		t.cutAt, t.retest = now, now.Add(t.penalty)
+		t.retest = now.Add(t.penalty)
 	case t.cut != 0:
 		if t.clean++; t.clean < forwardRounds {
 			return
@@ -256,9 +261,9 @@ func (p *peer) nextRound(v int, now time.Time, all bool) (*track, kindSet) {
 	case using != nil && using.active(now):
 		every, asks = forwardBusy, allKinds
 	case f.recheck:
-		asks = allKinds
+		every, asks = forwardBusy, allKinds
 	}
-	if using == nil || !all || using.cut != 0 || now.Sub(f.began) < every {
+	if using == nil || !all || now.Sub(f.began) < every {
 		return nil, 0
 	}
 	f.began, f.recheck = now, false
