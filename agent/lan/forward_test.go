@@ -135,6 +135,29 @@ func TestForwardedProbes(t *testing.T) {
 	}
 }
 
+// TestForwardedKindAfterKind: a kind that no path passes is named as long as none does, and the others are looked after all the same.
+func TestForwardedKindAfterKind(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		more := false
+		l.Forward = func(from, _ *lantest.Node, link string, b []byte) bool {
+			return from != n[0] || !is("ICMP", b) && !(more && link == "eth0" && is("TCP", b))
+		}
+		l.Meet(decide.Off{})
+		becomes(t, n[0], n[1], mesh.Native, 10*time.Second)
+		for range 300 {
+			time.Sleep(time.Second)
+			if st, _ := n[0].Status(n[1].Member.PeerID); len(st.Cut) == 0 || st.Kind != mesh.Native {
+				t.Fatalf("a path by %q cuts %v, want ICMP named and native", st.Kind, st.Cut)
+			}
+		}
+		traffic(n[0], n[1])
+		time.Sleep(5 * time.Second)
+		more = true
+		becomes(t, n[0], n[1], mesh.VXLAN, 5*time.Second)
+		time.Sleep(200 * time.Second) // until the traffic ends
+	})
+}
+
 // TestForwardedLoss: a LAN that loses packets is no rule.
 func TestForwardedLoss(t *testing.T) {
 	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {

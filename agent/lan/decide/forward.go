@@ -266,6 +266,9 @@ func (p *peer) nextRound(v int, now time.Time, all bool) (*track, kindSet) {
 	if using == nil || !all || now.Sub(f.began) < every {
 		return nil, 0
 	}
+	if using.cut != 0 { // one kind would not say whether another is back
+		asks = allKinds
+	}
 	f.began, f.recheck = now, false
 	return using, asks
 }
