@@ -274,6 +274,9 @@ var elsewhere = map[string]string{
 	"lan-trusted":     "TestUpgradeKeepsPaths",
 	"lan-global":      "TestGlobalUnderlay",
 	"lan-forward":     "TestForwardDrop",
+	"relay-behind":    "TestRelayService",
+	"relay-old":       "TestOlder", // a release of its own
+	"one-relay":       "TestRelayService",
 	"ports":           "TestStartDegraded",
 	"host-ports":      "TestConflist",
 	"conntrack":       "TestConntrackFull",             // a namespace's table, which takes a quarter of a million connections
