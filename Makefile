@@ -141,7 +141,7 @@ comma := ,
 BENCH = test/bench/run.sh $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS_PER_FLOW),-time $(SECONDS_PER_FLOW)s)
 
 bench: EXTRA_DEPS = all
-bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, docs/performance.md (18 minutes)
+bench: deps tools ## compare with veth, VXLAN, wireguard-go and Nebula; writes test/bench/results, docs/performance.md (25 minutes)
 	@$(BENCH) -out test/bench/results -page docs/performance.md
 	@$(BENCH) -cells . -cells-always
 

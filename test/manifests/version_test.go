@@ -218,7 +218,11 @@ func (f *failed) Error() string { return f.error.Error() + ": " + f.out }
 func relayProgram(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("EDGEMESH_NOBUILD") != "" {
-		return filepath.Join(root, "bin", "edgemesh-relay")
+		bin, err := filepath.Abs(filepath.Join(root, "bin", "edgemesh-relay"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bin
 	}
 	bin := filepath.Join(t.TempDir(), "relay")
 	if out, err := exec.Command("go", "build", "-o", bin, root+"/relay").CombinedOutput(); err != nil {
