@@ -26,22 +26,7 @@ func edgeRows() []float64 { return []float64{0, report.EdgePings, 5, 20, 100} }
 // edge measures what programs spend at the rates of an edge, carriers and rates turn by turn.
 func (b *bench) edge(ctx context.Context, p *report.Part) error {
 	p.Flow = b.plan.edgeFlow
-	if err := b.strike(); err != nil { // its idle agents would be bystanders
-		return err
-	}
-	return b.inLab(ctx, lab.Options{}, func(l *lab.Lab) error {
-		d, err := link.Parse(linkText)
-		if err != nil {
-			return err
-		}
-		between := link.Both(d)
-		carriers, err := b.setUpAll(ctx, l, underlay{link: &between}, b.plan.edgeCarriers)
-		if err != nil {
-			return err
-		}
-		for _, c := range carriers {
-			c.congestion = linkCongestion
-		}
+	return b.overLink(ctx, b.plan.edgeCarriers, func(carriers []*carrier, _ link.Direction) error {
 		for round := range b.plan.rounds {
 			for _, x := range edgeRows() {
 				for _, c := range carriers {

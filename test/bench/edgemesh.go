@@ -52,7 +52,7 @@ func setUpEdgeMesh(ctx context.Context, l *lab.Lab, u underlay, before, name, wa
 	if err := l.WriteMembership(); err != nil {
 		return nil, err
 	}
-	if err := startAgents(ctx, relay, nodes); err != nil {
+	if err := startAgents(ctx, relay, nodes[:]...); err != nil {
 		return nil, err
 	}
 	c.tunnel = []*lab.Process{nodes[0].Agent, nodes[1].Agent}
@@ -104,7 +104,7 @@ func addNodes(l *lab.Lab, u underlay, name string) (nodes [2]*lab.Node, err erro
 
 // startAgents starts the relay if need be, and the agents, and waits until pods can
 // be made.
-func startAgents(ctx context.Context, relay *lab.Relay, nodes [2]*lab.Node) error {
+func startAgents(ctx context.Context, relay *lab.Relay, nodes ...*lab.Node) error {
 	if relay.Process == nil {
 		if err := relay.Start(); err != nil {
 			return err

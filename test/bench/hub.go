@@ -59,19 +59,11 @@ func (b *bench) hubOf(ctx context.Context, l *lab.Lab, p *report.Part, name stri
 	if err := l.WriteMembership(); err != nil {
 		return err
 	}
-	if err := startAgents(ctx, relay, [2]*lab.Node{hub, edges[0]}); err != nil {
+	if err := startAgents(ctx, relay, append(edges, hub)...); err != nil {
 		return err
 	}
 	var pods []*lab.Pod
-	for i, n := range edges {
-		if i > 0 {
-			if err := n.Start(); err != nil {
-				return err
-			}
-			if err := n.WaitPods(ctx); err != nil {
-				return err
-			}
-		}
+	for _, n := range edges {
 		pod, err := n.AddPod(ctx, "metrics")
 		if err == nil {
 			err = pod.Serve(ctx)

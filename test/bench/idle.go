@@ -46,7 +46,7 @@ func (b *bench) idle(ctx context.Context, p *report.Part) error {
 		if err := l.WriteMembership(); err != nil {
 			return err
 		}
-		if err := startAgents(ctx, relay, nodes); err != nil {
+		if err := startAgents(ctx, relay, nodes[:]...); err != nil {
 			return err
 		}
 		row := p.At(report.Direct, float64(b.plan.members))

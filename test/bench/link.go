@@ -28,10 +28,8 @@ const (
 // linkLosses are shares, in both directions.
 func linkLosses() []float64 { return []float64{0, 0.01, 0.03} }
 
-// link measures one cubic flow over a bad link, with a ping beside it and then
-// with datagrams, all carriers and losses turn by turn.
-func (b *bench) link(ctx context.Context, p *report.Part) error {
-	p.Flow = b.plan.linkFlow
+// overLink runs f with carriers over linkText, whose direction it hands over.
+func (b *bench) overLink(ctx context.Context, names []string, f func(carriers []*carrier, d link.Direction) error) error {
 	if err := b.strike(); err != nil { // its idle agents would be bystanders
 		return err
 	}
@@ -41,13 +39,22 @@ func (b *bench) link(ctx context.Context, p *report.Part) error {
 			return err
 		}
 		between := link.Both(d)
-		carriers, err := b.setUpAll(ctx, l, underlay{link: &between}, b.plan.linkCarriers)
+		carriers, err := b.setUpAll(ctx, l, underlay{link: &between}, names)
 		if err != nil {
 			return err
 		}
 		for _, c := range carriers {
 			c.congestion = linkCongestion
 		}
+		return f(carriers, d)
+	})
+}
+
+// link measures one cubic flow over a bad link, with a ping beside it and then
+// with datagrams, all carriers and losses turn by turn.
+func (b *bench) link(ctx context.Context, p *report.Part) error {
+	p.Flow = b.plan.linkFlow
+	return b.overLink(ctx, b.plan.linkCarriers, func(carriers []*carrier, d link.Direction) error {
 		for round := range b.plan.rounds {
 			for _, loss := range linkLosses() {
 				for _, c := range carriers {
