@@ -17,12 +17,8 @@ import (
 func TestForwardDrop(t *testing.T) {
 	tier.Long(t)
 	beside(t)
-	l := newLab(t)
-	relay(t, l, "relay")
-	s := site(t, l, "site-1", lab.EIM)
-	n1, n2 := node(t, s, "edge-1", lab.NodeOptions{}), node(t, s, "edge-2", lab.NodeOptions{})
-	startAll(t, l)
-	one, two := pod(t, n1, "one"), pod(t, n2, "two")
+	pair := newLANPair(t, nil)
+	n1, n2, one, two := pair.n1, pair.n2, pair.pod1, pair.pod2
 	curlPods(t, one, two, 10*time.Second)
 	back := func() {
 		t.Helper()

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/test/lab"
 	"edgemesh/test/tier"
 )
 
@@ -13,14 +12,12 @@ import (
 func TestForwardingOffOnAnUplink(t *testing.T) {
 	tier.Long(t)
 	beside(t)
-	l := newLab(t)
-	relay(t, l, "relay")
-	s := site(t, l, "site-1", lab.EIM)
-	n1, n2 := node(t, s, "edge-1", lab.NodeOptions{}), node(t, s, "edge-2", lab.NodeOptions{})
-	off := "sysctl -qw net.ipv4.conf." + n2.Uplink + ".forwarding=0"
-	ok(t, n2.Script("sysctl -qw net.ipv4.ip_forward=1", off))
-	startAll(t, l)
-	one, two := pod(t, n1, "one"), pod(t, n2, "two")
+	var off string
+	p := newLANPair(t, func(p *lanPair) {
+		off = "sysctl -qw net.ipv4.conf." + p.n2.Uplink + ".forwarding=0"
+		ok(t, p.n2.Script("sysctl -qw net.ipv4.ip_forward=1", off))
+	})
+	n1, n2, one, two := p.n1, p.n2, p.pod1, p.pod2
 	curlPods(t, one, two, 10*time.Second)
 	_, err := n1.WaitPath(within(t, 30*time.Second), n2, "native")
 	ok(t, err)
