@@ -154,17 +154,17 @@ func readSigners(path string) string {
 func (c config) followSigners(ctx context.Context, end func(), log *slog.Logger) {
 	for refused := ""; wake.Sleep(ctx, time.Second); {
 		now := readSigners(c.signersFile)
+		if now == c.signersText || now == "" || now == refused {
+			continue
+		}
 		bad := mesh.Invalid{File: c.signersFile}
-		switch agent.Signers(&bad, strings.Fields(now)); {
-		case now == c.signersText || now == "" || now == refused:
-		case bad.Err() != nil:
-			refused = now
-			log.Warn("signersFile is not usable: the relay continues with the keys it has", "err", bad.Err())
-		default:
+		if agent.Signers(&bad, strings.Fields(now)); bad.Err() == nil {
 			log.Info("signersFile has other keys: the relay ends, to be started with them", "file", c.signersFile)
 			end()
 			return
 		}
+		refused = now
+		log.Warn("signersFile is not usable: the relay continues with the keys it has", "err", bad.Err())
 	}
 }
 

@@ -115,9 +115,9 @@ func Run(ctx context.Context, cfg Config) error {
 			all.Go(func() { x.run(ctx) })
 		} else {
 			all.Go(func() {
-				for failed := true; failed && ctx.Err() == nil; {
-					if _, failed = tell(ctx, shared, cfg.Log, nil, nil); failed {
-						wake.Sleep(ctx, lookAgain)
+				for {
+					if _, failed := tell(ctx, shared, cfg.Log, nil, nil); !failed || !wake.Sleep(ctx, lookAgain) {
+						return
 					}
 				}
 			})

@@ -252,10 +252,10 @@ func (d *doctor) checkNetwork(ctx context.Context, plan plan) (out []findings.Fi
 // relays are those in use, with what they know of what is signed.
 func (d *doctor) relays(all []relays.Status) []control.RelayStatus {
 	out := describe.Relays(all)
+	if d.passes == nil {
+		return out
+	}
 	for i := range out {
-		if d.passes == nil {
-			break
-		}
 		since, known := d.passes.Behind(all[i].ID)
 		if out[i].Knows = known && since.IsZero(); known && !out[i].Knows {
 			out[i].Behind = &since

@@ -370,8 +370,8 @@ func (h *Host) addUplinks(s *plan.State, w mesh.Host) error {
 
 // look returns what this host can hold of w.
 func (h *Host) look(w mesh.Host) (can Capabilities, err error) {
-	can.Uncounted, can.Unlogged = h.tables.Uncounted(), h.tables.Unlogged()
-	can.Realms, can.Unlogged = rtnetlink.Realms(), can.Unlogged || !tellsInput()
+	can.Uncounted, can.Realms = h.tables.Uncounted(), rtnetlink.Realms()
+	can.Unlogged = h.tables.Unlogged() || !tellsInput()
 	if can.NoIPv6, can.AbsentIPv6, err = sysctl.IPv6(); err != nil {
 		return can, err
 	}

@@ -64,7 +64,7 @@ func (f *Conn) Receive(into []Message) (n int, err error) {
 }
 
 // Send is one sendmsg(2) of b, which is not empty, with control messages, to an address without a zone. On a socket of IPv6 (v6)
-// addresses of IPv4 are mapped ones. Errors are those of net.UDPConn's WriteMsgUDP.
+// addresses of IPv4 are mapped ones. Errors wrap what those of net.UDPConn's WriteMsgUDP do.
 func (f *Conn) Send(b, oob []byte, to netip.AddrPort, v6 bool) (n int, err error) {
 	m := f.messages.Get().(*message)
 	defer f.messages.Put(m)

@@ -65,10 +65,13 @@ const MakeGuard = "make nftables table inet " + guardTable
 // make writes the guard's table. The caller holds mu.
 func (t *Tables) make(g guard) error {
 	err := g.make()
+	if err == nil {
+		return nil
+	}
 	for _, lacks := range []struct{ count, log bool }{{true, false}, {false, true}, {true, true}} {
 		less := g
 		less.counted, less.unlogged = g.counted && !lacks.count, g.unlogged || lacks.log
-		if err == nil || less.counted == g.counted && less.unlogged == g.unlogged || less.make() != nil {
+		if less.counted == g.counted && less.unlogged == g.unlogged || less.make() != nil {
 			continue
 		}
 		t.guard = less

@@ -8,7 +8,7 @@
 //	   │ ◀──────────────── verdict: 1 byte ───────────────── │   0 accepted, 1 wrong secret
 //
 //	   │ ──── opens a stream for /edgemesh/member/1 ───────▶ │
-//	   │ ──── length (2), statement, of a bounded size ──▶ │   package signed has its form; the connection has shown the key in it
+//	   │ ──── length (2), statement, of a bounded size ────▶ │   package signed has its form; the connection has shown the key in it
 //	   │ ◀──────────────── length (1), why not ───────────── │   0: a member
 //
 // A proof is HMAC-SHA-256 (RFC 2104) with the secret as its key over the transcript (package transcript), whose verifier is

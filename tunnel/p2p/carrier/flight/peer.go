@@ -2,7 +2,7 @@ package flight
 
 import "edgemesh/tunnel/pull"
 
-// Source is where packets take what they carry. The calls come from Path.Next.
+// Source is where packets take what they carry. The calls come from Path.Next, and of Waits from Path.Quiet.
 type Source interface {
 	// Waits says of both kinds whether there are any.
 	Waits() (stream, datagram bool)

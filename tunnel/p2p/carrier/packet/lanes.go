@@ -10,7 +10,7 @@ import (
 type Lanes interface {
 	// Up says that packets can be sent: wake is to be called when something begins to wait. It may be called at any time, with any lock held.
 	Up(wake func())
-	// Waits, Take and TakeDatagram are a flight.Source. Rate is what the path carries, in bytes per second; now is later than any before.
+	// Waits, Take and TakeDatagram are a flight.Source, with what is known of the path that carries.
 	Waits() (stream, datagram bool)
 	Take(line pull.Line) (f pull.Frame, bucket int)
 	TakeDatagram(line pull.Line, room int) []byte
