@@ -29,7 +29,7 @@ func (policyKernel) Partly() string {
 // newPolicies enforces policies, those that are saved first.
 func newPolicies(c config.Config, dataDir string, from source.Source, log *slog.Logger) *policies.Owner {
 	return policies.New(policies.Config{StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, DataDir: dataDir, Kernel: policyKernel{nft.NewPolicies(log)}, Ports: rtnetlink.PodAddrs,
-		Warn: from.Warn, Log: log.With("part", "policy")})
+		Others: rtnetlink.ShutOthers, Warn: from.Warn, Log: log.With("part", "policy")})
 }
 
 // policiesOf compiles the policies of the API for o; nil: the membership is a file, or another plugin has the pods.

@@ -4,15 +4,19 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
+	"edgemesh/test/fair"
 )
 
 // inVXLAN is what a UDP packet to VXLAN's port carries: a packet to our device.
@@ -396,5 +400,39 @@ func TestForgedVXLANFromThePublicSide(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPortsOfNobody: what is plugged into the bridge without a pod's name carries nothing while it is to be shut, also after its carrier
+// went and came.
+func TestPortsOfNobody(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "")
+	answered := func() (ok bool) {
+		l.in(l.podA, func() { ok = exec.Command("ping", "-c1", "-W1", gateway4).Run() == nil })
+		return ok
+	}
+	shut := func(shut bool) {
+		t.Helper()
+		if names, err := rtnetlink.ShutOthers(shut); err != nil || !slices.Equal(names, []string{"vethA", "vethB"}) {
+			t.Fatalf("%v, %v", names, err)
+		}
+	}
+	if shut(false); !answered() {
+		t.Fatal("no answer while nothing is shut")
+	}
+	if shut(true); answered() {
+		t.Error("it is shut, and there is an answer")
+	}
+	l.in(l.podA, func() { run(t, "ip link set eth0 down\nip link set eth0 up") })
+	if shut(true); answered() {
+		t.Error("its carrier came, and there is an answer")
+	}
+	fair.Eventually(t, deadline, "an answer once it is open again", fair.True(func() bool { shut(false); return answered() }))
+	if out, err := exec.Command("ip", "link", "set", "vethA", "alias", conf.PodAlias+podA4).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if names, err := rtnetlink.ShutOthers(true); err != nil || !slices.Equal(names, []string{"vethB"}) || !answered() {
+		t.Errorf("with a pod's name: %v, %v", names, err)
 	}
 }

@@ -70,8 +70,10 @@ type Config struct {
 	DataDir    string // the plugin's records of addresses
 	Kernel     Kernel
 	Ports      func() ([]netip.Addr, error) // the addresses of pods on the bridge, whatever records say; nil: none
-	Warn       func(reason, message string) // records an Event about this node, where the cluster has Events
-	Log        *slog.Logger
+	// Others names the bridge's ports that belong to no pod and not to the agent, and shuts or opens them; nil: there are none.
+	Others func(shut bool) ([]string, error)
+	Warn   func(reason, message string) // records an Event about this node, where the cluster has Events
+	Log    *slog.Logger
 }
 
 // Owner has the rules in force. Its methods may be called from several goroutines.
@@ -100,6 +102,7 @@ type Owner struct {
 	placed  policy.Placed
 	closed  map[string]time.Time     // pods that no source has named yet, and since when
 	strays  map[netip.Addr]time.Time // pods without a record, and since when
+	others  []string                 // the bridge's ports that are nobody's here
 	unsaved bool
 	saving  error   // why they are
 	file    *string // to be followed, nil: none was ever set
@@ -281,7 +284,14 @@ func (o *Owner) Apply() error {
 	}
 	var placed policy.Placed
 	err := o.enforce(rules, &placed)
+	var others []string
+	if o.c.Others != nil {
+		var shut error
+		others, shut = o.c.Others(len(rules.Namespaces) > 0)
+		err = errors.Join(err, shut)
+	}
 	o.mu.Lock()
+	o.others = others
 	if o.failure = err; err == nil {
 		o.placed, o.closed = placed, closedSince(placed, o.closed)
 	}

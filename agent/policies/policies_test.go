@@ -528,5 +528,15 @@ func TestPodsWithoutARecord(t *testing.T) {
 		if got := f.placed.At[known].Pod; !named() || got != "shop/web-0" || f.placed.At[stray].Chains != [2]string{policy.Closed, policy.Closed} {
 			t.Errorf("beside a known pod: named %v, %s is %q, %+v", named(), known, got, f.placed.At[stray])
 		}
+		var shut bool
+		o.c.Others = func(s bool) ([]string, error) { shut = s; return []string{"veth-of-another"}, nil }
+		if err := o.Apply(); err != nil || !shut {
+			t.Errorf("a port of nobody: %v, shut: %v", err, shut)
+		}
+		if !slices.ContainsFunc(o.Findings(), func(f findings.Finding) bool {
+			return strings.Contains(f.Text, "they are closed") && strings.Contains(f.Text, "veth-of-another")
+		}) {
+			t.Errorf("a port of nobody is not named: %v", o.Findings())
+		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/policy"
+	"edgemesh/cni/conf"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 )
@@ -206,11 +207,17 @@ func (o *Owner) Findings() (out []findings.Finding) {
 	if f.Problem != nil {
 		out = append(out, findings.Warningf("network-policy", "fix what it names; it is reread automatically", "the policies that were in force before still are: %v", f.Problem))
 	}
+	effect, say := "no policy would hold for them", findings.Warningf
+	if len(rules.Namespaces) > 0 && !f.Off {
+		effect, say = "they are closed, since no policy can be shown to open them", findings.Brokenf
+	}
+	o.mu.Lock()
+	others := o.others
+	o.mu.Unlock()
+	if len(others) > 0 {
+		out = append(out, say("network-policy", "take them off the bridge: ip link set NAME nomaster", "ports of "+conf.DefaultBridge+" belong to no pod of this network, so %s: %s", effect, wording.List(first(others))))
+	}
 	if strays := o.straysLong(); len(strays) > 0 {
-		effect, say := "no policy would hold for them", findings.Warningf
-		if len(rules.Namespaces) > 0 && !f.Off {
-			effect, say = "they are closed, since no policy can be shown to open them", findings.Brokenf
-		}
 		out = append(out, say("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, where they differ, and make these pods again",
 			o.c.DataDir+" has no record of pods on the bridge, so %s: %s", effect, wording.List(strays)))
 	}

@@ -104,7 +104,17 @@ func isolate(l netlink.Link, is bool) plan.Change {
 
 // isolatedPorts says of all bridges' ports, by index, which are isolated: IFLA_BRPORT_ISOLATED in linux/if_link.h.
 func isolatedPorts() (map[int]bool, error) {
+	values, err := portValues(nl.IFLA_BRPORT_ISOLATED)
 	out := map[int]bool{}
+	for index, v := range values {
+		out[index] = v == 1
+	}
+	return out, err
+}
+
+// portValues returns an attribute of one byte of all bridges' ports, by index.
+func portValues(attribute uint16) (map[int]byte, error) {
+	out := map[int]byte{}
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))
 	all, err := dump("ports", func() ([][]byte, error) { return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK) })
@@ -120,8 +130,9 @@ func isolatedPorts() (map[int]bool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("attributes of a port: %w", err)
 		}
-		v := port[nl.IFLA_BRPORT_ISOLATED].Value
-		out[int(nl.DeserializeIfInfomsg(m).Index)] = len(v) == 1 && v[0] == 1
+		if v := port[attribute].Value; len(v) == 1 {
+			out[int(nl.DeserializeIfInfomsg(m).Index)] = v[0]
+		}
 	}
 	return out, nil
 }

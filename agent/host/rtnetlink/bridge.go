@@ -152,8 +152,8 @@ func IsPod(l netlink.Link) bool {
 	return l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, conf.PodAlias)
 }
 
-// PodAddrs are the addresses of pods on our bridge, by the names that the plugin gave its ports; none where there is no bridge.
-func PodAddrs() (out []netip.Addr, _ error) {
+// ports are the ports of our bridge; none where there is no bridge.
+func ports() (out []netlink.Link, _ error) {
 	bridge, err := netlink.LinkByName(plan.BridgeName)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil
@@ -162,15 +162,63 @@ func PodAddrs() (out []netip.Addr, _ error) {
 		return nil, err
 	}
 	links, err := Links()
-	if err != nil {
-		return nil, err
-	}
 	for _, l := range links {
-		if l.Attrs().MasterIndex == bridge.Attrs().Index && IsPod(l) {
+		if l.Attrs().MasterIndex == bridge.Attrs().Index {
+			out = append(out, l)
+		}
+	}
+	return out, err
+}
+
+// PodAddrs are the addresses of pods on our bridge, by the names that the plugin gave its ports.
+func PodAddrs() (out []netip.Addr, _ error) {
+	all, err := ports()
+	for _, l := range all {
+		if IsPod(l) {
 			out = append(out, podlink.Addresses(l)...)
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// States of a bridge's port: BR_STATE_* in linux/if_bridge.h.
+const (
+	portDisabled   = 0
+	portForwarding = 3
+)
+
+// ShutOthers names the ports of our bridge that are neither pods' nor ours. While shut is true they carry nothing: who sends there nobody
+// can say. The kernel opens a port whose carrier comes, so it is called again after each change.
+func ShutOthers(shut bool) (names []string, _ error) {
+	all, err := ports()
+	all = slices.DeleteFunc(all, func(l netlink.Link) bool { return IsPod(l) || strings.HasPrefix(l.Attrs().Name, plan.LinkPrefix) })
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	states, err := portValues(nl.IFLA_BRPORT_STATE)
+	for _, l := range all {
+		a := l.Attrs()
+		names = append(names, a.Name)
+		want := byte(portForwarding)
+		if shut {
+			want = portDisabled
+		}
+		if state, is := states[a.Index]; !is || state == want || !shut && state != portDisabled || a.RawFlags&unix.IFF_LOWER_UP == 0 {
+			continue
+		}
+		req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+		msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+		msg.Index = int32(a.Index)
+		req.AddData(msg)
+		port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+		port.AddRtAttr(nl.IFLA_BRPORT_STATE, []byte{want})
+		req.AddData(port)
+		if _, err2 := req.Execute(unix.NETLINK_ROUTE, 0); ignore(err2, unix.ENODEV) != nil {
+			err = errors.Join(err, fmt.Errorf("set the state of port %s of %s: %w", a.Name, plan.BridgeName, err2))
+		}
+	}
+	slices.Sort(names)
+	return names, err
 }
 
 // diffPorts plugs in pods' interfaces whose bridge was deleted, sets up those that another program has set down, and gives them their MTU
