@@ -167,7 +167,7 @@ func (d *doctor) judges() {
 		probe("network", d.checkNetwork),
 		check("offloads", 0, func(plan) []findings.Finding { return []findings.Finding{d.checkOffloads()} }),
 		check("cniMode", 0, func(p plan) []findings.Finding {
-			return []findings.Finding{checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), p)}
+			return append(moving(p, d.cfg.StateDir), checkOtherCNI(d.cfg.CNIConfDir, d.source.Annotations(), p))
 		}),
 		check("runtime", 0, own(func(plan) []findings.Finding { return checkRuntime("/", d.cfg.CNIConfDir, d.cfg.CNIBinDir) })),
 		probe("node-ip", func(ctx context.Context, p plan) (out []findings.Finding) {

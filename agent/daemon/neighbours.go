@@ -29,6 +29,16 @@ func checkOtherCNI(confDir string, annotations map[string]string, p plan) findin
 	return plugins.Check(plugins.Plugins(confDir, annotations), p.Host.Keep, p.Self.PodCIDRs)
 }
 
+// moving says where a node stands that is to leave another network plugin for ours.
+func moving(p plan, stateDir string) []findings.Finding {
+	if _, begun := p.Self.Labels[mesh.MovedLabel]; !begun || !p.Host.Keep {
+		return nil
+	}
+	return []findings.Finding{findings.Warningf("cniMode", fmt.Sprintf("continue: write `cniMode: own` to %s, take the other plugin's configuration away and reboot; or go back: kubectl label node %s %s-",
+		filepath.Join(stateDir, config.HostFile), p.Self.Name, mesh.MovedLabel),
+		"the move to this network has begun (label %s), but pods are still with the other plugin; they reach those of other nodes through the mesh", mesh.MovedLabel)}
+}
+
 // overlaps looks for foreign addresses and routes inside the cluster's ranges. In keep
 // mode, what is inside the node's own blocks is the other plugin's, and so are routes:
 // main's come before ours there.

@@ -56,6 +56,7 @@ type Family struct {
 	Gateway netip.Addr     // of the first own block; invalid when there is none
 	Probe   netip.Addr     // of no pod: where forwarded probes are taken and sent from; invalid: there are none
 	Former  []netip.Addr   // as in mesh.Host; on one interface alone: the bridge, or the TUN in keep mode
+	Moved   []netip.Prefix // in keep mode: as in mesh.Host
 	Keep    bool           // another plugin has the pods; Gateway is the node's address among them, if any
 	Absent  bool           // the kernel does not know this family at all
 	LAN     LAN
@@ -119,7 +120,7 @@ func New(w mesh.Host, can Capabilities, addrs []netip.Addr) (State, error) {
 		f.Access, f.Forward = accessOf(w, *f), forwardOf(w, *f)
 		switch {
 		case f.Keep:
-			f.Gateway = addrInside(f.Blocks, addrs)
+			f.Gateway, f.Moved = addrInside(f.Blocks, addrs), ofVersion(w.Moved, f.V6)
 		case len(f.Blocks) > 0:
 			f.Gateway = mesh.Gateway(f.Blocks[0])
 		}

@@ -53,6 +53,9 @@ func width(f plan.Family) int {
 	if f.Keep || f.LAN.PodsOnly {
 		n++
 	}
+	if len(f.Moved) > 0 {
+		n += 2
+	}
 	if f.Probe.IsValid() {
 		n++
 	}
@@ -62,7 +65,7 @@ func width(f plan.Family) int {
 // keepRules let main decide where its routes are more specific than ours. Inside own blocks every
 // route as narrow as the cluster's range counts: it leads to the plugin's pods. Elsewhere in
 // the ranges only narrower routes count: they lead to the plugin's other nodes. A
-// default route never counts.
+// default route never counts. Between the two stands what has moved: there no route of main counts.
 func keepRules(f plan.Family, at int) []rule {
 	if !f.Keep {
 		return nil
@@ -79,6 +82,12 @@ func keepRules(f plan.Family, at int) []rule {
 			}
 		}
 		add(b, atLeast)
+	}
+	for _, m := range f.Moved {
+		out = append(out, rule{priority: at + 1, to: m, table: plan.TableID})
+	}
+	if len(f.Moved) > 0 {
+		at += 2
 	}
 	for _, r := range f.Ranges {
 		add(r, r.Bits()+1)

@@ -20,6 +20,8 @@ func TestRules(t *testing.T) {
 	withLAN, kept := f, f
 	withLAN.LAN.On = true
 	kept.Keep = true
+	moving := kept
+	moving.Moved = []netip.Prefix{prefix("10.244.3.0/24"), prefix("10.244.4.0/24")}
 	const main = ": not iif lo fwmark 0xe80000/0xf80000 lookup 5210"
 	for _, c := range []struct {
 		name string
@@ -32,6 +34,8 @@ func TestRules(t *testing.T) {
 			"\nrule 5200: fwmark 0xe80000/0xff0000 lookup 5220\nrule 5200: fwmark 0xe90000/0xff0000 lookup 5221" +
 			"\nrule 5200: fwmark 0xea0000/0xff0000 lookup 5222\nrule 5200: fwmark 0xeb0000/0xff0000 lookup 5223"},
 		{"another plugin's pods", kept, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5200: to 10.244.0.0/16 lookup main\nrule 5201" + main},
+		{"peers that have moved", moving, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5201: to 10.244.3.0/24 lookup 5210\nrule 5201: to 10.244.4.0/24 lookup 5210" +
+			"\nrule 5202: to 10.244.0.0/16 lookup main\nrule 5203" + main},
 	} {
 		var got []string
 		for _, r := range rules(c.of, plan.KeepRule) {

@@ -325,18 +325,23 @@ func (r *resolver) member(c candidate, ranges []netip.Prefix) (mesh.Node, bool) 
 	return n, len(n.PodCIDRs) > 0
 }
 
-// carry notes at which site s's nodes are and which of them carry the label that it requires, as the API says now; of those that it does not
-// list, what is known stays. It writes s.Nodes.
+// carry notes at which site s's nodes are and which of them carry the label that it requires, or MovedLabel, as the API says now; of those
+// that it does not list, what is known stays. It writes s.Nodes.
 func carry(s mesh.State, nodes func(name string) *api.Node) {
-	key, _, _ := strings.Cut(s.AdmitLabel, "=")
+	admit, _, _ := strings.Cut(s.AdmitLabel, "=")
 	for i, m := range s.Nodes {
 		n := nodes(m.Name)
 		if n == nil {
 			continue
 		}
 		s.Nodes[i].Site, s.Nodes[i].Labels = n.Meta.Labels[mesh.SiteLabel], nil
-		if value, ok := n.Meta.Labels[key]; ok {
-			s.Nodes[i].Labels = map[string]string{key: value}
+		for _, key := range []string{admit, mesh.MovedLabel} {
+			if value, ok := n.Meta.Labels[key]; ok {
+				if s.Nodes[i].Labels == nil {
+					s.Nodes[i].Labels = map[string]string{}
+				}
+				s.Nodes[i].Labels[key] = value
+			}
 		}
 	}
 }

@@ -30,6 +30,12 @@ func TestTrim(t *testing.T) {
 	if s.Nodes[0].Site != "oslo" || s.Nodes[1].Site != "bergen" || s.Nodes[0].Labels != nil {
 		t.Errorf("sites: %+v", s.Nodes)
 	}
+	n.Meta.Labels[mesh.MovedLabel] = ""
+	s.AdmitLabel = "node-restriction.kubernetes.io/mesh=yes"
+	carry(s, func(string) *api.Node { return n })
+	if want := map[string]string{mesh.MovedLabel: "", "node-restriction.kubernetes.io/mesh": "yes"}; !maps.Equal(s.Nodes[0].Labels, want) {
+		t.Errorf("labels: %v", s.Nodes[0].Labels)
+	}
 	b := kubetest.PodBlock("10.244.1.0/24", "a")
 	b.Meta.Labels = map[string]string{"node-restriction.kubernetes.io/mesh": "yes"}
 	trim(b)

@@ -14,6 +14,10 @@ const RestrictedPrefix = "node-restriction.kubernetes.io/"
 // SiteLabel is the Node's label that names its site.
 const SiteLabel = "topology.kubernetes.io/zone"
 
+// MovedLabel is the label of nodes whose pods move from another network plugin to ours. Nodes that keep that plugin, and
+// those on the way themselves, reach each other through the mesh, whatever routes the plugin has.
+const MovedLabel = RestrictedPrefix + "edgemesh-moved"
+
 // Bans reports whether s refuses a node or relay for good, by its name or by its peer ID; name may be "".
 func (s State) Bans(name string, id PeerID) bool {
 	return len(s.Banned) > 0 && (slices.Contains(s.Banned, string(id)) || name != "" && slices.Contains(s.Banned, name))

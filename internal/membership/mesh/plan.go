@@ -77,6 +77,9 @@ type Host struct {
 	// Keep means that another CNI plugin connects this node's pods: there is no bridge of
 	// ours, and that plugin's routes lead to Blocks.
 	Keep bool
+	// Moved is what leaves for the mesh, in keep mode, whatever routes the other plugin has: the blocks of members that
+	// carry MovedLabel, or the cluster's ranges where this node does.
+	Moved []netip.Prefix
 	// Promisc makes the bridge promiscuous, instead of putting its ports into hairpin mode.
 	Promisc bool
 	LAN     LAN // native and VXLAN paths; their routes are Paths'
@@ -128,6 +131,7 @@ func (p Plan) Next(s State, self string) (Plan, error) {
 	if s.HostAccess.Closed() {
 		next.Host.Nodes = next.blocks()
 	}
+	next.Host.Moved = next.moved()
 	return next, nil
 }
 
@@ -187,6 +191,20 @@ func (p Plan) former() (out []netip.Addr) {
 func (p Plan) blocks() (out []netip.Prefix) {
 	for n := range p.Members() {
 		out = append(out, n.PodCIDRs...)
+	}
+	slices.SortFunc(out, ComparePrefix)
+	return out
+}
+
+// moved is Host.Moved, in order.
+func (p Plan) moved() (out []netip.Prefix) {
+	if _, self := p.Self.Labels[MovedLabel]; self {
+		return p.Host.ClusterCIDRs
+	}
+	for n := range p.Members() {
+		if _, moved := n.Labels[MovedLabel]; moved {
+			out = append(out, n.PodCIDRs...)
+		}
 	}
 	slices.SortFunc(out, ComparePrefix)
 	return out
