@@ -35,6 +35,20 @@ if [ -n "${FLAVOUR:-}" ]; then # kube-proxy is a pod on edges, with Debian's ipt
   files=("$bin/kube-proxy:/usr/local/bin/kube-proxy")
   for n in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do files+=("$iptables:/usr/sbin/$n"); done
   for f in $(ldd "$iptables" /usr/lib/*/xtables/*.so | grep -oP '\s\K/\S+' | sort -u) /usr/lib/*/xtables/*.so; do files+=("$f:$f"); done
+  if [ "$FLAVOUR" = flannel ]; then # as in its own images: the daemon beside iptables, and what copies its files to the node
+    flanneld=$(build/tool.sh flannel) plugin=$(build/tool.sh flannel-cni) copy=("$(command -v cp):/usr/bin/cp")
+    libraries() { ldd "$1" | grep -oP '\s\K/\S+' | sed 's/.*/&:&/'; }
+    mapfile -t -O 1 copy < <(libraries "$(command -v cp)")
+    mapfile -t needs < <(printf '%s\n' "${files[@]:1}" "${copy[@]}" $(libraries "$flanneld") | sort -u)
+    "$out/build/mkimage" -out "$out/images/flannel.tar" -name e2e.test/flannel:1 "$flanneld:/opt/bin/flanneld" "${needs[@]}"
+    "$out/build/mkimage" -out "$out/images/flannel-cni.tar" -name e2e.test/flannel-cni:1 "$plugin:/flannel" "${copy[@]}"
+    (cd test/cni/testdata/plugins && GOWORK=off go build -ldflags '-s -w' -o "$out/cnibin/" \
+      github.com/containernetworking/plugins/plugins/{main/bridge,ipam/host-local})
+    version=$(basename "$(dirname "$flanneld")")
+    source=$(cd / && go mod download -json "github.com/flannel-io/flannel@${version#flannel-}" | sed -n 's/^\t"Dir": "\(.*\)",/\1/p')
+    sed -E 's#image: ghcr.io/flannel-io/flannel(-cni-plugin)?:.*#image: e2e.test/flannel\1:1#; s#e2e.test/flannel-cni-plugin#e2e.test/flannel-cni#' \
+      "$source/Documentation/kube-flannel.yml" >"$out/kube-flannel.yml"
+  fi
   "$out/build/mkimage" -out "$out/images/kube-proxy.tar" -name e2e.test/kube-proxy:1 -entrypoint kube-proxy "${files[@]}"
 fi
 

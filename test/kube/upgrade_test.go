@@ -33,10 +33,16 @@ type flows struct {
 // startFlows starts flows that cross NATs, one within a site, one from the cloud.
 func startFlows(t *testing.T, c *cluster.Cluster) *flows {
 	t.Helper()
+	return startFlowsOf(t, c, [][2]string{{"edge-b1", "cloud"}, {"edge-a1", "edge-b2"}, {"edge-b2", "edge-b1"}, {"cloud", "edge-a1"}}...)
+}
+
+// startFlowsOf starts a flow for each pair of nodes.
+func startFlowsOf(t *testing.T, c *cluster.Cluster, pairs ...[2]string) *flows {
+	t.Helper()
 	web := waitPods(t, "app=web", 4, time.Minute)
 	f := &flows{clock: product.Start()}
 	t.Cleanup(f.clock.Stop)
-	for _, pair := range [][2]string{{"edge-b1", "cloud"}, {"edge-a1", "edge-b2"}, {"edge-b2", "edge-b1"}, {"cloud", "edge-a1"}} {
+	for _, pair := range pairs {
 		from, to := on(t, web, pair[0]), on(t, web, pair[1])
 		ok(t, reach(t.Context(), c, from, to))
 		flow, err := c.StartFlow(t.Context(), from.node, from.name, "tcp", to.ip)

@@ -6,7 +6,8 @@
 #         file system (not overlayfs), outside of the directories that nodes overlay
 #         (/etc, /opt, /var, /usr/libexec, /usr/local, /run).
 #   BIN   directory of the Kubernetes programs
-#   FLAVOUR   kubeedge: edges run edgecore, and the cloud node cloudcore; openyurt: edges run YurtHub beside kubelet
+#   FLAVOUR   kubeedge: edges run edgecore, and the cloud node cloudcore; openyurt: edges run YurtHub beside kubelet;
+#             flannel: all nodes are on the WAN, for Flannel crosses no NAT, and its images are there
 #   FAMILIES  ipv4; or ipv4,ipv6 or ipv6,ipv4: pods and Services have both, the first of a Service is the first one (kept in RUN/families)
 #   REQUIRE_AUTH   true: KubeEdge's requireAuthorization, on both sides
 #   EDGEBIN   directory of the flavour's programs
@@ -35,9 +36,16 @@ SITES="a:101 b:102"                                 # site : last octet of its r
 ALL_NODES="cloud edge-a1 edge-a2 edge-b1 edge-b2"   # all that can be; edge-a2 joins later
 FIRST_NODES="cloud edge-a1 edge-b1 edge-b2"
 node_site() { case $1 in cloud|relay) echo wan ;; edge-a*) echo a ;; edge-b*) echo b ;; *) return 1 ;; esac; }
-node_ip() { case $1 in cloud) echo $CLOUD_IP ;; relay) echo $RELAY_IP ;; *1) echo $LAN_NET.10 ;; *2) echo $LAN_NET.11 ;; esac; }
+node_segment() { if [ "$FLAVOUR" = flannel ]; then echo wan; else node_site "$1"; fi; }
+node_ip() {
+  case $(node_segment "$1"):$1 in
+    *:cloud) echo $CLOUD_IP ;; *:relay) echo $RELAY_IP ;;
+    wan:edge-a*) echo "$WAN_NET.3${1#edge-a}" ;; wan:edge-b*) echo "$WAN_NET.4${1#edge-b}" ;;
+    *1) echo $LAN_NET.10 ;; *2) echo $LAN_NET.11 ;;
+  esac
+}
 is_edge() { case $1 in edge-*) [ "$FLAVOUR" = "$2" ] ;; *) return 1 ;; esac; } # NODE FLAVOUR
-node_gw() { case $1 in cloud|relay) echo $WAN_NET.1 ;; *) echo $LAN_NET.1 ;; esac; }
+node_gw() { case $(node_segment "$1") in wan) echo $WAN_NET.1 ;; *) echo $LAN_NET.1 ;; esac; }
 
 log() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
 die() { log "ERROR: $*"; exit 1; }

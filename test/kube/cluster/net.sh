@@ -21,7 +21,7 @@ newns() {
   ip -n "$TAG-$1" link set lo up
   NS "$1" sysctl -qw net.ipv4.ip_forward="$2"
 }
-segment() { case $(node_site "$1") in wan) echo wan ;; *) echo "r$(node_site "$1")" ;; esac; }
+segment() { case $(node_segment "$1") in wan) echo wan ;; *) echo "r$(node_site "$1")" ;; esac; }
 br() {
   ip -n "$TAG-$1" link add br0 type bridge
   ip -n "$TAG-$1" addr add "$2" dev br0

@@ -35,7 +35,7 @@ wait_for 90 on cloud test -e /run/svc/.control-plane || die "control plane not r
 lap "control plane ready"
 first_block() { [ "$(k get node cloud -o 'jsonpath={.spec.podCIDR}')" = fd00:244::/64 ]; }
 [ "$FAMILIES" != ipv6,ipv4 ] || wait_for 90 first_block || die "the cloud node has not the first block, where the API server's Service ends"
-[ -z "$FLAVOUR" ] || "$SCRIPTS/$FLAVOUR.sh"
+[ ! -e "$SCRIPTS/$FLAVOUR.sh" ] || "$SCRIPTS/$FLAVOUR.sh"
 for n in $FIRST_NODES; do [ "$n" = cloud ] || "$SCRIPTS/node.sh" start "$n" 9>&-; done
 for n in $FIRST_NODES; do wait_for 90 k get node "$n" || die "$n did not register: $RUN/nodes/$n/log"; done
 k label node cloud node-role.kubernetes.io/control-plane= >/dev/null # as kubeadm does
