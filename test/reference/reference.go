@@ -5,6 +5,7 @@
 //	crds.go       kinds of the API, from their definitions
 //	values.go     values of the chart, from the comments in values.yaml
 //	schema.go     the schema of these, from the comments and manifests/values.constraints.json
+//	figures.go    measured figures on other pages, from the pages of measurements
 //	drawings.go   pictures, from a text that says where the boxes are
 //
 // The commands' pages are written where the commands are: TestReference in agent and relay.
