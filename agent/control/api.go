@@ -47,7 +47,7 @@ type Upkeep struct {
 	Since       time.Time              `json:"since"`
 	TxBytes     uint64                 `json:"txBytes"`
 	RxBytes     uint64                 `json:"rxBytes"`
-	MBPerMonth  float64                `json:"mbPerMonth"` // at the rate since then
+	MBPerMonth  *float64               `json:"mbPerMonth"` // at the rate since then; null in the first hour, whose rate is that of a start
 	Purposes    map[string]UpkeepBytes `json:"purposes"`
 	Carried     UpkeepBytes            `json:"carried"`     // what was not upkeep: pods' packets, with all that carrying them took
 	Metered     bool                   `json:"metered"`     // each byte is paid for

@@ -25,15 +25,16 @@ func upkeepOf(b *upkeep.Budget, m *metered, now time.Time) *control.Upkeep {
 		u.TxBytes += n.Tx
 		u.RxBytes += n.Rx
 	}
-	if age := now.Sub(b.Since); age > 0 {
-		u.MBPerMonth = float64(u.TxBytes+u.RxBytes) / 1e6 * float64(month) / float64(age)
+	if age := now.Sub(b.Since); age >= judgedAfter {
+		rate := float64(u.TxBytes+u.RxBytes) / 1e6 * float64(month) / float64(age)
+		u.MBPerMonth = &rate
 	}
 	return u
 }
 
 // checkUpkeep names an idle cost that a metered uplink is charged for.
-func checkUpkeep(u *control.Upkeep, now time.Time) []findings.Finding {
-	if !u.Metered || now.Sub(u.Since) < judgedAfter || u.MBPerMonth <= meteredMonth {
+func checkUpkeep(u *control.Upkeep) []findings.Finding {
+	if !u.Metered || u.MBPerMonth == nil || *u.MBPerMonth <= meteredMonth {
 		return nil
 	}
 	dear, most := "", uint64(0)
@@ -43,5 +44,5 @@ func checkUpkeep(u *control.Upkeep, now time.Time) []findings.Finding {
 		}
 	}
 	return []findings.Finding{findings.Notef("upkeep", "this node's own traffic takes %.0f MB a month of a metered uplink (by %s), most of it for %s: relays or peers of "+
-		"releases up to 0.2, membership from the API without a controller, or peers that come and go", u.MBPerMonth, u.MeteredFrom, dear)}
+		"releases up to 0.2, membership from the API without a controller, or peers that come and go", *u.MBPerMonth, u.MeteredFrom, dear)}
 }

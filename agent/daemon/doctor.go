@@ -134,8 +134,7 @@ func (d *doctor) judges() {
 			return diagnose.RelayService(d.relays(d.node.Status().Relays), d.served(p), time.Now())
 		}),
 		check("upkeep", 0, func(plan) []findings.Finding {
-			now := time.Now()
-			return checkUpkeep(upkeepOf(d.upkeep, d.metered, now), now)
+			return checkUpkeep(upkeepOf(d.upkeep, d.metered, time.Now()))
 		}),
 		check("peers", 0, inUse(func(used []control.PeerStatus) []findings.Finding {
 			return diagnose.Peers(used, d.node.Status().Relays)

@@ -111,9 +111,6 @@ func summary(w io.Writer, on Screen, s control.Status, now time.Time) {
 	t.Print(w, on)
 }
 
-// startIsOver is how long a start, which is dear, would make a wrong rate.
-const startIsOver = 10 * time.Minute
-
 // upkeepText is what the node costs by itself.
 func upkeepText(u *control.Upkeep, now time.Time) string {
 	metered := ""
@@ -122,8 +119,8 @@ func upkeepText(u *control.Upkeep, now time.Time) string {
 	}
 	kB, age := float64(u.TxBytes+u.RxBytes)/1e3, now.Sub(u.Since)
 	rate := fmt.Sprintf("%.0f kB since the start", kB)
-	if age >= startIsOver {
-		rate = fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate", kB/age.Hours(), u.MBPerMonth)
+	if u.MBPerMonth != nil {
+		rate = fmt.Sprintf("%.0f kB an hour, %.0f MB a month at this rate", kB/age.Hours(), *u.MBPerMonth)
 	}
 	return fmt.Sprintf("%s, beside %.1f MB for pods%s", rate, float64(u.Carried.Tx+u.Carried.Rx)/1e6, metered)
 }
