@@ -45,8 +45,8 @@ whether UDP passes, whether a router grants a port, each relay's round trip by T
 
 The relays are those given with --relay, else those of --membership, else those of the
 agent's configuration: its membership file, or the snapshot of the last membership. Exits
-with 1 if no relay answers; with --prove, if one of them does not show, in a handshake by
-TCP, the key that its peer ID (/p2p/…) names.`,
+with 1 if no relay is known or none answers; with --prove, if one of them does not show,
+in a handshake by TCP, the key that its peer ID (/p2p/…) names.`,
 		Example: `  edgemesh-agent netcheck
   edgemesh-agent netcheck --relay /ip4/5.5.5.5/tcp/4470 \
     --relay /ip4/5.5.5.5/udp/4470/quic-v1

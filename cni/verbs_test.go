@@ -105,7 +105,7 @@ func TestVersionVerb(t *testing.T) {
 	if out, err = n.call("VERSION", "", "", "", []byte(`{"cniVersion":"0.4.0"}`)); err != nil || !bytes.Contains(out, []byte(`"cniVersion":"0.4.0"`)) {
 		t.Errorf("request in 0.4.0: %s, %v", out, err)
 	}
-	if out, err := exec.Command(n.plugin, "version").Output(); err != nil || !strings.HasPrefix(string(out), "dev\n") || !strings.HasSuffix(string(out), "\nCNI: 0.3.1 0.4.0 1.0.0 1.1.0\n") {
+	if out, err := exec.Command(n.plugin, "version").Output(); err != nil || !strings.HasPrefix(string(out), "edgemesh dev (commit unknown)\n") || !strings.HasSuffix(string(out), "\nCNI: 0.3.1 0.4.0 1.0.0 1.1.0\n") {
 		t.Errorf("the operator's version: %q, %v", out, err)
 	}
 }

@@ -93,7 +93,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the plugin's version, commit and date; status has the agents' versions",
-		Example: "  kubectl edgemesh version\n  kubectl edgemesh --version    # the first line alone",
+		Example: "  kubectl edgemesh version\n  kubectl edgemesh --version    # the number alone",
 		Args:    cli.Args(),
 		RunE:    func(c *cobra.Command, _ []string) error { return version.Print(c.OutOrStdout()) },
 	}

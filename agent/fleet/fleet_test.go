@@ -355,7 +355,7 @@ func TestNoMembers(t *testing.T) {
 	if contains(t, out, `"nodes": []`, "no agent has joined"); code != 1 {
 		t.Errorf("as JSON: code %d", code)
 	}
-	if code, out := run(t, fake, "version"); code != 0 || !strings.HasPrefix(out, version.Number()+"\n") {
+	if code, out := run(t, fake, "version"); code != 0 || !strings.HasPrefix(out, "edgemesh "+strings.TrimPrefix(version.Number(), "v")+" (commit ") {
 		t.Errorf("version: code %d: %s", code, out)
 	}
 }

@@ -165,7 +165,7 @@ func problems(r Report) []findings.Finding {
 	var out []findings.Finding
 	switch {
 	case len(r.Relays) == 0:
-		out = append(out, findings.Warningf("no-relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
+		out = append(out, findings.Brokenf("no-relays", "name one with --relay, or a membership file with --membership", "no relay is known, so only this host was checked"))
 	case !r.Reached() && len(Portal(r.Relays)) > 0:
 		out = append(out, Portal(r.Relays)...)
 	case !r.Reached():

@@ -171,7 +171,7 @@ func (img opened) try(t *testing.T) {
 		t.Errorf("labels %v are not the program's", l)
 	}
 	out, err := exec.Command("/usr/sbin/chroot", root, "/"+bin+"/edgemesh-agent", "version").CombinedOutput()
-	if err != nil || !strings.HasPrefix(string(out), "v0.0.0-test\ncommit: c0ffee\ndate: 2023-11-14T22:13:20Z\n") {
+	if err != nil || !strings.HasPrefix(string(out), "edgemesh 0.0.0-test (commit c0ffee)\ncommit: c0ffee\ndate: 2023-11-14T22:13:20Z\n") {
 		t.Errorf("edgemesh-agent version: %v: %s", err, out)
 	}
 	if _, beside := img.files[bin+"/edgemesh-cni"]; !beside {

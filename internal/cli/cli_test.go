@@ -26,7 +26,7 @@ func TestExecute(t *testing.T) {
 		stdout, stderr string // parts; "" is nothing at all
 	}{
 		{"", 0, "Usage:", ""},
-		{"version", 0, "dev\ncommit: unknown\ndate: unknown\ngo: go1.", ""},
+		{"version", 0, "edgemesh dev (commit unknown)\ncommit: unknown\ndate: unknown\ngo: go1.", ""},
 		{"version", 0, "\nprotocols: /edgemesh/stream/1 ", ""},
 		{"version", 0, "\nAPI: network.edgemesh.io/v1alpha1\nsnapshot: 1\n", ""},
 		{"--version", 0, "1.2.3\n", ""},

@@ -17,10 +17,10 @@ func Version(program string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print version, commit, date, and the versions of protocols and formats",
-		Long: `Print the version in the first line, then commit and date of the build, and the versions
+		Long: `Print version and commit in the first line, then commit and date of the build, and the versions
 of what it shares with others: protocols with agents and relays, objects with the API,
 the snapshot of the membership with its next version.`,
-		Example: "  " + program + " version\n  " + program + " --version      # the first line alone",
+		Example: "  " + program + " version\n  " + program + " --version      # the number alone",
 		Args:    cli.Args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var protocols []string

@@ -25,10 +25,11 @@ type Knows struct {
 	Versions []string
 }
 
-// Print writes the version alone in the first line, for scripts, then a line of
+// Print writes name, version and commit in the first line, then a line of
 // "what: values" for the build and for each of knows.
 func Print(w io.Writer, knows ...Knows) error {
-	lines := []string{number, "commit: " + commit, "date: " + date, fmt.Sprintf("go: %s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)}
+	first := fmt.Sprintf("edgemesh %s (commit %.12s)", strings.TrimPrefix(number, "v"), commit)
+	lines := []string{first, "commit: " + commit, "date: " + date, fmt.Sprintf("go: %s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)}
 	for _, k := range knows {
 		lines = append(lines, k.What+": "+strings.Join(k.Versions, " "))
 	}

@@ -12,7 +12,7 @@ func TestPrint(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	if lines[0] != Number() || lines[0] != "v1.2.3" {
+	if lines[0] != "edgemesh 1.2.3 (commit c0ffee)" {
 		t.Errorf("the first line is %q", lines[0])
 	}
 	for _, want := range []string{"\ncommit: c0ffee\n", "\ndate: 2026-11-21T16:00:00Z\n", "\ngo: go1.", "\nCNI: 1.0.0 1.1.0\n"} {

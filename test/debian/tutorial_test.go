@@ -163,7 +163,7 @@ func values(out string) string {
 func (h hosts) check() {
 	h.t.Helper()
 	for _, c := range []struct{ host, command, want string }{
-		{"shop-1", "edgemesh-agent version | head -1", "v" + chartVersion(h.t)},
+		{"shop-1", "edgemesh-agent --version", "v" + chartVersion(h.t)},
 		{"shop-1", "ls /var/lib/edgemesh/identity.key", "/var/lib/edgemesh/identity.key"},
 		{"shop-2", "ls -A /var/lib/edgemesh /run/edgemesh /var/lib/cni/networks/edgemesh 2>/dev/null; true", ""},
 		{"shop-2", "ip -o link show edgemesh-br 2>/dev/null; ip -o link show edgemesh-tun 2>/dev/null; ls /etc/cni/net.d /opt/cni/bin", "/etc/cni/net.d:\n\n/opt/cni/bin:"},
