@@ -79,6 +79,17 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
+// The example scrapes as the chart's configuration does.
+func TestExampleScrapes(t *testing.T) {
+	_, job, _ := strings.Cut(read(t, "manifests/edgemesh/monitoring/prometheus.yaml"), "  - job_name: edgemesh-agent\n")
+	job, _, _ = strings.Cut(job, "  - job_name: ")
+	for line := range strings.Lines(job) {
+		if !strings.Contains(read(t, "manifests/examples/prometheus/prometheus.yaml"), strings.TrimSpace(line)) {
+			t.Errorf("manifests/examples/prometheus/prometheus.yaml has not: %s", strings.TrimSpace(line))
+		}
+	}
+}
+
 // Alerts fire when they have to, and only then.
 func TestRules(t *testing.T) {
 	promtool := tool(t, "promtool")
