@@ -444,6 +444,9 @@ func TestSchemaRefuses(t *testing.T) {
 				t.Errorf("%s is accepted, or the message does not name %q: %v", set, refusals[set], err)
 			}
 		}
+		if err != nil && (strings.Contains(err.Error(), "pattern") || strings.Contains(err.Error(), "'not'")) {
+			t.Errorf("a message has a pattern in place of words: %v", err)
+		}
 	}
 }
 

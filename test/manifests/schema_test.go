@@ -36,6 +36,7 @@ func TestKubeconform(t *testing.T) {
 	}
 	for _, name := range []string{
 		"edgemesh.yaml", "edgemesh-relay.yaml", "podnetwork.yaml", "static-pod/edgemesh-agent.yaml",
+		"examples/prometheus/prometheus.yaml", "examples/mqtt/mqtt.yaml",
 	} {
 		good = append(good, filepath.Join(root, "manifests", name))
 	}
@@ -170,7 +171,7 @@ func schemas(t *testing.T) string {
 func used(kind string) bool {
 	return slices.Contains([]string{
 		"ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DaemonSet", "Deployment",
-		"Namespace", "Pod", "Role", "RoleBinding", "Service", "ServiceAccount", "ValidatingAdmissionPolicy",
+		"Namespace", "NetworkPolicy", "Pod", "Role", "RoleBinding", "Service", "ServiceAccount", "ValidatingAdmissionPolicy",
 		"ValidatingAdmissionPolicyBinding",
 	}, kind)
 }

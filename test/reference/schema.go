@@ -28,6 +28,7 @@ func valuesSchema(root string) (string, error) {
 	}
 	var d describer
 	d.describe("", values, schema)
+	d.explain(schema)
 	if len(d.wrong) > 0 {
 		slices.Sort(d.wrong)
 		return "", fmt.Errorf("values.yaml and %s disagree:\n%s", constraints, strings.Join(d.wrong, "\n"))
@@ -110,6 +111,37 @@ func (d *describer) set(path, meaning string, value, property *yaml.Node) {
 		add("default", value)
 	}
 	property.Content = append(front, property.Content...)
+}
+
+// explain has what does not fit a pattern refused in words, which Helm prints in place of the pattern: the value fits, or else it has
+// to be the words.
+func (d *describer) explain(n *yaml.Node) {
+	for _, x := range n.Content {
+		d.explain(x)
+	}
+	pattern, words := child(n, "pattern"), child(n, "words")
+	if n.Kind != yaml.MappingNode || pattern == nil || pattern.Kind != yaml.ScalarNode {
+		return
+	}
+	if words == nil {
+		if child(n, "type") != nil {
+			d.wrong = append(d.wrong, pattern.Value+": has no words")
+		}
+		return
+	}
+	text := func(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
+	fits, other := &yaml.Node{Kind: yaml.MappingNode}, &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{text("const"), words}}
+	var rest []*yaml.Node
+	for i := 0; i < len(n.Content); i += 2 {
+		switch n.Content[i].Value {
+		case "words":
+		case "pattern", "not":
+			fits.Content = append(fits.Content, n.Content[i:i+2]...)
+		default:
+			rest = append(rest, n.Content[i:i+2]...)
+		}
+	}
+	n.Content = append(rest, text("if"), fits, text("else"), other)
 }
 
 // emit writes a node as JSON: on one line if that is short enough.

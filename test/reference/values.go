@@ -87,6 +87,9 @@ func rows(b *strings.Builder, path string, n *yaml.Node) error {
 			b.WriteString(row("`"+path+"."+absent+"`", "", meaning))
 			key.HeadComment = of
 		}
+		if comment(key) == "" {
+			return fmt.Errorf("values.yaml: %s has no comment that says what it means", at)
+		}
 		b.WriteString(row("`"+at+"`", "`"+string(bytes.TrimSpace(text))+"`", comment(key)))
 	}
 	return nil
