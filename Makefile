@@ -30,7 +30,7 @@ REGISTRY ?= localhost
 TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Chart.yaml)
 ARCHES   ?= amd64,arm64,arm
 
-.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt e2e-flannel conformance map-browser map-bundle bench bench-page bench-link bench-edge bench-packets bench-egress bench-idle bench-first bench-relayed fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt e2e-flannel conformance map-browser map-bundle bench bench-page bench-link bench-edge bench-packets bench-egress bench-idle bench-first bench-relayed example-prometheus example-mqtt fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,7 +78,7 @@ root:
 faults: root deps tools ## put each fault of test/faults into a copy of the tree and see which tier catches it (TIER=own|unit|test|all, ONLY='05 17')
 	@test/faults/run.sh '$(or $(TIER),unit)' $(ONLY)
 
-e2e: EXTRA_DEPS = all ufw:ufw
+e2e: EXTRA_DEPS = all ufw:ufw mosquitto:mosquitto mosquitto_pub:mosquitto-clients
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p ./agent/host ./agent/policyapi ./relay
@@ -182,6 +182,13 @@ bench-relayed: deps tools ## measure flows and pings through a relay whose legs 
 
 sim: tools ## put clusters of up to 100,000 members before the parts of an agent, 10,000 before a relay, hours of churn; prints only (30 minutes)
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 120m -v ./test/sim
+
+example-prometheus: deps tools ## have a Prometheus in the cloud scrape two edges behind NATs, in the lab (manifests/examples/prometheus)
+	@EDGEMESH_NOBUILD=1 EDGEMESH_TIER=long $(GO) test -count=1 -v -run 'TestExamplePrometheus$$' ./test/e2e
+
+example-mqtt: EXTRA_DEPS = mosquitto:mosquitto mosquitto_pub:mosquitto-clients
+example-mqtt: deps tools ## have a machine behind a NAT publish to an MQTT broker in the cloud, in the lab (manifests/examples/mqtt)
+	@EDGEMESH_NOBUILD=1 EDGEMESH_TIER=long $(GO) test -count=1 -v -run 'TestExampleMQTT$$' ./test/e2e
 
 soak: EXTRA_DEPS = all
 soak: deps tools ## let things fail on four nodes for an hour, and see that nothing grows (SOAK=10m, SEED of an earlier run)
