@@ -6,7 +6,7 @@
 #   WORKSTATIONS  those who run kubectl, as OS/ARCH (linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64)
 #   IMAGES        no = without the images, which need Debian's mirror
 #   DRAFT         1 = accept changed files, a version that CHANGELOG.md calls unreleased, and figures of an earlier version
-#   URL           below which URL/VERSION will have the release, for krew's manifest (https://localhost/edgemesh)
+#   URL           below which URL/VERSION will have the release, for krew's manifest (that of build/release/addresses)
 #   KEY           PEM file with an Ed25519 or ECDSA key without passphrase that signs checksums and provenance
 #   PGPKEY        file with an RSA secret key of PGP without passphrase, for Helm's provenance of the chart
 set -euo pipefail
@@ -14,12 +14,30 @@ KEY=${KEY:+$(realpath -m "$KEY")} PGPKEY=${PGPKEY:+$(realpath -m "$PGPKEY")}
 cd "$(dirname "$0")/../.."
 export LC_ALL=C VERSION=${VERSION:-} ARCHES=${ARCHES:-amd64,arm64,arm}
 WORKSTATIONS=${WORKSTATIONS-linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64}
-number=${VERSION#v} url=${URL:-https://localhost/edgemesh}
-url=${url%/}/$VERSION
+number=${VERSION#v} given=${URL:-}
+. build/release/addresses
+URL=${given:-$URL} URL=${URL%/}
+url=$URL/$VERSION
+export MAINTAINER
 target=$(realpath -m "${OUT:-dist/release}")
 out=$target.$$ # until all is made
 
 die() { echo "release: $*" >&2; exit 1; }
+
+# published refuses addresses that lead nowhere, and signatures that nobody can check: what is published can be pulled.
+published() {
+  local name
+  for name in REGISTRY CHART URL MAINTAINER; do
+    case ${!name} in
+      *localhost* | *REGISTRY* | *.invalid* | *example.*) die "build/release/addresses: $name is '${!name}', which nobody reaches: set it and commit, or set DRAFT=1" ;;
+    esac
+  done
+  [ -n "$KEY" ] || die "KEY: a release is signed: name the file of the key, or set DRAFT=1"
+  grep -q "$(fingerprint)" SECURITY.md || die "SECURITY.md does not name the signing key: add $VERSION with the fingerprint $(fingerprint) and commit, or set DRAFT=1"
+}
+
+# fingerprint is that of the signing key.
+fingerprint() { openssl pkey -in "$KEY" -pubout -outform DER | sha256sum | cut -d' ' -f1; }
 
 # check refuses a version that the tree does not have.
 check() {
@@ -39,7 +57,15 @@ check() {
   measured=$(sed -n 's/^Measured on version \([0-9.]*\) at commit .*/\1/p' docs/performance.md)
   [ "$(printf '%s\n' "$measured" "$number" | sort -V | head -1)" = "$number" ] ||
     die "docs/performance.md shows figures of version '$measured', older than $number: run \`make bench\` on a quiet machine and commit the page, or set DRAFT=1"
+  published
   [ -z "$(git status --porcelain)" ] || die "files differ from the commit: commit them, or set DRAFT=1"$'\n'"$(git status --short)"
+}
+
+# addressed puts the addresses of images and chart into the pages and manifests of a directory, which name those of the tree.
+addressed() {
+  find "$1" -type f | xargs sed -i "s,localhost/edgemesh-,$REGISTRY/edgemesh-,g; s,localhost\\\\/edgemesh-,${REGISTRY//\//\\\\/}\\\\/edgemesh-,g
+    s,^  registry: localhost\$,  registry: $REGISTRY,; s,\"default\": \"localhost\",\"default\": \"$REGISTRY\",; s,image.registry\` | \`localhost,image.registry\` | \`$REGISTRY,
+    s,oci://REGISTRY/charts,$CHART,g; s,REGISTRY/edge},$REGISTRY},g"
 }
 
 # program builds one of the programs, another platform's too, and its list of contents.
@@ -72,6 +98,7 @@ node() { # GOARCH NAME ARCH-OF-PACKAGES
   mkdir -p "$dir" "$work/archive/$top"
   for part in agent relay cni; do program $part linux "$1" "$dir/edgemesh-$part" "linux_$2"; done
   cp -r "$dir"/edgemesh-* LICENSE README.md CHANGELOG.md manifests/systemd/*.service manifests/config/{agent,cluster,relay}.yaml docs "$work"/help/*/* "$work/archive/$top"
+  addressed "$work/archive/$top/docs"
   archive "$top"
   ln -s "$PWD" "$dir/repo"
   ln -s "$work/help" "$dir/help"
@@ -124,6 +151,7 @@ END
 chart() {
   mkdir -p "$work/chart"
   cp -r manifests/edgemesh "$work/chart"
+  addressed "$work/chart"
   awk -v section="## [$number]" '
     function item() { if (text) { some = 1; gsub(/["\\]/, "\\\\&", text); gsub(/`/, "", text); printf "    - {kind: %s, description: \"%s\"}\n", kind, text }; text = "" }
     BEGIN { print "  artifacthub.io/changes: |" }
@@ -141,12 +169,13 @@ manifests() {
   local top=edgemesh-manifests-$number
   mkdir -p "$work/archive/$top"
   (cd manifests && cp -r edgemesh.yaml edgemesh-relay.yaml podnetwork.yaml first-steps.sh relay-kubeconfig.sh cleanup-nodes.sh \
-    edge-services seccomp static-pod edgemesh "$work/archive/$top") # with the chart, which first-steps.sh may install
+    edge-services examples seccomp static-pod edgemesh "$work/archive/$top") # with the chart, which first-steps.sh may install
+  addressed "$work/archive/$top"
   archive "$top"
 }
 
 images() {
-  OUT=$work/images TAG=$number build/images/images.sh >/dev/null
+  OUT=$work/images REGISTRY=$REGISTRY TAG=$number build/images/images.sh >/dev/null
   mv "$work/images/DIGESTS" "$out/IMAGE-DIGESTS"
   mv "$work"/images/*.tar "$out"
   # What the agent's images have of Debian, the relay's of ca-certificates.
@@ -166,12 +195,12 @@ provenance() {
   cat <<END >"$out/edgemesh_$number.provenance.json"
 {"_type": "https://in-toto.io/Statement/v1", "subject": [$all],
  "predicateType": "https://slsa.dev/provenance/v1", "predicate": {
-  "buildDefinition": {"buildType": "https://edgemesh.invalid/make-release/v1",
-   "externalParameters": {"command": "make release VERSION=$VERSION URL=${url%/*}"},
+  "buildDefinition": {"buildType": "$URL/make-release/v1",
+   "externalParameters": {"command": "make release VERSION=$VERSION URL=$URL"},
    "resolvedDependencies": [
     {"uri": "git+edgemesh@$VERSION", "digest": {"gitCommit": "$COMMIT"}}, {"uri": "pkg:golang/toolchain@$go"},
     {"name": "build/images/packages.lock", "digest": {"sha256": "$lock"}}]},
-  "runDetails": {"builder": {"id": "https://edgemesh.invalid/build/release@$VERSION"}}}}
+  "runDetails": {"builder": {"id": "$URL/build/release@$VERSION"}}}}
 END
 }
 
@@ -179,7 +208,7 @@ signature() { openssl pkeyutl -sign -rawin -inkey "$KEY" -in "$1" | base64 -w0; 
 
 # sign signs checksums and provenance. What it writes is not in SHA256SUMS, which is the same whoever signs.
 sign() {
-  local fingerprint size payload sig file=$out/edgemesh_$number.provenance.json type=application/vnd.in-toto+json
+  local size payload sig file=$out/edgemesh_$number.provenance.json type=application/vnd.in-toto+json
   signature "$out/SHA256SUMS" >"$out/SHA256SUMS.sig"
   echo >>"$out/SHA256SUMS.sig"
   # DSSE, version 1 (github.com/secure-systems-lab/dsse, protocol.md).
@@ -189,8 +218,7 @@ sign() {
   sig=$(signature "$work/pae")
   printf '{"payloadType": "%s", "payload": "%s", "signatures": [{"sig": "%s"}]}\n' $type "$payload" "$sig" >"$out/edgemesh_$number.intoto.jsonl"
   openssl pkey -in "$KEY" -pubout -out "$out/edgemesh_$number.pub"
-  fingerprint=$(openssl pkey -in "$KEY" -pubout -outform DER | sha256sum | cut -d' ' -f1)
-  grep -q "$fingerprint" SECURITY.md || echo "WARNING: SECURITY.md does not name the signing key, so nobody can check it: $fingerprint" >&2
+  grep -q "$(fingerprint)" SECURITY.md || echo "WARNING: SECURITY.md does not name the signing key, so nobody can check it: $(fingerprint)" >&2
 }
 
 # prov is Helm's provenance of the chart: its metadata and the archive's checksum, signed in clear text (helm.sh/docs/topics/provenance).

@@ -63,13 +63,18 @@ func version(t *testing.T) string {
 // TestCheck: what the tree does not say of a version, figures of an earlier one, and keys that sign nothing are refused, with what to do.
 func TestCheck(t *testing.T) {
 	const good = "0.10.0"
-	for name, x := range map[string]struct{ version, day, measured, env, want string }{
+	for name, x := range map[string]struct{ version, day, measured, env, addresses, want string }{
 		"no v":            {version: "0.10.0", want: "not of the form v1.2.3"},
 		"other version":   {version: "v99.0.0", want: "Chart.yaml has no line 'version: 99.0.0'"},
 		"undated":         {day: "unreleased", want: "is dated 'unreleased'"},
 		"older figures":   {measured: "0.9.12", want: "figures of version '0.9.12', older than 0.10.0: run `make bench`"},
 		"no figures":      {measured: "unknown", want: "figures of version ''"},
-		"newer figures":   {measured: "1.0.0", want: "not a git repository"}, // the last that is asked
+		"newer figures":   {measured: "1.0.0", want: "KEY: a release is signed"},
+		"no registry":     {addresses: "REGISTRY=localhost", want: "REGISTRY is 'localhost', which nobody reaches"},
+		"no maintainer":   {addresses: "MAINTAINER='x <x@x.invalid>'", want: "MAINTAINER is"},
+		"no server":       {env: "URL=https://localhost/edgemesh", want: "URL is 'https://localhost/edgemesh'"},
+		"no fingerprint":  {env: "KEY=" + key(t, "-algorithm", "ed25519"), want: "SECURITY.md does not name the signing key"},
+		"not signed":      {want: "KEY: a release is signed"},
 		"no key":          {env: "KEY=/dev/null", want: "openssl genpkey"},
 		"no PGP key":      {env: "PGPKEY=/dev/null", want: "gpg --export-secret-keys"},
 		"another's files": {env: "DRAFT=1", want: "not a git repository"},
@@ -83,6 +88,8 @@ func TestCheck(t *testing.T) {
 				return s
 			}
 			script := write(t, read(t, "release.sh"), dir, "build/release/release.sh")
+			write(t, "REGISTRY=r.edgemesh.org\nCHART=oci://r.edgemesh.org/charts\nURL=https://edgemesh.org\nMAINTAINER=x@edgemesh.org\n"+x.addresses+"\n", dir, "build/release/addresses")
+			write(t, "none\n", dir, "SECURITY.md")
 			write(t, "version: "+good+"\nappVersion: \""+good+"\"\n", dir, "manifests/edgemesh/Chart.yaml")
 			write(t, "## ["+good+"] - "+or(x.day, "2026-11-20")+"\n", dir, "CHANGELOG.md")
 			write(t, "Measured on version "+or(x.measured, good)+" at commit c0ffee, 2026-11-20.\n", dir, "docs/performance.md")
@@ -117,6 +124,7 @@ func TestFailed(t *testing.T) {
 	} {
 		dir, out, tmp := t.TempDir(), t.TempDir(), t.TempDir()
 		script := write(t, read(t, "release.sh"), dir, "build/release/release.sh")
+		write(t, read(t, "addresses"), dir, "build/release/addresses")
 		write(t, "#!/bin/sh\n", dir, "build/tool.sh")
 		write(t, "#!/bin/sh\ncat $1/edgemesh/Chart.yaml >&2; echo end >&2; exit 1\n", dir, "build/tar.sh")
 		write(t, "version: 0.1.0\nappVersion: \"0.1.0\"\nannotations:\n", dir, "manifests/edgemesh/Chart.yaml")
@@ -281,7 +289,7 @@ func deb(t *testing.T, dir string) {
 		args []string
 		want []string
 	}{
-		{[]string{"--field", file, "Package", "Version", "Architecture", "Depends"}, []string{"Package: edgemesh-agent", "Version: " + version(t), "Architecture: " + runtime.GOARCH, "Depends: iptables"}},
+		{[]string{"--field", file, "Package", "Version", "Architecture", "Depends", "Maintainer"}, []string{"Package: edgemesh-agent", "Maintainer: EdgeMesh maintainers <", "Version: " + version(t), "Architecture: " + runtime.GOARCH, "Depends: iptables"}},
 		{[]string{"--contents", file}, []string{" ./usr/bin/edgemesh-agent", " ./usr/bin/edgemesh-cni", " ./usr/bin/kubectl-edgemesh -> edgemesh-agent", " ./usr/bin/kubectl_complete-edgemesh -> edgemesh-agent", " ./usr/lib/systemd/system/edgemesh-agent.service",
 			" ./usr/lib/systemd/network/10-edgemesh.network", " ./usr/lib/NetworkManager/conf.d/10-edgemesh.conf", " ./etc/edgemesh/agent.yaml",
 			" ./usr/share/man/man1/edgemesh-agent.1", " ./usr/share/man/man1/edgemesh-cni.1", " ./usr/share/bash-completion/completions/edgemesh-agent",
@@ -308,7 +316,7 @@ func contents(t *testing.T, dir string) {
 	}
 	for _, name := range []string{"edgemesh-agent", "edgemesh-relay", "edgemesh-cni"} {
 		program := filepath.Join(dir, top, name)
-		if out, err := sh(t, nil, program, "version"); err != nil || !strings.Contains(out, "v"+version(t)) {
+		if out, err := sh(t, nil, program, "version"); err != nil || !strings.HasPrefix(out, "edgemesh "+version(t)+" (commit ") {
 			t.Errorf("%s version: %v: %s", name, err, out)
 		}
 		info, err := buildinfo.ReadFile(program)
