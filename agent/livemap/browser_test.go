@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -242,7 +243,7 @@ func TestScenes(t *testing.T) {
 		t.Cleanup(func() { b.must(t, b.session, "Page.navigate", map[string]any{"url": "about:blank"}, nil) }) // before the map ends
 		b.open(t, url)
 		b.eval(t, "theme('"+theme+"')", nil)
-		b.until(t, fmt.Sprintf("cy.nodes('[class=\"node\"]').length === %d", len(s)))
+		b.until(t, fmt.Sprintf("all.nodes.size === %d", len(s)))
 		time.Sleep(1500 * time.Millisecond) // lists follow
 		return say
 	}
@@ -257,6 +258,16 @@ func TestScenes(t *testing.T) {
 		var lines int
 		if b.eval(t, "cy.edges('[path=\"relay\"]').length", &lines); lines != 24 {
 			t.Errorf("%d lines to relays", lines)
+		}
+		// Without colours paths differ, too.
+		var looks, keys []string
+		b.eval(t, "['native', 'vxlan', 'direct', 'punched', 'relayed'].map(p => { const s = cy.edges('[path=\"' + p + '\"]').style(); return s['line-style'] + s['line-dash-pattern']; })", &looks)
+		b.eval(t, "[...document.querySelectorAll('.key')].map(k => { const s = getComputedStyle(k); return s.strokeDasharray + s.strokeWidth; })", &keys)
+		if slices.Sort(looks); len(slices.Compact(looks)) != 5 {
+			t.Errorf("paths have one look: %q", looks)
+		}
+		if slices.Sort(keys); len(slices.Compact(keys)) != 7 {
+			t.Errorf("keys have one look: %q", keys)
 		}
 		b.shot(t, "healthy")
 	})
@@ -297,7 +308,34 @@ func TestScenes(t *testing.T) {
 		all[131].Report.Findings = observe.Findings{{ID: "pool", Severity: findings.Warning, Text: "241 of 253 pod addresses are used"}}
 		open(t, all, "light")
 		is(t, "verdict", text("verdict"), "1 broken, 1 warning, 1 node unknown")
+		drawn := func(class string) (n int) {
+			b.eval(t, "cy.nodes('[class=\""+class+"\"]').length", &n)
+			return n
+		}
+		if drawn("folded") != 20 || drawn("node") != 0 || state("folded site-2") != "broken" || state("folded site-13") != "warning" || state("folded site-5") != "unknown" {
+			t.Errorf("%d folded sites, %d nodes; %s, %s, %s", drawn("folded"), drawn("node"), state("folded site-2"), state("folded site-13"), state("folded site-5"))
+		}
+		var inside int
+		if b.eval(t, "cy.edges().filter(e => e.source().id() === e.target().id()).length", &inside); inside > 0 {
+			t.Errorf("%d lines inside of folded sites", inside)
+		}
+		b.eval(t, "cy.getElementById('folded site-2').emit('tap'); 0", nil)
+		if drawn("folded") != 19 || drawn("node") != 10 || state("edge-20") != "broken" {
+			t.Errorf("one is opened: %d folded sites, %d nodes", drawn("folded"), drawn("node"))
+		}
 		b.shot(t, "200-nodes")
+		b.eval(t, "choose({node: 'edge-131'})", nil)
+		if drawn("folded") != 18 || state("edge-131") != "warning" {
+			t.Errorf("a node is chosen: %d folded sites", drawn("folded"))
+		}
+		b.eval(t, "document.querySelector('#fold').click()", nil)
+		if drawn("folded") != 0 || drawn("node") != 200 {
+			t.Errorf("all are opened: %d folded sites, %d nodes", drawn("folded"), drawn("node"))
+		}
+		b.eval(t, "cy.getElementById('site site-2').emit('tap'); 0", nil)
+		if drawn("folded") != 1 {
+			t.Errorf("one is folded: %d folded sites", drawn("folded"))
+		}
 	})
 	t.Run("phone", func(t *testing.T) {
 		b.size(t, 390, 844)
@@ -412,6 +450,8 @@ func TestSmooth(t *testing.T) {
 	blank(t, b)
 	url, _ := busy(t, 500)
 	b.open(t, url)
+	b.until(t, "all.nodes.size >= 500")
+	b.eval(t, "Draw.foldAll()", nil)
 	b.until(t, "cy.nodes('[class!=\"site\"]').length >= 500 && cy.edges().length > 1000")
 	var paint float64
 	b.eval(t, "performance.getEntriesByName('first-contentful-paint')[0].startTime", &paint)

@@ -99,7 +99,7 @@ function take(news) {
   }
   for (const n of changed.nodes) if (n.self) self = n.id;
   first = false;
-  Draw.update(all, changed, gone);
+  Draw.update(all);
   if (!listing) listing = setTimeout(list, news.full ? 0 : 500); // lists need not follow every message
   if (target && (changed.edges.some(e => e.id === target.edge) || changed.nodes.some(n => n.id === target.node) ||
     changed.relays.some(r => r.id === target.relay) || changed.findings.length || gone.findings.length)) show();
@@ -348,6 +348,7 @@ $('search').addEventListener('input', list);
 $('in').addEventListener('click', () => Draw.zoom(1.3));
 $('out').addEventListener('click', () => Draw.zoom(1 / 1.3));
 $('fit').addEventListener('click', () => Draw.fit());
+$('fold').addEventListener('click', () => Draw.foldAll());
 $('graph').addEventListener('keydown', e => {
   const act = { ArrowLeft: () => Draw.pan(60, 0), ArrowRight: () => Draw.pan(-60, 0), ArrowUp: () => Draw.pan(0, 60), ArrowDown: () => Draw.pan(0, -60),
     '+': () => Draw.zoom(1.3), '=': () => Draw.zoom(1.3), '-': () => Draw.zoom(1 / 1.3), 0: () => Draw.fit() }[e.key];
