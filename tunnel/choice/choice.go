@@ -1,5 +1,5 @@
 // Package choice decides which of two carriers takes a peer's packets: sealed packets with repair, or the lanes' own streams over TCP. It
-// compares what each carries in turns, while packets wait, as of two side by side the ruder wins. The machine is pure: no clock, no I/O.
+// compares what each carries in turns, while packets wait, as of two side by side the more aggressive wins. The machine is pure: no clock, no I/O.
 //
 //	         10 s of backlog              4 s + 8 RTT          4 s + 8 RTT
 //	steady ──────────────────▶ the other one ─────▶ back, as before ─────▶ steady: the better one
@@ -90,9 +90,9 @@ type Choice struct {
 	from   time.Duration // what counts begins here,
 	mark   uint64        // at so many bytes
 	slack  bool          // since then backlog has ended
-	// before, tried: bytes a second of the first before the trial and of the other; scant: that had no backlog all the time
+	// before, tried: bytes a second of the first before the trial and of the other; appLimited: that had no backlog all the time
 	before, tried float64
-	scant         bool
+	appLimited    bool
 	alone         bool // there is no path over TCP
 }
 
@@ -199,7 +199,7 @@ func (c *Choice) begin(p phase, s Seen) {
 func (c *Choice) turned(s Seen) {
 	got := rate(s.Bytes-c.mark, s.Now-c.from)
 	if c.phase == other {
-		c.tried, c.scant = got, c.slack
+		c.tried, c.appLimited = got, c.slack
 		c.begin(back, s)
 		return
 	}
@@ -217,7 +217,7 @@ func (c *Choice) turned(s Seen) {
 		c.say(c.tried, first)
 	default:
 		c.postpone()
-		if !wins && !c.scant {
+		if !wins && !c.appLimited {
 			c.say(first, c.tried)
 		}
 	}

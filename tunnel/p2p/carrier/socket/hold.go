@@ -14,12 +14,12 @@ const (
 	holdTrips = 8
 )
 
-// mostMisses is at how many rounds without success a queue is taken for that of others; those in which as much arrived as
+// mostMisses is at how many rounds without success a queue is attributed to cross traffic; those in which as much arrived as
 // was sent count twice.
 const mostMisses = 4
 
 // hold lowers the rate until a queue is gone. Whether it is the connection's own shows a round trip later: then more
-// arrives than is sent. As much as is sent arrives where the queue is that of others, or of the other direction, in which
+// arrives than is sent. As much as is sent arrives where the queue is cross traffic's, or the other direction's, in which
 // acknowledgements wait. Such a queue is left to them, and what was taken for the line's rate was only that of the sender.
 type hold struct {
 	since  time.Time     // zero: there is none
@@ -140,7 +140,7 @@ func (p *pacer) leaveQueue(s sight, now time.Time) order {
 	if p.probe.proven() {
 		p.line = max(p.line, p.hold.before)
 	}
-	p.route.disown(p.hold.most, now)
+	p.route.attribute(p.hold.most, now)
 	p.probe.stop()
 	return p.afterDrain(s, now)
 }

@@ -275,7 +275,7 @@ func (p *pacer) stands(s sight, queue time.Duration, now time.Time) bool {
 // search waits for BBR's start to show the line's rate. It ends by itself, if enough data wait, or fills a queue.
 func (p *pacer) search(s sight, queue time.Duration, now time.Time) order {
 	full := p.route.fits(s.rate) + standingQueue
-	// A start has stopped growing in its own queue; in that of others it does not.
+	// A start has stopped growing in its own queue; in that of cross traffic it does not.
 	ended := !s.starting ||
 		now.Sub(p.stand.since) > 4*p.route.least && (p.stand.rate(s, now) > s.rate/4*3 || queue > 2*p.slack(s))
 	switch {

@@ -23,7 +23,7 @@ const (
 	quietSegments = 16
 	// thinTell is how long it takes at least to tell a thin line's rate.
 	thinTell = 150 * time.Millisecond
-	// othersTime is for how long a queue that did not drain is taken for that of others; it doubles up to othersMax while they
+	// othersTime is for how long a queue that did not drain is attributed to cross traffic; it doubles up to othersMax while they
 	// follow each other.
 	othersTime, othersMax = 10 * time.Second, time.Minute
 )
@@ -173,8 +173,8 @@ func (r *route) sure(s sight, line uint64, now time.Time) bool {
 	return (full || quiet) && r.foreign == 0 && r.known(s) && r.longer.IsZero() && max(s.rtt-r.least, r.least-s.floor) < r.few()
 }
 
-// disown takes a queue so long for that of others, for a while.
-func (r *route) disown(queue time.Duration, now time.Time) {
+// attribute attributes a queue so long to cross traffic, for a while.
+func (r *route) attribute(queue time.Duration, now time.Time) {
 	r.foreign = queue
 	r.alone = min(max(2*r.alone, othersTime), othersMax)
 	r.until = now.Add(r.alone)

@@ -267,7 +267,7 @@ func TestVainDialIsRepeated(t *testing.T) {
 	if pauses[0] != 0 || pauses[1] != firstVain || pauses[2] != 2*firstVain || pauses[11] != redialAtMost {
 		t.Errorf("dialed after %v", pauses)
 	}
-	s.hopeful()
+	s.redialMissing()
 	if !c.demand.ask(now, true) {
 		t.Error("not dialed, though another uplink may be there")
 	}

@@ -83,7 +83,7 @@ func (c *client) session() error {
 // redialSoon makes the session dial the missing transport soon, or when punching asks for it where TCP is enough.
 func (s *session) redialSoon() {
 	s.pause, s.redial = shortPause, time.Now().Add(shortPause)
-	s.hopeful()
+	s.redialMissing()
 	s.c.demand.putOff(s.c.enough(s.c.conns()))
 }
 
@@ -189,15 +189,15 @@ func (s *session) complete(conns []network.Conn) {
 // dialed ends a dial that punching asked for. An IP version that was dialed without success is dialed again later and later.
 func (s *session) dialed() {
 	if s.c.missing(s.c.conns()) == 0 {
-		s.hopeful()
+		s.redialMissing()
 		return
 	}
 	s.vain = min(max(2*s.vain, firstVain), redialAtMost)
 	s.c.demand.dialed(s.c.Now() + s.vain)
 }
 
-// hopeful has what lacks dialed as soon as punching asks for it.
-func (s *session) hopeful() {
+// redialMissing dials what is missing as soon as punching asks for it.
+func (s *session) redialMissing() {
 	s.vain = 0
 	s.c.demand.dialed(0)
 }
@@ -209,7 +209,7 @@ func (s *session) lost(before, now []network.Conn) {
 	case gone(false) || gone(true):
 		s.redialSoon()
 	case s.c.missing(now)&^s.c.missing(before) != 0:
-		s.hopeful()
+		s.redialMissing()
 	}
 }
 
