@@ -23,6 +23,8 @@ const (
 	doubtCut = 0.05
 	// idleTime without data, or two round trips with one's own queue, end what was being found out.
 	idleTime = 100 * time.Millisecond
+	// nearQueue is longer than processors make packets wait.
+	nearQueue = 100 * time.Millisecond
 	// unpaced is SO_MAX_PACING_RATE's "no limit".
 	unpaced = ^uint64(0)
 )
@@ -101,10 +103,10 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		p.lost = losses{}
 		p.hold.own, p.hold.before, p.hold.told = false, p.line, 0 // another route's
 	}
-	if p.route.least < swiftRTT { // processors limit it, not a link with a queue
-		return p.leave()
-	}
 	idle := s.paused > max(idleTime, 2*(s.rtt-p.route.foreign))
+	if p.route.least < swiftRTT {
+		return p.near(s, idle, now)
+	}
 	if idle || s.emptied {
 		p.round.begin(s, now)
 		p.stand = round{}
@@ -160,6 +162,24 @@ func (p *pacer) decide(s sight, now time.Time) order {
 		}
 	}
 	return p.carryOut(o)
+}
+
+// near leaves a connection alone that processors limit, not a link with a queue. A queue longer than theirs is a link's after all, whose
+// first bytes passed immediately: what they told BBR it believes for ten round trips. Sent at that rate, repairs would be lost again and again.
+func (p *pacer) near(s sight, idle bool, now time.Time) order {
+	p.round.look(s, 0)
+	switch {
+	case idle || p.route.queue() < nearQueue:
+		return p.leave()
+	case p.round.since.IsZero():
+		p.round.begin(s, now)
+	case p.round.enough(s, now, longRound, fewSegments):
+		rate, waited := max(p.round.rate(s, now), leastSegments*uint64(s.segment)), p.round.busy()
+		if p.round.begin(s, now); waited {
+			return p.carryOut(order{limit: rate + rate/4})
+		}
+	}
+	return order{}
 }
 
 // leave leaves the connection alone, and forgets its line.

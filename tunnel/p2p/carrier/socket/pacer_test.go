@@ -266,7 +266,7 @@ func TestLateAnswersAreNoQueue(t *testing.T) {
 	}
 }
 
-// On a path that processors limit there is no limit, also when it was another one before.
+// On a path that processors limit there is no limit, also when it was another one before, unless a long queue stands.
 func TestNearPathIsLeft(t *testing.T) {
 	p := pacer{line: 1e6, limit: 1e6, set: 1e6, route: route{least: testRTT}}
 	now := time.Unix(1000, 0)
@@ -277,6 +277,18 @@ func TestNearPathIsLeft(t *testing.T) {
 	near.rtt = 20 * swiftRTT
 	if o := show(&p, near, &now, 100*time.Millisecond); o != (order{}) {
 		t.Errorf("%+v", o)
+	}
+	near.rtt = 2 * nearQueue // of a link: little more than arrives is sent
+	for range 150 {
+		near.arrived = segments(near.arrived.segments + 1)
+		show(&p, near, &now, tuneEvery)
+	}
+	if arrives := testSegment / tuneEvery.Seconds(); float64(p.set) < arrives || float64(p.set) > 1.5*arrives {
+		t.Errorf("limited to %d B/s where %.0f arrive", p.set, arrives)
+	}
+	near.rtt = swiftRTT
+	if o := show(&p, near, &now, time.Second); o.limit != unpaced {
+		t.Errorf("after the queue: %+v", o)
 	}
 }
 
