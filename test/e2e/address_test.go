@@ -195,7 +195,7 @@ func TestNodeSession(t *testing.T) {
 		if _, err := n1.WaitPath(within(t, 20*time.Second), n2, kinds...); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(500 * time.Millisecond) // of the session on that path
+		time.Sleep(500 * time.Millisecond) // sleep: of the session on that path
 	}
 	path("relayed")
 	ok(t, undo())

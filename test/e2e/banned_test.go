@@ -170,7 +170,7 @@ func TestBannedOnTheLAN(t *testing.T) {
 			err := lab.Until(ctx, 20*time.Millisecond, func() error {
 				before := seen(t, p.pod1, stolen.IP4())
 				forge()
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(20 * time.Millisecond) // sleep: the packets arrive, if they do
 				if stolen.Ping(ctx, p.pod1.IP4().String(), time.Second, "-W", "0.2") == nil || seen(t, p.pod1, stolen.IP4()) > before {
 					return errors.New("its packets still arrive")
 				}

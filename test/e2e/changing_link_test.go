@@ -71,11 +71,11 @@ func linkChanges(t *testing.T, nat lab.NAT, path string, bytes int64, changes []
 	messages := lasting(t, c.here.NS, "tcp", c.there.IP4())
 	datagrams := lasting(t, c.here.NS, "udp", c.there.IP4(), largeDatagrams...)
 	transfer := c.transfer(t, bytes)
-	time.Sleep(2 * time.Second) // all have begun
+	time.Sleep(2 * time.Second) // sleep: the transfer has begun
 	const stop = 5 * time.Second
 	c.bounds = append(c.bounds, bound{time.Now(), stop + longestSilence, stop + longestSilence})
 	c.set(t, func(d *link.Direction) { d.Loss = 1 })
-	time.Sleep(stop)
+	time.Sleep(stop) // sleep: the line stands
 	for _, change := range changes {
 		c.hold(t, change)
 	}
@@ -186,9 +186,9 @@ func (c *changingLine) hold(t *testing.T, change lineChange) {
 	t.Helper()
 	c.bounds = append(c.bounds, bound{time.Now(), cmp.Or(change.old, longestSilence), longestSilence})
 	c.set(t, change.line)
-	datagrams := flow(t, c.here, "udp", longestSilence+time.Second, c.there.IP4(), largeDatagrams...)
 	elapsed := stopwatch(t)
 	first := within(t, longestSilence)
+	datagrams := flow(t, c.here, "udp", longestSilence+time.Second, c.there.IP4(), largeDatagrams...)
 	ok(t, lab.Until(first, 10*time.Millisecond, func() error { return c.here.Ping(first, c.there.IP4().String(), time.Second) }))
 	responds := elapsed()
 	ok(t, lab.Until(first, 10*time.Millisecond, func() error {

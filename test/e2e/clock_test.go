@@ -28,7 +28,6 @@ func TestClockJumps(t *testing.T) {
 			// Longer than a silent path is believed in, and than a probe's interval.
 			before := p.steady(t)
 			wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
-			time.Sleep(time.Second)
 			ok(t, clock.Set(ahead))
 			held(t, []float64{wait()}, worstBack)
 			here, err := p.n1.Status(t.Context())

@@ -101,7 +101,7 @@ func TestClone(t *testing.T) {
 			own := pod(t, c, "own")
 			if tc.copyFirst {
 				ok(t, ping(t, own, from.IP4(), 3*time.Second))
-				time.Sleep(2 * time.Second)
+				time.Sleep(2 * time.Second) // sleep: the copy is known first
 				ok(t, original.Start())
 				ok(t, lab.Until(within(t, 10*time.Second), 50*time.Millisecond, func() error { _, err := original.Status(t.Context()); return err }))
 			}
@@ -171,6 +171,6 @@ func TestNoClone(t *testing.T) {
 		ready(t, n)
 		curlPods(t, to, from, 10*time.Second)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: no clone is found meanwhile
 	noClone(t, l)
 }

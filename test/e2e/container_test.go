@@ -200,12 +200,7 @@ exec "$@"`, dir})
 	} {
 		before := n.Agent
 		ok(t, n.Script(fmt.Sprintf(replace, dir), "ip link add nudge type bridge", "ip link del nudge")) // the kernel's events wake the comparison
-		fair.Eventually(t, 40*time.Second, what+": the agent has ended", func() error {
-			if before.Running() {
-				return errors.New("it runs")
-			}
-			return nil
-		})
+		fair.Eventually(t, 40*time.Second, what+": the agent has ended", fair.True(func() bool { return !before.Running() }))
 		contains(t, before.Tail(20), "the host's directory was replaced or deleted", dir)
 		start()
 	}

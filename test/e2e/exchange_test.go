@@ -19,7 +19,7 @@ func TestAgentExchanged(t *testing.T) {
 	const rounds = 3
 	for range rounds {
 		for _, n := range []*lab.Node{p.n1, p.n2} {
-			time.Sleep(time.Second) // the flow at rest
+			time.Sleep(time.Second) // sleep: the flow at rest
 			(&upgraded{}).exchange(t, n)
 			p.onPaths(t, 60*time.Second, "punched")
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,50 +43,50 @@ func median(values []float64) float64 {
 	return s[len(s)/2]
 }
 
-// flow runs a flow between two pods in the background; the function returned
+// flow runs a flow between two pods in the background, and returns once it has its first answer; the function returned
 // waits for its end.
 func flow(t *testing.T, from *lab.Pod, proto string, d time.Duration, to netip.Addr, more ...string) func() (lab.Gaps, error) {
 	t.Helper()
-	return flowFrom(t, from.NS, proto, d, to, more...)
-}
-
-// flowFrom is flow from any namespace.
-func flowFrom(t *testing.T, from *lab.NS, proto string, d time.Duration, to netip.Addr, more ...string) func() (lab.Gaps, error) {
-	t.Helper()
-	var g lab.Gaps
-	var err error
-	done := make(chan struct{})
-	ctx := within(t, d+15*time.Second)
-	go func() {
-		defer close(done)
-		clock := product(t).Start()
-		defer clock.Stop()
-		linger := "8s" // TCP sends again what was lost
-		if proto != "tcp" {
-			linger = "2s"
+	linger := "8s" // TCP sends again what was lost
+	if proto != "tcp" {
+		linger = "2s"
+	}
+	p, result := begun(t, from.NS, proto, to, append([]string{"--duration", d.String(), "--linger", linger}, more...)...)
+	return func() (lab.Gaps, error) {
+		if p.Wait(within(t, d+15*time.Second)) != nil {
+			p.Kill()
 		}
-		args := append([]string{"gaps", "--proto", proto, "--duration", d.String(), "--linger", linger}, more...)
-		err = from.Tool(ctx, &g, append(args, to.String())...)
-		fairly(clock, &g)
-	}()
-	return func() (lab.Gaps, error) { <-done; return g, err }
+		return result()
+	}
 }
 
 // lasting is a flow that continues until the function returned is called; one of each protocol to an address.
 func lasting(t *testing.T, from *lab.NS, proto string, to netip.Addr, more ...string) func() (lab.Gaps, error) {
 	t.Helper()
+	p, result := begun(t, from, proto, to, append([]string{"--duration", "10m", "--linger", "4s"}, more...)...)
+	return func() (lab.Gaps, error) {
+		err := p.Stop()
+		g, broken := result()
+		return g, errors.Join(err, broken)
+	}
+}
+
+// begun starts a flow, and waits for its first answer, or its end. The function returned reads what it says at its end.
+func begun(t *testing.T, from *lab.NS, proto string, to netip.Addr, more ...string) (*lab.Process, func() (lab.Gaps, error)) {
+	t.Helper()
 	clock := product(t).Start()
 	t.Cleanup(clock.Stop)
-	args := append([]string{"gaps", "--proto", proto, "--duration", "10m", "--linger", "4s"}, more...)
-	p, err := from.StartTool("flow-"+proto+"-"+to.String(), append(args, to.String())...)
+	p, err := from.StartTool(fmt.Sprintf("flow-%s-%s-%d", proto, to, time.Now().UnixNano()),
+		append(append([]string{"gaps", "--proto", proto}, more...), to.String())...)
 	ok(t, err)
-	return func() (g lab.Gaps, err error) {
-		err = p.Stop()
-		if jerr := json.Unmarshal([]byte(p.Tail(1)), &g); jerr != nil {
-			return g, errors.Join(err, fmt.Errorf("%w: %s", jerr, p.Tail(3)))
+	product(t).Eventually(t, 10*time.Second, "the flow's first answer", fair.True(func() bool { return p.Tail(1) == "answered" || !p.Running() }))
+	return p, func() (g lab.Gaps, err error) {
+		text := strings.TrimPrefix(p.Tail(3), "answered\n")
+		if err := json.NewDecoder(strings.NewReader(text)).Decode(&g); err != nil {
+			return g, fmt.Errorf("%w: %s", err, text)
 		}
 		if g.Error != "" {
-			err = errors.Join(err, errors.New(g.Error))
+			err = errors.New(g.Error)
 		}
 		fairly(clock, &g)
 		return g, err

@@ -64,7 +64,7 @@ func TestForwardDrop(t *testing.T) {
 			curlPods(t, two, one, 5*time.Second)
 			t.Logf("pods talk after %.1f s", time.Since(start).Seconds())
 			for range 15 {
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // sleep: the path stays meanwhile
 				curlPods(t, one, two, time.Second)
 			}
 			ok(t, c.at.Script(c.do[1]))

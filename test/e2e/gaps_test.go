@@ -57,9 +57,7 @@ func TestDirectPathCut(t *testing.T) {
 			bulk.Match = true
 		}
 		small := flow(t, p.pod2, "tcp", 8*time.Second, p.pod1.IP6())
-		time.Sleep(time.Second)
 		wait := pings(t, p.pod1, p.pod2.IP4(), 6*time.Second)
-		time.Sleep(time.Second)
 		undo, err := p.lab.Cut(a.WAN, b.WAN)
 		ok(t, err)
 		cut = append(cut, wait())
@@ -98,9 +96,7 @@ func TestSiteMoves(t *testing.T) {
 	var gaps []float64
 	for i := 0; remeasure(gaps, medianMoved); i++ {
 		p.onPaths(t, 60*time.Second, "punched")
-		time.Sleep(time.Second)
 		wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
-		time.Sleep(time.Second)
 		ok(t, p.lab.Sites[1].SetWAN(netip.AddrFrom4([4]byte{5, 5, 2, byte(100 + i)})))
 		gaps = append(gaps, wait())
 		p.onPaths(t, 30*time.Second, "punched")
@@ -117,9 +113,7 @@ func TestAgentRestarts(t *testing.T) {
 	var gaps []float64
 	for remeasure(gaps, worstRestart) {
 		p.onPaths(t, 60*time.Second, "punched")
-		time.Sleep(time.Second)
 		wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
-		time.Sleep(time.Second)
 		p.n2.Agent.Kill()
 		ok(t, p.n2.Start())
 		gaps = append(gaps, wait())
@@ -140,7 +134,7 @@ func TestSleep(t *testing.T) {
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
 	p.onPaths(t, 10*time.Second, "punched")
 	ok(t, syscall.Kill(p.n2.Agent.PID(), syscall.SIGSTOP))
-	time.Sleep(asleep)
+	time.Sleep(asleep) // sleep: the process sleeps
 	ok(t, syscall.Kill(p.n2.Agent.PID(), syscall.SIGCONT))
 	start := time.Now()
 	ctx := within(t, 5*time.Second)
@@ -169,7 +163,6 @@ func TestRebinding(t *testing.T) {
 		var gaps []float64
 		for remeasure(gaps, worstCut) {
 			wait := pings(t, p.pod1, p.pod2.IP4(), 6*time.Second)
-			time.Sleep(time.Second)
 			ok(t, router.Script("conntrack -F"))
 			gaps = append(gaps, wait())
 			p.onPaths(t, 30*time.Second, "punched")
@@ -180,9 +173,8 @@ func TestRebinding(t *testing.T) {
 		tier.Long(t)
 		const away = 5 * time.Second
 		wait := pings(t, p.pod1, p.pod2.IP4(), away+10*time.Second)
-		time.Sleep(time.Second)
 		ok(t, router.Script("ip link set wan0 down", "conntrack -F"))
-		time.Sleep(away)
+		time.Sleep(away) // sleep: the router is off
 		ok(t, router.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
 		gap := wait()
 		t.Logf("gap %.0f ms, of which the router was off for %d", gap, away.Milliseconds())

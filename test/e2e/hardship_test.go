@@ -59,7 +59,7 @@ func TestUplinkAway(t *testing.T) {
 			pid := p.n1.Agent.PID()
 			end := local(t, p.pod1, second)
 			ok(t, x.away())
-			time.Sleep(30 * time.Second)
+			time.Sleep(30 * time.Second) // sleep: the uplink is down
 			ok(t, clock.Set(time.Duration(i+1)*24*time.Hour))
 			started := pod(t, p.n1, fmt.Sprintf("meanwhile-%d", i))
 			ok(t, p.n1.NS.Ping(t.Context(), started.IP4().String(), 2*time.Second))
@@ -68,7 +68,7 @@ func TestUplinkAway(t *testing.T) {
 			} else {
 				t.Logf("status: %s", all[0].Text)
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(time.Minute) // sleep: the uplink is down
 			end()
 			ok(t, x.back())
 			since := stopwatch(t)
@@ -107,7 +107,6 @@ func TestClockStartsIn1970(t *testing.T) {
 			p.onPaths(t, 30*time.Second, "punched")
 			before := p.steady(t)
 			wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
-			time.Sleep(time.Second)
 			ok(t, clock.Set(0))
 			held(t, []float64{wait()}, worstBack)
 			here, err := p.n1.Status(t.Context())

@@ -148,7 +148,7 @@ func TestIPv6UplinkKeepsDefaultRoute(t *testing.T) {
 		if err := hasRoute(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // sleep: longer than the route's life
 	}
 }
 

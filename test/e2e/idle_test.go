@@ -60,7 +60,7 @@ func usedBy(t *testing.T, pid int) used {
 func watched(t *testing.T, n *lab.Node, d time.Duration) (share, wakes float64) {
 	t.Helper()
 	before, start := usedBy(t, n.Agent.PID()), time.Now()
-	time.Sleep(d)
+	time.Sleep(d) // sleep: what rest costs
 	after, took := usedBy(t, n.Agent.PID()), time.Since(start)
 	var all, monitor uint64
 	for thread, now := range after.waits {
@@ -112,7 +112,7 @@ func TestIdleHour(t *testing.T) {
 		}
 	}
 	talk()
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // sleep: nothing happens meanwhile
 	for _, n := range l.Nodes() {
 		metrics, err := n.Run(t.Context(), "curl", "-fsS", "-m", "2", "http://127.0.0.1:9469/metrics")
 		ok(t, err)

@@ -86,7 +86,7 @@ func TestJoinSecretRelay(t *testing.T) {
 	// It is stolen: the others rotate the secret, without losing a packet's way.
 	tcp := flow(t, pods[inside[0]], "tcp", 10*time.Second, pods[inside[2]].IP4())
 	secrets(t, r.JoinSecret, "new", "right")
-	time.Sleep(2 * time.Second) // files are read every second
+	time.Sleep(2 * time.Second) // sleep: files are read every second
 	for _, n := range inside {
 		secrets(t, n.Config.JoinSecretFile, "new")
 	}

@@ -260,7 +260,7 @@ func TestUpgradeTells(t *testing.T) {
 			if x.after != nil {
 				x.after(t, u)
 			}
-			time.Sleep(5 * time.Second) // a late gap would show
+			time.Sleep(5 * time.Second) // sleep: a late gap would show
 			for proto, g := range u.end(t) {
 				if g.Sent == 0 || g.FairMs > 1000 || proto == "tcp" && g.Lost > 0 { // older agents hand no TUN over: TestAgentExchanged has today's
 					t.Errorf("%s: %d of %d lost, a gap of %.0f ms", proto, g.Lost, g.Sent, g.FairMs)

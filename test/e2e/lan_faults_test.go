@@ -69,16 +69,15 @@ func TestLANBreaks(t *testing.T) {
 	beside(t)
 	p := newLANPair(t, nil)
 	p.native(t)
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // sleep: both sides are there
 	tcp := flow(t, p.pod1, "tcp", 12*time.Second, p.pod2.IP4())
 	back := flow(t, p.pod2, "tcp", 12*time.Second, p.pod1.IP6())
 	ping := flow(t, p.pod1, "icmp", 12*time.Second, p.pod2.IP4())
-	time.Sleep(time.Second)
 	p.isolate(t, "on")
 	start := time.Now()
 	p.both(t, 5*time.Second, "relayed", "direct", "punched")
 	t.Logf("left on both sides %d ms after the LAN broke", time.Since(start).Milliseconds())
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // sleep: of traffic on that path
 	p.isolate(t, "off")
 	start = time.Now()
 	p.both(t, 30*time.Second, "native")
@@ -119,14 +118,14 @@ func TestFlowAcrossPaths(t *testing.T) {
 		}()
 	}
 	p.both(t, 15*time.Second, "native")
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: of traffic on that path
 	foreign := p.block(t, "ip saddr 10.244.0.0/16", "ip daddr 10.244.0.0/16")
 	p.both(t, 10*time.Second, "vxlan")
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: of traffic on that path
 	foreign()
 	all := p.block(t, "ip saddr 10.244.0.0/16", "udp dport 5210")
 	p.both(t, 10*time.Second, "direct")
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: of traffic on that path
 	all()
 	p.both(t, 30*time.Second, "native")
 	for range 2 {
@@ -195,7 +194,7 @@ func TestEncryptionAlways(t *testing.T) {
 		curlPods(t, p.pod1, p.pod2, 5*time.Second)
 		curlPods(t, p.pod2, p.pod1, 5*time.Second)
 		p.both(t, 5*time.Second, "direct")
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // sleep: nothing is on the LAN meanwhile
 	})
 	if n > 0 {
 		t.Errorf("%d packets of pods or of VXLAN on the LAN", n)
@@ -306,7 +305,7 @@ func TestStrangerWithTheNeighboursAddress(t *testing.T) {
 		_, err := pair[0].WaitPath(ctx, pair[1], "native")
 		ok(t, err)
 	}
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // sleep: the paths stay meanwhile
 		for _, pair := range far {
 			st, err := pair[0].Status(t.Context())
 			ok(t, err)

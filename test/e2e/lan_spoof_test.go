@@ -56,7 +56,7 @@ func TestMemberCannotSpoofOnTheLAN(t *testing.T) {
 			ok(t, lab.Until(within(t, 5*time.Second), 50*time.Millisecond, func() error {
 				was := seen(t, pod1, own[0])
 				send(own[0], own[1])
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(20 * time.Millisecond) // sleep: they arrive, if they do
 				if n := seen(t, pod1, own[0]) - was; n < 3 {
 					return fmt.Errorf("%s: %d of 3 datagrams of the member's own %s arrived", way, n, own[0])
 				}

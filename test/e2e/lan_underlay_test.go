@@ -39,9 +39,8 @@ func TestLANUnderlayChanges(t *testing.T) {
 		}},
 	} {
 		flowing := flow(t, p.pod1, "tcp", 5*time.Second, p.pod2.IP4())
-		time.Sleep(500 * time.Millisecond)
 		ok(t, p.n2.Script(step.script...))
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // sleep: the change is noticed
 		start := time.Now()
 		p.both(t, 20*time.Second, "native")
 		g, err := flowing()
@@ -71,9 +70,8 @@ func TestTwoUplinks(t *testing.T) {
 		}
 		t.Logf("native over %s", link)
 		flowing := flow(t, p.pod1, "tcp", 4*time.Second, p.pod2.IP4())
-		time.Sleep(500 * time.Millisecond)
 		ok(t, p.n1.Script("ip link set "+link+" down"))
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // sleep: the change is noticed
 		p.both(t, 10*time.Second, "native")
 		g, err := flowing()
 		if err != nil || g.Lost > 0 || g.Doubled > 0 {
@@ -84,7 +82,7 @@ func TestTwoUplinks(t *testing.T) {
 		if link == "eth0" {
 			ok(t, p.n1.Script("ip route replace default via 192.168.1.1"))
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // sleep: the route is there
 	}
 }
 

@@ -77,7 +77,6 @@ func TestWiredAndMobile(t *testing.T) {
 	ok(t, err)
 	for range 2 {
 		flowing := flow(t, p.pod1, "tcp", 15*time.Second, p.pod2.IP4())
-		time.Sleep(500 * time.Millisecond)
 		ok(t, p.n1.Script("ip link set eth0 down"))
 		p.both(t, 15*time.Second, "relayed", "punched", "direct")
 		curlPods(t, p.pod2, p.pod1, 10*time.Second)

@@ -16,7 +16,7 @@ func TestLANPathStays(t *testing.T) {
 	one, two := p.pod1, p.pod2
 	curlPods(t, one, two, 10*time.Second)
 	p.both(t, 10*time.Second, "native")
-	for start := time.Now(); time.Since(start) < 3*time.Minute; time.Sleep(time.Second) {
+	for start := time.Now(); time.Since(start) < 3*time.Minute; time.Sleep(time.Second) { // sleep: the path stays meanwhile
 		if time.Since(start)%(40*time.Second) < 20*time.Second {
 			curlPods(t, one, two, time.Second)
 		}

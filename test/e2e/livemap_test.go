@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"edgemesh/test/fair"
 	"edgemesh/test/lab"
 	"edgemesh/test/tier"
 )
@@ -51,11 +52,7 @@ func newLiveMap(t *testing.T, n *lab.Node) *liveMap {
 // await waits for a condition, for so much fair time.
 func await(t *testing.T, d time.Duration, what string, is func() bool) {
 	t.Helper()
-	for ctx := within(t, d); !is(); time.Sleep(50 * time.Millisecond) {
-		if ctx.Err() != nil {
-			t.Fatalf("not within %v: %s", d, what)
-		}
-	}
+	product(t).Eventually(t, d, what, fair.True(is))
 }
 
 // now is what the page shows.

@@ -46,7 +46,6 @@ func TestMemberIsRelay(t *testing.T) {
 	}
 	// The relay restarts under a flow.
 	tcp := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
-	time.Sleep(time.Second)
 	c.Agent.Kill()
 	ok(t, c.Start())
 	g, err := tcp()
@@ -113,9 +112,9 @@ func TestIdleCost(t *testing.T) {
 	}
 	// Peers, and circuits to them, are closed after three minutes.
 	const quietTime, measured = 200 * time.Second, 2 * time.Minute
-	time.Sleep(quietTime)
+	time.Sleep(quietTime) // sleep: peers are closed
 	before := sent()
-	time.Sleep(measured)
+	time.Sleep(measured) // sleep: what rest costs
 	after := sent()
 	for name, addr := range to {
 		if after[addr] == 0 {

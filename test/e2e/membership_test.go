@@ -40,7 +40,7 @@ func (s *sites) brokenMembership(t *testing.T) {
 		curlPods(t, s.pod2, s.pod1, time.Second)
 	}
 	ok(t, os.Remove(s.edge1.Membership))
-	time.Sleep(500 * time.Millisecond) // a removed file is no new membership either
+	time.Sleep(500 * time.Millisecond) // sleep: a removed file is no new membership either
 	curlPods(t, s.pod1, s.pod2, time.Second)
 	ok(t, lab.ReplaceFile(s.edge1.Membership, good))
 	ok(t, lab.Until(within(t, 2*time.Second), 50*time.Millisecond, func() error {

@@ -34,7 +34,7 @@ func moves() []move {
 		t.Helper()
 		router := p.lab.Sites[1].Router
 		ok(t, router.Script("ip link set wan0 down", forget))
-		time.Sleep(d)
+		time.Sleep(d) // sleep: the site is offline
 		ok(t, router.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
 	}
 	return []move{
@@ -107,11 +107,10 @@ func (m move) hold(t *testing.T, kinds [2]lab.NAT, times int) {
 		m.prepare(t, p)
 	}
 	curlPods(t, p.pod1, p.pod2, 3*time.Second)
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // sleep: of the session on the first path
 	var there, back []float64
 	for i := range times {
 		to, from := pings(t, p.pod1, p.pod2.IP4(), between), pings(t, p.pod2, p.pod1.IP4(), between)
-		time.Sleep(time.Second)
 		m.do(t, p, i)
 		there, back = append(there, to()), append(back, from())
 		for _, gap := range []float64{there[i], back[i]} {

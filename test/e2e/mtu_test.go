@@ -108,14 +108,14 @@ func TestUnderlayMTUShrinks(t *testing.T) {
 	go func() { // 32 s
 		done <- p.pod1.Tool(within(t, 120*time.Second), &b, "bulk", "--bytes", "40000000", "--mbps", "10", p.pod2.IP4().String())
 	}()
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // sleep: the transfer has begun
 	for _, mtu := range []int{1280, 576} {
 		ok(t, k.Set(t.Context(), link.Both(link.Direction{Hole: mtu})))
 		start := time.Now()
 		ok(t, lab.Until(within(t, 60*time.Second), 10*time.Millisecond,
 			func() error { return p.echoes(within(t, 10*time.Second)) }))
 		t.Logf("MTU %d: datagrams of all sizes pass %d ms after it shrank", mtu, time.Since(start).Milliseconds())
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // sleep: of the transfer with that MTU
 	}
 	if err := <-done; err != nil || !b.Match || b.Bytes != 40000000 {
 		t.Errorf("the transfer: %+v: %v", b, err)

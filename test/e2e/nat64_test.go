@@ -135,7 +135,6 @@ func TestNAT64Failover(t *testing.T) {
 		nat64  bool
 	}{{"from IPv4 to NAT64", s.IPv6Only, lab.Router6, 3000, true}, {"back to IPv4", s.IPv4Only, at.String(), 2000, false}} {
 		wait := pings(t, from, to.IP4(), 8*time.Second)
-		time.Sleep(time.Second)
 		ok(t, x.do())
 		nameserver(x.server)
 		gap := wait()

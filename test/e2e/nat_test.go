@@ -110,7 +110,7 @@ func TestSymmetricNAT(t *testing.T) {
 	}
 	t.Logf("relayed: %.0f Mbit/s with checksums", b.Mbps)
 	// The attempts to do better have had time by now.
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // sleep: attempts to do better fail
 	for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
 		st, err := n[0].WaitPath(within(t, 5*time.Second), n[1], "relayed")
 		if err != nil {
@@ -125,9 +125,8 @@ func TestSymmetricNAT(t *testing.T) {
 	t.Run("FlowSurvivesRelayRestart", func(t *testing.T) {
 		r := p.lab.Relays[0]
 		wait := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
-		time.Sleep(time.Second)
 		r.Process.Kill()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // sleep: the relay is down
 		ok(t, r.Start())
 		start := time.Now()
 		if err := r.WaitReservations(within(t, 5*time.Second), 2); err != nil {

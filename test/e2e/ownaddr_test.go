@@ -95,15 +95,14 @@ func TestAddressDeleted(t *testing.T) {
 	var gaps []float64
 	for i := range fullRounds {
 		p.onPath(t, "direct", 10*time.Second)
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // sleep: of the session on that path
 		wait := pings(t, p.pod1, p.pod2.IP4(), 5*time.Second)
-		time.Sleep(time.Second)
 		used := []string{"2a05:6:1::10/64", "2a05:6:9::10/64"}[i%2]
 		ok(t, p.n1.Script("ip -6 addr del "+used+" dev eth0"))
 		gaps = append(gaps, wait())
 		t.Logf("direct again at most %v later", p.onPath(t, "direct", 10*time.Second))
 		ok(t, p.n1.Script("ip -6 addr add "+used+" dev eth0 nodad"))
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // sleep: the address is announced
 	}
 	heldAll(t, gaps, 500)
 }
@@ -122,9 +121,8 @@ func TestPrefixLost(t *testing.T) {
 		p.from(t, "2a05:6:1::10")
 		return
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // sleep: of the session on that path
 	wait := pings(t, p.pod1, p.pod2.IP4(), 12*time.Second)
-	time.Sleep(time.Second)
 	lose()
 	took := p.from(t, "2a05:6:1::10")
 	if t.Logf("direct from the other address after %v", took); took > 5*time.Second {
@@ -150,9 +148,8 @@ func TestNewAddressDeleted(t *testing.T) {
 	var gaps []float64
 	for range fullRounds {
 		ok(t, p.n1.Script("ip -6 addr add 2a05:6:3::10/64 dev eth0 nodad")) // by longest match the kernel's choice for 2a05:6:2::
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second)                                         // sleep: the address is announced
 		wait := pings(t, p.pod1, p.pod2.IP4(), 5*time.Second)
-		time.Sleep(time.Second)
 		ok(t, p.n1.Script("ip -6 addr del 2a05:6:3::10/64 dev eth0"))
 		gaps = append(gaps, wait())
 		p.onPath(t, "direct", 20*time.Second)
@@ -165,11 +162,11 @@ func TestIPv6ComesBack(t *testing.T) {
 	tier.Long(t)
 	beside(t)
 	p := newIPv6Pair(t, lab.EIM)
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // sleep: of the session on that path
 	ok(t, p.lab.WAN.Script("ip6tables -w -I FORWARD -j DROP"))
 	wait := pings(t, p.pod1, p.pod2.IP4(), 60*time.Second)
 	p.onPath(t, "punched", 30*time.Second)
-	time.Sleep(10 * time.Second)
+	time.Sleep(10 * time.Second) // sleep: IPv6 is cut
 	ok(t, p.lab.WAN.Script("ip6tables -w -D FORWARD -j DROP"))
 	if took := p.onPath(t, "direct", 45*time.Second); took > 30*time.Second {
 		t.Errorf("over IPv6 again after %v, want at most 30 s", took)

@@ -249,7 +249,7 @@ spec: {podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSe
 			}
 			return nil
 		}))
-		time.Sleep(2500 * time.Millisecond) // the repair that each change of rules wakes has passed
+		time.Sleep(2500 * time.Millisecond) // sleep: the repair that each change of rules wakes has passed
 		var b lab.Bulk
 		ok(t, p.pod1.Tool(within(t, time.Minute), &b, "bulk", "--bytes", "1000000000", "--sum=false", p.pod2.IP4().String()))
 		return b.Mbps

@@ -91,7 +91,7 @@ func TestPolicy(t *testing.T) {
 			out, more, err := n1.AgentCommand(t.Context(), "capture", "--pod", web.IP4().String(), "--duration", "3s", "--runtime-dir", n1.Config.RuntimeDir)
 			captured <- fmt.Sprint(out, more, err)
 		}()
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // sleep: the capture begins
 		noAnswer(t, far.NS, web.IP4(), "over the tunnel")
 		noAnswer(t, web.NS, far.IP4(), "egress over the tunnel")
 		contains(t, <-captured, "TCP, 60 bytes  [peer edge-2, path ", ", dropped here by NetworkPolicy default/only-near]",
@@ -185,7 +185,7 @@ func powerCut(t *testing.T, n *lab.Node, web, near **lab.Pod, refused func(what 
 		*web = comeBack(t, n, *web)
 		ok(t, (*web).Serve(within(t, 5*time.Second)))
 		ok(t, (*near).Serve(within(t, 5*time.Second)))
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // sleep: packets continue
 	})
 	refused("offline", *web, *near)
 	curlPods(t, *near, *web, 2*time.Second)
@@ -254,7 +254,7 @@ func TestPolicyHolds(t *testing.T) {
 	ok(t, lab.ReplaceFile(file, policies))
 	strangers := []*lab.Pod{far, near} // near may use HTTP, and nothing else
 	ok(t, lab.Until(within(t, 5*time.Second), 50*time.Millisecond, func() error {
-		if n := passing(t, web, strangers, func() { time.Sleep(200 * time.Millisecond) }); n != (passed{}) {
+		if n := passing(t, web, strangers, func() { time.Sleep(200 * time.Millisecond) }); n != (passed{}) { // sleep: nothing passes meanwhile
 			return fmt.Errorf("%+v pass", n)
 		}
 		return nil
@@ -288,7 +288,7 @@ func TestPolicyHolds(t *testing.T) {
 		against(t, web, strangers, func() {
 			for i := range 12 {
 				ok(t, lab.ReplaceFile(file, []string{policies, "kind: Broken\n", policies + strings.ReplaceAll(onlyNear, "only-near", "too")}[i%3]))
-				time.Sleep(500 * time.Millisecond)
+				time.Sleep(500 * time.Millisecond) // sleep: the rate of changes
 			}
 		})
 	})
@@ -312,11 +312,11 @@ func TestPolicyHolds(t *testing.T) {
 		against(t, web, strangers, func() { // the second table stands
 			for range flushes {
 				ok(t, n1.Script("nft flush ruleset"))
-				time.Sleep(3 * time.Second)
+				time.Sleep(3 * time.Second) // sleep: the repair passes
 			}
 		})
 	})
-	if n := passing(t, near, []*lab.Pod{far}, func() { time.Sleep(time.Second) }); n.pings < 50 || n.datagrams < 50 {
+	if n := passing(t, near, []*lab.Pod{far}, func() { time.Sleep(time.Second) }); n.pings < 50 || n.datagrams < 50 { // sleep: packets pass meanwhile
 		t.Errorf("of what no policy forbids %+v pass in a second: this proves nothing", n)
 	}
 }

@@ -59,7 +59,7 @@ func TestPortMapping(t *testing.T) {
 			ok(t, p.n1.Start())
 			ready(t, p.n1)
 			curlPods(t, p.pod1, p.pod2, 3*time.Second)
-			time.Sleep(5 * time.Second)
+			time.Sleep(5 * time.Second) // sleep: nothing is mapped meanwhile
 			if maps, err := a.Mappings(t.Context()); err != nil || len(maps) > 0 {
 				t.Errorf("mapped although switched off: %q, %v", maps, err)
 			}

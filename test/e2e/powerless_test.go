@@ -61,7 +61,7 @@ func TestPeerWithoutPower(t *testing.T) {
 			}
 			says(5*time.Second, "peer-unreachable", "edge-2 does not answer (last heard ")
 			says(40*time.Second, "peer-offline", "edge-2 is offline")
-			time.Sleep(2 * time.Minute)
+			time.Sleep(2 * time.Minute) // sleep: it stays offline
 			says(time.Since(off)+time.Second, "peer-offline", "edge-2 is offline")
 			ok(t, n2.Script("ip link set "+n2.Uplink+" up", "ip route replace $(cat "+route+")"))
 			ok(t, n2.Start())

@@ -158,7 +158,7 @@ mount --bind %[2]s /etc/systemd/network
 mount -o remount,ro /sys
 exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
 		ok(t, err)
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // sleep: it ends, if it cannot run
 		if !d.Running() {
 			t.Skip("NOT RUN: systemd-networkd does not run in a namespace here: ", d.Tail(5))
 		}
@@ -176,7 +176,7 @@ exec env SYSTEMD_LOG_LEVEL=info %[3]s`, run, etc, networkd))
 			return errors.Join(tryCurl(t.Context(), p.pod1.NS, p.pod2, p.pod2.IP4(), p.pod1.IP4(), 2*time.Second),
 				tryCurl(t.Context(), p.pod2.NS, p.pod1, p.pod1.IP4(), p.pod2.IP4(), 2*time.Second))
 		})
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // sleep: a late gap would show
 		g, err := flow()
 		ok(t, err)
 		held(t, []float64{g.FairMs}, 1000)
@@ -234,7 +234,7 @@ done
 export DBUS_SYSTEM_BUS_ADDRESS=%[2]s
 `+strings.ReplaceAll(m.script, "DIR", dir), dir, bus, m.name))
 	ok(t, err)
-	time.Sleep(20 * time.Second)
+	time.Sleep(20 * time.Second) // sleep: it ends, if it cannot run
 	if !d.Running() {
 		t.Skip("NOT RUN: ", m.program, " does not run in a namespace here: ", d.Tail(5))
 	}

@@ -168,9 +168,8 @@ func TestOnlyProxy(t *testing.T) {
 			var gaps []float64
 			for remeasure(gaps, worstRestart) {
 				wait := pings(t, p.pod1, p.pod2.IP4(), 8*time.Second)
-				time.Sleep(time.Second)
 				proxy.Kill()
-				<-time.After(200 * time.Millisecond)
+				time.Sleep(200 * time.Millisecond) // sleep: the proxy is down
 				proxy.start(t)
 				gaps = append(gaps, wait())
 			}

@@ -90,7 +90,7 @@ func (r rawPod) refused(t *testing.T, what string, at *lab.NS, forged, control f
 		}
 		return nil
 	})
-	time.Sleep(50 * time.Millisecond) // some of control's may be on their way
+	time.Sleep(50 * time.Millisecond) // sleep: some of control's may be on their way
 	if n = all() - before; err != nil || n != controls {
 		t.Errorf("%s: %d datagrams arrived, want the %d that may: %v", what, n, controls, err)
 	}

@@ -92,10 +92,10 @@ func TestRelayFailover(t *testing.T) {
 			for remeasure(gaps, worstCut) {
 				tcp := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
 				end := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4())
-				time.Sleep(3 * time.Second)
+				time.Sleep(3 * time.Second) // sleep: of the session on that path
 				p.forwarded(t)
 				back := way.take(p.relayInUse(t, p.n1, p.n2))
-				time.Sleep(5 * time.Second)
+				time.Sleep(5 * time.Second) // sleep: the relay is cut off
 				p.forwarded(t)
 				g, err := end()
 				if err != nil {
@@ -125,7 +125,7 @@ func TestForwardingRelaysRestart(t *testing.T) {
 	for remeasure(gaps, worstCut) {
 		tcp := flow(t, p.pod1, "tcp", 12*time.Second, p.pod2.IP4())
 		end := lasting(t, p.pod1.NS, "icmp", p.pod2.IP4())
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // sleep: of the session on that path
 		p.forwarded(t)
 		for range p.lab.Relays {
 			r := p.relayInUse(t, p.n1, p.n2)
@@ -228,7 +228,6 @@ func TestManyRelays(t *testing.T) {
 	}
 	t.Logf("first packet answered after %d ms", time.Since(start).Milliseconds())
 	tcp := flow(t, p.pod1, "tcp", 8*time.Second, p.pod2.IP4())
-	time.Sleep(time.Second)
 	theirs := holds(p.n2)
 	for _, r := range p.lab.Relays {
 		if slices.Contains(theirs, r.PeerID) {
@@ -267,12 +266,12 @@ func TestAllRelaysRestart(t *testing.T) {
 			ok(t, r.Script("ip link set wan0 down"))
 			r.Process.Kill()
 		}
-		time.Sleep(time.Second) // what the kernel still had to send is lost
+		time.Sleep(time.Second) // sleep: what the kernel still had to send is lost
 		for _, r := range p.lab.Relays {
 			ok(t, r.Script("ip link set wan0 up", "ip route replace default via "+lab.InternetAddr))
 		}
 		back("relays without power")
-		time.Sleep(2 * time.Minute) // until the pair is idle
+		time.Sleep(2 * time.Minute) // sleep: until the pair is idle
 	}
 	for _, r := range p.lab.Relays {
 		r.Process.Kill()
@@ -298,7 +297,7 @@ func TestBadRelays(t *testing.T) {
 	foreign := l.Cluster // the refusing relay knows other nodes only
 	foreign.Nodes = foreign.Without(n.Name).Nodes
 	ok(t, lab.ReplaceFile(refusing.Membership, foreign.YAML()))
-	time.Sleep(2 * time.Second) // in force by then
+	time.Sleep(2 * time.Second) // sleep: in force by then
 	for _, n := range l.Nodes() {
 		ok(t, n.Start())
 	}

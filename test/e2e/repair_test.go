@@ -26,7 +26,7 @@ func TestRepair(t *testing.T) {
 		t.Helper()
 		before := seen(t, one, two.IP4())
 		ok(t, l.WAN.Tool(t.Context(), nil, "spoof", "--src", two.IP4().String(), one.IP4().String()))
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // sleep: they arrive, if they do
 		return seen(t, one, two.IP4()) - before
 	}
 	t.Run("NobodyRepairs", func(t *testing.T) {

@@ -80,9 +80,8 @@ func TestFailoverWithStaleResolver(t *testing.T) {
 		{"failover", "eth1", "192.168.9.1", at.Next().String(), "200", "eth0", 3000},
 		{"back", "eth0", "192.168.1.1", at.String(), "100", "eth1", 2000},
 	} {
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // sleep: of the session on that path
 		wait := pings(t, from, to.IP4(), 9*time.Second)
-		time.Sleep(time.Second)
 		ok(t, n.Script(append([]string{"ip link set " + x.left + " down"}, up(x.iface, x.via, x.server, x.metric)...)...))
 		if gap := wait(); gap > x.most {
 			t.Errorf("%s: gap %.0f ms, want at most %.0f", x.what, gap, x.most)

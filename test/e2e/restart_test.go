@@ -16,7 +16,6 @@ func (s *sites) agentKilled(t *testing.T) {
 	ok(t, err)
 	tcp := flow(t, s.pod1, "tcp", 8*time.Second, s.pod2.IP4())
 	back := flow(t, s.podCloud, "tcp", 8*time.Second, s.pod1.IP6())
-	time.Sleep(time.Second)
 	s.edge1.Agent.Kill()
 
 	curlPods(t, s.pod1, s.near1, time.Second)
@@ -98,10 +97,9 @@ func TestRelayRestarts(t *testing.T) {
 				pings = lasting(t, p.pod1.NS, "icmp", p.pod2.IP4())
 				p.forwarded(t)
 				wait = flow(t, p.pod1, "tcp", down+6*time.Second, p.pod2.IP4())
-				time.Sleep(300 * time.Millisecond)
 			}
 			r.Process.Kill()
-			time.Sleep(down)
+			time.Sleep(down) // sleep: the relay is down
 			ok(t, r.Start())
 			start := time.Now()
 			if err := r.WaitReservations(within(t, 5*time.Second), 2); err != nil {

@@ -93,7 +93,7 @@ func TestRoutedThroughput(t *testing.T) {
 				ready(t, n)
 			}
 			apart(t, n, map[bool]int{true: 2}[routed])
-			time.Sleep(3 * time.Second)
+			time.Sleep(3 * time.Second) // sleep: what the start costs
 			var b lab.Bulk
 			before := cpu.Now()
 			ok(t, from.Tool(within(t, time.Minute), &b, "bulk", "--bytes", "10000000000", "--sum=false", to.IP4().String()))

@@ -50,7 +50,7 @@ func TestSealedPackets(t *testing.T) {
 		ctx := within(t, 150*time.Second)
 		go func() { done <- bulk(ctx, [2]*lab.Pod{here, there}, i, &sent[i], bytes) }()
 	}
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // sleep: of the transfer before the change
 	ok(t, from.Site.SetWAN(netip.AddrFrom4([4]byte{5, 5, 1, 100})))
 	for range sent {
 		ok(t, <-done)
@@ -72,7 +72,6 @@ func TestSealedPackets(t *testing.T) {
 	isSealed()
 	// Without UDP the lanes fall back to TCP, with what had not arrived.
 	messages := lasting(t, here.NS, "tcp", there.IP4())
-	time.Sleep(2 * time.Second)
 	ok(t, from.Site.Router.Script("iptables -I FORWARD -p udp -j DROP"))
 	_, err = from.WaitTransport(within(t, 30*time.Second), to, "tcp", "relay/tcp")
 	ok(t, err)
@@ -130,7 +129,7 @@ func TestPolicedUDP(t *testing.T) {
 	})
 	t.Logf("after %.0f s: %s", since().Seconds(), status().Choice)
 	before := status().TxBytes
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // sleep: so much is carried in that time
 	if p := status(); p.Transport != "tcp" || p.TxBytes-before < 20e6/8*5 {
 		t.Errorf("%s carries %.1f Mbit/s: %s", p.Transport, float64(p.TxBytes-before)*8e-6/5, p.Choice)
 	}

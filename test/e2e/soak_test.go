@@ -76,7 +76,7 @@ func TestSoak(t *testing.T) {
 		s.pods = append(s.pods, pod(t, n, "pod-of-"+n.Name))
 	}
 	s.allAnswer(t, "at the start")
-	time.Sleep(20 * time.Second) // until every pair has what it can get
+	time.Sleep(20 * time.Second) // sleep: until every pair has what it can get
 	held := holdings{start: time.Now()}
 	var slowest time.Duration
 	looked, said, count := time.Time{}, time.Now(), 0
@@ -92,10 +92,10 @@ func TestSoak(t *testing.T) {
 			said = time.Now()
 			t.Logf("%v: %d faults, back after %.1f s at most; %s", time.Since(held.start).Round(time.Second), count+1, slowest.Seconds(), held.last())
 		}
-		time.Sleep(time.Duration(s.rnd.IntN(3000)) * time.Millisecond)
+		time.Sleep(time.Duration(s.rnd.IntN(3000)) * time.Millisecond) // sleep: another moment each time
 	}
 	t.Logf("faults %v; all pairs back after %.1f s at most", s.faults, slowest.Seconds())
-	time.Sleep(20 * time.Second)
+	time.Sleep(20 * time.Second) // sleep: what happened is repaired
 	s.allAnswer(t, "at the end")
 	held.flat(t, duration)
 }
@@ -107,7 +107,7 @@ func (s *soak) fault(t *testing.T) string {
 	site := s.lab.Sites[i]
 	n := s.nodes[1+2*s.rnd.IntN(2)] // to be killed
 	r := s.lab.Relays[s.rnd.IntN(len(s.lab.Relays))]
-	pause := func() { time.Sleep(time.Duration(500+s.rnd.IntN(5000)) * time.Millisecond) }
+	pause := func() { time.Sleep(time.Duration(500+s.rnd.IntN(5000)) * time.Millisecond) } // sleep: another moment each time
 	switch s.rnd.IntN(12) {
 	case 0:
 		other := s.lab.Sites[(i+1+s.rnd.IntN(len(s.lab.Sites)-1))%len(s.lab.Sites)]

@@ -19,7 +19,7 @@ func forge(t *testing.T, from *lab.NS, source netip.Addr, to *lab.Pod, addr neti
 	}
 	// What came after them proves that they would have arrived by now.
 	ok(t, to.Node.Ping(t.Context(), addr.String(), time.Second))
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // sleep: they would have arrived
 	if n := seen(t, to, source) - before; n > 0 {
 		t.Errorf("%s spoofed %s: %d datagrams reached %s", from.Name, source, n, to.Name)
 	}

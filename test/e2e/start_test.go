@@ -103,7 +103,7 @@ func TestStartDegraded(t *testing.T) {
 	ok(t, os.RemoveAll(n.Config.RuntimeDir))
 	ok(t, n.Start())
 	says(`"id": "addresses"`, `"broken"`, "this node's LAN is inside the pod range", inside)
-	time.Sleep(6 * time.Second) // another attempt
+	time.Sleep(6 * time.Second) // sleep: another attempt
 	if _, err := n.Run(t.Context(), "ip", "link", "show", "edgemesh-tun"); err == nil || !n.Agent.Running() {
 		t.Errorf("on a LAN inside the pod range: running %t, ip link show: %v", n.Agent.Running(), err)
 	}

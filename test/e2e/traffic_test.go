@@ -33,7 +33,7 @@ func (s *sites) bulkWhilePathMoves(t *testing.T) {
 		bulkErr = s.pod3.Tool(within(t, 60*time.Second), &b, "bulk", "--bytes", fmt.Sprint(size), "--mbps", "120",
 			s.pod2.IP4().String())
 	})
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: of the transfer before the path moves
 	ok(t, lab.Until(within(t, 5*time.Second), 100*time.Millisecond, func() error { return isForwarded(t, s.edge3, s.edge2) }))
 	before, err := s.edge3.Status(t.Context())
 	ok(t, err)

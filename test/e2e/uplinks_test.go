@@ -86,7 +86,6 @@ func TestLaterCLAT(t *testing.T) {
 		{"the CLAT goes", func() error { return n.StopCLAT(clat) }, 3000, true},
 	} {
 		wait := pings(t, from, to.IP4(), 6*time.Second)
-		time.Sleep(time.Second)
 		ok(t, x.do())
 		gap := wait()
 		if t.Logf("%s: a gap of %.0f ms", x.what, gap); gap > x.within && tier.IsLong() { // a figure

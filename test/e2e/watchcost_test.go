@@ -46,7 +46,7 @@ func TestWatchingIsCheap(t *testing.T) {
 	const looked = 20 * time.Second
 	during := func() float64 {
 		before, since := usedBy(t, n.Agent.PID()), time.Now()
-		time.Sleep(looked)
+		time.Sleep(looked) // sleep: what is measured
 		return float64(usedBy(t, n.Agent.PID()).cpu-before.cpu) / float64(time.Since(since))
 	}
 	idle := during()

@@ -130,7 +130,7 @@ func TestHungLoop(t *testing.T) {
 	p.hangs(t, "membership", func() {
 		p.lab.Cluster.Nodes = append(p.lab.Cluster.Nodes, lab.Member{Name: "late", PeerID: freshID(t, p.n2), PodCIDRs: []string{"10.244.77.0/24"}})
 		ok(t, p.lab.WriteMembership())
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // sleep: the file is read
 	})
 }
 
@@ -146,7 +146,7 @@ func TestHungCall(t *testing.T) {
 		_, _, _ = p.n1.AgentCommand(ctx, "doctor", "--runtime-dir", p.n1.Config.RuntimeDir)
 	})
 	p.hangs(t, "writer of the stream lane", p.talk)
-	p.hangs(t, "tunnel", func() { time.Sleep(time.Second) }) // a lock of it is not given back
+	p.hangs(t, "tunnel", func() { time.Sleep(time.Second) }) // sleep: a lock of it is not given back
 }
 
 // talk has pods send packets for a moment.
@@ -169,9 +169,7 @@ func (p *supervised) hangs(t *testing.T, loop string, work func()) {
 		ok(t, p.finding(within(t, named-time.Since(hangs)), "broken", loop))
 		t.Logf("named after %.1f s", time.Since(hangs).Seconds())
 		curlPods(t, p.pod1, p.near, time.Second)
-		for wait := within(t, back-time.Since(hangs)); strings.Count(p.log(t), ": pid ") == runs; time.Sleep(20 * time.Millisecond) {
-			ok(t, wait.Err())
-		}
+		await(t, back-time.Since(hangs), "it starts again", func() bool { return strings.Count(p.log(t), ": pid ") > runs })
 		if err := p.traffic(within(t, back-time.Since(hangs))); err != nil {
 			t.Errorf("%v after it hung: %v", time.Since(hangs), err)
 		}
@@ -191,7 +189,7 @@ func TestStoppedAgent(t *testing.T) {
 		for _, pid := range both {
 			ok(t, syscall.Kill(pid, sig))
 		}
-		time.Sleep(time.Minute) // asleep, then awake
+		time.Sleep(time.Minute) // sleep: asleep, then awake
 	}
 	ok(t, p.traffic(within(t, 10*time.Second)))
 	p.saw(t, ": pid ", 1)
@@ -200,9 +198,7 @@ func TestStoppedAgent(t *testing.T) {
 	ok(t, syscall.Kill(p.pid(t), syscall.SIGSTOP))
 	stops := time.Now()
 	curlPods(t, p.pod1, p.near, time.Second)
-	for wait := within(t, back); strings.Count(p.log(t), ": pid ") < 2; time.Sleep(20 * time.Millisecond) {
-		ok(t, wait.Err())
-	}
+	await(t, back, "it starts again", func() bool { return strings.Count(p.log(t), ": pid ") >= 2 })
 	if err := p.traffic(within(t, back-time.Since(stops))); err != nil {
 		t.Errorf("%v after it stopped: %v", time.Since(stops), err)
 	}
@@ -223,14 +219,12 @@ func TestFrozenDisk(t *testing.T) {
 	frozen(true)
 	p.lab.Cluster.Nodes = append(p.lab.Cluster.Nodes, lab.Member{Name: "late", PeerID: freshID(t, p.n2), PodCIDRs: []string{"10.244.77.0/24"}})
 	ok(t, p.lab.WriteMembership())
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) // sleep: it waits for the disk
 	ok(t, p.traffic(within(t, 2*time.Second)))
 	p.saw(t, changed, before) // it waits for the disk
 	p.saw(t, ": pid ", runs)
 	frozen(false)
-	for wait := within(t, 10*time.Second); strings.Count(p.log(t), changed) == before; time.Sleep(20 * time.Millisecond) {
-		ok(t, wait.Err())
-	}
+	await(t, 10*time.Second, "the membership is read", func() bool { return strings.Count(p.log(t), changed) > before })
 	p.saw(t, "loops hang", 0)
 }
 

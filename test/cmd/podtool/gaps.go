@@ -149,7 +149,9 @@ func measure(ctx context.Context, e echoer, f pace) (gapReport, error) {
 			r.Reordered++
 		}
 		seen[seq], next = true, max(next, seq+1)
-		r.Received++
+		if r.Received++; r.Received == 1 {
+			fmt.Fprintln(os.Stderr, "answered") // whoever has started it waits for that
+		}
 		r.silent(last, now)
 		last = now
 		rtts = append(rtts, now.Sub(sent))
