@@ -121,7 +121,7 @@ func begun(t *testing.T, v *server, n, hosts int) (count func() int) {
 			t.Fatal(err)
 		}
 		if i%50 == 49 {
-			time.Sleep(5 * time.Millisecond) // 10,000 a second, which the relay's socket can hold
+			time.Sleep(5 * time.Millisecond) // sleep: 10,000 a second, which the relay's socket can hold
 		}
 	}
 	return func() int { return answers(socks) }
@@ -237,7 +237,7 @@ func TestBothTransportsOfAPort(t *testing.T) {
 		if _, err := c.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // sleep: each part is a segment of its own
 	}
 	reply, err := io.ReadAll(c) // the relay closes it: there is nothing else to ask
 	if !strings.HasPrefix(string(reply), "HTTP/1.1 404 ") || err != nil {
@@ -299,7 +299,7 @@ func TestManyMembersBehindOneAddress(t *testing.T) {
 							t.Errorf("member %d by %s: %v", i, transport, try)
 							return
 						}
-						time.Sleep(200 * time.Millisecond) // an agent tries again as soon
+						time.Sleep(200 * time.Millisecond) // sleep: an agent tries again as soon
 					}
 				})
 			}

@@ -374,7 +374,7 @@ func TestAnswersAreExpected(t *testing.T) {
 	s := a.raw(nodeB, tunnel.StreamLane, 1, 1, 0)
 	fair.Eventually(t, patience, "the carrier for answers", fair.True(func() bool { return net.Opened() > 0 }))
 	fair.Eventually(t, patience, "its end", fair.True(func() bool { return state(tunnel.StreamLane) == tunnel.LaneIdle }))
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // sleep: none is opened meanwhile
 	if n := net.Opened(); n > 2 || state(tunnel.DatagramLane) != tunnel.LaneIdle {
 		t.Errorf("%d carriers were opened, want one in each direction", n)
 	}

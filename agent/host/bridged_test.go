@@ -201,7 +201,7 @@ func filtered(t *testing.T, l *lab) {
 			}
 		}
 		l.receive(open, "passes")
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // sleep: what was dropped would have come
 		l.nothing(closed, name+": a rule drops it")
 		run(t, v.iptables+" -t nat -D "+translate+"\n"+v.iptables+" -D "+deny)
 		for _, c := range []*net.UDPConn{client, server, closed, open} {

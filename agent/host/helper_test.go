@@ -152,7 +152,7 @@ func foundAtRest(t *testing.T, links ...string) string {
 	now := ""
 	fair.Eventually(t, deadline, "the links have carrier and addresses", func() error {
 		last := now
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // sleep: nothing changes meanwhile
 		now = found(t)
 		for _, l := range links {
 			if !strings.Contains(now, "multicast ff00::/8 dev "+l) || !strings.Contains(now, "fe80::/64 dev "+l) {

@@ -63,7 +63,7 @@ func (l *lab) sniff() (left func() []sniff.Frame) {
 	known := 0
 	return func() []sniff.Frame {
 		l.t.Helper()
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // sleep: what is on its way is seen
 		seen, err := s.Seen()
 		if err != nil {
 			l.t.Fatal(err)
@@ -204,7 +204,7 @@ func TestRuleBeforeOursOnPurpose(t *testing.T) {
 	defer cancel()
 	for ctx.Err() == nil {
 		if err := routed(far4, TUNName); err == nil {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // sleep: between attempts
 		}
 	}
 	if s := way(); !strings.Contains(s, "rule 2: to 10.244.0.0/16 lookup 1") {
@@ -317,12 +317,7 @@ func TestMarksOfOthers(t *testing.T) {
 		}
 		run(t, off)
 		send(pod, "native", v.far, serverPort)
-		fair.Eventually(t, deadline, "the native path carries packets", func() error {
-			if l.lanSaw() == before {
-				return errors.New("none")
-			}
-			return nil
-		})
+		fair.Eventually(t, deadline, "the native path carries packets", fair.True(func() bool { return l.lanSaw() != before }))
 		mustSetPaths(t, l.host, mesh.Paths{})
 		if s := l.host.InTheWay(dual()); len(s) > 0 {
 			t.Errorf("nothing is in the way, and the findings are %+v", s)
@@ -355,7 +350,7 @@ func TestOtherHopsOverIPv6(t *testing.T) {
 	run(t, fmt.Sprintf(marks, "iptables-nft", "A", "-4", "add"))
 	for _, route := range []string{"default via inet6 2001:db8:1::50 dev up0", "default dev up0 scope link", "default via " + lanHost4} {
 		run(t, "ip -4 route replace "+route+" table 1\nip neigh replace "+far4+" lladdr 02:00:00:00:00:09 dev up0")
-		time.Sleep(50 * time.Millisecond) // what was on its way
+		time.Sleep(50 * time.Millisecond) // sleep: what was on its way
 		left := l.sniff()
 		l.droppedByGuard("outside4", func() { send(pod, "marked", far4, serverPort) })
 		if frames := left(); len(frames) > 0 {

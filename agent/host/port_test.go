@@ -52,7 +52,7 @@ func TestForwardedProbes(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []packet
-		for start, limit := time.Now(), map[bool]time.Duration{true: deadline, false: 300 * time.Millisecond}[want]; len(got) == 0 && time.Since(start) < limit; time.Sleep(5 * time.Millisecond) {
+		for start, limit := time.Now(), map[bool]time.Duration{true: deadline, false: 300 * time.Millisecond}[want]; len(got) == 0 && time.Since(start) < limit; time.Sleep(5 * time.Millisecond) { // sleep: between looks, until the limit
 			l.host.TakeForwarded(func(b []byte, link string) { got = append(got, packet{string(b[28:]), link}) })
 		}
 		if ok := slices.Equal(got, []packet{{what, "up0"}}); ok != want || !want && len(got) > 0 {
@@ -90,7 +90,7 @@ func TestForwardedProbes(t *testing.T) {
 	if l.host.SendForwarded([][]byte{make([]byte, 60)}) == nil {
 		t.Error("a port that was not plugged in still stands")
 	}
-	time.Sleep(portEvery)
+	time.Sleep(portEvery) // sleep: a new port is not tried before
 	if l.host.ProbeAddrs() != ours || l.host.SendForwarded([][]byte{make([]byte, 60)}) != nil {
 		t.Error("no new port")
 	}

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
+	"edgemesh/test/fair"
 )
 
 const (
@@ -362,9 +362,7 @@ func ownTable(t *testing.T) (end func()) {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(in, "add table inet edgemesh { flags owner; }")
-	for run(t, "nft list tables inet") == "" {
-		time.Sleep(10 * time.Millisecond)
-	}
+	fair.Eventually(t, deadline, "the table", fair.True(func() bool { return run(t, "nft list tables inet") != "" }))
 	return func() {
 		in.Close()
 		if err := owner.Wait(); err != nil {

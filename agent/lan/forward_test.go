@@ -36,7 +36,7 @@ func traffic(n, m *lantest.Node) {
 	go func() {
 		for i := range uint64(200) {
 			n.Kernel.SetTraffic(map[mesh.Inlet]mesh.Count{{Block: m.Member.PodCIDRs[0], Link: "eth0"}: {Packets: i}})
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // sleep: in a bubble
 		}
 	}()
 }
@@ -45,7 +45,7 @@ func traffic(n, m *lantest.Node) {
 func moves(n, m *lantest.Node, d time.Duration) (count int) {
 	last := n.Kind(m)
 	for range d / (200 * time.Millisecond) {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // sleep: in a bubble
 		if k := n.Kind(m); k != last {
 			last, count = k, count+1
 		}

@@ -39,7 +39,7 @@ func until(d time.Duration, ok func() bool) (time.Duration, bool) {
 		if time.Since(start) >= d {
 			return time.Since(start), false
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // sleep: in a bubble
 	}
 	return time.Since(start), true
 }

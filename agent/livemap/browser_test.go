@@ -77,7 +77,7 @@ func busy(t *testing.T, n int) (url string, say chan<- observe.Event) {
 					return
 				case in <- e:
 				}
-				time.Sleep(3 * time.Second / time.Duration(n))
+				time.Sleep(3 * time.Second / time.Duration(n)) // sleep: the rate of events
 			}
 		}
 	}()
@@ -244,7 +244,7 @@ func TestScenes(t *testing.T) {
 		b.open(t, url)
 		b.eval(t, "theme('"+theme+"')", nil)
 		b.until(t, fmt.Sprintf("all.nodes.size === %d", len(s)))
-		time.Sleep(1500 * time.Millisecond) // lists follow
+		time.Sleep(1500 * time.Millisecond) // sleep: lists follow
 		return say
 	}
 	one, two := "relay …"+relayIDs[0][len(relayIDs[0])-8:], "relay …"+relayIDs[1][len(relayIDs[1])-8:]

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"edgemesh/test/fair"
 )
 
 // browser is a Chromium that is spoken to through two pipes, by the DevTools protocol.
@@ -194,13 +196,7 @@ func (b *browser) eval(t *testing.T, script string, into any) {
 // until waits for a script to be true.
 func (b *browser) until(t *testing.T, script string) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		var ok bool
-		if b.eval(t, "!!("+script+")", &ok); ok {
-			return
-		}
-	}
-	t.Fatalf("never: %s", script)
+	fair.Eventually(t, 30*time.Second, script, fair.True(func() (ok bool) { b.eval(t, "!!("+script+")", &ok); return ok }))
 }
 
 func (b *browser) open(t *testing.T, url string) {

@@ -52,7 +52,7 @@ func (f *fake) Cut() error {
 	f.cuts++
 	takes, err := f.cutTakes, f.cutting
 	f.Unlock()
-	time.Sleep(takes)
+	time.Sleep(takes) // sleep: in a bubble
 	return err
 }
 func (f *fake) Standing() bool  { f.Lock(); defer f.Unlock(); return f.stands }

@@ -107,7 +107,7 @@ func (w *world) put(o api.Object, gone bool) {
 		on(kube.News{Event: client.Event{What: what, Object: o}})
 	}
 	synctest.Wait()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: in a bubble
 }
 
 // everRead are the kinds that were followed.
@@ -583,7 +583,7 @@ func (w *world) fromOps(t *testing.T, l *Live, members ...string) (id string) {
 	w.put(p, false)
 	w.put(chunk(id, 0, 1, members...), false)
 	l.SetState(state(shopAlone))
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: in a bubble
 	return id
 }
 
@@ -713,7 +713,7 @@ func (w *world) tell(kind string, n kube.News) {
 		on(n)
 	}
 	synctest.Wait()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: in a bubble
 }
 
 // TestRefusedLater: groups that were read before and are refused now are not current, and that is said; their members stay.

@@ -61,7 +61,7 @@ func containerd(t *testing.T) (dir string, ctr func(args ...string) ([]byte, err
 	ctr = func(args ...string) ([]byte, error) {
 		return exec.CommandContext(t.Context(), "ctr", append([]string{"--address", socket}, args...)...).CombinedOutput()
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // sleep: between looks, until the limit
 		out, err := ctr("version")
 		if err == nil {
 			return dir, ctr

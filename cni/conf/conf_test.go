@@ -233,7 +233,7 @@ func TestAwaitSubnet(t *testing.T) {
 	}
 	written := make(chan error, 1)
 	go func() {
-		time.Sleep(2 * subnetPoll)
+		time.Sleep(2 * subnetPoll) // sleep: the agent starts later
 		written <- os.WriteFile(filepath.Join(dir, SubnetFile), []byte(`{"podCIDRs":["10.244.1.0/24"],"clusterCIDRs":["10.244.0.0/16"],"mtu":1500}`), 0o644)
 	}()
 	if _, err := AwaitSubnet(dir, time.Minute); err != nil {

@@ -23,7 +23,7 @@ func TestKilled(t *testing.T) {
 		if _, err := os.Stdout.WriteString("path " + New(t).Path() + "\n"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // sleep: it is killed meanwhile
 		return
 	}
 	c := exec.Command(os.Args[0], "-test.run=^TestKilled$")

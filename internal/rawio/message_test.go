@@ -55,7 +55,7 @@ func TestMessages(t *testing.T) {
 			_, from, _ := udp(t, c.network, c.from)
 			_, to, addr := udp(t, "udp", c.to)
 			go func() { // it waits for the first
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(10 * time.Millisecond) // sleep: it waits for the first
 				for _, s := range []string{"one", strings.Repeat("two", 400)} {
 					if n, err := from.Send([]byte(s), nil, addr, c.v6); n != len(s) || err != nil {
 						t.Errorf("sent %d bytes, %v", n, err)

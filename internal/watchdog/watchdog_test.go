@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"edgemesh/test/fair"
 )
 
 // bench is a Watchdog in a bubble of testing/synctest: minutes pass in no time.
@@ -58,7 +60,7 @@ func newBench(t *testing.T, dir string) *bench {
 	b.Watchdog.stacks = lockedWriter{b, &b.stacks}
 	b.waits = func() bool {
 		if b.stops.Swap(false) {
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour) // sleep: in a bubble
 		}
 		return b.waiting.Load()
 	}
@@ -105,7 +107,7 @@ func (b *bench) said(text string) int {
 
 // after lets time pass.
 func after(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) // sleep: in a bubble
 	synctest.Wait()
 }
 
@@ -508,13 +510,7 @@ func TestCalls(t *testing.T) {
 	}
 	var waiting sync.WaitGroup
 	waiting.Go(func() { _ = unix.Flock(int(wants.Fd()), unix.LOCK_EX) })
-	deadline := time.Now().Add(10 * time.Second)
-	for !inCalls() {
-		if time.Now().After(deadline) {
-			t.Fatal("a thread in flock is not seen")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	fair.Eventually(t, 10*time.Second, "a thread in flock is seen", fair.True(inCalls))
 	if err := unix.Flock(int(holds.Fd()), unix.LOCK_UN); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestProcessCPUCountsWhatIsBurnt(t *testing.T) {
 
 func TestStolen(t *testing.T) {
 	for _, want := range []error{nil, os.ErrClosed} {
-		share, err := stolenWhile(func() error { time.Sleep(20 * time.Millisecond); return want })
+		share, err := stolenWhile(func() error { time.Sleep(20 * time.Millisecond); return want }) // sleep: there is a time to measure
 		if !errors.Is(err, want) || share < 0 || share > 1.5 {
 			t.Errorf("%g, %v", share, err)
 		}

@@ -175,7 +175,7 @@ func TestSpinningProductIsNotExcused(t *testing.T) {
 	go foreign.run()
 	go own.run()
 	start := time.Now()
-	time.Sleep(900 * time.Millisecond)
+	time.Sleep(900 * time.Millisecond) // sleep: the loads run
 	end := time.Now()
 	foreign.Stop()
 	own.Stop()
@@ -226,7 +226,7 @@ func TestPast(t *testing.T) {
 func TestElapsed(t *testing.T) {
 	start := time.Now()
 	c := Self().Start()
-	time.Sleep(3 * every)
+	time.Sleep(3 * every) // sleep: the clock runs
 	c.Stop()
 	if got := c.Elapsed(); got <= 0 || got > time.Since(start) {
 		t.Errorf("%v passed", got)
@@ -259,7 +259,7 @@ func TestEventually(t *testing.T) {
 	}{
 		{"never", "the sun rises in the west: not within 10ms (", True(func() bool { return false })},
 		{"too late", "the sun rises in the west: only after ", func() error {
-			time.Sleep(Slowest*10*time.Millisecond + time.Millisecond)
+			time.Sleep(Slowest*10*time.Millisecond + time.Millisecond) // sleep: a slow condition
 			return nil
 		}},
 	} {

@@ -6,6 +6,7 @@
 //	modules_test.go every check covers every module of go.work
 //	tiers_test.go   every test has one tier
 //	weight_test.go  no programs and no large files are in the tree
+//	sleep_test.go   tests wait for conditions
 //	source_test.go  what the rules look at: directories, files and types
 //
 // CONTRIBUTING.md lists the rules, and the reviewer's question that takes the place of caps on sizes.
@@ -22,7 +23,7 @@ import (
 // TestRules holds every directory to the rules.
 func TestRules(t *testing.T) {
 	for _, f := range directories(t) {
-		for _, rule := range []func(*directory) []string{purpose, fileList} {
+		for _, rule := range []func(*directory) []string{purpose, fileList, sleeps} {
 			for _, broken := range rule(f) {
 				t.Errorf("%s: %s", f.path, broken)
 			}
@@ -100,6 +101,11 @@ func TestRulesAreHeld(t *testing.T) {
 				t.Errorf("broken rule %q, want %q", got[i], c.want[i])
 			}
 		}
+	}
+	tests := parse(t, "sleepy", map[string]string{"a_test.go": "package sleepy\n\nfunc bubble(f func()) { synctest.Test(nil, f) }\n\n" +
+		"func TestIn() { bubble(func() { time.Sleep(1) }); time.Sleep(2) // sleep: why\n\ttime.Sleep(3) // why\n}\n"})
+	if got := sleeps(tests); len(got) != 1 || !strings.HasPrefix(got[0], "a_test.go:6: ") {
+		t.Errorf("sleeps %q", got)
 	}
 	if len(purpose(parse(t, "silent", map[string]string{"a.go": "package silent\n"}))) != 1 {
 		t.Error("a package without a comment is not refused")

@@ -27,6 +27,7 @@ type directory struct {
 	named    []string // files, patterns of files and directories that the package comment names
 	hasList  bool     // the package comment lists files
 	hasRooms bool     // the package comment lists directories
+	bare     []string // time.Sleep in tests without a reason
 }
 
 type file struct {
@@ -95,18 +96,22 @@ func directories(t *testing.T) []*directory {
 // parse reads the files of one directory.
 func parse(t *testing.T, path string, texts map[string]string) *directory {
 	t.Helper()
-	f := &directory{path: path}
+	f, fset, tests := &directory{path: path}, token.NewFileSet(), []*ast.File(nil)
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		text := texts[name]
 		test := strings.HasSuffix(name, "_test.go")
 		f.files = append(f.files, file{name, test})
-		syntax, err := parser.ParseFile(token.NewFileSet(), name, text,
+		syntax, err := parser.ParseFile(fset, name, text,
 			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		f.readComment(syntax.Doc)
+		if test {
+			tests = append(tests, syntax)
+		}
 	}
+	f.bare = bareSleeps(fset, tests, texts)
 	return f
 }
 

@@ -35,7 +35,7 @@ func TestRequireAuthorization(t *testing.T) {
 	}
 	ok(t, parallel(2, func() error { return c.Start(t.Context(), site[0].node) }, func() error { return c.Start(t.Context(), site[1].node) }))
 	// The API would say that it runs: it has not heard from the edge.
-	for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Second) {
+	for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Second) { // sleep: it does not run meanwhile
 		if out, err := c.On(t.Context(), site[0].node, "curl", "-sSfm2", "--unix-socket", "/run/edgemesh/agent.sock", "http://agent/v1/status"); err == nil {
 			t.Fatalf("an agent runs without an uplink, docs/kubeedge.md says that none does:\n%s", out)
 		}

@@ -137,7 +137,7 @@ func when(ctx context.Context, so func() bool) <-chan moment {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 		defer cancel()
 		for !so() && ctx.Err() == nil {
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond) // sleep: between looks, until the limit
 		}
 		out <- moment{time.Now(), ctx.Err()}
 	}()
@@ -202,7 +202,7 @@ func restarts(t *testing.T, c *cluster.Cluster, service string) {
 	for range times {
 		// While it ends in its own time, there is none to end.
 		eventually(t, time.Minute, func(ctx context.Context) error { return c.Service(ctx, "restart", node, service) })
-		time.Sleep(pause) // long enough for it to answer again, or just not
+		time.Sleep(pause) // sleep: long enough for it to answer again, or just not
 	}
 	took := time.Since(start)
 	close(stop)
@@ -335,7 +335,7 @@ func policyOverPowerCut(t *testing.T, c *cluster.Cluster) {
 		end := repeatedly(t, ask)
 		eventually(t, 90*time.Second, func(ctx context.Context) error { return errors.Join(pairs(ctx, shop), pairs(ctx, guests)) })
 		back = append(back, time.Since(start))
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // sleep: requests continue
 		left, against := end()
 		t.Logf("power cut %d: pods reach each other after %s; %d requests left the guests, %d were answered", n+1, seconds(back[n]), left, len(against))
 		if len(against) != 0 || left < 20 {

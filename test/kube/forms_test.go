@@ -64,7 +64,7 @@ type form struct {
 func throughForm(t *testing.T, c *cluster.Cluster, node string, x form) {
 	moved := func(f *flows, way string) {
 		t.Helper()
-		time.Sleep(afterChange)
+		time.Sleep(afterChange) // sleep: a late gap would show
 		gap, whose := f.stop(t)
 		figure(t, "%s on one node: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)", way,
 			gap.Milliseconds(), whose)
@@ -131,7 +131,7 @@ func toDaemonSet(t *testing.T, c *cluster.Cluster, node string) {
 	}
 	// Its container, in a pod that is not ready before the other form has gone.
 	for ctx.Err() == nil && podRuns(ctx, c, node, "agent") != nil {
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // sleep: between looks, until the limit
 	}
 	if _, err := c.On(ctx, node, "test", "-e", "/etc/systemd/system/edgemesh-agent.service"); err == nil {
 		try(c.Service(ctx, "stop", node, "edgemesh-agent")) // what systemd would do for uninstall

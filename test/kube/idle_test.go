@@ -72,11 +72,11 @@ func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string
 	for range turns {
 		for _, on := range []bool{true, false} {
 			switchAgent(t.Context(), on)
-			time.Sleep(time.Minute) // what a start costs
+			time.Sleep(time.Minute) // sleep: what a start costs
 			began := time.Now()
 			cache, all := counted()
 			before := asked(node)
-			time.Sleep(length)
+			time.Sleep(length) // sleep: what rest costs
 			cache2, all2 := counted()
 			took := time.Since(began).Seconds()
 			t.Logf("agent %v: %.1f B/s on the router, %.1f of it the cache's; %.0f requests through it", on,
@@ -142,10 +142,10 @@ func TestKubeEdgeOwnTraffic(t *testing.T) {
 			ok(t, err)
 			restart()
 		}
-		time.Sleep(time.Minute) // what a start costs
+		time.Sleep(time.Minute) // sleep: what a start costs
 		began := time.Now()
 		hub, all := counted()
-		time.Sleep(length)
+		time.Sleep(length) // sleep: what rest costs
 		hub2, all2 := counted()
 		took := time.Since(began).Seconds()
 		figure(t, "KubeEdge, edgecore alone, %s: %.0f B/s on its site's router in %v, %.0f of it cloudcore's main port", x.name, (all2-all)/took, length, (hub2-hub)/took)
@@ -184,7 +184,7 @@ func TestKubeEdgeMany(t *testing.T) {
 	})
 	addFakes(t, c)
 	eventually(t, 5*time.Minute, func(ctx context.Context) error { return peersAre(ctx, c, node, 3+fakeNodes) })
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) // sleep: what the start costs
 	rate := func(during func()) (bytes, seconds, requests float64) {
 		before, began := cloudcoreHeard(t, c, node), time.Now()
 		was, _ := counted()
@@ -198,13 +198,13 @@ func TestKubeEdgeMany(t *testing.T) {
 			name := fmt.Sprintf("fake-%03d", i)
 			kubectl(t, "delete", "node", name)
 			forgotten = append(forgotten, eventually(t, time.Minute, func(ctx context.Context) error { return knows(ctx, c, node, name, false) }).Seconds())
-			time.Sleep(3 * time.Second) // the garbage collector
+			time.Sleep(3 * time.Second) // sleep: the garbage collector
 			ok(t, addFake(t.Context(), c, name))
 			eventually(t, time.Minute, func(ctx context.Context) error { return knows(ctx, c, node, name, true) })
 		}
-		time.Sleep(15 * time.Second) // a look at the Lease follows
+		time.Sleep(15 * time.Second) // sleep: a look at the Lease follows
 	})
-	rest, length, still := rate(func() { time.Sleep(time.Minute) })
+	rest, length, still := rate(func() { time.Sleep(time.Minute) }) // sleep: what rest costs
 	each := (bytes - rest/length*took) / times
 	mean, _ := forgotten.mean()
 	figure(t, "KubeEdge: with %d more nodes, one that goes and one that comes are %.1f kB on an edge's uplink together and %.1f requests: %.0f B/s if it is one each 10 minutes "+

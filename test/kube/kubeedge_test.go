@@ -313,7 +313,7 @@ func TestKubeEdgeMembers(t *testing.T) {
 	eventually(t, time.Minute, func(ctx context.Context) error { return nodeReady(ctx, c, away) })
 	figure(t, "KubeEdge: … the edge is Ready %s after edgecore connected", seconds(time.Since(edgecore.at)))
 	// Its session lasts: the log of cloudcore and the node agree for a while.
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Second) { // sleep: the session lasts meanwhile
 		ok(t, nodeReady(t.Context(), c, away))
 	}
 	out, err := c.On(t.Context(), "cloud", "sh", "-c", "grep -c 'message for node will be cleaned up' "+filepath.Join(c.Dir, "nodes/cloud/log/cloudcore.log")+" || true")

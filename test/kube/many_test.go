@@ -26,7 +26,7 @@ func TestManyNodes(t *testing.T) {
 	c, _ := installed(t)
 	const node = "edge-a1"
 	before := usage(t, c, node)
-	time.Sleep(quietTime)
+	time.Sleep(quietTime) // sleep: what rest costs
 	start := usage(t, c, node)
 	t.Cleanup(func() {
 		if err := removeFakes(context.WithoutCancel(t.Context()), c); err != nil {
@@ -55,7 +55,7 @@ func TestManyNodes(t *testing.T) {
 		rounds, spent = append(rounds, after), append(spent, after.cpu-before.cpu)
 	}
 	quiet := usage(t, c, node)
-	time.Sleep(quietTime)
+	time.Sleep(quietTime) // sleep: what rest costs
 	idle := usage(t, c, node)
 	last := rounds[1]
 	figure(t,

@@ -123,7 +123,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		ok(t, err)
 		probes = append(probes, probe{from, flow})
 	}
-	time.Sleep(time.Second) // of flow before the cut
+	time.Sleep(time.Second) // sleep: of flow before the cut
 	deleted := time.Now()
 	ok(t, c.API().Do(t.Context(), http.MethodDelete, "/api/v1/nodes/"+node, nil, nil))
 	eventually(t, time.Minute, func(ctx context.Context) error {
@@ -134,7 +134,7 @@ func TestNodeJoinsAndLeaves(t *testing.T) {
 		return err
 	})
 	released := time.Since(deleted)
-	time.Sleep(4*time.Second - min(released, 3*time.Second)) // what comes later than 2 s would show
+	time.Sleep(4*time.Second - min(released, 3*time.Second)) // sleep: what comes later than 2 s would show
 	var last time.Duration
 	for _, p := range probes {
 		flowed := time.Since(deleted)

@@ -207,7 +207,7 @@ func TestAgentLate(t *testing.T) {
 	ok(t, c.Start(t.Context(), node))
 	eventually(t, time.Minute, func(ctx context.Context) error { return says(ctx, "9386", "late-plain") })
 	plain := time.Since(began)
-	time.Sleep(35*time.Second - time.Since(began))
+	time.Sleep(35*time.Second - time.Since(began)) // sleep: it is asked after 35 s
 	if err := says(t.Context(), "9396", "late-asking "+mesh); err == nil {
 		t.Error("a pod has the node's address in its environment, and the host has not")
 	}

@@ -39,7 +39,7 @@ func TestAPIServerDown(t *testing.T) {
 	t.Logf("all agents restarted by kubelet, the slowest in %v", slowest)
 	// What is to be seen is that nothing happens for the whole time.
 	for time.Since(down) < outage {
-		time.Sleep(min(20*time.Second, outage-time.Since(down)))
+		time.Sleep(min(20*time.Second, outage-time.Since(down))) // sleep: nothing happens meanwhile
 		ok(t, allPairs(t.Context(), c, web))
 	}
 	ok(t, c.Service(t.Context(), "start", "cloud", "kube-apiserver"))

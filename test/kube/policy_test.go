@@ -64,15 +64,15 @@ func labelEnforced(t *testing.T, c *cluster.Cluster, where string) {
 	ok(t, err)
 	clock := product.Start()
 	defer clock.Stop()
-	time.Sleep(labelHold)
+	time.Sleep(labelHold) // sleep: the label holds
 	var lost, gained []time.Time
 	for range labelChanges {
 		lost = append(lost, time.Now())
 		ok(t, label(t.Context(), nil))
-		time.Sleep(labelHold)
+		time.Sleep(labelHold) // sleep: the label holds
 		gained = append(gained, time.Now())
 		ok(t, label(t.Context(), "yes"))
-		time.Sleep(labelHold)
+		time.Sleep(labelHold) // sleep: the label holds
 	}
 	saw, err := flow.Stop()
 	ok(t, err)

@@ -199,7 +199,7 @@ func (s *shelf) upgrade(t *testing.T) {
 	rollout(t, 4*time.Minute)
 	took := time.Since(begun)
 	s.wantVersion(t, s.version)
-	time.Sleep(afterChange)
+	time.Sleep(afterChange) // sleep: a late gap would show
 	gap, whose := f.stop(t)
 	figure(t, "helm upgrade from 0.1.0 to the registry's chart of %s in %s: TCP flows survive, longest gap that counts %d ms (%s; promised: %d ms)",
 		s.version, seconds(took), gap.Milliseconds(), whose, maxUpgradeGap.Milliseconds())

@@ -115,7 +115,7 @@ func TestRollingUpdate(t *testing.T) {
 		rollout(t, 3*time.Minute)
 		took := time.Since(start)
 		eventually(t, 20*time.Second, func(ctx context.Context) error { return versions(ctx, c, good) })
-		time.Sleep(afterChange)
+		time.Sleep(afterChange) // sleep: a late gap would show
 		gap, whose := f.stop(t)
 		figure(t,
 			"rolling update of all 4 agents %s in %s: TCP flows survive, longest gap that counts %d ms (%s; promised: 3000 ms)",

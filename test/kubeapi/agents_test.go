@@ -18,6 +18,7 @@ import (
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/test/fair"
 	"edgemesh/test/kubeapi"
 	"edgemesh/test/tier"
 )
@@ -123,7 +124,7 @@ func (f *fleet) start(agents []*fleetAgent, within time.Duration) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), fleetPatience)
 	defer cancel()
 	f.each(agents, len(agents), func(_ int, a *fleetAgent) error {
-		time.Sleep(rand.N(within + 1))
+		time.Sleep(rand.N(within + 1)) // sleep: they start one after the other
 		return a.start(ctx)
 	})
 }
@@ -131,21 +132,21 @@ func (f *fleet) start(agents []*fleetAgent, within time.Duration) {
 // know waits until every agent knows so many members, and returns when the half of them and the last did.
 func (f *fleet) know(members int) (half, last time.Time) {
 	f.t.Helper()
-	for end := time.Now().Add(fleetPatience); ; time.Sleep(20 * time.Millisecond) {
-		at := make([]int64, 0, len(f.agents))
+	var at []int64
+	fair.Eventually(f.t, fleetPatience, "all agents know the members", func() error {
+		at = make([]int64, 0, len(f.agents))
 		for _, a := range f.agents {
 			if int(a.members.Load()) == members {
 				at = append(at, a.told.Load())
 			}
 		}
-		if len(at) == len(f.agents) {
-			slices.Sort(at)
-			return time.Unix(0, at[len(at)/2]), time.Unix(0, at[len(at)-1])
+		if len(at) < len(f.agents) {
+			return fmt.Errorf("%d of %d agents know %d", len(at), len(f.agents), members)
 		}
-		if time.Now().After(end) {
-			f.t.Fatalf("%d of %d agents know %d members", len(at), len(f.agents), members)
-		}
-	}
+		return nil
+	})
+	slices.Sort(at)
+	return time.Unix(0, at[len(at)/2]), time.Unix(0, at[len(at)-1])
 }
 
 // spent is what the cluster has used so far.
@@ -239,10 +240,10 @@ func (f *fleet) measure(n int) {
 	f.start(f.agents[had:], time.Duration(n-had)*20*time.Millisecond)
 	f.know(n)
 	f.since("first start of the new ones", float64(n-had), was)
-	time.Sleep(time.Minute) // until all follow NodeRecords
+	time.Sleep(time.Minute) // sleep: until all follow NodeRecords
 
 	was = f.spent()
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) // sleep: what rest costs
 	f.since("a minute of rest", float64(n), was)
 
 	const changes = 5

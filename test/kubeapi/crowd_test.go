@@ -63,7 +63,7 @@ func TestCrowd(t *testing.T) {
 	}
 	// In a quiet cluster nothing is said.
 	before = g.Received()
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second)               // sleep: nothing is said meanwhile
 	if n := g.Received() - before; n > 8000 { // bookmarks at most
 		t.Errorf("%d bytes in 3 s in which nothing happened", n)
 	}

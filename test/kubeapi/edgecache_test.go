@@ -37,7 +37,7 @@ func TestEdgeCaches(t *testing.T) {
 			must(t, c.Delete("/api/v1/nodes/goes"), c.Delete(kubeapi.Group+"meshnodes/goes"),
 				c.Delete("/api/v1/nodes/late"))
 			edge.start()
-			time.Sleep(3 * time.Second) // lists, and writes that are lies
+			time.Sleep(3 * time.Second) // sleep: lists, and writes that are lies
 			if got := edge.members(); got != all || edge.blip("goes") || edge.blip("late") {
 				t.Fatalf("offline: %s, want %s", got, all)
 			}

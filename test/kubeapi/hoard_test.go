@@ -196,7 +196,7 @@ func TestHoarder(t *testing.T) {
 	states := a.seen()
 
 	// Without a controller the surplus stays, and counts for nobody.
-	time.Sleep(time.Second) // creation times have seconds
+	time.Sleep(time.Second) // sleep: creation times have seconds
 	h := hoard(t, thief)
 	fair.Eventually(t, patience, "the thief has all it wants", fair.True(func() bool { return len(blocks(t, c)["thief"]) == 202 }))
 	fair.Eventually(t, patience, "agents name it", fair.True(func() bool {
@@ -215,7 +215,7 @@ func TestHoarder(t *testing.T) {
 			if most = max(most, oldest(clock, blocks(t, c)["thief"])); most > 10*time.Second {
 				t.Fatalf("%s: a block in surplus is %v old", what, most)
 			}
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // sleep: between looks, until the limit
 		}
 		t.Logf("%s: the oldest block in surplus was %v old, of which up to 1 s is the clock's step", what, most.Round(time.Millisecond))
 	}

@@ -86,7 +86,7 @@ func TestHungController(t *testing.T) {
 	if n := strings.Count(log.String(), "loops hang: they have work and make no progress"); n != 1 || !strings.Contains(log.String(), "NodeRecords") || !strings.Contains(log.String(), "goroutine ") {
 		t.Errorf("the loop is named %d times; log: %s", n, log.String())
 	}
-	time.Sleep(time.Second) // what kubelet takes, at least
+	time.Sleep(time.Second) // sleep: what kubelet takes, at least
 	start()
 	fair.Eventually(t, patience, "the next one records the Node", recorded("after"))
 	took := clock.Elapsed()

@@ -128,14 +128,14 @@ func TestWipedEtcd(t *testing.T) {
 
 	c.StopEtcd()
 	must(t, c.WipeEtcd(), c.StartEtcd())
-	time.Sleep(2 * time.Second) // for the API server to notice, if it does
+	time.Sleep(2 * time.Second) // sleep: the API server notices, if it does
 	c.StopAPI()
 	must(t, c.StartAPI())
-	time.Sleep(time.Second)
-	b.stop() // also over a restart
+	time.Sleep(time.Second) // sleep: agents see it without lists
+	b.stop()                // also over a restart
 	b.start()
-	must(t, c.Install()) // the lists are there again, and empty
-	time.Sleep(2 * time.Second)
+	must(t, c.Install())        // the lists are there again, and empty
+	time.Sleep(2 * time.Second) // sleep: agents see empty lists
 	if got := a.members(); got != all || a.seen() != before {
 		t.Fatalf("a tore its network down: %s after %d states, had %d", got, a.seen(), before)
 	}

@@ -163,7 +163,7 @@ func TestPolicies(t *testing.T) {
 
 	s.kill("one")
 	label("other")
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // sleep: it stays meanwhile
 	if !e.passes("10.244.2.5", "10.244.1.5") || e.passes("10.244.2.6", "10.244.1.5") {
 		t.Error("what was compiled did not stay without a controller")
 	}
@@ -193,9 +193,9 @@ func TestPoliciesWhileTheAPIFlaps(t *testing.T) {
 	e.mu.Unlock()
 	for i := range 20 {
 		g.Shut()
-		time.Sleep(time.Duration(i*13%100) * time.Millisecond)
+		time.Sleep(time.Duration(i*13%100) * time.Millisecond) // sleep: another moment each time
 		g.Open()
-		time.Sleep(time.Duration(i*37%200) * time.Millisecond)
+		time.Sleep(time.Duration(i*37%200) * time.Millisecond) // sleep: another moment each time
 		must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": []string{"other", "web"}[i%2], "turn": fmt.Sprint(i)}}}))
 	}
 	must(t, c.Patch(defaultPods+"/web", map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "other"}}}))

@@ -278,7 +278,7 @@ func TestNodeRecordsThroughCache(t *testing.T) {
 			cut(t, c, a, "b")
 			cache.SetOnline(false)
 			must(t, c.Delete(nodesPath+"/d"))
-			time.Sleep(40 * time.Second) // a proof fails meanwhile
+			time.Sleep(40 * time.Second) // sleep: a proof fails meanwhile
 			if got := a.members(); got != "d=10.244.3.0/24 e=10.244.4.0/24 edge=10.244.1.0/24" {
 				t.Errorf("offline: %s", got)
 			}

@@ -86,7 +86,7 @@ func TestSignedMembers(t *testing.T) {
 		return ok && n.PeerID != mesh.PeerID(b)
 	}))
 	for range 2 {
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // sleep: it stays meanwhile
 			if got := counts(); !strings.HasPrefix(got, strings.TrimSuffix(want, "[]")) || !strings.Contains(got, "the source says peer ID") {
 				t.Fatalf("%s\nwant %s", got, want)
 			}

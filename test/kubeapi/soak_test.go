@@ -135,7 +135,7 @@ func soak(t *testing.T, habits kubeapi.Habits, long time.Duration) {
 	// Members come and go all the time.
 	faults := []string{watchEnds, emptyLists, noAnswer, unauthorized}
 	random := rand.New(rand.NewPCG(1, 2))
-	pause := func() { time.Sleep(200*time.Millisecond + time.Duration(random.Int64N(int64(time.Second)))) }
+	pause := func() { time.Sleep(200*time.Millisecond + time.Duration(random.Int64N(int64(time.Second)))) } // sleep: members come and go at some rate
 	rounds := 0
 	for end := time.Now().Add(long); time.Now().Before(end); rounds++ {
 		name := fmt.Sprintf("guest%d", rounds%8)

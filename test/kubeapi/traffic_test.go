@@ -104,9 +104,9 @@ func TestAPITraffic(t *testing.T) {
 	measure := func(what string, every, window time.Duration) float64 {
 		stop := kubelets(t, c, names, every)
 		defer stop()
-		time.Sleep(5 * time.Second) // what the first reports made
+		time.Sleep(5 * time.Second) // sleep: what the first reports made
 		in, out, began := g.Received(), g.Sent(), time.Now()
-		time.Sleep(window)
+		time.Sleep(window) // sleep: what rest costs
 		seconds := time.Since(began).Seconds()
 		down, up := float64(g.Received()-in)/seconds, float64(g.Sent()-out)/seconds
 		t.Logf("%s, kubelets write a status every %v: %.0f B/s from the API, %.0f B/s to it, in %v", what, every, down, up, window)

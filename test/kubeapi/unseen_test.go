@@ -82,7 +82,7 @@ func TestUnseen(t *testing.T) {
 	}
 	before := ready(t, c, "stays", "True", patience)
 	ready(t, c, "gone", "True", patience)
-	time.Sleep(sight.Unseen + 5*sight.Every) // both are seen for longer than one may be unseen
+	time.Sleep(sight.Unseen + 5*sight.Every) // sleep: both are seen for longer than one may be unseen
 	agents["gone"].stop()
 	must(t, hosts["gone"].Close())
 	began := time.Now()
@@ -95,7 +95,7 @@ func TestUnseen(t *testing.T) {
 	if cond := api.FindCondition(unknown.Status.Conditions, "BlockAllocated"); cond == nil || cond.Status != "True" {
 		t.Errorf("the other condition: %+v", cond)
 	}
-	time.Sleep(sight.Unseen + 2*sight.Every) // nothing more is said
+	time.Sleep(sight.Unseen + 2*sight.Every) // sleep: nothing more is said
 	if now := meshNode(t, c, "gone"); now.Meta.ResourceVersion != unknown.Meta.ResourceVersion {
 		t.Errorf("it was written again: %+v", now)
 	}
@@ -129,7 +129,7 @@ func TestKubeletSilent(t *testing.T) {
 	agents["gone"].stop()
 	kubelet("gone", "Unknown")
 	unknown := ready(t, c, "gone", "Unknown", patience)
-	time.Sleep(sight.Unseen + 2*sight.Every) // nothing more is said
+	time.Sleep(sight.Unseen + 2*sight.Every) // sleep: nothing more is said
 	if now := meshNode(t, c, "gone"); now.Meta.ResourceVersion != unknown.Meta.ResourceVersion {
 		t.Errorf("it was written again: %+v", now)
 	}

@@ -3,6 +3,7 @@ package manifests
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -21,6 +22,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"edgemesh/test/fair"
 )
 
 // dashboards are those of the chart.
@@ -222,13 +225,12 @@ func TestPrometheus(t *testing.T) {
 	p := startPrometheus(t, dir)
 	wait := func(what, query string, want float64) {
 		t.Helper()
-		var got map[string]float64
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-			if got = p.query(t, query); len(got) == 1 && slices.Collect(maps.Values(got))[0] == want {
-				return
+		fair.Eventually(t, time.Minute, what, func() error {
+			if got := p.query(t, query); len(got) != 1 || slices.Collect(maps.Values(got))[0] != want {
+				return fmt.Errorf("%s is %v, want %v", query, got, want)
 			}
-		}
-		t.Fatalf("%s: %s is %v, want %v", what, query, got, want)
+			return nil
+		})
 	}
 	wait("all agents are scraped, by their names", `count(count by (node, instance) (edgemesh_membership_good{job="edgemesh-agent", instance=~"agent at edge-.+|127.+"}))`, 81)
 	wait("and nothing else is", `count(up == 1)`, 84)
@@ -361,17 +363,17 @@ func startPrometheus(t *testing.T, dir string) prometheus {
 		}
 	})
 	p := prometheus{base: "http://" + address}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		if r, err := http.Get(p.base + "/-/ready"); err == nil {
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				return p
-			}
+	fair.Eventually(t, time.Minute, "Prometheus is ready", func() error {
+		r, err := http.Get(p.base + "/-/ready")
+		if err != nil {
+			return err
 		}
-		if time.Now().After(end) {
-			t.Fatal("Prometheus does not start")
+		if r.Body.Close(); r.StatusCode != http.StatusOK {
+			return errors.New(r.Status)
 		}
-	}
+		return nil
+	})
+	return p
 }
 
 func (p prometheus) get(t *testing.T, what string, with url.Values, into any) {

@@ -77,7 +77,7 @@ func TestAgent(t *testing.T) {
 		})
 		took := time.Since(began)
 		used := processor(t, c.Process.Pid)
-		time.Sleep(30 * time.Second) // idle
+		time.Sleep(30 * time.Second) // sleep: what rest costs
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
 		if err != nil {
 			t.Fatal(err)

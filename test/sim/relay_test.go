@@ -86,7 +86,7 @@ func relayWith(t *testing.T, n int) {
 	say := func(format string, args ...any) { t.Logf("%6d members: "+format, append([]any{n}, args...)...) }
 	pause := time.Duration(0)
 	if full() {
-		time.Sleep(15 * time.Second)
+		time.Sleep(15 * time.Second) // sleep: what the start costs
 		pause = time.Minute
 	}
 	empty := r.memory(t)
@@ -116,9 +116,9 @@ func relayWith(t *testing.T, n int) {
 		if pause == 0 {
 			return
 		}
-		time.Sleep(pause / 4)
+		time.Sleep(pause / 4) // sleep: what came before ends
 		before, began = r.used(t), time.Now()
-		time.Sleep(pause)
+		time.Sleep(pause) // sleep: what rest costs
 		say("idle: %.2f %% of a core", 100*(r.used(t)-before).Seconds()/time.Since(began).Seconds())
 		now := r.memory(t)
 		say("%s, %d kB a member; %s", now, (now["VmRSS"]-empty["VmRSS"])/n, r.metric(t, "go_goroutines", "go_memstats_heap_inuse_bytes", "go_memstats_stack_inuse_bytes", "process_open_fds"))
@@ -126,7 +126,7 @@ func relayWith(t *testing.T, n int) {
 	idle()
 	if full() { // longer than a multiplexer's pings would bear: agents send none
 		_ = r.c.Process.Signal(syscall.SIGSTOP)
-		time.Sleep(50 * time.Second)
+		time.Sleep(50 * time.Second) // sleep: it stands still
 		_ = r.c.Process.Signal(syscall.SIGCONT)
 	}
 	if err := reserved(); err != nil {

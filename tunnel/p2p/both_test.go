@@ -58,7 +58,7 @@ func late(from, to net.Conn, by time.Duration) {
 	var writes sync.WaitGroup
 	writes.Go(func() {
 		for p := range parts {
-			time.Sleep(time.Until(p.due))
+			time.Sleep(time.Until(p.due)) // sleep: the line's delay
 			_, _ = to.Write(p.b)
 		}
 		to.Close()

@@ -84,7 +84,7 @@ func TestTwoPlacesOfOneKey(t *testing.T) {
 			if err := c.single(one); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(1200 * time.Millisecond) // known first, by more than counts as the same
+			time.Sleep(1200 * time.Millisecond) // sleep: known first, by more than counts as the same
 			two := c.place(tc.second)
 			keeps, stands := one, two
 			if !tc.firstKeeps {
@@ -109,7 +109,7 @@ func TestTwoPlacesOfOneKey(t *testing.T) {
 				_, err := call(c.b, keeps.ID())
 				return err
 			})
-			time.Sleep(1200 * time.Millisecond) // it looks, and stays where it is
+			time.Sleep(1200 * time.Millisecond) // sleep: it looks, and stays where it is
 			if !stands.StandsBy() || keeps.StandsBy() {
 				t.Error("it took over beside the other one")
 			}
@@ -127,12 +127,7 @@ func TestTwoPlacesOfOneKey(t *testing.T) {
 				return // the rest takes its time
 			}
 			_ = keeps.Close()
-			fair.Eventually(t, 30*time.Second, "the other one takes over", func() error {
-				if stands.StandsBy() {
-					return errors.New("it stands by")
-				}
-				return nil
-			})
+			fair.Eventually(t, 30*time.Second, "the other one takes over", fair.True(func() bool { return !stands.StandsBy() }))
 			fair.Eventually(t, 30*time.Second, "the peer reaches it", func() error {
 				_, err := call(c.b, stands.ID())
 				return err
@@ -222,7 +217,7 @@ func TestRestartIsNoClone(t *testing.T) {
 	c := newCopied(t)
 	for i := range times {
 		n := c.place(i%2 == 0)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // sleep: no clone is found meanwhile
 		if err := c.single(n); err != nil {
 			t.Fatalf("start %d: %v", i+1, err)
 		}

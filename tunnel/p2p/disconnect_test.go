@@ -67,7 +67,7 @@ func TestDisconnect(t *testing.T) {
 	// A path with a stream on it stays.
 	for range 4 {
 		age()
-		time.Sleep(ladder.ProbeBusy)
+		time.Sleep(ladder.ProbeBusy) // sleep: it stays meanwhile
 	}
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind == paths.KindNone {
 		t.Error("disconnected although a stream is open")

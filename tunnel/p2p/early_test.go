@@ -33,7 +33,7 @@ func TestEarlyLane(t *testing.T) {
 	if _, err := s.Write(sent); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // the peer starts
+	time.Sleep(200 * time.Millisecond) // sleep: the peer starts late
 	got := make(chan []byte, 1)
 	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
 		defer s.Reset()

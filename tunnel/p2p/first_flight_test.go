@@ -68,12 +68,7 @@ func TestClientHelloFollowsRequest(t *testing.T) {
 	far := idOf(t, newKey(t))
 	a := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, key)}, {Name: "far", ID: far}},
 		Relays: []peer.AddrInfo{{ID: h.ID(), Addrs: h.Addrs()}}})
-	fair.Eventually(t, 10*time.Second, "the relay", func() error {
-		if len(a.h.Network().ConnsToPeer(h.ID())) == 0 {
-			return errors.New("not connected")
-		}
-		return nil
-	})
+	fair.Eventually(t, 10*time.Second, "the relay", fair.True(func() bool { return len(a.h.Network().ConnsToPeer(h.ID())) != 0 }))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	dial := func() chan error {
@@ -128,12 +123,7 @@ func TestRefusedAhead(t *testing.T) {
 			far := idOf(t, newKey(t))
 			a := loopbackNode(t, key, members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, key)}, {Name: "far", ID: far}},
 				Relays: []peer.AddrInfo{{ID: h.ID(), Addrs: h.Addrs()}}})
-			fair.Eventually(t, 10*time.Second, "the relay", func() error {
-				if len(a.h.Network().ConnsToPeer(h.ID())) == 0 {
-					return errors.New("not connected")
-				}
-				return nil
-			})
+			fair.Eventually(t, 10*time.Second, "the relay", fair.True(func() bool { return len(a.h.Network().ConnsToPeer(h.ID())) != 0 }))
 			ctx, cancel := fair.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			for range 20 {

@@ -111,7 +111,7 @@ func TestChannelOnDemand(t *testing.T) {
 		if p := s.Path(); p.Datagrams != "in the circuit: no datagrams yet" {
 			t.Fatalf("%+v", p)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // sleep: there are no datagrams meanwhile
 	}
 	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1000))
 }

@@ -104,7 +104,7 @@ func TestPortsAreNotGuessed(t *testing.T) {
 				}
 				return nil
 			})
-			for start := time.Now(); time.Since(start) < 4*time.Second+until; time.Sleep(time.Second) {
+			for start := time.Now(); time.Since(start) < 4*time.Second+until; time.Sleep(time.Second) { // sleep: nothing is sent meanwhile
 				a.ask(request{Cmd: "call", Peer: b.id.String()})
 			}
 			if na, nb := w.punchPackets("n1"), w.punchPackets("n2"); na != 0 || nb != 0 {

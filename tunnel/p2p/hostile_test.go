@@ -249,7 +249,7 @@ func offersAtStrangers(w *world, good, bad string, v, h *process) {
 		h.ask(request{Cmd: "offers", Targets: targets, Time: time.Second})
 		count()
 	}
-	time.Sleep(3 * time.Second) // longer than the last dials last
+	time.Sleep(3 * time.Second) // sleep: longer than the last dials last
 	count()
 	inAMinute := 0
 	for i := range at {

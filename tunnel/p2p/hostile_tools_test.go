@@ -189,7 +189,7 @@ func (h *hostile) offers(ctx context.Context, targets []string, d time.Duration)
 		wg.Go(func() {
 			for time.Now().Before(deadline) {
 				if err := h.offer(ctx); err != nil {
-					time.Sleep(100 * time.Millisecond)
+					time.Sleep(100 * time.Millisecond) // sleep: between attempts
 				}
 			}
 		})
@@ -250,7 +250,7 @@ func (h *hostile) datagrams(ctx context.Context, p []byte, count int) (sent int,
 			s.Reset()
 			err = errors.New("no datagrams")
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // sleep: between attempts
 	}
 	if err != nil {
 		return 0, err
@@ -309,7 +309,7 @@ func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err erro
 		}
 		_, _ = sock.WriteTo(b, q.RemoteAddr())
 		if i%64 == 0 {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // sleep: the rate of packets
 		}
 	}
 	return len(sealers), nil

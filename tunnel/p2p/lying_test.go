@@ -233,7 +233,7 @@ func TestLyingRelay(t *testing.T) {
 					t.Fatalf("datagram %d: %v", i, err)
 				}
 				want[string(d)] = 0
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // sleep: the rate of datagrams
 			}
 			missing := 0
 			received := func() error {
@@ -259,7 +259,7 @@ func TestLyingRelay(t *testing.T) {
 				return nil
 			}
 			fair.Eventually(t, 5*time.Second, "all of them arrive", received)
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // sleep: none comes twice
 			if err := received(); err != nil {
 				t.Error(err)
 			}

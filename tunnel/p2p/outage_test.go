@@ -32,7 +32,7 @@ func TestRelayRestart(t *testing.T) {
 			return nil
 		})
 	}
-	time.Sleep(3 * time.Second) // the relay is down that long; pauses have grown by then
+	time.Sleep(3 * time.Second) // sleep: the relay is down that long; pauses have grown by then
 	restart()
 	start := time.Now()
 	for _, n := range nodes {
@@ -114,7 +114,7 @@ func TestSlowPathUnderLoad(t *testing.T) {
 	for _, nat := range []string{natNone, natSymmetric} {
 		t.Run(nat, func(t *testing.T) {
 			if nat == natSymmetric {
-				tier.Long(t) // one of four runs shows a fault that is open: BBR loses a hole again for 3 s, and the path is silent
+				tier.Long(t) // BBR lost a hole again for 3 s in one of four runs; the pacer's cap on near paths was seen in few runs
 			}
 			w := newWorld(t)
 			w.site(1, nat, 1)
@@ -183,7 +183,7 @@ func TestCrashIsALoss(t *testing.T) {
 			if r := a.ask(request{Cmd: "hold", Peer: b.id.String()}); r.Err != "" {
 				t.Fatal(r.Err)
 			}
-			time.Sleep(5 * time.Second)
+			time.Sleep(5 * time.Second) // sleep: the stream is quiet
 			victim.stop(syscall.SIGKILL)
 			for _, n := range left {
 				fair.Eventually(t, 6*time.Second, n.name+" logs the loss", func() error {
@@ -228,12 +228,7 @@ func TestAddressChangeOfAnIdleSite(t *testing.T) {
 	w.site(1, natKeep, 1)
 	_, _, nodes := w.cluster(w.host(1, 1))
 	a := nodes[0]
-	fair.Eventually(t, 10*time.Second, "what its NAT does is known", func() error {
-		if !strings.Contains(a.log.String(), "nat=\"stable") {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	fair.Eventually(t, 10*time.Second, "what its NAT does is known", fair.True(func() bool { return strings.Contains(a.log.String(), "nat=\"stable") }))
 	w.in("n1", "ip addr del 5.5.1.1/16 dev wan0", "ip addr add 5.5.1.77/16 dev wan0", "conntrack -F")
 	d := fair.Eventually(t, relays.MostSilence+9*time.Second, "its relay sees it at the new address", func() error {
 		if strings.Count(a.log.String(), "reserved at relay") < 2 {

@@ -257,9 +257,9 @@ func datagrams(n *Node, p peer.ID, rate int, d time.Duration) (paths.Path, int, 
 			return s.Path(), 0, fmt.Errorf("no datagrams: %+v", s.Path())
 		}
 	}
-	time.Sleep(200 * time.Millisecond) // larger ones are searched
+	time.Sleep(200 * time.Millisecond) // sleep: larger ones are searched
 	b, sent := make([]byte, s.DatagramSize()), 0
-	for start := time.Now(); time.Since(start) < d; time.Sleep(time.Millisecond) {
+	for start := time.Now(); time.Since(start) < d; time.Sleep(time.Millisecond) { // sleep: the rate of datagrams
 		for sent*len(b) < int(time.Since(start).Seconds()*float64(rate)) {
 			for range 40 {
 				if err := s.PutDatagram(b); err != nil {

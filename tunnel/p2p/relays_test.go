@@ -320,7 +320,7 @@ func TestRelaysAreReported(t *testing.T) {
 	m.Relays = append(m.Relays, two)
 	a.SetMembership(m)
 	fair.Eventually(t, 5*time.Second, "a is there", reserved(a, 2))
-	time.Sleep(100 * time.Millisecond) // a's report is there before b has heard of the relay
+	time.Sleep(100 * time.Millisecond) // sleep: a's report is there before b has heard of the relay
 	b.SetMembership(m)
 	fair.Eventually(t, 5*time.Second, "a knows more", knows(a, b, one, two))
 	fair.Eventually(t, 5*time.Second, "b knows more", knows(b, a, one, two))

@@ -53,8 +53,8 @@ func TestKeysAreRenewed(t *testing.T) {
 		if err := s.FlushDatagrams(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond)
-		_, _, after := in.snapshot() // a sink is closed with its session
+		time.Sleep(20 * time.Millisecond) // sleep: the rate of datagrams
+		_, _, after := in.snapshot()      // a sink is closed with its session
 		renewed += after - before
 		if n > 1<<14 {
 			t.Fatal("the keys are not renewed")

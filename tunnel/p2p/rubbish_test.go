@@ -62,7 +62,7 @@ func goroutines(t *testing.T) int {
 	n := 0
 	fair.Eventually(t, 10*time.Second, "a steady number of goroutines", func() error {
 		before := runtime.NumGoroutine()
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // sleep: none begins or ends meanwhile
 		if n = runtime.NumGoroutine(); n != before {
 			return fmt.Errorf("%d, a moment ago %d", n, before)
 		}

@@ -237,7 +237,7 @@ func TestSealedPacketsCarryLanes(t *testing.T) {
 		sent += 100
 		a.send(sent, "ping")
 		b.send(sent)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // sleep: the rate of frames
 	}
 	for _, l := range []*lanes{a, b} {
 		fair.Eventually(t, 20*time.Second, "all frames", l.has(int(sent)))

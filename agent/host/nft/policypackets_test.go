@@ -153,7 +153,7 @@ func passing(t *testing.T, name string, rules policy.Placed, addrs map[string]ne
 		back()
 	}
 	passed := 0
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // sleep: what passes arrives
 	for to := range in {
 		for _, port := range ports {
 			got := map[string]bool{}

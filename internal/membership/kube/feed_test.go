@@ -162,7 +162,7 @@ func testNodesForbidden(t *testing.T) {
 		i := slices.IndexFunc(api.Kinds(), func(k api.Kind) bool { return k.Name == kind })
 		w.hears(w.provedList(api.Kinds()[i], items))
 	}
-	time.Sleep(refusedLong)
+	time.Sleep(refusedLong)                                                                     // sleep: in a bubble
 	w.hears(trouble{kind: api.Nodes(), err: errors.Join(errors.New("timeout"), forbidden.err)}) // the proof's refusal, not the list's
 	w.hears(forbidden)
 	if len(w.errs) > 0 || !slices.Equal(w.followed, []string{"nodes"}) {
@@ -202,7 +202,7 @@ func testNodesForbidden(t *testing.T) {
 	// Where Nodes were listed in this run, no refusal puts records in force that no controller keeps: it is reported.
 	for range 3 {
 		w.hears(forbidden)
-		time.Sleep(refusedLong)
+		time.Sleep(refusedLong) // sleep: in a bubble
 	}
 	if w.is(allThree); w.loop.known.feed.records || len(w.errs) == 0 || !strings.Contains(w.errs[0], "nodes is forbidden") {
 		t.Errorf("NodeRecords in force: %v; %q", w.loop.known.feed.records, w.errs)

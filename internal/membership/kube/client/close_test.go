@@ -53,7 +53,7 @@ func TestTimeoutEndsDeadConnection(t *testing.T) {
 			first.CompareAndSwap(nil, &r.RemoteAddr)
 			hangs := r.URL.Path == "/hangs" && r.RemoteAddr == *first.Load()
 			for hangs && r.Context().Err() == nil {
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(20 * time.Millisecond) // sleep: hints come one after the other
 				if !dead {
 					w.WriteHeader(http.StatusEarlyHints)
 				}
@@ -73,7 +73,7 @@ func TestTimeoutEndsDeadConnection(t *testing.T) {
 		if err := c.Get(t.Context(), "/x", &before); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(400 * time.Millisecond) // for what follows the answer
+		time.Sleep(400 * time.Millisecond) // sleep: what follows the answer comes
 		// What follows an answer may come in a later request's time on a busy machine, which then proves the connection.
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -87,7 +87,7 @@ func TestTimeoutEndsDeadConnection(t *testing.T) {
 			if before.From != after.From {
 				break
 			}
-			time.Sleep(400 * time.Millisecond)
+			time.Sleep(400 * time.Millisecond) // sleep: what follows the answer comes
 		}
 		if (before.From != after.From) != dead {
 			t.Errorf("dead %v: from %s, then from %s", dead, before.From, after.From)

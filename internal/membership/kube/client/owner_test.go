@@ -231,7 +231,7 @@ func TestNotAcceptedIsNobodys(t *testing.T) {
 	}
 	late := make(chan error, 1)
 	go func() { late <- checkOwner(t.Context(), c, 0) }()
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // sleep: nobody accepts it for a while
 	a, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -162,7 +162,7 @@ func TestSlotsAreShared(t *testing.T) {
 			}
 			flood(0, 5000)
 			if hosts > policy.slots {
-				time.Sleep(policy.stay/leastPart + 10*time.Millisecond) // none of them has more than one slot
+				time.Sleep(policy.stay/leastPart + 10*time.Millisecond) // sleep: none of them has more than one slot
 			}
 			c := arrive(g, "member", "5.5.5.6", 1)
 			if c == nil {

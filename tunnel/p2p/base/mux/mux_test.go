@@ -339,13 +339,13 @@ type renewing struct {
 func (r *renewing) TLS() *tls.ConnectionState { return nil }
 
 func (r *renewing) Await() {
-	time.Sleep(r.stall)
+	time.Sleep(r.stall) // sleep: in a bubble
 	r.stall = 0
 }
 
 func (r *renewing) Write(b []byte) (int, error) {
 	r.Await()
-	time.Sleep(time.Duration(len(b)) * time.Second / 10e6)
+	time.Sleep(time.Duration(len(b)) * time.Second / 10e6) // sleep: in a bubble
 	return len(b), nil
 }
 

@@ -79,7 +79,7 @@ func (l *testLink) use(d time.Duration) {
 	l.confirm.Wake()
 	for range d / (100 * time.Millisecond) {
 		l.carried.Add(1000)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // sleep: in a bubble
 	}
 }
 

@@ -65,7 +65,7 @@ func TestLinkLocalStrangers(t *testing.T) {
 		t.Errorf("%v a packet, and %v for a list of the interfaces", each, list)
 	}
 	nstest.Run(t, "ip link set d7 name e7")
-	time.Sleep(zoneFor)
+	time.Sleep(zoneFor) // sleep: the name that is kept expires
 	if a := s.froms.addr(stranger(1, uint32(link.Index)), s.zone); a.Zone != "e7" {
 		t.Errorf("zone %q after the interface was renamed", a.Zone)
 	}
@@ -200,7 +200,7 @@ func TestAge(t *testing.T) {
 			if _, err := c.Write([]byte{0x40, 1, 2, 3}); err != nil { // one of QUIC, which is read
 				t.Fatal(err)
 			}
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // sleep: so long the packet waits
 			m := []ipv4.Message{{Buffers: [][]byte{make([]byte, 2000)}, OOB: make([]byte, udpOOB)}}
 			if _, err := k.ReadBatch(m, 0); err != nil {
 				t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/tcptest"
+	"edgemesh/test/fair"
 )
 
 func TestFallbacks(t *testing.T) {
@@ -144,18 +145,16 @@ func TestTunerLooksWhileAWriteWaits(t *testing.T) {
 	}
 	began := time.Now()
 	tn.begin(64<<10, began)
-	for last, looks := began, 0; looks < 3; {
-		if time.Since(began) > 10*time.Second {
-			t.Fatalf("%d looks", looks)
-		}
+	last, looks := began, 0
+	fair.Eventually(t, 10*time.Second, "three looks", fair.True(func() bool {
 		if at := looked(); at.After(last) {
 			last, looks = at, looks+1
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return looks >= 3
+	}))
 	tn.end(time.Now())
-	last := looked()
-	time.Sleep(5 * waitEvery)
+	last = looked()
+	time.Sleep(5 * waitEvery) // sleep: it does not look meanwhile
 	if at := looked(); at != last {
 		t.Errorf("it looks after the write, %v later", at.Sub(last))
 	}

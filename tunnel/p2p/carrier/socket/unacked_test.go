@@ -60,7 +60,7 @@ func TestSilent(t *testing.T) {
 		"on its way": func(near *Conn, far net.Conn) {
 			deafen(t, far)
 			_, _ = near.Write([]byte("x"))
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // sleep: it is not acknowledged
 		},
 	} {
 		near, far := pair(t)
@@ -70,7 +70,7 @@ func TestSilent(t *testing.T) {
 		}
 		b := Buffered(wrapped, nil)
 		b.KeepAlive(MemberSilence)
-		time.Sleep(quiet)
+		time.Sleep(quiet) // sleep: nothing is heard
 		end(b, far)
 		b.Close()
 		if got := b.Silent(); (got >= quiet) != (name == "unanswered") {
@@ -111,14 +111,14 @@ func TestUnackedEnds(t *testing.T) {
 // probesImmediately wants a probe to leave as soon as it is ordered, not after the silence once more.
 func probesImmediately(t *testing.T, b *Conn) {
 	t.Helper()
-	time.Sleep(200 * time.Millisecond) // what was on its way is answered
+	time.Sleep(200 * time.Millisecond) // sleep: what was on its way is answered
 	sent := b.unacked.info().Segs_out
 	fair.Eventually(t, time.Minute, "probing begins", fair.True(func() bool {
 		b.unacked.mu.Lock()
 		defer b.unacked.mu.Unlock()
 		return b.unacked.probing
 	}))
-	time.Sleep(b.unacked.silence / 2)
+	time.Sleep(b.unacked.silence / 2) // sleep: a probe leaves, if it does immediately
 	if b.unacked.info().Segs_out == sent {
 		t.Errorf("no probe has left %v after it was ordered", b.unacked.silence/2)
 	}
@@ -144,7 +144,7 @@ func TestSupervise(t *testing.T) {
 			b.unacked.every, b.unacked.silence = 200*time.Millisecond, 4*time.Second
 			KeepAlive(far, time.Second)
 			b.Supervise()
-			time.Sleep(4 * time.Second)
+			time.Sleep(4 * time.Second) // sleep: no probes are sent meanwhile
 			before := b.unacked.info()
 			if before.Segs_in < 2 || before.Segs_out > before.Segs_in+1 {
 				t.Errorf("%d segments for the %d of a member that is there", before.Segs_out, before.Segs_in)

@@ -163,7 +163,7 @@ func TestRefusedPacketsAreHalved(t *testing.T) {
 			// among them, and a busy machine may stand still.
 			few := func() bool { return float64(a.refused.Load()) < float64(a.plan.Rate())*time.Since(began).Seconds()/8 }
 			for past := time.Duration(0); past < 700*time.Millisecond || refused && few() && past < 20*time.Second; past = time.Since(began) {
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond) // sleep: between looks, of which there is a last one
 			}
 		}()
 		_, told = a.Run(ctx)

@@ -95,7 +95,7 @@ func TestUPnPReachesTheRouterOnly(t *testing.T) {
 func TestUPnPWaitsForSlowRouters(t *testing.T) {
 	at := serveAt(t, "127.0.0.2", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ctl" {
-			time.Sleep(httpTime + time.Second/2)
+			time.Sleep(httpTime + time.Second/2) // sleep: a slow router
 			fmt.Fprint(w, externalAddress)
 			return
 		}

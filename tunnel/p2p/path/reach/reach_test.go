@@ -40,7 +40,7 @@ func (w *world) since(d time.Duration) bool { return time.Since(w.start) >= d }
 func (w *world) Infos() []peer.AddrInfo { return []peer.AddrInfo{{ID: w.relay}} }
 func (w *world) Position(peer.ID) int   { return 0 }
 func (w *world) AwaitAny(_ context.Context, d time.Duration) {
-	time.Sleep(min(d, max(0, time.Until(w.start.Add(w.relayAt)))))
+	time.Sleep(min(d, max(0, time.Until(w.start.Add(w.relayAt))))) // sleep: in a bubble
 }
 func (w *world) Connect(context.Context, peer.ID) (ma.Multiaddr, error) {
 	if !w.since(w.relayAt) {

@@ -96,7 +96,7 @@ type ends struct {
 	net *netOf
 }
 
-func (c ends) Close() error { time.Sleep(time.Second); c.net.ended = true; return nil }
+func (c ends) Close() error { time.Sleep(time.Second); c.net.ended = true; return nil } // sleep: in a bubble
 
 // A relay that was left and is wanted again has no connection that is about to end.
 func TestLeaveEndsConnections(t *testing.T) {

@@ -31,7 +31,7 @@ func TestSilentEnd(t *testing.T) {
 			end.SetStreamHandler(proto.ProtoIDv2Stop, func(s network.Stream) {
 				if answers {
 					_, _ = s.Write([]byte{1})
-					time.Sleep(conns.Patience + 500*time.Millisecond)
+					time.Sleep(conns.Patience + 500*time.Millisecond) // sleep: it stops in the middle of its answer
 					_, _ = s.Write([]byte{2})
 				}
 			})

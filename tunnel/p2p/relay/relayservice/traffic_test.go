@@ -88,7 +88,7 @@ func (c *circuits) answer(s network.Stream) {
 	}
 	for b := make([]byte, 1<<10); ; {
 		if !c.takes.Load() {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // sleep: it reads nothing
 			if s.Conn().IsClosed() {
 				return
 			}
@@ -97,7 +97,7 @@ func (c *circuits) answer(s network.Stream) {
 		if _, err := s.Read(b); err != nil {
 			return
 		}
-		time.Sleep(time.Millisecond) // so that it takes many looks
+		time.Sleep(time.Millisecond) // sleep: it reads slowly, so that it takes many looks
 	}
 }
 

@@ -249,12 +249,7 @@ func TestRenewalThatHangs(t *testing.T) {
 				written <- err
 			}()
 			if closes {
-				fair.Eventually(t, 5*time.Second, "the end of the session", func() error {
-					if !renewing(x) {
-						return errors.New("not yet")
-					}
-					return nil
-				})
+				fair.Eventually(t, 5*time.Second, "the end of the session", fair.True(func() bool { return renewing(x) }))
 				began := time.Now()
 				x.Close()
 				if took := time.Since(began); took > 2*time.Second {
@@ -310,7 +305,7 @@ func TestCloseOnAFullSocket(t *testing.T) {
 		_, err := c.Write([]byte("x"))
 		written <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // in CloseWrite by now
+	time.Sleep(100 * time.Millisecond) // sleep: in CloseWrite by now
 	began := time.Now()
 	c.Close()
 	if took := time.Since(began); took > 2*time.Second {
@@ -376,7 +371,7 @@ func line(delay time.Duration) (a, b net.Conn) {
 		under := make(chan chunk, 1<<10)
 		go func() {
 			for c := range under {
-				time.Sleep(time.Until(c.at))
+				time.Sleep(time.Until(c.at)) // sleep: the line's delay
 				_, _ = to.Write(c.data)
 			}
 			to.Close()

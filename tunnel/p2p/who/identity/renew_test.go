@@ -110,7 +110,7 @@ func TestKeysChangeUnderLoad(t *testing.T) {
 			wg.Go(func() { // windows and probes: a multiplexer's client never just reads
 				for ctx.Err() == nil {
 					_, _ = c.Write(nil)
-					time.Sleep(time.Millisecond)
+					time.Sleep(time.Millisecond) // sleep: the rate of writes
 				}
 			})
 			t.Cleanup(func() { cancel(); wg.Wait() })
@@ -281,12 +281,7 @@ func TestCloseWhileKeysChange(t *testing.T) {
 		}
 		written <- err
 	}()
-	fair.Eventually(t, 5*time.Second, "the client's end of the session", func() error {
-		if !renewing(c) {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	fair.Eventually(t, 5*time.Second, "the client's end of the session", fair.True(func() bool { return renewing(c) }))
 	c.Close()
 	if err := <-written; err == nil {
 		t.Error("written after the close")

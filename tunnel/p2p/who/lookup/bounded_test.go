@@ -1,6 +1,7 @@
 package lookup
 
 import (
+	"errors"
 	"io"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
@@ -78,17 +80,13 @@ func TestServerIsBounded(t *testing.T) {
 	if err := client.Connect(t.Context(), peer.AddrInfo{ID: server.ID(), Addrs: server.Addrs()}); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	fair.Eventually(t, 20*time.Second, "FindPeer", func() error {
 		at, err := c.FindPeer(t.Context(), member.ID())
-		if err == nil && len(at.Addrs) > 0 {
-			break
+		if err == nil && len(at.Addrs) == 0 {
+			err = errors.New("no addresses")
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("FindPeer: %v, %v", at, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 // Prefixes and messages may come in any pieces.

@@ -129,7 +129,7 @@ func TestQuarantineEnds(t *testing.T) {
 		t.Error("a quarantined member is admitted")
 	}
 	g.Quarantine("member", time.Nanosecond, "")
-	time.Sleep(time.Millisecond)
+	time.Sleep(time.Millisecond) // sleep: the quarantine ends
 	if !g.InterceptPeerDial("member") || g.Refusal("member") != nil {
 		t.Error("a member is refused after its quarantine")
 	}
