@@ -30,7 +30,7 @@ REGISTRY ?= localhost
 TAG      ?= $(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' manifests/edgemesh/Chart.yaml)
 ARCHES   ?= amd64,arm64,arm
 
-.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt e2e-flannel conformance map-browser map-bundle bench bench-page bench-link bench-edge bench-packets bench-egress bench-idle bench-first bench-relayed example-prometheus example-mqtt fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
+.PHONY: root help build build-all program tools compile deps demo test test-all test-rest faults attack unit sim soak e2e e2e-debian e2e-moves e2e-kube e2e-versions e2e-upgrades e2e-release e2e-kubeedge e2e-openyurt e2e-flannel e2e-ways conformance map-browser map-bundle bench bench-page bench-link bench-edge bench-packets bench-egress bench-idle bench-first bench-relayed example-prometheus example-mqtt fuzz vuln lint staticcheck clean images images-lock release release-twice manifests reference helm-lint rules
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,10 @@ e2e-openyurt: deps tools ## run the suite on a real OpenYurt: YurtHub on every e
 e2e-flannel: EXTRA_DEPS = all openssl:openssl
 e2e-flannel: deps tools ## move a real Kubernetes from the real Flannel by the commands of docs/migrate.md, and back
 	@EDGEMESH_TIER=long EDGEMESH_KUBE=flannel $(GO) test -count=1 -timeout 45m -v -run 'TestMigrateFromFlannel$$' ./test/kube
+
+e2e-ways: EXTRA_DEPS = all openssl:openssl
+e2e-ways: deps tools ## install in each way that the pages describe and no other suite runs, on clusters of their own (test/ways)
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 90m -v -run 'TestWays$$' ./test/kube
 
 conformance: EXTRA_DEPS = all openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget
 conformance: deps tools ## run Kubernetes' own [sig-network] Conformance tests on the cluster of e2e-kube; FULL=1 adds all that need no cloud, and upstream's chained plugins; ONLY=policies runs those of NetworkPolicies alone; FAMILIES=ipv4,ipv6 or ipv6,ipv4; ON=kubeedge or openyurt

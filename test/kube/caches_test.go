@@ -178,26 +178,12 @@ func restarts(t *testing.T, c *cluster.Cluster, service string) {
 	all, agents := workload(t), containers(t, c)
 	want, err := peersOf(t.Context(), c, node)
 	ok(t, err)
-	looks, stop := make(chan error, 1), make(chan struct{})
-	n := 0
-	go func() {
-		for ; ; n++ {
-			got, err := peersOf(t.Context(), c, node)
-			if err == nil && !slices.Equal(got, want) {
-				err = fmt.Errorf("%s has the peers %v, had %v", node, got, want)
-			}
-			select {
-			case <-stop:
-				looks <- err
-				return
-			case <-time.After(200 * time.Millisecond):
-			}
-			if err != nil {
-				looks <- err
-				return
-			}
+	end := watchPeers(t, c, node, func(got []string) error {
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("%s has the peers %v, had %v", node, got, want)
 		}
-	}()
+		return nil
+	})
 	start := time.Now()
 	for range times {
 		// While it ends in its own time, there is none to end.
@@ -205,8 +191,7 @@ func restarts(t *testing.T, c *cluster.Cluster, service string) {
 		time.Sleep(pause) // sleep: long enough for it to answer again, or just not
 	}
 	took := time.Since(start)
-	close(stop)
-	ok(t, <-looks)
+	n := end()
 	eventually(t, time.Minute, func(ctx context.Context) error { return nodeReady(ctx, c, node) })
 	ok(t, allPairs(t.Context(), c, all))
 	if after := containers(t, c); !maps.Equal(after, agents) {
@@ -215,6 +200,106 @@ func restarts(t *testing.T, c *cluster.Cluster, service string) {
 	online(t, c)
 	figure(t, "%s: %s of %s started %d times within %s: all %d peers there in each of %d looks", platform(), service, node, times,
 		seconds(took), len(want), n)
+}
+
+// watchPeers looks at the peers of a node's agent until the returned function is called, which says how many looks it were and ends the
+// test if the agent could not be asked, or one was wrong.
+func watchPeers(t *testing.T, c *cluster.Cluster, node string, right func([]string) error) (end func() int) {
+	t.Helper()
+	ended, stop := make(chan error, 1), make(chan struct{})
+	n := 0
+	go func() {
+		for {
+			got, err := peersOf(t.Context(), c, node)
+			n++
+			if err == nil {
+				err = right(got)
+			}
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int {
+		t.Helper()
+		close(stop)
+		ok(t, <-ended)
+		return n
+	}
+}
+
+// soak has an edge's cache end, lose its uplink, aloud and silently, and both at once, EDGEMESH_SOAK times (once), while its agent runs and a
+// member comes or goes: the edge never loses another member, its agent is not started again, and soon it knows who came and who went.
+func soak(t *testing.T, c *cluster.Cluster, service string) {
+	t.Helper()
+	const node, site, name = "edge-b1", "b", "passing"
+	rounds := 1
+	if text := os.Getenv("EDGEMESH_SOAK"); text != "" {
+		var err error
+		rounds, err = strconv.Atoi(text)
+		ok(t, err)
+	}
+	all, agents := workload(t), containers(t, c)
+	stay, err := peersOf(t.Context(), c, node)
+	ok(t, err)
+	end := watchPeers(t, c, node, func(got []string) error {
+		for _, n := range stay {
+			if !slices.Contains(got, n) {
+				return fmt.Errorf("%s has lost %s: %v", node, n, got)
+			}
+		}
+		return nil
+	})
+	wan := func(up bool) { ok(t, c.WAN(context.WithoutCancel(t.Context()), site, up)) }
+	silent := func(on bool) { ok(t, c.Silence(context.WithoutCancel(t.Context()), site, on)) }
+	cut := map[string]func(bool){"uplink down": func(on bool) { wan(!on) }, "silent cut": silent, "": func(bool) {}}
+	is := false // whether the passing member is one
+	var late []string
+	for range rounds {
+		for _, restart := range []bool{true, false} {
+			for _, how := range []string{"uplink down", "silent cut", ""} {
+				if !restart && how == "" {
+					continue
+				}
+				cut[how](true)
+				undo := sync.OnceFunc(func() { cut[how](false) })
+				t.Cleanup(undo)
+				if restart {
+					eventually(t, time.Minute, func(ctx context.Context) error { return c.Service(ctx, "restart", node, service) })
+				}
+				if is = !is; is {
+					paperNode(t, c, name)
+				} else {
+					kubectl(t, "delete", "node,meshnode", name, "--ignore-not-found")
+				}
+				if how != "" {
+					time.Sleep(25 * time.Second) // a request through MetaServer takes 10 s of these, and YurtHub notices after 20
+					if knows(t.Context(), c, node, name, !is) != nil {
+						t.Errorf("%s, restart %v: the edge knows of %s while it is cut off: this shows nothing", how, restart, name)
+					}
+				}
+				undo()
+				took := eventually(t, 3*time.Minute, func(ctx context.Context) error { return knows(ctx, c, node, name, is) })
+				what := map[bool]string{true: "restart", false: ""}[restart]
+				late = append(late, strings.Trim(what+", "+how, ", ")+" "+seconds(took))
+				t.Logf("%s: %s known: %v", late[len(late)-1], name, is)
+			}
+		}
+	}
+	n := end()
+	eventually(t, 2*time.Minute, func(ctx context.Context) error { return errors.Join(nodeReady(ctx, c, node), allPairs(ctx, c, all)) })
+	if after := containers(t, c); !maps.Equal(after, agents) {
+		t.Errorf("agents were started %v times, %v before", after, agents)
+	}
+	figure(t, "%s: %s fails while a member comes or goes: known after %s; all %d others there in each of %d looks", platform(), service,
+		strings.Join(late, ", "), len(stay), n)
 }
 
 // peersOf are the names of the peers of a node's agent, sorted.

@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,15 +43,7 @@ func TestOpenYurtQuiet(t *testing.T) {
 func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string) float64) {
 	t.Helper()
 	const node, site, label = "edge-a1", "a", "network.edgemesh.io/agent"
-	turns, length := 1, time.Minute
-	if v, set := os.LookupEnv("EDGEMESH_QUIET"); set {
-		count, window, _ := strings.Cut(v, "x")
-		var err error
-		turns, err = strconv.Atoi(count)
-		ok(t, err)
-		length, err = time.ParseDuration(window)
-		ok(t, err)
-	}
+	turns, length := windows(t, 1, time.Minute)
 	workload(t)
 	counted := counter(t, c, site, port)
 	switchAgent := func(ctx context.Context, on bool) {
@@ -103,12 +97,7 @@ func quiet(t *testing.T, c *cluster.Cluster, port string, asked func(node string
 func TestKubeEdgeOwnTraffic(t *testing.T) {
 	c := kubeEdge(t)
 	const node, file = "edge-a1", "/etc/kubeedge/config/edgecore.yaml"
-	length := 2 * time.Minute
-	if _, window, set := strings.Cut(os.Getenv("EDGEMESH_QUIET"), "x"); set {
-		var err error
-		length, err = time.ParseDuration(window)
-		ok(t, err)
-	}
+	_, length := windows(t, 1, 2*time.Minute)
 	workload(t)
 	counted := counter(t, c, "a", "10000")
 	ctx := context.WithoutCancel(t.Context())
@@ -150,6 +139,106 @@ func TestKubeEdgeOwnTraffic(t *testing.T) {
 		took := time.Since(began).Seconds()
 		figure(t, "KubeEdge, edgecore alone, %s: %.0f B/s on its site's router in %v, %.0f of it cloudcore's main port", x.name, (all2-all)/took, length, (hub2-hub)/took)
 	}
+}
+
+// What an agent's own connections to the API carry at rest, or to its YurtHub, which hands on each request and each event: IP bytes in both
+// directions, by the kernel's count of the agent's sockets. EDGEMESH_QUIET has the windows, such as 2x5m. On a cluster that is kept it has
+// been at rest before (EDGEMESH_KUBE_ATTACH), with a controller or without.
+func TestQuietSockets(t *testing.T) {
+	c, port, node := bare(t), cluster.APIPort, "edge-a1"
+	switch flavour() {
+	case "openyurt":
+		c, port = openYurt(t), "10261"
+	case "":
+		c, _ = installed(t)
+	default:
+		t.Skip("MetaServer's requests are counted: TestKubeEdgeQuiet")
+	}
+	turns, length := windows(t, 1, time.Minute)
+	var rates sample
+	for range turns {
+		before, began := sockets(t, c, node, port), time.Now()
+		hub := hubTraffic(t, c, node)
+		time.Sleep(length)
+		took, after, bytes, opened := time.Since(began).Seconds(), sockets(t, c, node, port), 0., 0
+		for s, n := range after {
+			if _, there := before[s]; !there {
+				opened++
+			}
+			bytes += n - before[s]
+			delete(before, s)
+		}
+		t.Logf("%.1f B/s in %v, on %d sockets, %d of them new; %d ended, with what they had carried", bytes/took, length, len(after), opened, len(before))
+		for what, n := range hubTraffic(t, c, node) {
+			if n != hub[what] {
+				t.Logf("YurtHub answered the agent's %s with %.1f B/s", what, (n-hub[what])/took)
+			}
+		}
+		rates = append(rates, bytes/took)
+	}
+	m, e := rates.mean()
+	figure(t, "%s: an agent at rest, %d windows of %v: %.1f ± %.1f B/s on its own connections to port %s", cmp.Or(platform(), "Kubernetes"), turns, length, m, e, port)
+}
+
+// windows are EDGEMESH_QUIET's, such as 3x150s.
+func windows(t *testing.T, turns int, length time.Duration) (int, time.Duration) {
+	t.Helper()
+	if v, set := os.LookupEnv("EDGEMESH_QUIET"); set {
+		count, window, _ := strings.Cut(v, "x")
+		var err error
+		turns, err = strconv.Atoi(count)
+		ok(t, err)
+		length, err = time.ParseDuration(window)
+		ok(t, err)
+	}
+	return turns, length
+}
+
+// sockets are the IP bytes that the agent's TCP sockets to a port have carried, by their addresses: data, and 52 bytes of headers a segment.
+func sockets(t *testing.T, c *cluster.Cluster, node, port string) map[string]float64 {
+	t.Helper()
+	out, err := c.On(t.Context(), node, "ss", "-tinpOH", "state", "established", "dport = :"+port)
+	ok(t, err)
+	found := map[string]float64{}
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, `"edgemesh-agent"`) {
+			continue
+		}
+		sum := 0.
+		for _, m := range regexp.MustCompile(`(bytes_sent|bytes_received|segs_out|segs_in):(\d+)`).FindAllStringSubmatch(line, -1) {
+			n, err := strconv.ParseFloat(m[2], 64)
+			ok(t, err)
+			if strings.HasPrefix(m[1], "segs") {
+				n *= 52
+			}
+			sum += n
+		}
+		f := strings.Fields(line)
+		found[f[2]+" "+f[3]] = sum
+	}
+	if len(found) == 0 {
+		t.Fatalf("the agent of %s has no connection to port %s:\n%s", node, port, out)
+	}
+	return found
+}
+
+// hubTraffic are the bytes that a node's YurtHub has answered to the agent, by verb and kind; none where there is no YurtHub.
+func hubTraffic(t *testing.T, c *cluster.Cluster, node string) map[string]float64 {
+	t.Helper()
+	found := map[string]float64{}
+	if flavour() != "openyurt" {
+		return found
+	}
+	out, err := c.On(t.Context(), node, "curl", "-sSfm2", "http://127.0.0.1:10267/metrics")
+	ok(t, err)
+	for line := range strings.Lines(out) {
+		if labels, value, two := strings.Cut(line, "} "); two && strings.Contains(labels, "traffic") && strings.Contains(labels, "edgemesh-agent") {
+			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			ok(t, err)
+			found[labels[strings.Index(labels, "{")+1:]] = n
+		}
+	}
+	return found
 }
 
 // counter counts the IP bytes that a site's router has forwarded, those of a TCP port and all.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -325,6 +327,45 @@ func TestKubeEdgeMembers(t *testing.T) {
 
 // edgecore, with MetaServer, starts again and again.
 func TestKubeEdgeRestarts(t *testing.T) { restarts(t, kubeEdge(t), "edgecore") }
+
+func TestKubeEdgeSoak(t *testing.T) { soak(t, kubeEdge(t), "edgecore") }
+
+// A second edgecore of the same node, as by a unit that was started twice, takes the first one's session, which takes it back: the agent
+// sees one new connection after another, and still asks at most once a minute who the members are.
+func TestKubeEdgeTwoEdgecores(t *testing.T) {
+	c := kubeEdge(t)
+	const node, length = "edge-a1", 2 * time.Minute
+	all, agents := workload(t), containers(t, c)
+	want, err := peersOf(t.Context(), c, node)
+	ok(t, err)
+	end := watchPeers(t, c, node, func(got []string) error {
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("%s has the peers %v, had %v", node, got, want)
+		}
+		return nil
+	})
+	before, began, starts := cloudcoreHeard(t, c, node), time.Now(), 0
+	for ; time.Since(began) < length; starts++ {
+		ctx, cancel := context.WithDeadline(t.Context(), began.Add(length))
+		out, err := c.On(ctx, node, "timeout", "30", "edgecore", "--config", "/etc/kubeedge/config/edgecore.yaml")
+		cancel()
+		t.Logf("the second edgecore ended: %v\n%s", err, out[max(0, len(out)-2000):])
+		time.Sleep(time.Second)
+	}
+	took := time.Since(began)
+	n := end()
+	asked := cloudcoreHeard(t, c, node) - before
+	eventually(t, 2*time.Minute, func(ctx context.Context) error { return errors.Join(nodeReady(ctx, c, node), allPairs(ctx, c, all)) })
+	if after := containers(t, c); !maps.Equal(after, agents) {
+		t.Errorf("agents were started %v times, %v before", after, agents)
+	}
+	online(t, c)
+	if most := 15 * (took.Minutes() + 1); asked > most { // a proof and a list of all kinds
+		t.Errorf("%.0f requests through MetaServer within %s, want %.0f at most", asked, seconds(took), most)
+	}
+	figure(t, "KubeEdge: a second edgecore beside the first, started %d times within %s: all %d peers there in each of %d looks, %.0f requests through MetaServer",
+		starts, seconds(took), len(want), n, asked)
+}
 
 // connected says when the edgecores of these nodes have connected to cloudcore again, all of them.
 func connected(ctx context.Context, t *testing.T, c *cluster.Cluster, nodes ...string) <-chan moment {

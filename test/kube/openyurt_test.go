@@ -195,6 +195,8 @@ func TestOpenYurtNodeDeletedMeanwhile(t *testing.T) {
 // YurtHub starts again and again.
 func TestOpenYurtRestarts(t *testing.T) { restarts(t, openYurt(t), "yurthub") }
 
+func TestOpenYurtSoak(t *testing.T) { soak(t, openYurt(t), "yurthub") }
+
 func TestOpenYurtPolicyLabel(t *testing.T) { labelEnforced(t, openYurt(t), "OpenYurt") }
 
 // The network leaves the nodes; it is the last test of the file.

@@ -23,8 +23,11 @@ import (
 	"edgemesh/test/repo"
 )
 
-// FirstNodes are the nodes of a new cluster; edge-a2 can be started later.
+// FirstNodes are the nodes of a new cluster; SecondCloud and edge-a2 can be started later.
 func FirstNodes() []string { return []string{"cloud", "edge-a1", "edge-b1", "edge-b2"} }
+
+// SecondCloud is another machine with a public address, SecondCloudIP, and no part of the control plane.
+const SecondCloud, SecondCloudIP = "cloud-2", "5.5.5.11"
 
 // RelayIP is where a relay listens, in its own namespace.
 const RelayIP = "5.5.5.20"

@@ -33,13 +33,13 @@ API_ENDPOINT=$CLOUD_IP
 [ "$FAMILIES" != ipv6,ipv4 ] || API_ENDPOINT=fd00:244::1
 REGISTRY=$RELAY_IP:5000 # of TestRelease, in the relay's namespace
 SITES="a:101 b:102"                                 # site : last octet of its router's WAN address
-ALL_NODES="cloud edge-a1 edge-a2 edge-b1 edge-b2"   # all that can be; edge-a2 joins later
+ALL_NODES="cloud cloud-2 edge-a1 edge-a2 edge-b1 edge-b2"   # all that can be; cloud-2 and edge-a2 join later
 FIRST_NODES="cloud edge-a1 edge-b1 edge-b2"
-node_site() { case $1 in cloud|relay) echo wan ;; edge-a*) echo a ;; edge-b*) echo b ;; *) return 1 ;; esac; }
+node_site() { case $1 in cloud*|relay) echo wan ;; edge-a*) echo a ;; edge-b*) echo b ;; *) return 1 ;; esac; }
 node_segment() { if [ "$FLAVOUR" = flannel ]; then echo wan; else node_site "$1"; fi; }
 node_ip() {
   case $(node_segment "$1"):$1 in
-    *:cloud) echo $CLOUD_IP ;; *:relay) echo $RELAY_IP ;;
+    *:cloud) echo $CLOUD_IP ;; *:cloud-2) echo $WAN_NET.11 ;; *:relay) echo $RELAY_IP ;;
     wan:edge-a*) echo "$WAN_NET.3${1#edge-a}" ;; wan:edge-b*) echo "$WAN_NET.4${1#edge-b}" ;;
     *1) echo $LAN_NET.10 ;; *2) echo $LAN_NET.11 ;;
   esac

@@ -33,6 +33,15 @@ func (c *Cluster) WAN(ctx context.Context, site string, up bool) error {
 	return c.quiet(ctx, "net.sh", op, site)
 }
 
+// Silence has a site's router drop what it should forward, without a word, or forward it again.
+func (c *Cluster) Silence(ctx context.Context, site string, on bool) error {
+	op := "undrop"
+	if on {
+		op = "drop"
+	}
+	return c.quiet(ctx, "net.sh", op, site)
+}
+
 // Service stops, starts or restarts a service of a node: op is stop, start or restart.
 func (c *Cluster) Service(ctx context.Context, op, node, service string) error {
 	return c.quiet(ctx, "node.sh", op+"-service", node, service)
