@@ -127,7 +127,7 @@ e2e-flannel: deps tools ## move a real Kubernetes from the real Flannel by the c
 	@EDGEMESH_TIER=long EDGEMESH_KUBE=flannel $(GO) test -count=1 -timeout 45m -v -run 'TestMigrateFromFlannel$$' ./test/kube
 
 e2e-ways: EXTRA_DEPS = all openssl:openssl
-e2e-ways: deps tools ## install in each way that the pages describe and no other suite runs, on clusters of their own (test/ways)
+e2e-ways: deps tools ## install in every way that the pages describe and no other suite runs, on clusters of their own (test/ways)
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 90m -v -run 'TestWays$$' ./test/kube
 
 conformance: EXTRA_DEPS = all openssl:openssl busybox:busybox dig:bind9-dnsutils host:bind9-host nc.openbsd:netcat-openbsd iperf:iperf wget:wget

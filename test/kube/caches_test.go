@@ -235,7 +235,7 @@ func watchPeers(t *testing.T, c *cluster.Cluster, node string, right func([]stri
 	}
 }
 
-// soak has an edge's cache end, lose its uplink, aloud and silently, and both at once, EDGEMESH_SOAK times (once), while its agent runs and a
+// soak has an edge's cache end, lose its uplink, aloud and silently, and both together, EDGEMESH_SOAK times (once), while its agent runs and a
 // member comes or goes: the edge never loses another member, its agent is not started again, and soon it knows who came and who went.
 func soak(t *testing.T, c *cluster.Cluster, service string) {
 	t.Helper()

@@ -273,7 +273,7 @@ func (w *way) relayOutside(t *testing.T) {
 	}
 	slices.Sort(w.relays)
 	w.relays = slices.Compact(w.relays)
-	// The relay is there at once, an agent that proves it perhaps not.
+	// The relay is there, an agent that proves it perhaps not yet.
 	eventually(t, 2*time.Minute, func(ctx context.Context) error {
 		text, err := w.c.AdminCommand(ctx, plugin, append([]string{"relay", "add"}, w.relays...)...).CombinedOutput()
 		if err != nil {

@@ -105,3 +105,31 @@ func TestSentencesAreOnTheirPages(t *testing.T) {
 		}
 	}
 }
+
+// The table of the runs stands on the page about what works together.
+func TestTableIsOnItsPage(t *testing.T) {
+	root, err := repo.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = "docs/compatibility.md"
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, relay := range values[Relay] {
+		row := "| " + relay
+		for _, platform := range values[Platform] {
+			var cell []string
+			for _, r := range Runs {
+				if r.Way[Relay] == relay && r.Way[Platform] == platform {
+					cell = append(cell, r.Way[By]+", "+r.Way[Controller])
+				}
+			}
+			row += " | " + strings.Join(slices.Compact(cell), "; ")
+		}
+		if row += " |"; !strings.Contains(string(text), row+"\n") {
+			t.Errorf("%s lacks this row:\n%s", page, row)
+		}
+	}
+}
