@@ -100,6 +100,9 @@ func relayByInstall(t *testing.T, c *cluster.Cluster, args ...string) string {
 		t.Fatalf("%v: %v\n%s", args, err, out)
 	}
 	t.Cleanup(func() {
+		if os.Getenv("KEEP") != "" {
+			return // the end of the cluster ends it
+		}
 		text, err := os.ReadFile(log + ".pid")
 		ok(t, err)
 		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
