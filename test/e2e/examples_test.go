@@ -112,7 +112,7 @@ func TestExampleMQTT(t *testing.T) {
 		return nil
 	})
 	ok(t, factory.Script("ip link set "+factory.Uplink+" down"))
-	time.Sleep(3 * time.Second) // as long as the uplink is off
+	time.Sleep(3 * time.Second) // sleep: as long as the uplink is off
 	ok(t, factory.Script("ip link set "+factory.Uplink+" up", "ip route replace default via 192.168.1.1"))
 	ok(t, cloudSide.Wait(within(t, time.Minute)))
 	var want strings.Builder

@@ -280,7 +280,7 @@ func soak(t *testing.T, c *cluster.Cluster, service string) {
 					kubectl(t, "delete", "node,meshnode", name, "--ignore-not-found")
 				}
 				if how != "" {
-					time.Sleep(25 * time.Second) // a request through MetaServer takes 10 s of these, and YurtHub notices after 20
+					time.Sleep(25 * time.Second) // sleep: a request through MetaServer takes 10 s of these, and YurtHub notices after 20
 					if knows(t.Context(), c, node, name, !is) != nil {
 						t.Errorf("%s, restart %v: the edge knows of %s while it is cut off: this shows nothing", how, restart, name)
 					}

@@ -227,11 +227,11 @@ func (m *migration) watched(t *testing.T, what string, longest time.Duration, ri
 				failed++
 				last = err.Error()
 			}
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond) // sleep: between two looks
 		}
 	})
 	do()
-	time.Sleep(afterChange)
+	time.Sleep(afterChange) // sleep: what comes late is seen
 	stop()
 	asking.Wait()
 	gap, whose := f.stop(t)

@@ -159,7 +159,7 @@ func TestQuietSockets(t *testing.T) {
 	for range turns {
 		before, began := sockets(t, c, node, port), time.Now()
 		hub := hubTraffic(t, c, node)
-		time.Sleep(length)
+		time.Sleep(length) // sleep: the window that is measured
 		took, after, bytes, opened := time.Since(began).Seconds(), sockets(t, c, node, port), 0., 0
 		for s, n := range after {
 			if _, there := before[s]; !there {

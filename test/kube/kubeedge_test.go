@@ -350,7 +350,7 @@ func TestKubeEdgeTwoEdgecores(t *testing.T) {
 		out, err := c.On(ctx, node, "timeout", "30", "edgecore", "--config", "/etc/kubeedge/config/edgecore.yaml")
 		cancel()
 		t.Logf("the second edgecore ended: %v\n%s", err, out[max(0, len(out)-2000):])
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // sleep: between two looks
 	}
 	took := time.Since(began)
 	n := end()
