@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/test/fair"
 )
 
 // TestForwardedProbes: what a peer sends from its probe address, and nothing else, is taken behind all rules for forwarded packets, and
@@ -70,6 +71,21 @@ func TestForwardedProbes(t *testing.T) {
 	arrives("translated", "10.244.2.14", true)
 	run(t, "iptables -t nat -D POSTROUTING -o edgemesh-br -j MASQUERADE")
 
+	run(t, "ip neigh flush dev edgemesh-br") // of what a pod sent there
+	// What a rule answers that rejects a probe is taken, too, from whatever address.
+	if err := l.host.SendForwarded([][]byte{udpPacket(netip.AddrPortFrom(ours[0], mesh.ForwardFrom), netip.MustParseAddrPort("10.244.2.13:5214"), "number and tag")}); err != nil {
+		t.Fatal(err)
+	}
+	fair.Eventually(t, deadline, "the rejection is taken", fair.True(func() (got bool) {
+		l.host.TakeForwarded(func(b []byte, link string) {
+			got = b[9] == 1 && b[20] == 3 && link == "up0" && strings.Contains(string(b), "number and tag")
+		})
+		return got
+	}))
+	if n := run(t, "ip neigh show dev edgemesh-br"); strings.Contains(n, "10.244.1.254") {
+		t.Errorf("neighbours after a rejection: %s", n)
+	}
+
 	leads := func(want ...string) {
 		t.Helper()
 		wantContains(t, "the peer's probe address", run(t, "ip route get 10.244.2.14 from 10.244.1.254 iif edgemesh-br"), want...)
@@ -95,6 +111,15 @@ func TestForwardedProbes(t *testing.T) {
 		t.Error("no new port")
 	}
 	arrives("repaired", "10.244.2.14", true)
+	none := p.Host
+	none.LAN = mesh.LAN{}
+	mustSet(t, l.host, none)
+	if l.host.ProbeAddrs() != [2]netip.Addr{} || strings.Contains(run(t, "ip -br link"), "edgemesh-fwd") {
+		t.Error("a port that nothing needs")
+	}
+	mustSet(t, l.host, p.Host)
+	time.Sleep(portEvery)
+	l.host.ProbeAddrs()
 	wantContains(t, "the port", run(t, "ip link show edgemesh-fwd"), "master edgemesh-br")
 	if err := l.host.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/lan/lantest"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/tunnel/inet"
 )
 
 // is reports whether a packet of IPv4 is of a kind.
@@ -155,6 +156,64 @@ func TestForwardedKindAfterKind(t *testing.T) {
 		more = true
 		becomes(t, n[0], n[1], mesh.VXLAN, 5*time.Second)
 		time.Sleep(200 * time.Second) // until the traffic ends
+	})
+}
+
+// TestForwardedRejected: who answers a probe in place of letting it pass is named.
+func TestForwardedRejected(t *testing.T) {
+	for _, c := range []struct{ name, answers string }{
+		{"ICMP", "10.244.1.1, which answers with ICMP type 3, code 13"}, {"RST", "a rule that answers with a TCP reset"},
+	} {
+		onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+			l.Forward = func(from, to *lantest.Node, _ string, b []byte) bool {
+				if from != n[0] || c.name == "RST" && !is("TCP", b) {
+					return true
+				}
+				src, dst := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+				answer := inet.Packet(to.Gateway(), src, inet.ProtoICMP, append([]byte{3, 13, 0, 0, 0, 0, 0, 0}, b[:min(len(b), 500)]...))
+				if c.name == "RST" {
+					tcp := append([]byte{0, 0, 0, 0, 0, 0, 0, 0}, b[24:28]...) // the probe's number, and one more
+					tcp[11]++
+					answer = inet.Packet(dst, src, inet.ProtoTCP, append(tcp, 5<<4, inet.RST|inet.ACK, 0, 0, 0, 0, 0, 0))
+				}
+				from.Catch(answer, "eth0")
+				return false
+			}
+			l.Meet(decide.Off{})
+			time.Sleep(10 * time.Second)
+			st, _ := n[0].Status(n[1].Member.PeerID)
+			if st.Answers != c.answers || st.Kind != mesh.Native || !strings.Contains(st.Reason, c.answers) {
+				t.Errorf("%s: path %q, answers %q: %s", c.name, st.Kind, st.Answers, st.Reason)
+			}
+			if st, _ := n[1].Status(n[0].Member.PeerID); st.Answers != "" || len(st.Cut) > 0 {
+				t.Errorf("%s: the other direction: %+v", c.name, st)
+			}
+			l.Forward = nil
+			time.Sleep(2 * time.Minute)
+			if st, _ := n[0].Status(n[1].Member.PeerID); st.Answers != "" || len(st.Cut) > 0 {
+				t.Errorf("%s: without the rule: %+v", c.name, st)
+			}
+		})
+	}
+}
+
+// TestForwardedSent: on an idle path a rule of the sender drops what leaves, so that nothing comes in at either end. Packets that pods send towards
+// the peer count as traffic all the same.
+func TestForwardedSent(t *testing.T) {
+	onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+		drops := false
+		l.Forward = func(from, _ *lantest.Node, link string, b []byte) bool {
+			return !drops || from != n[0] || link != "eth0" || !is("TCP", b)
+		}
+		l.Meet(decide.Off{})
+		becomes(t, n[0], n[1], mesh.Native, time.Second)
+		time.Sleep(2 * time.Minute)
+		drops = true
+		n[0].Kernel.SetTraffic(map[mesh.Inlet]mesh.Count{{Block: n[1].Member.PodCIDRs[0], Out: true}: {}})
+		becomes(t, n[0], n[1], mesh.VXLAN, 5*time.Second)
+		if r := n[0].Received(); len(r) > 1 || r[mesh.Native] > 0 {
+			t.Errorf("what was sent counts as received: %v", r)
+		}
 	})
 }
 

@@ -20,6 +20,8 @@ import (
 //		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ip saddr @probers4 goto taken4
 //		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct status snat, th dport { 5214, 5215 } or ICMP's identifier goto taken4
 //		                                                          a rule of this host has translated it
+//		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct state related limit rate 20/second log group 5212 drop
+//		                                                          what a rule answers that rejects them
 //	}
 //	chain taken4 {
 //		update @probers4-rate { ip saddr limit rate over 200/second } drop
@@ -31,13 +33,16 @@ const (
 	chainTaken     = "taken" // begins the names of chains, one per IP version
 	rated          = "-rate"
 	proberStays    = 10 * time.Second
-	proberRate     = 200 // a second
+	proberRate     = 200             // a second
+	answerRate     = 20              // likewise
+	sentStays      = 2 * time.Second // twice as long as it takes between two readings
 )
 
 func proberSet(v6 bool) string { return "probers" + suffix(v6) }
 
 // forwarded are the chains that take forwarded probes.
 func (g guard) forwarded() (out []chain) {
+	log := words{&expr.Log{Key: 1 << unix.NFTA_LOG_GROUP, Group: plan.ForwardGroup}}
 	hook := chain{name: chainForwarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority}
 	for _, f := range g.families {
 		if !f.Probe.IsValid() || g.unlogged {
@@ -45,16 +50,19 @@ func (g guard) forwarded() (out []chain) {
 		}
 		saddr, c := ip(f.V6).saddr(), chain{name: chainTaken + suffix(f.V6)}
 		translated := ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0))
+		to := rule(oifname.is(plan.BridgeName), iifname.isNot(plan.BridgeName), isVersion(f.V6), ip(f.V6).daddr().is(f.Probe))
 		for _, from := range []words{
 			inSet(proberSet(f.V6), saddr), rule(translated, dport.is(uint16(mesh.ForwardTo))), rule(translated, dport.is(uint16(mesh.ForwardFlow))),
 			rule(translated, payload(expr.PayloadBaseTransportHeader, 4, 2).is(uint16(mesh.ForwardID))),
 		} {
-			hook.add(oifname.is(plan.BridgeName), iifname.isNot(plan.BridgeName), isVersion(f.V6), ip(f.V6).daddr().is(f.Probe), from, goTo(c.name))
+			hook.add(to, from, goTo(c.name))
 		}
+		few := words{&expr.Limit{Type: expr.LimitTypePkts, Rate: answerRate, Unit: expr.LimitTimeSecond, Burst: answerRate}}
+		hook.add(to, ctState.and(bytesOf(host(expr.CtStateBitRELATED))).isNot(host(0)), few, log, drop)
 		limit := note(proberSet(f.V6)+rated, proberStays, saddr)
 		limit[len(limit)-1].(*expr.Dynset).Exprs = []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: proberRate, Unit: expr.LimitTimeSecond, Burst: proberRate, Over: true}}
 		c.add(limit, drop)
-		c.add(words{&expr.Log{Key: 1 << unix.NFTA_LOG_GROUP, Group: plan.ForwardGroup}})
+		c.add(log)
 		c.add(drop)
 		out = append(out, c)
 	}

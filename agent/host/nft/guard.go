@@ -28,6 +28,7 @@ import (
 //		set vxlan4-24 { type iface_index . ipv4_addr . ipv4_addr . ipv4_addr; counter }   interface . underlay addresses: peer's . own . block
 //		set vxlan4-24-mac { type iface_index . ether_addr . ipv4_addr . ipv4_addr . ipv4_addr; counter }   the same on one link: with the outer packet's MAC
 //		set native4-24-probes { type ether_addr . ipv4_addr }                   who sends probes, whatever the interface
+//		set sent4-24 { type ipv4_addr; timeout }                                as rules add them
 //		set vxlan4-24-probes, vxlan4-24-mac-probes { the same types }           who sends probes
 //		map inputs { type ifname : verdict
 //			edgemesh-br : goto pods, edgemesh-tun : accept, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
@@ -38,6 +39,7 @@ import (
 //		}
 //		chain pods {                                              which pod: the filter on its veth
 //			ip daddr 127.0.0.0/8 drop                             the host's own: portmap and kube-proxy set route_localnet
+//			ip daddr RANGE, ip saddr != PROBE add @sent4-24       to which block something was sent lately, whatever becomes of it
 //			ip saddr BLOCK, not its GATEWAY accept
 //			ip6 saddr { fe80::/10, :: } accept
 //			drop
@@ -215,7 +217,7 @@ func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(21, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(22, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -274,6 +276,7 @@ func suffix(v6 bool) string {
 }
 
 func nativeSet(v6 bool, bits int) string { return fmt.Sprintf("native%s-%d", suffix(v6), bits) }
+func sentSet(v6 bool, bits int) string   { return fmt.Sprintf("sent%s-%d", suffix(v6), bits) }
 func vxlanSet(v6 bool, bits int) string  { return fmt.Sprintf("vxlan%s-%d", suffix(v6), bits) }
 
 // sets lists the sets of who sends, and where we send to, by name.
@@ -306,6 +309,7 @@ func (g guard) sets() map[string]setType {
 			out[proberSet(f.V6)+rated] = setType{key: address(f.V6), stays: proberStays}
 		}
 		for _, bits := range f.LAN.Bits {
+			out[sentSet(f.V6, bits)] = setType{key: address(f.V6), stays: sentStays}
 			if g.native {
 				add(nativeSet(f.V6, bits), true, nftables.TypeIFIndex, nftables.TypeEtherAddr, address(f.V6))
 				add(nativeSet(f.V6, bits)+probing, false, nftables.TypeEtherAddr, address(f.V6))
@@ -369,7 +373,14 @@ func (g guard) pods() chain {
 	c := chain{name: chainPods}
 	c.add(toLoopback...)
 	for _, f := range g.families {
-		saddr := ip(f.V6).saddr()
+		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
+		for _, r := range f.Ranges {
+			for _, bits := range f.LAN.Bits {
+				if f.Probe.IsValid() {
+					c.add(isVersion(f.V6), daddr.in(r), saddr.isNot(f.Probe), noteOnce(sentSet(f.V6, bits), sentStays, daddr.bits(bits)))
+				}
+			}
+		}
 		for _, b := range f.Blocks {
 			c.add(isVersion(f.V6), saddr.inBut(b, mesh.Gateway(b)), accept)
 		}

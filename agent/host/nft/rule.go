@@ -249,6 +249,13 @@ func note(name string, stays time.Duration, fields ...field) words {
 	return append(concat(fields), &expr.Dynset{SrcRegKey: unix.NFT_REG32_00, SetName: name, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: stays})
 }
 
+// noteOnce is note for every packet of a flow: what is there already is not written again, so that CPUs do not wait for each other.
+func noteOnce(name string, stays time.Duration, fields ...field) words {
+	out := note(name, stays, fields...)
+	out[len(out)-1].(*expr.Dynset).Operation = unix.NFT_DYNSET_OP_ADD
+	return out
+}
+
 // concat loads fields one behind the other. Registers have four bytes.
 func concat(fields []field) words {
 	var out words

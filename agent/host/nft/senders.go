@@ -85,6 +85,12 @@ func Traffic(s plan.State, links map[string]int) (map[mesh.Inlet]mesh.Count, err
 	t := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
+			sent, _ := c.GetSetElements(&nftables.Set{Table: t, Name: sentSet(f.V6, bits)})
+			for _, e := range sent {
+				if a, ok := netip.AddrFromSlice(e.Key); ok {
+					out[mesh.Inlet{Block: netip.PrefixFrom(a, bits), Out: true}] = mesh.Count{}
+				}
+			}
 			outer := 4 + 2*addrSize(g.outer6)
 			for set, at := range map[string]uint32{nativeSet(f.V6, bits): 12, vxlanSet(f.V6, bits): outer, vxlanSet(f.V6, bits) + bound: 8 + outer} { // where the block is
 				elements, err := c.GetSetElements(&nftables.Set{Table: t, Name: set})

@@ -216,14 +216,15 @@ func (c chain) in(t *nftables.Table) *nftables.Chain {
 // conn returns a connection that opens a socket per transaction, so that making it cannot fail.
 func conn() *nftables.Conn {
 	c, _ := nftables.New(nftables.WithSockOptions(func(s *netlink.Conn) error {
-		_ = s.SetWriteBuffer(sendBuffer) // without the right to it, the default
+		_ = errors.Join(s.SetWriteBuffer(buffer), s.SetReadBuffer(buffer)) // without the right to it, the default
 		return nil
 	}))
 	return c
 }
 
-// sendBuffer is what one transaction needs that has the elements of thousands of peers, bytes; the default holds some six thousand.
-const sendBuffer = 8 << 20
+// buffer is what one transaction needs that has the elements of thousands of peers, bytes; the default holds some six thousand. All its rules
+// are acknowledged before the first acknowledgement is read.
+const buffer = 8 << 20
 
 // reading returns a connection for many requests, with one socket, which done closes.
 func reading() (c *nftables.Conn, done func(), err error) {

@@ -15,6 +15,9 @@ type arrived struct {
 // count adds what has come in since the counters were read last. One that is lower than before was set again.
 func (a *arrived) count(counts map[mesh.Inlet]mesh.Count, owners map[netip.Prefix]*peer) {
 	for in, n := range counts {
+		if in.Out {
+			continue
+		}
 		more := n.Bytes - a.inlets[in].Bytes
 		if n.Bytes < a.inlets[in].Bytes {
 			more = n.Bytes

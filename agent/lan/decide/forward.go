@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"fmt"
 	"maps"
@@ -73,6 +74,7 @@ type round struct {
 type outcome struct {
 	tested  time.Time // zero: never
 	cut     kindSet   // kinds that it loses
+	answers string    // of whoever rejects them
 	cutAt   time.Time
 	clean   int           // rounds in a row without a loss, since then
 	cleared time.Time     // the last time that it was taken back
@@ -119,8 +121,11 @@ func (t *track) note(now time.Time, lost kindSet) {
 		}
 		t.cleared = now
 	}
-	if t.cut, t.clean, t.why = lost, 0, ""; lost != 0 {
-		t.why = fmt.Sprintf("the peer answers, but pods' packets are dropped (%s), by a rule for forwarded packets or a switch of one of the two hosts", wording.List(lost.names()))
+	if t.cut, t.clean, t.why = lost, 0, ""; lost == 0 {
+		t.answers = ""
+	} else {
+		t.why = fmt.Sprintf("the peer answers, but pods' packets are dropped (%s), by %s", wording.List(lost.names()),
+			cmp.Or(t.answers, "a rule for forwarded packets or a switch of one of the two hosts"))
 	}
 }
 
@@ -149,6 +154,15 @@ func (m *Machine) Recheck() {
 func (m *Machine) Caught(b []byte, link string) {
 	k, err := parseForwarded(b)
 	if err != nil {
+		return
+	}
+	if k.answers != "" {
+		if p := m.probers[k.to]; p != nil {
+			f := &p.forwards[version(k.V6)]
+			if f.on != nil && f.first != 0 && reached(k.number, f.first) {
+				f.on.answers = k.answers
+			}
+		}
 		return
 	}
 	from, slot := []*peer{m.probers[k.from]}, int(k.number&(1<<slotBits-1))

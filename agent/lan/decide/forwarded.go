@@ -2,6 +2,7 @@ package decide
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -56,13 +57,15 @@ func forwarded(key []byte, kind int, src, dst netip.Addr, number uint32, size in
 	return inet.Packet(src, dst, proto, append(t, body...))
 }
 
-// taken is a forwarded probe that was taken.
+// taken is a forwarded probe that was taken, or one of this node's that a rule rejects.
 type taken struct {
-	V6     bool
-	from   netip.Addr // others' rules may have translated it
-	kind   int
-	number uint32
-	tag    []byte // of the packet
+	V6      bool
+	from    netip.Addr // others' rules may have translated it
+	to      netip.Addr
+	kind    int
+	number  uint32
+	tag     []byte // of the packet
+	answers string // who rejects it, and how; "" for nobody
 }
 
 // parseForwarded parses a packet whose authenticity is not checked yet. The error is ErrBadProbe.
@@ -72,6 +75,9 @@ func parseForwarded(b []byte) (p taken, err error) {
 		return p, ErrBadProbe
 	}
 	t, numberAt, tagAt := b[h.L4:], 8, 12
+	if p, ok := parseRejection(h, t); ok {
+		return p, nil
+	}
 	switch p.kind = kindEcho; h.Proto {
 	case inet.ProtoUDP:
 		p.kind = kindUDP
@@ -84,6 +90,24 @@ func parseForwarded(b []byte) (p taken, err error) {
 	if len(t) < tagAt+tagSize {
 		return p, ErrBadProbe
 	}
-	p.V6, p.from, p.number, p.tag = h.Version == 6, h.Src, binary.BigEndian.Uint32(t[numberAt:]), t[tagAt:tagAt+tagSize]
+	p.V6, p.from, p.to, p.number, p.tag = h.Version == 6, h.Src, h.Dst, binary.BigEndian.Uint32(t[numberAt:]), t[tagAt:tagAt+tagSize]
 	return p, nil
+}
+
+// parseRejection parses what is answered in place of letting a probe pass: a RST, which acknowledges the number behind the probe's (RFC 9293,
+// section 3.10.7.1), or ICMP for what is unreachable (RFC 792; RFC 4443, section 3.1), which has the probe, perhaps cut.
+func parseRejection(h inet.Header, t []byte) (p taken, ok bool) {
+	switch {
+	case h.Proto == inet.ProtoTCP:
+		return taken{V6: h.Version == 6, to: h.Src, kind: kindSYN, number: binary.BigEndian.Uint32(t[8:]) - 1, answers: "a rule that answers with a TCP reset"}, t[13]&inet.RST != 0
+	case h.Proto == inet.ProtoICMP && len(t) >= 8+20 && t[0] == 3:
+		binary.BigEndian.PutUint16(t[8+2:], uint16(len(t)-8))
+	case h.Proto == inet.ProtoICMPv6 && len(t) >= 8+40 && t[0] == 1:
+		binary.BigEndian.PutUint16(t[8+4:], uint16(len(t)-8-40))
+	default:
+		return p, false
+	}
+	p, err := parseForwarded(t[8:])
+	p.answers = fmt.Sprintf("%s, which answers with ICMP type %d, code %d", h.Src, t[0], t[1])
+	return p, err == nil
 }

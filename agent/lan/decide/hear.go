@@ -39,6 +39,7 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 	if k.flags&flagBusy != 0 {
 		t.told = k.At
 	}
+	before := p.seen(t, k.At)
 	if k.typ == typeAnswer {
 		s := t.at[k.seq%uint64(len(t.at))]
 		changed := t.answer(k.At, k.seq)
@@ -48,22 +49,23 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 		if f := &p.forwards[version(k.V6)]; changed && f.on == nil {
 			f.sends = k.At // the path may have to be tested
 		}
+	} else {
+		if last := sess.lastSeen[t.c.key()]; k.seq <= last {
+			return nil, time.Time{} // seen before, or overtaken
+		}
+		sess.lastSeen[t.c.key()] = k.seq
+		t.request(k.At)
+		t.in = k.Link
+		if sess == p.sess {
+			m.reports(p, t, k, time.Time{})
+		}
+		answer = []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, len(k.Payload)+headers(k.V6))}
+	}
+	if p.seen(t, k.At) != before {
 		m.choose(p, k.At)
-		next, _ = p.next()
-		return nil, next
 	}
-	if last := sess.lastSeen[t.c.key()]; k.seq <= last {
-		return nil, time.Time{} // seen before, or overtaken
-	}
-	sess.lastSeen[t.c.key()] = k.seq
-	t.request(k.At)
-	t.in = k.Link
-	if sess == p.sess {
-		m.reports(p, t, k, time.Time{})
-	}
-	m.choose(p, k.At)
 	next, _ = p.next()
-	return []Send{newSend(k.At, p, sess, t, typeAnswer, k.seq, len(k.Payload)+headers(k.V6))}, next
+	return answer, next
 }
 
 // mayArrive reports whether the peer's probes of a track may arrive on an interface. The

@@ -249,7 +249,9 @@ func (m *Machine) Traffic(now time.Time, counts map[mesh.Inlet]mesh.Count, known
 			}
 			for _, b := range m.members[p.id].blocks {
 				k := mesh.Inlet{Block: b.Masked(), Link: link}
-				if b.Addr().Is6() == t.c.v6 && (!known || counts[k].Packets > m.arrived.inlets[k].Packets) {
+				_, sent := counts[mesh.Inlet{Block: b.Masked(), Out: true}]
+				sent = sent && p.using[version(t.c.v6)] == t
+				if b.Addr().Is6() == t.c.v6 && (!known || sent || counts[k].Packets > m.arrived.inlets[k].Packets) {
 					t.traffic(now)
 				}
 			}

@@ -299,6 +299,20 @@ func (p *peer) choose() (changed []int) {
 	return changed
 }
 
+// sight is what choose and plan look at of one track, and of the round under way.
+type sight struct {
+	usable, accepts bool
+	in              string
+	here, tunnel    outcome
+	on              *track
+	theirs          netip.Addr
+}
+
+func (p *peer) seen(t *track, now time.Time) sight {
+	f := &p.forwards[version(t.c.v6)]
+	return sight{t.usable(), t.accepts(now), t.in, t.outcome, f.tunnel.outcome, f.on, f.theirs}
+}
+
 // plan recomputes what the kernel is to hold; it reports whether that changed.
 func (p *peer) plan(now time.Time) bool {
 	var wanted []mesh.Candidate

@@ -33,6 +33,8 @@ type Status struct {
 	// which stays, since no other one passes them.
 	Proof string
 	Cut   []string
+	// Answers says who rejects them, "" where nobody answers.
+	Answers string
 	// Received is how many bytes have come from the peer past the tunnel; of VXLAN with its headers.
 	Received uint64
 	// Proved are the peer's underlay addresses from which answers have come back, on the paths that are up.
@@ -86,7 +88,7 @@ func (p *peer) status(off Off) Status {
 		t := p.using[v]
 		why := p.reason(v == 1, off)
 		if t != nil && t.cut != 0 {
-			out.Cut = t.cut.names()
+			out.Cut, out.Answers = t.cut.names(), t.answers
 		}
 		if first {
 			first = false

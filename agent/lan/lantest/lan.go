@@ -285,11 +285,9 @@ func (k kernel) SendForwarded(packets [][]byte) error {
 	return nil
 }
 
-// forward takes the way that the kernel would: the route for forwarded probes, that of pods, or the tunnel.
-func (n *Node) forward(b []byte) {
-	dst, _ := netip.AddrFromSlice(b[16:20])
-	src, _ := netip.AddrFromSlice(b[12:16])
-	l, paths, link := n.lan, n.Kernel.Paths(), tunName
+// Leads is where the kernel sends a forwarded probe: by the route for these, that of pods, or the tunnel.
+func (n *Node) Leads(dst netip.Addr) string {
+	paths, link := n.Kernel.Paths(), tunName
 	links := map[mesh.PathKind]string{mesh.Native: "eth0", mesh.VXLAN: vxlanName, "": tunName}
 	for _, r := range paths.Routes {
 		if r.Block.Contains(dst) {
@@ -301,6 +299,13 @@ func (n *Node) forward(b []byte) {
 			link = links[r.Kind]
 		}
 	}
+	return link
+}
+
+func (n *Node) forward(b []byte) {
+	dst, _ := netip.AddrFromSlice(b[16:20])
+	src, _ := netip.AddrFromSlice(b[12:16])
+	l, link := n.lan, n.Leads(dst)
 	l.mu.Lock()
 	forward, to := l.Forward, (*Node)(nil)
 	for _, m := range l.nodes {
@@ -312,8 +317,13 @@ func (n *Node) forward(b []byte) {
 	if to == nil || !slices.Contains(to.Kernel.Paths().Probers, src) || forward != nil && !forward(n, to, link, b) {
 		return
 	}
+	to.Catch(b, link)
+}
+
+// Catch has a packet come in for n's probe address.
+func (n *Node) Catch(b []byte, link string) {
 	select {
-	case to.caught <- caught{b, link}:
+	case n.caught <- caught{b, link}:
 	default:
 	}
 }

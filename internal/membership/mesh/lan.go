@@ -151,6 +151,7 @@ type Count struct{ Packets, Bytes uint64 }
 type Inlet struct {
 	Block netip.Prefix
 	Link  string // "" for VXLAN
+	Out   bool   // instead, pods of this node have sent something there lately: not counted
 }
 
 // VTEP is a peer's end of the VXLAN.
