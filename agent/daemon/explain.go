@@ -66,9 +66,9 @@ func (x explainer) Ping(ctx context.Context, n mesh.Node) (time.Duration, string
 	return rtt, fmt.Sprintf("%s over %s", path.Kind, path.Transport), err
 }
 
-// Host checks this host.
-func (x explainer) Host(ctx context.Context) []findings.Finding {
-	return x.kernel.host.Check(ctx, x.force.current().Host)
+// Host checks this host, and what becomes of packets between a pod of it and a far one, if these are valid.
+func (x explainer) Host(ctx context.Context, own, far netip.Addr) []findings.Finding {
+	return x.kernel.host.Check(ctx, x.force.current().Host, own, far)
 }
 
 // HasPod reports whether a pod here has the address.

@@ -38,8 +38,9 @@ type Agent interface {
 	Peer(mesh.Node) control.PeerStatus
 	// Ping probes the agent there over the tunnel, and says over which path the answer came.
 	Ping(context.Context, mesh.Node) (rtt time.Duration, over string, err error)
-	// Host compares the kernel with what is wanted, and names what blocks packets.
-	Host(context.Context) []findings.Finding
+	// Host compares the kernel with what is wanted, and names what blocks packets, those between a pod of this node and a far one among them;
+	// either may be invalid.
+	Host(ctx context.Context, own, far netip.Addr) []findings.Finding
 	// HasPod reports whether a pod of this node has the address.
 	HasPod(netip.Addr) (bool, error)
 	// Policy says what NetworkPolicies do to packets for a pod of this node, or of its pods to one of another; from may be invalid.
@@ -59,7 +60,11 @@ func To(ctx context.Context, a Agent, node mesh.Node, ip netip.Addr) []findings.
 	if membership.Severity != findings.OK {
 		out = append(out, membership)
 	}
-	out = append(append(out, e.policy()), e.kernel(ctx)...)
+	own, far := netip.Addr{}, e.ip
+	if e.local {
+		own, far = e.ip, own
+	}
+	out = append(append(out, e.policy()), e.kernel(ctx, own, far)...)
 	out = append(out, e.route())
 	if e.local {
 		return append(append(out, a.Policy(netip.Addr{}, ip)), e.reach(ctx)...)

@@ -24,6 +24,7 @@ type fake struct {
 	self    mesh.Node
 	members []mesh.Node
 	kernel  []findings.Finding
+	traced  [2]netip.Addr // a pod here and a far one, whose packets were sent
 	deny    []netip.Prefix
 	open    func() (Stream, error)
 	drops   uint64
@@ -56,7 +57,10 @@ func (f *fake) Peer(mesh.Node) control.PeerStatus {
 func (f *fake) Ping(context.Context, mesh.Node) (time.Duration, string, error) {
 	return time.Millisecond, "relayed over quic", nil
 }
-func (f *fake) Host(context.Context) []findings.Finding         { return f.kernel }
+func (f *fake) Host(_ context.Context, own, far netip.Addr) []findings.Finding {
+	f.traced = [2]netip.Addr{own, far}
+	return f.kernel
+}
 func (f *fake) Policy(_, to netip.Addr) findings.Finding        { return findings.Okayf("policy", "%s", to) }
 func (f *fake) HasPod(netip.Addr) (bool, error)                 { return false, nil }
 func (f *fake) Open(context.Context, mesh.Node) (Stream, error) { return f.open() }
@@ -102,6 +106,9 @@ func TestFarSide(t *testing.T) {
 	pair := query{From: "10.244.1.1", To: "10.244.2.7"}
 	contains(t, "well", queried(t, NewAnswers(far), pair), "ok owner: 10.244.2.7 is this node's, 10.244.1.1 is a's", "ok policy", "ok path: relayed over quic; not better: why",
 		"broken pod: no pod of this node has the address 10.244.2.7")
+	if want := [2]netip.Addr{netip.MustParseAddr("10.244.2.7"), netip.MustParseAddr("10.244.1.254")}; far.traced != want { // a pod's, for no pod has 10.244.1.1
+		t.Errorf("packets were sent between %v, want %v", far.traced, want)
+	}
 
 	far.kernel = []findings.Finding{findings.Okayf("tun", "up"), findings.Warningf("nftables", "let it pass", "dropped: pods may be unreachable")}
 	far.deny = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}

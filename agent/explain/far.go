@@ -24,7 +24,7 @@ func answer(ctx context.Context, a Agent, peer mesh.Node, from, to netip.Addr) [
 	if policy.Severity == findings.Broken { // they answer, all the same
 		policy.Severity = findings.Warning
 	}
-	out = append(append(out, policy), e.kernel(ctx)...)
+	out = append(append(out, policy), e.kernel(ctx, to, from)...)
 	out = append(out, e.route(), e.path(false), e.counters())
 	if to != gatewayFor(plan.Self, to) {
 		out = append(out, a.Policy(from, to), e.pod(ctx, to))

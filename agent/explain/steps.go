@@ -38,9 +38,17 @@ func (e end) policy() findings.Finding {
 	return findings.Okayf("policy", "none of %d podDenyCIDRs contains %s", len(e.plan.Host.Access.PodDenyCIDRs), e.ip)
 }
 
-// kernel names which of this node's rules, routes and devices are missing, or what blocks them.
-func (e end) kernel(ctx context.Context) []findings.Finding {
-	all := e.agent.Host(ctx)
+// kernel names which of this node's rules, routes and devices are missing, or what blocks packets between a pod of it and a far one.
+func (e end) kernel(ctx context.Context, own, far netip.Addr) []findings.Finding {
+	for _, b := range slices.Concat(e.plan.Self.PodCIDRs, e.node.PodCIDRs) { // no pod has a node's address
+		if own == mesh.Gateway(b) {
+			own = netip.Addr{}
+		}
+		if far == mesh.Gateway(b) {
+			far = mesh.LastAddr(b).Prev()
+		}
+	}
+	all := e.agent.Host(ctx, own, far)
 	bad := slices.DeleteFunc(slices.Clone(all), func(f findings.Finding) bool { return f.Severity == findings.OK })
 	if len(bad) > 0 {
 		return bad

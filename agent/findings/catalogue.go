@@ -56,7 +56,7 @@ var Kinds = []Kind{ //nolint:gochecknoglobals // a constant
 	{ID: "names", Seen: ByDoctor, Hides: state, Cause: "another program uses our interfaces' names, tables or ports", Remedy: "rename or delete what it names, and restart the agent"},
 	{ID: "host", Seen: ByStatus, Cause: "the kernel's state could not be compared or repaired", Remedy: "fix the cause; the agent tries again every 2 s"},
 	{ID: "undone", Seen: ByStatus, Cause: "another program undoes what the agent sets in the kernel: the same repair was made five times or more, each within ten minutes of the one before", Remedy: "find and stop the program: a network or firewall service, a timer, configuration management. `opensnoop` (bcc) names who writes under /proc/sys, `nft monitor` who changes nftables; `kernel state repaired` in the agent's log has the first five times, then again after ten minutes of rest"},
-	{ID: "forwarding", Seen: ByDoctor, Cause: "forwarding, or a setting that pods' packets need, is off", Remedy: repaired},
+	{ID: "forwarding", Seen: ByStatus, Cause: "forwarding, or a setting that pods' packets need, is off", Remedy: repaired},
 	{ID: "interfaces", Seen: ByStatus, Cause: "another program, one that configures every interface it finds, gave interfaces of the pod network addresses or routes, which the agent removed", Remedy: "keep that program off the interfaces `edgemesh-*` and `veth*`: [compatibility.md](compatibility.md#programs-that-configure-every-interface) says how for each"},
 	{ID: "bridge", Seen: ByDoctor, Cause: "the pods' bridge is missing, down or different", Remedy: repaired},
 	{ID: "tun", Seen: ByDoctor, Hides: []string{"routes", "way"}, Cause: "the TUN is missing, down or different", Remedy: repaired},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
+	"edgemesh/internal/wording"
 )
 
 func finding(check string, grade findings.Severity, detail, remedy string) findings.Finding {
@@ -24,8 +26,8 @@ func finding(check string, grade findings.Severity, detail, remedy string) findi
 }
 
 // Check compares the kernel's state with w and changes nothing: what Set would
-// repair is broken now.
-func (h *Host) Check(ctx context.Context, w mesh.Host) []findings.Finding {
+// repair is broken now. It sends packets as pods do, also those of about: a pod of this node, and a far one, either of which may be invalid.
+func (h *Host) Check(ctx context.Context, w mesh.Host, about ...netip.Addr) []findings.Finding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.plan(w)
@@ -53,7 +55,7 @@ func (h *Host) Check(ctx context.Context, w mesh.Host) []findings.Finding {
 	for _, e := range order {
 		out = append(out, e.finding())
 	}
-	probed := h.probe(ctx, s) // first: it shows what marks do to packets
+	probed := h.probe(ctx, s, about...) // first: it shows what marks do to packets
 	out = append(append(out, h.inTheWay(w, s)...), probed...)
 	if why := nft.Missing(); why != "" {
 		out = append(out, finding(byNFT, findings.Warning, "whether the host's firewall drops pods' packets is not known: "+why, "load it; until then see `iptables -S FORWARD` yourself"))
@@ -122,8 +124,8 @@ func (h *Host) Probe(ctx context.Context, w mesh.Host) []findings.Finding {
 }
 
 // probe is Probe for a caller that holds mu.
-func (h *Host) probe(ctx context.Context, s plan.State) []findings.Finding {
-	out := h.checkForward(ctx, s)
+func (h *Host) probe(ctx context.Context, s plan.State, about ...netip.Addr) []findings.Finding {
+	out := h.checkForward(ctx, s, about)
 	if detail, remedy := h.fw.Mixed(); detail != "" {
 		out = append(out, finding("iptables", findings.Warning, detail, remedy))
 	}
@@ -159,6 +161,10 @@ func (h *Host) inTheWay(w mesh.Host, s plan.State) []findings.Finding {
 		}
 		out = append(out, findings.Warningf("bridge-filter", "run `modprobe br_netfilter` and list br_netfilter in /etc/modules-load.d; the agent switches it on for its own bridge. Where modprobe does not find it, use a kernel with CONFIG_BRIDGE_NETFILTER, or with nf_tables",
 			"the kernel module br_netfilter is missing"+cause+": pods of this node reach each other past all firewall rules, so that a Service times out whose endpoint is on the client's own node"))
+	}
+	if off := h.setBack(); len(off) > 0 {
+		out = append(out, findings.Brokenf("forwarding", "find what sets it (a file in /etc/sysctl.d, systemd-networkd, hardening), and set net.ipv4.conf.INTERFACE.forwarding = 1 or, in the interface's .network file, IPv4Forwarding=yes",
+			"forwarding is off again on %s, where the agent had switched it on: pods of this node get no IPv4 packets that come in there, and take other paths", wording.List(off)))
 	}
 	detail, remedy := rtnetlink.CheckRoutes(s)
 	if strays, err := nft.Strays(s); err == nil && detail == "" {

@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/findings"
@@ -17,16 +19,17 @@ import (
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/probe"
+	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 )
 
 // checkForward sends packets as pods do, and reports what on this host drops them: our own rules cannot overrule it. What drops
-// some protocols alone may be meant. The caller holds mu.
-func (h *Host) checkForward(ctx context.Context, s plan.State) (out []findings.Finding) {
+// some protocols alone may be meant. See Check for about. The caller holds mu.
+func (h *Host) checkForward(ctx context.Context, s plan.State, about []netip.Addr) (out []findings.Finding) {
 	var packets []probe.Packet
-	for _, f := range s.Held() {
-		packets = append(packets, probe.Forwarded(f, h.toTUN != nil)...)
+	for _, w := range h.ways(s, about) {
+		packets = append(packets, w.Forwarded(s.Of(w.Own).Keep, h.toTUN != nil)...)
 	}
 	cuts, err := h.send(ctx, s, packets, false)
 	if err != nil {
@@ -92,6 +95,7 @@ type cut struct {
 	protocols                   []string
 	all                         bool // no protocol passes
 	program, command, table, by string
+	remedy                      string // "" for what opens a firewall
 }
 
 // again is after what time a packet is sent once more that was dropped: a limit on rates may have dropped it, or a firewall
@@ -155,7 +159,11 @@ func (h *Host) cutBy(f nft.Fate, p probe.Packet, before, after iptables.Counts) 
 		c.program, c.table, c.by = byNFT, r.Family+" "+r.Table, r.String()
 		return c, true
 	case f.Hook == "":
-		return c, false
+		c.program = "forwarding"
+		if f.Behind != "" {
+			c.by, c.remedy = unrouted(p)
+		}
+		return c, c.by != ""
 	}
 	rules, foreign := after.Since(before, v6, f.Table, f.Hook)
 	if len(rules) > 0 {
@@ -166,11 +174,36 @@ func (h *Host) cutBy(f nft.Fate, p probe.Packet, before, after iptables.Counts) 
 	return c, true
 }
 
+// unrouted names the switch, filter or route by which the kernel drops a packet that no rule does; "" for none.
+func unrouted(p probe.Packet) (by, remedy string) {
+	keys := []string{"net/ipv4/ip_forward", sysctl.Forwarding(p.In)}
+	if p.Src.Is6() {
+		keys = []string{"net/ipv6/conf/all/forwarding"}
+	}
+	for _, k := range keys {
+		if v, err := sysctl.Read(k); err == nil && v == "0" {
+			return "the kernel's switch " + k + " = 0", "`sysctl -w " + k + "=1`, and find what sets it: a file in /etc/sysctl.d, systemd-networkd (`IPv4Forwarding=yes` in the interface's .network file), hardening"
+		}
+	}
+	_, err := netlink.RouteGetWithOptions(p.Dst.AsSlice(), &netlink.RouteGetOptions{Iif: p.In, SrcAddr: p.Src.AsSlice()})
+	if err == nil {
+		return "", ""
+	}
+	all, _ := sysctl.Read(sysctl.RPFilter("all"))
+	one, _ := sysctl.Read(sysctl.RPFilter(p.In))
+	if by = "the kernel's routes and rules"; p.Src.Is4() && max(all, one) == "1" { // newer kernels do not tell one from the other
+		by += ", or its filter " + sysctl.RPFilter(p.In) + " = 1"
+	}
+	return by + ": " + err.Error(), fmt.Sprintf("see `ip route get %s from %s iif %s`, and delete the route or rule that is in the way, or set rp_filter to 2", p.Dst, p.Src, p.In)
+}
+
 // merged joins the cuts of packets that differ in protocol alone.
 func merged(cuts []cut) (out []cut) {
 	const protocols = 3
 	for _, c := range cuts {
-		same := func(o cut) bool { return o.packet.In == c.packet.In && o.packet.Src == c.packet.Src }
+		same := func(o cut) bool {
+			return o.packet.In == c.packet.In && o.packet.Src == c.packet.Src && o.packet.Dst == c.packet.Dst
+		}
 		i := slices.IndexFunc(out, same)
 		if i < 0 {
 			i, out = len(out), append(out, c)
@@ -201,6 +234,8 @@ func (c cut) forwarded(verb string) string {
 // openForward says how to let them pass.
 func (c cut) openForward(s plan.State) string {
 	switch {
+	case c.remedy != "":
+		return c.remedy
 	case c.program == byIPTables:
 		return fmt.Sprintf("see `%s -t %s -S`: delete that rule, or accept packets from and to the pod ranges before it", c.command, c.table)
 	case c.table == "":

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -166,5 +168,54 @@ func TestRedirected(t *testing.T) {
 	}
 	if rules := run(t, "nft list chain inet other last"); !strings.Contains(rules, "packets 0 ") {
 		t.Errorf("probes arrived:\n%s", rules)
+	}
+}
+
+// TestLANPathTraced: what drops packets between a pod and a far one on a LAN path is named, whichever way they go: a rule by interface or for one
+// pod, a switch of the kernel, a rule of routing.
+func TestLANPathTraced(t *testing.T) {
+	t.Parallel()
+	own, far := netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("10.244.2.5")
+	for _, c := range []struct{ name, script, id, says, remedy string }{
+		{"no fault", "", "", "", ""},
+		{"what comes in", "iptables-nft -I FORWARD -i up0 -j DROP", "iptables", "from 10.244.2.5 (up0) to 10.244.1.7 (edgemesh-br), by `-A FORWARD -i up0 -j DROP`", "delete that rule"},
+		{"what comes in, legacy", "iptables-legacy -I FORWARD -i up0 -j DROP", "iptables", "(up0) to 10.244.1.7 (edgemesh-br)", "delete that rule"},
+		{"what leaves", "iptables-nft -I FORWARD -o up0 -j REJECT", "iptables", "from 10.244.1.7 (edgemesh-br) to 10.244.2.5 (up0)", "delete that rule"},
+		{"one pod", "iptables-nft -I FORWARD -i up0 -d 10.244.1.7 -p udp -j DROP", "iptables", "UDP from 10.244.2.5 (up0) to 10.244.1.7 (edgemesh-br)", "delete that rule"},
+		{"a pair, before routing", "iptables-nft -t mangle -I PREROUTING -i edgemesh-br -s 10.244.1.7 -d 10.244.2.5 -j DROP", "iptables", "from 10.244.1.7 (edgemesh-br) to 10.244.2.5 (up0)", "delete that rule"},
+		{"inside VXLAN", "nft add table inet x\nnft add chain inet x f { type filter hook forward priority 5 ; }\nnft add rule inet x f iifname edgemesh-vx drop", "nftables", "(edgemesh-vx) to fd00:1", "inet x"},
+		{"a switch", "sysctl -qw net.ipv4.conf.up0.forwarding=0", "forwarding", "(up0) to 10.244.1.7 (edgemesh-br), by the kernel's switch net/ipv4/conf/up0/forwarding = 0", "IPv4Forwarding=yes"},
+		{"of all, IPv6", "sysctl -qw net.ipv6.conf.all.forwarding=0", "forwarding", "net/ipv6/conf/all/forwarding = 0", "sysctl -w"},
+		{"the reverse-path filter", "ip route add 10.244.2.0/28 dev edgemesh-tun table 5210 metric 1\nsysctl -qw net.ipv4.conf.up0.rp_filter=1", "forwarding", "net/ipv4/conf/up0/rp_filter = 1", "rp_filter to 2"},
+		{"a rule of routing", "ip rule add pref 1 iif up0 to 10.244.1.0/24 prohibit", "forwarding", "(up0) to 10.244.1.7 (edgemesh-br), by the kernel's routes and rules", "iif up0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			enter(t)
+			run(t, "ip link set lo up"+uplinkScript)
+			h, p := newHost(t), lanPlan(1)
+			h.toTUN = writes(openTUN(t))
+			mustSet(t, h, p.Host)
+			mustSetPaths(t, h, p.Paths(candidates(1)))
+			run(t, c.script)
+			var found []findings.Finding
+			for _, f := range h.Check(t.Context(), p.Host, own, far) {
+				if f.Severity.Wrong() && slices.Contains([]string{"iptables", "nftables", "forwarding"}, f.ID) && !strings.Contains(f.Text, "repair needed") && !strings.Contains(f.Text, "off again") {
+					found = append(found, f)
+				}
+			}
+			if c.id == "" {
+				if len(found) > 0 {
+					t.Errorf("%+v", found)
+				}
+				return
+			}
+			if len(found) != 1 || found[0].ID != c.id || !strings.Contains(found[0].Text, c.says) || !strings.Contains(found[0].Remedy, c.remedy) {
+				t.Errorf("found %+v, want %s: %s", found, c.id, c.says)
+			}
+			if left := run(t, "ip -br link"); strings.Contains(left, "edgemesh-probe") {
+				t.Errorf("left behind: %s", left)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
+	"edgemesh/agent/host/probe"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
@@ -151,6 +153,59 @@ func readPaths(s plan.State, links map[string]int) (*kernelPaths, error) {
 		return nil, err
 	}
 	return &kernelPaths{senders, routes}, nil
+}
+
+// ways are how packets go between pods of this node and far ones: one for each interface by which they leave now, and that of about, as
+// Check has it.
+func (p *Paths) ways(s plan.State, about []netip.Addr) (out []probe.Way) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add := func(own, far netip.Addr, asked bool) {
+		w := probe.Way{Own: own, Far: far, Link: plan.TUNName}
+		for _, r := range p.wanted.Routes {
+			if r.Block.Contains(far) {
+				w.Link = cmp.Or(r.Link, plan.VXLANName)
+			}
+		}
+		for _, x := range p.wanted.Senders {
+			if x.Block.Contains(far) && x.Link == w.Link {
+				w.MAC = x.MAC
+			}
+		}
+		if asked || !slices.ContainsFunc(out, func(o probe.Way) bool { return o.Link == w.Link && o.Own == own }) {
+			out = append(out, w)
+		}
+	}
+	about = append(about, netip.Addr{}, netip.Addr{})
+	for _, f := range s.Held() {
+		own, far, ok := probe.Addresses(f)
+		if !ok {
+			continue
+		}
+		if a := cmp.Or(about[0], about[1]); a.IsValid() && a.Is6() == f.V6 {
+			add(cmp.Or(about[0], own), cmp.Or(about[1], far), true)
+		}
+		add(own, far, false)
+		for _, r := range p.wanted.Routes {
+			if r.Block.Addr().Is6() == f.V6 {
+				add(own, mesh.LastAddr(r.Block).Prev(), false)
+			}
+		}
+	}
+	return out
+}
+
+// setBack lists the interfaces by which pods reach others, and whose forwarding another program has switched off again.
+func (p *Paths) setBack() []string {
+	links, _ := rtnetlink.Exits()
+	p.mu.Lock()
+	for _, a := range p.wanted.Probes {
+		if a.Kind == mesh.Native && !slices.Contains(links, a.Link) {
+			links = append(links, a.Link)
+		}
+	}
+	p.mu.Unlock()
+	return sysctl.SetBack(links, p.memory)
 }
 
 // present describes the paths that are set.

@@ -54,7 +54,7 @@ func newPort(mtu int) (_ *port, err error) {
 	})
 	p.raw, _ = p.log.SyscallConn()
 	if err == nil {
-		p.tap, err = probe.NewPort(plan.PortName, mtu)
+		p.tap, err = probe.NewPort(plan.PortName, mtu, plan.BridgeName)
 	}
 	if err != nil {
 		p.close()
@@ -76,6 +76,10 @@ func (h *Host) ProbeAddrs() (out [2]netip.Addr) {
 	for i, f := range s.Each {
 		out[i] = f.Probe
 	}
+	if p.port != nil && out == [2]netip.Addr{} {
+		p.port.close()
+		p.port = nil
+	}
 	if p.port == nil && out != [2]netip.Addr{} && time.Since(p.tried) >= portEvery {
 		var err error
 		if p.port, err = newPort(s.MTU); err != nil {
@@ -95,7 +99,7 @@ func (p *Paths) SendForwarded(packets [][]byte) error {
 		if p.port == nil {
 			return fmt.Errorf("host: port for probes: %w", os.ErrClosed)
 		}
-		if _, err := p.port.tap.Write(probe.Frame(b)); err != nil {
+		if _, err := p.port.tap.Write(probe.PodFrame(b)); err != nil {
 			p.port.close()
 			p.port = nil
 			return fmt.Errorf("host: port for probes: %w", err)

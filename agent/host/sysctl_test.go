@@ -5,11 +5,13 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
 	"edgemesh/internal/membership/mesh"
@@ -115,7 +117,7 @@ func TestRouterIsLeftAsItIs(t *testing.T) {
 }
 
 // TestForwardingOfUplinks: an interface by which pods reach others may have forwarding off, as hardening and systemd-networkd set it, from before
-// the first start or later. It is switched on, and off again by a cleanup; that of others is left alone.
+// the first start or later. It is switched on once, and off again by a cleanup; that of others is left alone. Who sets it back is told.
 func TestForwardingOfUplinks(t *testing.T) {
 	enter(t)
 	run(t, uplinkScript+`
@@ -156,6 +158,12 @@ sysctl -qw net.ipv4.conf.mgmt0.forwarding=0`)
 		t.Errorf("packets from %v were forwarded before us, all %v (%v): what came in where it was off was not", got, before.On, err)
 	}
 	run(t, "sysctl -qw net.ipv4.conf.wan0.forwarding=0\nsysctl -qw net.ipv4.conf.up0.forwarding=0")
+	set()
+	is("0", "wan0", "up0")
+	if f := findingOf(t, h.InTheWay(p.Host), "forwarding"); !strings.Contains(f.Text, "wan0 and up0") || f.Severity != findings.Broken {
+		t.Errorf("set back: %+v", f)
+	}
+	run(t, "sysctl -qw net.ipv4.ip_forward=0")
 	set()
 	is("1", "wan0", "up0")
 	if err := h.Cleanup(context.Background()); err != nil {

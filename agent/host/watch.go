@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -341,10 +342,10 @@ func (p *Paths) WatchUplinks(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// ofProbe reports whether a message is about the device that probes of the firewall come from.
+// ofProbe reports whether a message is about a device that probes of the firewall come from.
 func ofProbe(m syscall.NetlinkMessage) bool {
 	return (m.Header.Type == unix.RTM_NEWLINK || m.Header.Type == unix.RTM_DELLINK) && len(m.Data) >= unix.SizeofIfInfomsg &&
-		nl.BytesToString(attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) == probe.PortName
+		strings.HasPrefix(nl.BytesToString(attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)), probe.PortName)
 }
 
 // dropsRoutes reports whether the kernel drops an interface's routes with the event of a

@@ -75,9 +75,9 @@ type Fate struct {
 	Passed bool // netfilter let it through
 	Rule   Rule // that dropped it
 	// Where a packet was lost that no rule of nftables dropped: the hook, and the table of legacy iptables whose place this
-	// is; "" for none. Both are "" where it was lost outside of netfilter, in routing for instance.
+	// is; "" for none. Both are "" where it was lost in routing.
 	Hook, Table string
-	Behind      string // the chain of ours that it passed last
+	Behind      string // the chain of ours that it passed last, "" for none
 }
 
 // Rule is one of nftables', iptables-nft's included.
@@ -296,8 +296,11 @@ func (l *listener) fates() []Fate {
 			f.Rule.find()
 		case p.ended:
 			f.Passed = true
-		case p.passed > 0 && (p.passed != len(entry)): // behind them is routing
-			f.Hook, f.Table, f.Behind = l.stops[p.passed].hook, l.stops[p.passed].iptables, l.stops[p.passed-1].chain()
+		case p.passed > 0:
+			f.Behind = l.stops[p.passed-1].chain()
+			if p.passed != len(entry) { // behind them is routing
+				f.Hook, f.Table = l.stops[p.passed].hook, l.stops[p.passed].iptables
+			}
 		}
 	}
 	return out

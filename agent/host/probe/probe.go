@@ -24,27 +24,31 @@ import (
 // port is one that hardly a rule names.
 const port = 53211
 
+// Way is how packets go between a pod of this node and a far one.
+type Way struct {
+	Own, Far netip.Addr
+	Link     string  // by which they leave and come
+	MAC      [6]byte // of the neighbour who sends there, where Link is not the TUN
+}
+
 // Packet opens a connection.
 type Packet struct {
 	In, Out  string // interfaces; Out "" where it is not known
+	MAC      [6]byte
 	Src, Dst netip.Addr
 	Proto    uint8
 	Port     uint16 // of the destination
 }
 
-// Forwarded are packets between a pod of this node and a far one, one in each protocol and direction; those from far ones only
-// if inward. Where another plugin has the pods, none comes from its interfaces: they are not ours.
-func Forwarded(f plan.Family, inward bool) (out []Packet) {
-	own, far, ok := addresses(f)
-	if !ok {
-		return nil
-	}
-	if !f.Keep {
-		out = ofEach(Packet{In: plan.BridgeName, Out: plan.TUNName, Src: own, Dst: far})
+// Forwarded are packets on a way, one in each protocol and direction; those from far pods only if inward. Where another plugin has the pods,
+// none comes from its interfaces: they are not ours.
+func (w Way) Forwarded(keep, inward bool) (out []Packet) {
+	if !keep {
+		out = ofEach(Packet{In: plan.BridgeName, Out: w.Link, Src: w.Own, Dst: w.Far})
 	}
 	if inward {
-		p := Packet{In: plan.TUNName, Out: plan.BridgeName, Src: far, Dst: own}
-		if f.Keep {
+		p := Packet{In: w.Link, Out: plan.BridgeName, MAC: w.MAC, Src: w.Far, Dst: w.Own}
+		if keep {
 			p.Out = ""
 		}
 		out = append(out, ofEach(p)...)
@@ -52,8 +56,8 @@ func Forwarded(f plan.Family, inward bool) (out []Packet) {
 	return out
 }
 
-// addresses are the last ones of the node's block and of the cluster's range: what a rule says of all pods, it says of them.
-func addresses(f plan.Family) (own, far netip.Addr, ok bool) {
+// Addresses are the last ones of the node's block and of the cluster's range: what a rule says of all pods, it says of them.
+func Addresses(f plan.Family) (own, far netip.Addr, ok bool) {
 	if !f.Wanted || len(f.Blocks) == 0 {
 		return own, far, false
 	}
@@ -68,7 +72,7 @@ func addresses(f plan.Family) (own, far netip.Addr, ok bool) {
 
 // ToNode is what opens a connection from another node, or from a pod where no nodes are given, to a port of this one.
 func ToNode(f plan.Family, nodes []netip.Prefix, port uint16) (p Packet, ok bool) {
-	_, far, ok := addresses(f)
+	_, far, ok := Addresses(f)
 	for _, n := range nodes {
 		if n.Addr().Is6() == f.V6 {
 			far = mesh.Gateway(n)
@@ -120,10 +124,10 @@ func ports(to uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, port), to)
 }
 
-// Send hands packets to the kernel: those of pods here through a port of the bridge which exists only meanwhile, far ones
-// through tun.
+// Send hands packets to the kernel: those of pods here through a port of the bridge, far ones through tun or, as if they came in by an uplink or
+// VXLAN's interface, through a port that leads there. The ports exist only meanwhile.
 func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) error {
-	var pod *os.File
+	ports := map[string]*os.File{}
 	for i, p := range packets {
 		b := p.bytes(mark, i)
 		if p.In == plan.TUNName {
@@ -132,26 +136,38 @@ func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) erro
 			}
 			continue
 		}
-		if pod == nil {
+		port, ok := ports[p.In]
+		if !ok {
 			var err error
-			if pod, err = NewPort(PortName, mtu); err != nil {
-				return fmt.Errorf("port of %s for probes: %w", plan.BridgeName, err)
+			if port, err = NewPort(fmt.Sprintf("%s%d", PortName, len(ports)), mtu, p.In); err != nil && p.In == plan.BridgeName {
+				return fmt.Errorf("port of %s for probes: %w", p.In, err)
+			} else if err == nil {
+				defer port.Close() // the kernel deletes it then
 			}
-			defer pod.Close() // the kernel deletes it then
+			ports[p.In] = port // none where the kernel cannot redirect packets (act_mirred): they are not looked at
 		}
-		if _, err := pod.Write(Frame(b)); err != nil {
-			return fmt.Errorf("write to %s: %w", PortName, err)
+		frame := PodFrame(b)
+		if p.In != plan.BridgeName {
+			link, err := netlink.LinkByName(p.In)
+			if err != nil || port == nil {
+				continue
+			}
+			frame = slices.Concat(link.Attrs().HardwareAddr, p.MAC[:], frame[12:])
+		}
+		if _, err := port.Write(frame); err != nil {
+			return fmt.Errorf("write to the port that leads to %s: %w", p.In, err)
 		}
 	}
 	return nil
 }
 
-// PortName is the name of the bridge's port.
+// PortName begins the names of ports.
 const PortName = "edgemesh-probe"
 
-// NewPort plugs a TAP device into the bridge. It goes when it is closed, or with this process.
-func NewPort(name string, mtu int) (_ *os.File, err error) {
-	bridge, err := netlink.LinkByName(plan.BridgeName)
+// NewPort makes a TAP device whose packets come in by an interface: a port of the bridge, or what redirects them. It goes when it is closed, or
+// with this process.
+func NewPort(name string, mtu int, to string) (_ *os.File, err error) {
+	target, err := netlink.LinkByName(to)
 	if err != nil {
 		return nil, err
 	}
@@ -172,12 +188,22 @@ func NewPort(name string, mtu int) (_ *os.File, err error) {
 		return nil, err
 	}
 	_ = netlink.LinkSetIP6AddrGenMode(link, nl.IN6_ADDR_GEN_MODE_NONE) // no address: a kernel without IPv6 refuses
-	return file, errors.Join(netlink.LinkSetMTU(link, mtu), netlink.LinkSetMaster(link, bridge), netlink.LinkSetLearning(link, false),
-		netlink.LinkSetFlood(link, false), netlink.LinkSetUp(link))
+	if to == plan.BridgeName {
+		err = errors.Join(netlink.LinkSetMaster(link, target), netlink.LinkSetLearning(link, false), netlink.LinkSetFlood(link, false))
+	} else {
+		at := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+		redirect := netlink.NewMirredAction(target.Attrs().Index)
+		redirect.MirredAction = netlink.TCA_INGRESS_REDIR
+		err = errors.Join(netlink.LinkSetHardwareAddr(link, target.Attrs().HardwareAddr), netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: at}), netlink.FilterAdd(&netlink.U32{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: at.LinkIndex, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 1, Protocol: unix.ETH_P_ALL},
+			Actions:     []netlink.Action{redirect},
+		}))
+	}
+	return file, errors.Join(err, netlink.LinkSetMTU(link, mtu), netlink.LinkSetUp(link))
 }
 
-// Frame is a packet as a pod sends it to the bridge.
-func Frame(packet []byte) []byte {
+// PodFrame is a packet as a pod sends it to the bridge.
+func PodFrame(packet []byte) []byte {
 	kind := []byte{0x08, 0x00}
 	if packet[0]>>4 == 6 {
 		kind = []byte{0x86, 0xdd}

@@ -194,6 +194,9 @@ func diffForwardingOf(links []string, m *Memory) ([]plan.Change, error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(one) > 0 && len(SetBack([]string{name}, m)) > 0 {
+			continue
+		}
 		for _, c := range one {
 			do := c.Do
 			c.Do = func() error {
@@ -208,6 +211,21 @@ func diffForwardingOf(links []string, m *Memory) ([]plan.Change, error) {
 		}
 	}
 	return out, nil
+}
+
+// SetBack lists those of some interfaces whose forwarding the agent switched on once, and another program off again: that stays, as the host wants it.
+func SetBack(links []string, m *Memory) (out []string) {
+	r, _ := m.all() // what cannot be read cannot be changed either
+	if all, _ := Read(switches[0].all); all != "1" {
+		return nil
+	}
+	for _, name := range links {
+		v, _ := Read(Forwarding(name))
+		if link, err := net.InterfaceByName(name); err == nil && v == "0" && r.Values[Forwarding(name)] == "0" && r.Links[name] == link.Index {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // noteClosed remembers an interface that was off while the host forwarded.
