@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,7 @@ type world struct {
 	short   bool                                           // part of the short form, too
 	again   func(t *testing.T, n *lab.Node, from *lab.Pod) // what it does meanwhile
 	noIPv6  bool
+	proxied bool // it has kube-proxy's chains
 	rejects bool // FORWARD ends with a rule for everything: engines go before it
 }
 
@@ -174,7 +176,7 @@ func ufw(t *testing.T, n *lab.Node) {
 func TestCoexist(t *testing.T) {
 	tier.All(t)
 	beside(t)
-	for _, w := range worlds() {
+	for _, w := range append(worlds(), literalWorlds()...) {
 		t.Run(w.name, func(t *testing.T) {
 			if !w.short {
 				tier.Long(t)
@@ -225,13 +227,19 @@ func coexist(t *testing.T, w world) {
 		}))
 		talk()
 	}
-	t.Run("Services", func(t *testing.T) { services(t, n1, pod1, pod2, pod3) })
+	if !w.proxied {
+		t.Run("Services", func(t *testing.T) { services(t, n1, pod1, pod2, pod3) })
+	}
 	t.Run("NetworkPolicy", func(t *testing.T) { policies(t, n1, w.rejects, pod1, pod2, pod3) })
 	for _, x := range [][2]*lab.Node{{n1, n2}, {n2, n1}} { // no false alarm
 		p, err := x[0].WaitPath(within(t, 5*time.Second), x[1], w.path)
 		ok(t, err)
 		if p.Proof != "forwarded" || strings.Contains(p.Reason, "pods' packets are dropped") {
 			t.Errorf("%s: path %s, proof %q: %s", x[0].Name, p.Path, p.Proof, p.Reason)
+		}
+		st, err := x[0].Status(t.Context())
+		if ok(t, err); slices.ContainsFunc(st.Findings, func(f lab.Problem) bool { return slices.Contains([]string{"lan-forward", "forwarding"}, f.Check) }) {
+			t.Errorf("%s: %+v", x[0].Name, st.Findings)
 		}
 	}
 	if box != nil {
