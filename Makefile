@@ -81,7 +81,7 @@ faults: root deps tools ## put each fault of test/faults into a copy of the tree
 e2e: EXTRA_DEPS = all ufw:ufw mosquitto:mosquitto mosquitto_pub:mosquitto-clients
 e2e: deps tools ## run the whole end-to-end suite: namespaces, then a real Kubernetes (KEEP=1 leaves it)
 	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 150m -v ./test/e2e/...
-	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p ./agent/host ./agent/policyapi ./relay
+	@EDGEMESH_TIER=long $(GO) test -count=1 -timeout 60m ./cni ./tunnel/p2p ./agent/host ./agent/policy/read ./relay
 	@$(MAKE) --no-print-directory e2e-kube
 
 e2e-debian: EXTRA_DEPS = all

@@ -16,8 +16,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	pods "edgemesh/agent/podgroups"
 	"edgemesh/agent/policy"
+	pods "edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"

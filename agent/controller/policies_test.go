@@ -19,8 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	pods "edgemesh/agent/podgroups"
 	"edgemesh/agent/policy"
+	pods "edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"

@@ -13,7 +13,7 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/host"
-	"edgemesh/agent/policies"
+	"edgemesh/agent/policy/enforce"
 	"edgemesh/cni/calls"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/config"
@@ -97,7 +97,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 		errs = append(errs,
 			forget(cfg.StateDir),
 			removeFile(cfg.StateDir, identity.KeyFile+formerKey),
-			removeFile(cfg.StateDir, policies.File),
+			removeFile(cfg.StateDir, enforce.File),
 			removeFile(cfg.StateDir, source.StatementsFile),
 			removeFile(cfg.StateDir, config.PortFile),
 			removeFile(cfg.StateDir, routersFile),

@@ -11,7 +11,7 @@
 //	underlay.go    the tunnel over p2p's paths; device.go: a TUN that is recreated, and what this host does not provide
 //	passon.go      signed statements to and from other members; hung.go: loops that hang
 //	ranges.go      ranges that the host itself needs stay out of force
-//	policies.go    NetworkPolicy, with agent/policies
+//	policies.go    NetworkPolicy, with agent/policy/enforce
 //	neighbours.go  other networks on this host; upkeep.go: records of pods' addresses; forward.go; uplink.go
 //	clones.go      another machine with this node's key, or a peer's
 //	metered.go     whether bytes are paid for; cost.go: what the node takes of them by itself

@@ -22,8 +22,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
-	"edgemesh/agent/policies"
-	"edgemesh/agent/policyapi"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/read"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
@@ -44,9 +44,9 @@ type kernel struct {
 	host     *host.Host
 	cni      *cniconf.Installer
 	pods     *conf.NetConf // as the plugin has it
-	policies *policies.Owner
-	compiler *policyapi.Live // of the API's policies; nil: policies are in a file
-	keeps    bool            // another plugin has the pods, and no policies are enforced
+	policies *enforce.Owner
+	compiler *read.Live // of the API's policies; nil: policies are in a file
+	keeps    bool       // another plugin has the pods, and no policies are enforced
 	log      *slog.Logger
 	force    *inForce
 	canHold  func(host.Capabilities) // called with what the kernel can hold

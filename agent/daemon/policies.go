@@ -7,9 +7,9 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/rtnetlink"
-	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
-	"edgemesh/agent/policyapi"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/read"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/source"
@@ -27,17 +27,17 @@ func (policyKernel) Partly() string {
 }
 
 // newPolicies enforces policies, those that are saved first.
-func newPolicies(c config.Config, dataDir string, from source.Source, log *slog.Logger) *policies.Owner {
-	return policies.New(policies.Config{StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, DataDir: dataDir, Kernel: policyKernel{nft.NewPolicies(log)}, Ports: rtnetlink.PodAddrs,
+func newPolicies(c config.Config, dataDir string, from source.Source, log *slog.Logger) *enforce.Owner {
+	return enforce.New(enforce.Config{StateDir: c.StateDir, RuntimeDir: c.RuntimeDir, DataDir: dataDir, Kernel: policyKernel{nft.NewPolicies(log)}, Ports: rtnetlink.PodAddrs,
 		Others: rtnetlink.ShutOthers, Warn: from.Warn, Log: log.With("part", "policy")})
 }
 
 // policiesOf compiles the policies of the API for o; nil: the membership is a file, or another plugin has the pods.
-func policiesOf(c config.Config, o *policies.Owner, from source.Source, log *slog.Logger) *policyapi.Live {
+func policiesOf(c config.Config, o *enforce.Owner, from source.Source, log *slog.Logger) *read.Live {
 	if c.Membership.Kubernetes == nil || c.CNIMode == config.CNIKeep {
 		return nil
 	}
-	l := policyapi.New(policyapi.Config{Node: c.NodeName, Follow: from.Follow, Has: from.Has, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
+	l := read.New(read.Config{Node: c.NodeName, Follow: from.Follow, Has: from.Has, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
 		InForce: o.Given, Log: log})
 	o.OnPods(l.PodsChanged)
 	return l

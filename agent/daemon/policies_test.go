@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
-	"edgemesh/agent/policyapi"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/read"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
@@ -20,7 +20,7 @@ import (
 )
 
 // holding is a kernel that holds whatever it is given.
-type holding struct{ policies.Kernel }
+type holding struct{ enforce.Kernel }
 
 func (holding) Enforce(place func() (policy.Placed, error)) error { _, err := place(); return err }
 func (holding) Missing() string                                   { return "" }
@@ -44,20 +44,20 @@ func TestPoliciesAtFirstStart(t *testing.T) {
 		"no file":                  {},
 		"a file that is not valid": {state: mesh.Policies{PolicyFile: bad}, want: []string{"shop", "free"}},
 	} {
-		c := policies.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: holding{}, Log: slog.New(slog.DiscardHandler)}
+		c := enforce.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir(), DataDir: t.TempDir(), Kernel: holding{}, Log: slog.New(slog.DiscardHandler)}
 		if x.saved != "" {
-			if err := os.WriteFile(filepath.Join(c.StateDir, policies.File), []byte(x.saved), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(c.StateDir, enforce.File), []byte(x.saved), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		k := &kernel{policies: policies.New(c)}
+		k := &kernel{policies: enforce.New(c)}
 		if x.kube {
-			k.compiler = policyapi.New(policyapi.Config{Node: "a", Follow: func(context.Context, api.Kind, func(kube.News)) {}, Has: func(context.Context, api.Kind) bool { return false },
+			k.compiler = read.New(read.Config{Node: "a", Follow: func(context.Context, api.Kind, func(kube.News)) {}, Has: func(context.Context, api.Kind) bool { return false },
 				Local: func() (map[netip.Addr]string, error) { return nil, nil }, InForce: k.policies.Given, Set: k.policies.Set, SetOff: k.policies.SetOff, Log: c.Log})
 		}
 		s := mesh.State{Policies: x.state}
 		k.expectPolicies(s)
-		if saved, _ := os.ReadFile(filepath.Join(c.StateDir, policies.File)); len(x.want) > 0 && !strings.Contains(string(saved), "namespaces") {
+		if saved, _ := os.ReadFile(filepath.Join(c.StateDir, enforce.File)); len(x.want) > 0 && !strings.Contains(string(saved), "namespaces") {
 			t.Errorf("%s: %q is saved, before the power may fail", name, saved)
 		}
 		k.setPolicies(s)

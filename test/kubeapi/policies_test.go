@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
-	"edgemesh/agent/policyapi"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/read"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/test/fair"
@@ -33,16 +33,16 @@ type enforcer struct {
 	mu    sync.Mutex
 	local map[netip.Addr]string
 	rules []policy.Rules // the last ones are in force
-	live  *policyapi.Live
+	live  *read.Live
 }
 
 // enforces has a node compile policies, with a pod at an address; it must be called before the agent starts.
 func enforces(t *testing.T, a *agent, addr, pod string) *enforcer {
 	e := &enforcer{local: map[netip.Addr]string{netip.MustParseAddr(addr): pod}}
-	e.live = policyapi.New(policyapi.Config{
+	e.live = read.New(read.Config{
 		Node: a.cfg.NodeName, Local: func() (map[netip.Addr]string, error) { return e.local, nil },
 		InForce: e.now,
-		Set: func(g policies.Given) {
+		Set: func(g enforce.Given) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.rules = append(e.rules, g.Rules)

@@ -1,4 +1,4 @@
-package policyapi
+package read
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"edgemesh/agent/host/nft"
-	"edgemesh/agent/podgroups"
-	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -77,7 +77,7 @@ func TestCost(t *testing.T) {
 		}
 	}
 	log := slog.New(slog.DiscardHandler)
-	o := policies.New(policies.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir(), DataDir: dir, Kernel: whole{nft.NewPolicies(log)}, Warn: func(string, string) {}, Log: log})
+	o := enforce.New(enforce.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir(), DataDir: dir, Kernel: whole{nft.NewPolicies(log)}, Warn: func(string, string) {}, Log: log})
 	l := New(Config{Node: "a", Follow: w.follow, Has: func(context.Context, api.Kind) bool { return false }, Local: o.Local, Set: o.Set, SetOff: o.SetOff, InForce: o.Given, Log: log})
 	o.OnPods(l.PodsChanged)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,4 +1,4 @@
-package policyapi
+package read
 
 import (
 	"maps"
@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"edgemesh/agent/podgroups"
 	"edgemesh/agent/policy"
+	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"

@@ -1,10 +1,10 @@
-package policyapi
+package read
 
 import (
 	"errors"
 	"fmt"
 
-	"edgemesh/agent/podgroups"
+	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"

@@ -1,4 +1,4 @@
-// Package policyapi compiles the NetworkPolicies of a cluster for the pods of this node, as the API has them now.
+// Package read compiles the NetworkPolicies of a cluster for the pods of this node, as the API has them now.
 //
 //	live.go    Live: what it follows, and when it compiles
 //	read.go    what was read of one kind; groups.go: of PolicyGroups
@@ -10,7 +10,7 @@
 // not enforced.
 //
 // What is in force stays until all that is read is proved to be current: a cache that lacks a policy opens nothing.
-package policyapi
+package read
 
 import (
 	"context"
@@ -26,9 +26,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"edgemesh/agent/podgroups"
-	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
@@ -61,7 +61,7 @@ type Config struct {
 	Local   func() (map[netip.Addr]string, error)                     // this node's pods, NAMESPACE/NAME by address
 	Has     func(ctx context.Context, k api.Kind) bool                // the API has objects of a kind
 	InForce func() policy.Rules
-	Set     func(policies.Given)
+	Set     func(enforce.Given)
 	SetOff  func(bool)
 	Log     *slog.Logger
 }
@@ -612,7 +612,7 @@ func (l *Live) newPeers() *podgroups.Peers {
 func (l *Live) release() {
 	if l.first {
 		l.first, l.last, l.held = false, policy.Rules{}, map[string][2]bool{}
-		l.c.Set(policies.Given{From: "no source yet"})
+		l.c.Set(enforce.Given{From: "no source yet"})
 	}
 }
 
@@ -649,7 +649,7 @@ func (l *Live) closeUnjudged() {
 		return
 	}
 	l.last = rules
-	l.c.Set(policies.Given{From: "policies that cannot be compiled yet", Rules: rules, Closes: true})
+	l.c.Set(enforce.Given{From: "policies that cannot be compiled yet", Rules: rules, Closes: true})
 }
 
 // bring has rules enforced, unless another program does.
@@ -667,7 +667,7 @@ func (l *Live) bring(rules policy.Rules, from string, s Status) {
 		return
 	}
 	l.last, l.lastFrom, l.first = rules, from, false
-	l.c.Set(policies.Given{From: from, Rules: rules})
+	l.c.Set(enforce.Given{From: from, Rules: rules})
 }
 
 // pods are this node's, without addresses: those are in its own records.

@@ -1,10 +1,10 @@
-// Package policies owns the NetworkPolicy rules that are in force on this node: in the kernel, on disk for an offline start, and in the
+// Package enforce owns the NetworkPolicy rules that are in force on this node: in the kernel, on disk for an offline start, and in the
 // file by which the CNI plugin closes new pods. agent/policy decides what rules say.
 //
-//	policies.go  Owner: Set, Apply, what is in force
+//	owner.go     Owner: Set, Apply, what is in force
 //	file.go      policies of a membership file
 //	seen.go      what applies, and what is dropped: for operators
-package policies
+package enforce
 
 import (
 	"context"

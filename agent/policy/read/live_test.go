@@ -1,4 +1,4 @@
-package policyapi
+package read
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"edgemesh/agent/findings"
-	"edgemesh/agent/podgroups"
-	"edgemesh/agent/policies"
 	"edgemesh/agent/policy"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -41,7 +41,7 @@ type world struct {
 	on      map[string]func(kube.News)
 	kinds   map[string]api.Kind
 	local   map[netip.Addr]string
-	given   []policies.Given
+	given   []enforce.Given
 	off     atomic.Bool
 	first   *mesh.Policies // the membership of a first start
 }
@@ -168,10 +168,10 @@ func (w *world) run(t *testing.T, do func(t *testing.T, l *Live)) {
 				defer w.mu.Unlock()
 				return maps.Clone(w.local), nil
 			},
-			Set: func(g policies.Given) { w.mu.Lock(); defer w.mu.Unlock(); w.given = append(w.given, g) }, SetOff: w.off.Store, Log: slog.New(slog.DiscardHandler)})
+			Set: func(g enforce.Given) { w.mu.Lock(); defer w.mu.Unlock(); w.given = append(w.given, g) }, SetOff: w.off.Store, Log: slog.New(slog.DiscardHandler)})
 		if w.first != nil {
 			if rules := l.First(state(*w.first)); len(w.given) == 0 { // as Owner.Expect
-				w.given = []policies.Given{{Rules: rules}}
+				w.given = []enforce.Given{{Rules: rules}}
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -314,7 +314,7 @@ func TestWithController(t *testing.T) {
 func TestUnproved(t *testing.T) {
 	w := newWorld()
 	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
-	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, true}}}}}
+	w.given = []enforce.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, true}}}}}
 	w.proved = false // an empty cache
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{}))
@@ -339,7 +339,7 @@ func TestUnproved(t *testing.T) {
 func TestRestart(t *testing.T) {
 	w := newWorld()
 	w.local[netip.MustParseAddr("10.244.1.5")] = "shop/db"
-	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, true}, "other": {true, false}}}}}
+	w.given = []enforce.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, true}, "other": {true, false}}}}}
 	w.proved = false // a cache that lacks them
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{}}))
@@ -738,7 +738,7 @@ func TestPodsComeBackWithoutTheAPI(t *testing.T) {
 	w := newWorld()
 	parsed, _ := onlyWeb(t).Parse()
 	was := policy.Compile([]policy.Policy{parsed}, []policy.Pod{{Namespace: "shop", Name: "db"}}, func(policy.Group) []policy.Member { return []policy.Member{{Addr: netip.MustParseAddr("10.244.2.5")}} })
-	w.given, w.silent, w.proved = []policies.Given{{Rules: was}}, "pods", false
+	w.given, w.silent, w.proved = []enforce.Given{{Rules: was}}, "pods", false
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}}))
 		time.Sleep(time.Minute)
@@ -850,7 +850,7 @@ func place(w *world, pod string) [2]string {
 func TestStartKeepsExcept(t *testing.T) {
 	w := newWorld()
 	every := map[string][2]bool{policy.EveryNamespace: {true, false}}
-	w.given, w.silent, w.proved = []policies.Given{{Rules: policy.Rules{Namespaces: every, Except: []string{"free"}, Pods: map[string][2]string{"free/x": {}}}}}, "pods", false
+	w.given, w.silent, w.proved = []enforce.Given{{Rules: policy.Rules{Namespaces: every, Except: []string{"free"}, Pods: map[string][2]string{"free/x": {}}}}}, "pods", false
 	w.run(t, func(t *testing.T, l *Live) {
 		if place(w, "free/static") != [2]string{} || place(w, "shop/new") == [2]string{} {
 			t.Fatal("before")
@@ -869,7 +869,7 @@ func TestNameAfterRestart(t *testing.T) {
 	np := object(t, new(podgroups.Policy), `{"metadata":{"namespace":"shop","name":"p","uid":"p"},"spec":{"podSelector":{"matchLabels":{"app":"db"}},"policyTypes":["Ingress"]}}`)
 	parsed, _ := np.Parse()
 	was := policy.Compile([]policy.Policy{parsed}, []policy.Pod{{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "other"}}}, nil)
-	w.given = []policies.Given{{Rules: was}}
+	w.given = []enforce.Given{{Rules: was}}
 	w.run(t, func(t *testing.T, l *Live) {
 		w.put(np, false)
 		l.SetState(state(mesh.Policies{PolicyController: true, PolicyNamespaces: map[string]string{"shop": "Ingress"}, PolicyProved: true}))
@@ -935,7 +935,7 @@ func TestFirst(t *testing.T) {
 	}
 	w := newWorld()
 	w.first, w.missing = new(mesh.Policies), forbidden
-	w.given = []policies.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, false}}}}}
+	w.given = []enforce.Given{{Rules: policy.Rules{Namespaces: map[string][2]bool{"shop": {true, false}}}}}
 	w.run(t, func(t *testing.T, l *Live) {
 		l.SetState(state(mesh.Policies{}))
 		if time.Sleep(time.Hour); place(w, "shop/new")[0] != policy.Closed {
@@ -960,7 +960,7 @@ func first(t *testing.T, name string, restarted bool, x firstStart) {
 	w := newWorld()
 	w.first, w.silent, w.proved, w.missing = &x.first, x.silent, !x.unproved, x.missing
 	if restarted {
-		w.first, w.given = nil, []policies.Given{{Rules: New(Config{Node: "a", Log: slog.New(slog.DiscardHandler)}).First(state(x.first))}}
+		w.first, w.given = nil, []enforce.Given{{Rules: New(Config{Node: "a", Log: slog.New(slog.DiscardHandler)}).First(state(x.first))}}
 	}
 	w.run(t, func(t *testing.T, l *Live) {
 		closed := func() (out []string) {

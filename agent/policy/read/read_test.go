@@ -1,4 +1,4 @@
-package policyapi
+package read
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package policyapi
+package read
 
 import (
 	"maps"
@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"edgemesh/agent/podgroups"
+	"edgemesh/agent/policy/podgroups"
 )
 
 // engines are programs that enforce NetworkPolicies for pods of any plugin, by the last part of their image's name. Those of other plugins
