@@ -83,9 +83,11 @@ var (
 	errUnproved = errors.New("nothing proves that this is current")
 )
 
-// usable says why what was read does not count; without rules in force it also counts where nothing proves it.
+// usable says why what was read, nil for nothing, does not count; without rules in force it also counts where nothing proves it.
 func (f *followed) usable(unproved bool) error {
 	switch {
+	case f == nil:
+		return errWaits
 	case f.listed && (f.proved || unproved):
 		return nil // what breaks later takes nothing back
 	case f.trouble != nil:
@@ -97,17 +99,12 @@ func (f *followed) usable(unproved bool) error {
 	return errWaits
 }
 
-// current says why what was read is not surely what is: beyond usable, whoever may not read on learns of no change.
-func (f *followed) current(unproved bool) error {
-	if f.refused != nil {
-		return f.refused
-	}
-	return f.usable(unproved)
-}
-
 // each are the objects of one type.
 func each[T api.Object](f *followed) map[string]T {
 	out := map[string]T{}
+	if f == nil {
+		return out
+	}
 	for key, o := range f.items {
 		if t, ok := o.(T); ok {
 			out[key] = t
