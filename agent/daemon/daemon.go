@@ -324,8 +324,7 @@ func (d *daemon) checkRanges(s mesh.State) (admitted mesh.State, warning, err er
 // half a data plane behind.
 func (d *daemon) start(ctx context.Context, key crypto.PrivKey, state mesh.State) (err error) {
 	p, _ := d.force.plan()
-	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: d.source.Confirmed(),
-		keeps: d.cfg.CNIMode == config.CNIKeep}
+	d.kernel = &kernel{cni: installer(d.cfg, d.log), log: d.log, force: d.force, changed: wake.NewOne(), gone: wake.NewOne(), confirmed: d.source.Confirmed()}
 	if d.kernel.pods, err = prepareCNI(d.kernel.cni, d.cfg.CNIMode); err != nil {
 		return configError(err)
 	}

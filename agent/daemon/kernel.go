@@ -23,7 +23,6 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
 	"edgemesh/agent/policy/enforce"
-	"edgemesh/agent/policy/read"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/podlink"
 	"edgemesh/cni/upkeep"
@@ -39,14 +38,13 @@ import (
 )
 
 // kernel applies the plan to the kernel and to the files that the CNI plugin reads, and
-// keeps the outcome. The first ten fields are set once, before it is used.
+// keeps the outcome. The first nine fields are set once, before it is used.
 type kernel struct {
 	host     *host.Host
 	cni      *cniconf.Installer
 	pods     *conf.NetConf // as the plugin has it
 	policies *enforce.Owner
-	compiler *read.Live // of the API's policies; nil: policies are in a file
-	keeps    bool       // another plugin has the pods, and no policies are enforced
+	compiler compiler // nil: another plugin has the pods, and no policies are enforced
 	log      *slog.Logger
 	force    *inForce
 	canHold  func(host.Capabilities) // called with what the kernel can hold

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 
 	"edgemesh/agent/findings"
@@ -32,23 +33,39 @@ func newPolicies(c config.Config, dataDir string, from source.Source, log *slog.
 		Others: rtnetlink.ShutOthers, Warn: from.Warn, Log: log.With("part", "policy")})
 }
 
-// policiesOf compiles the policies of the API for o; nil: the membership is a file, or another plugin has the pods.
-func policiesOf(c config.Config, o *enforce.Owner, from source.Source, log *slog.Logger) *read.Live {
-	if c.Membership.Kubernetes == nil || c.CNIMode == config.CNIKeep {
+// compiler compiles the policies of one source for the Owner.
+type compiler interface {
+	First(s mesh.State) policy.Rules // of a node that has never run; without a map of namespaces nothing is to be closed
+	SetState(s mesh.State)
+	Run(ctx context.Context)
+	Findings() []findings.Finding
+}
+
+// policiesOf compiles the policies of the API, or of a file, for o; nil: another plugin has the pods, whose addresses may be those of records
+// from before.
+func policiesOf(c config.Config, o *enforce.Owner, from source.Source, log *slog.Logger) compiler {
+	with := read.Config{Node: c.NodeName, Follow: from.Follow, Has: from.Has, Local: o.Local, Set: o.Set, SetOff: o.SetOff, InForce: o.Given, Log: log}
+	switch {
+	case c.CNIMode == config.CNIKeep:
+		o.SetOff(true)
 		return nil
+	case c.Membership.Kubernetes == nil:
+		f := read.NewFile(with)
+		o.OnPods(f.PodsChanged)
+		return f
 	}
-	l := read.New(read.Config{Node: c.NodeName, Follow: from.Follow, Has: from.Has, Local: o.Local, Set: o.Set, SetOff: o.SetOff,
-		InForce: o.Given, Log: log})
+	l := read.New(with)
 	o.OnPods(l.PodsChanged)
 	return l
 }
 
 // expectPolicies closes pods of a node that has never run until policies are known: pods wait for subnet.json, and would be made before.
 func (k *kernel) expectPolicies(s mesh.State) {
-	if k.compiler != nil {
-		k.policies.Expect(k.compiler.First(s))
-	} else if s.PolicyFile != "" && !k.keeps {
-		k.policies.Expect(policy.Rules{Namespaces: map[string][2]bool{policy.EveryNamespace: {true, true}}}) // in case it cannot be read
+	if k.compiler == nil {
+		return
+	}
+	if rules := k.compiler.First(s); rules.Namespaces != nil {
+		k.policies.Expect(rules)
 	}
 }
 
@@ -56,14 +73,7 @@ func (k *kernel) expectPolicies(s mesh.State) {
 func (k *kernel) setPolicies(s mesh.State) {
 	if k.compiler != nil {
 		k.compiler.SetState(s)
-		return
 	}
-	if k.keeps { // its pods' addresses may be those of records from before
-		k.policies.SetOff(true)
-		return
-	}
-	k.policies.SetOff(s.NetworkPolicy == mesh.PolicyOff)
-	k.policies.SetFile(s.PolicyFile)
 }
 
 // checkPolicies is what is wrong with policies.

@@ -51,9 +51,11 @@ func TestPoliciesAtFirstStart(t *testing.T) {
 			}
 		}
 		k := &kernel{policies: enforce.New(c)}
+		with := read.Config{Node: "a", Follow: func(context.Context, api.Kind, func(kube.News)) {}, Has: func(context.Context, api.Kind) bool { return false },
+			Local: func() (map[netip.Addr]string, error) { return nil, nil }, InForce: k.policies.Given, Set: k.policies.Set, SetOff: k.policies.SetOff, Log: c.Log}
+		k.compiler = read.NewFile(with)
 		if x.kube {
-			k.compiler = read.New(read.Config{Node: "a", Follow: func(context.Context, api.Kind, func(kube.News)) {}, Has: func(context.Context, api.Kind) bool { return false },
-				Local: func() (map[netip.Addr]string, error) { return nil, nil }, InForce: k.policies.Given, Set: k.policies.Set, SetOff: k.policies.SetOff, Log: c.Log})
+			k.compiler = read.New(with)
 		}
 		s := mesh.State{Policies: x.state}
 		k.expectPolicies(s)

@@ -1,9 +1,8 @@
 // Package enforce owns the NetworkPolicy rules that are in force on this node: in the kernel, on disk for an offline start, and in the
 // file by which the CNI plugin closes new pods. agent/policy decides what rules say.
 //
-//	owner.go     Owner: Set, Apply, what is in force
-//	file.go      policies of a membership file
-//	seen.go      what applies, and what is dropped: for operators
+//	owner.go  Owner: Set, Apply, what is in force
+//	seen.go   what applies, and what is dropped: for operators
 package enforce
 
 import (
@@ -82,13 +81,8 @@ type Owner struct {
 	save     wake.One
 	cut      wake.One       // connections may have lost their right
 	stands   wake.One       // rules may be in force
-	moved    wake.One       // another file is to be followed
 	applying sync.Mutex     // one Apply at a time; locked before mu
 	plugin   *conf.Policies // as its file was written
-
-	compiling sync.Mutex // of a file; locked before applying
-	written   *written   // nil: there is none
-	from      string     // its path
 
 	saves sync.Mutex // one write of the copy at a time; locked before mu
 
@@ -104,14 +98,13 @@ type Owner struct {
 	strays  map[netip.Addr]time.Time // pods without a record, and since when
 	others  []string                 // the bridge's ports that are nobody's here
 	unsaved bool
-	saving  error   // why they are
-	file    *string // to be followed, nil: none was ever set
+	saving  error // why they are
 	changed []func()
 }
 
 // New returns an Owner with the rules that were in force last. It changes nothing yet.
 func New(c Config) *Owner {
-	o := &Owner{c: c, save: wake.NewOne(), cut: wake.NewOne(), stands: wake.NewOne(), moved: wake.NewOne()}
+	o := &Owner{c: c, save: wake.NewOne(), cut: wake.NewOne(), stands: wake.NewOne()}
 	path := filepath.Join(c.StateDir, File)
 	var saved policy.Rules
 	b, err := os.ReadFile(path)
@@ -427,7 +420,6 @@ func (o *Owner) Run(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() { o.keep(ctx) })
 	wg.Go(func() { o.cutLost(ctx) })
-	wg.Go(func() { o.follow(ctx) })
 	wg.Go(func() { o.logDrops(ctx) })
 	var events <-chan fsnotify.Event
 	var lost <-chan error
@@ -474,9 +466,6 @@ func (o *Owner) Run(ctx context.Context) {
 			continue
 		}
 		last, lastStrays, again, late = pods, strays, time.After(podsSoon), false
-		o.compiling.Lock()
-		o.compile()
-		o.compiling.Unlock()
 		for _, f := range o.changed {
 			f()
 		}

@@ -1,4 +1,4 @@
-package enforce
+package read
 
 import (
 	"net/netip"
@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"edgemesh/agent/policy"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/internal/membership/mesh"
 )
 
-// TestClusterPolicyInAFile: a ClusterNetworkPolicy refuses the file, which says what is used in its place; what was in force stays.
+// TestClusterPolicyInAFile: a ClusterNetworkPolicy refuses the file, which says what is used in its place.
 func TestClusterPolicyInAFile(t *testing.T) {
-	f := &fake{}
-	o, _ := owner(t, f, t.TempDir())
+	var given []enforce.Given
+	f := NewFile(Config{Local: func() (map[netip.Addr]string, error) { return nil, nil }, Set: func(g enforce.Given) { given = append(given, g) }, SetOff: func(bool) {}})
 	path := filepath.Join(t.TempDir(), "policies.yaml")
 	const good = "kind: Pod\nmetadata: {namespace: shop, name: web-0}\n---\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: p}\nspec: {podSelector: {}}\n"
 	const bad = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: lan}\nspec: {tier: Admin, priority: 10, subject: {namespaces: {}}}\n"
@@ -21,12 +23,13 @@ func TestClusterPolicyInAFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		o.readFile(path)
-		if len(f.placed.At) == 0 {
-			t.Fatalf("nothing is in force: %v", o.InForce().Problem)
-		}
+		f.SetState(mesh.State{Policies: mesh.Policies{PolicyFile: path}})
+		f.changed(path)
 	}
-	if err := o.InForce().Problem; err == nil || !strings.Contains(err.Error(), "document 3: ClusterNetworkPolicy lan") || !strings.Contains(err.Error(), "podDenyCIDRs") {
+	if n := len(given); n != 3 || given[1].Err != nil || len(given[1].Rules.Pods) != 1 {
+		t.Fatalf("%+v", given)
+	}
+	if err := given[2].Err; err == nil || !strings.Contains(err.Error(), "document 3: ClusterNetworkPolicy lan") || !strings.Contains(err.Error(), "podDenyCIDRs") {
 		t.Errorf("%v", err)
 	}
 }

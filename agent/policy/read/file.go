@@ -1,4 +1,4 @@
-package enforce
+package read
 
 import (
 	"bufio"
@@ -15,37 +15,22 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"edgemesh/agent/findings"
 	"edgemesh/agent/policy"
+	"edgemesh/agent/policy/enforce"
+	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/membership/file"
+	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/wake"
 )
 
 // maxFile bounds the file of policies, in bytes.
 const maxFile = 4 << 20
 
-// object is a Pod of the file.
-type object struct {
-	Metadata policy.Metadata `json:"metadata"`
-	Spec     struct {
-		HostNetwork bool `json:"hostNetwork"`
-		Containers  []struct {
-			Ports []struct {
-				Name          string `json:"name"`
-				Protocol      string `json:"protocol"`
-				ContainerPort uint16 `json:"containerPort"`
-			} `json:"ports"`
-		} `json:"containers"`
-	} `json:"spec"`
-	Status struct {
-		Phase  string `json:"phase"`
-		PodIPs []struct {
-			IP netip.Addr `json:"ip"`
-		} `json:"podIPs"`
-	} `json:"status"`
-}
-
 // written is what the file says.
 type written struct {
+	from       string // its path
 	policies   []policy.Policy
 	namespaces map[string]map[string]string
 	pods       []policy.Pod
@@ -59,7 +44,7 @@ func parseFile(path string) (out written, err error) {
 		return out, err
 	}
 	defer f.Close()
-	out.namespaces = map[string]map[string]string{}
+	out.from, out.namespaces = path, map[string]map[string]string{}
 	var errs []error
 	seen := map[string]int{}
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(f))
@@ -120,11 +105,18 @@ func (w *written) add(text []byte, number int, seen map[string]int) error {
 		l[nameLabel] = m.Name
 		w.namespaces[m.Name] = l
 	case "Pod":
-		var o object
-		if err := yaml.Unmarshal(text, &o); err != nil {
+		var pod podgroups.Pod // leaves out addresses that are none
+		var at struct {
+			Status struct {
+				PodIPs []struct {
+					IP netip.Addr `json:"ip"`
+				} `json:"podIPs"`
+			} `json:"status"`
+		}
+		if err := errors.Join(yaml.Unmarshal(text, &pod), yaml.Unmarshal(text, &at)); err != nil {
 			return fmt.Errorf("%s %s: %w", head.Kind, name, err)
 		}
-		w.pods = append(w.pods, o.pod())
+		w.pods = append(w.pods, pod.As)
 	case "NetworkPolicy":
 		var spec policy.Spec
 		err := strictly(text, &spec)
@@ -156,22 +148,6 @@ func strictly(text []byte, spec any) error {
 	}{Spec: spec})
 }
 
-// pod is what policies need of a Pod.
-func (o object) pod() policy.Pod {
-	out := policy.Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: o.Metadata.Labels, HostNetwork: o.Spec.HostNetwork,
-		Ended: o.Status.Phase == "Succeeded" || o.Status.Phase == "Failed"}
-	for _, a := range o.Status.PodIPs {
-		out.Addrs = append(out.Addrs, a.IP)
-	}
-	for _, c := range o.Spec.Containers {
-		for _, p := range c.Ports {
-			protocol, _ := policy.Protocol(cmp.Or(p.Protocol, "TCP")) // 0 for any other
-			out.Ports = append(out.Ports, policy.ContainerPort{NamedPort: policy.NamedPort{Name: p.Name, Protocol: protocol}, Number: p.ContainerPort})
-		}
-	}
-	return out
-}
-
 // rules compiles the file for all pods that it lists; those of this node have the addresses of their records, too.
 func (w written) rules(local map[netip.Addr]string) policy.Rules {
 	pods := append([]policy.Pod{}, w.pods...)
@@ -187,63 +163,99 @@ func (w written) rules(local map[netip.Addr]string) policy.Rules {
 	return policy.Compile(w.policies, pods, func(g policy.Group) []policy.Member { return g.Members(w.namespaces, pods) })
 }
 
-// SetFile has the policies of a file in force, "": none. The file has been read when it returns, and is reread until another is set.
-func (o *Owner) SetFile(path string) {
-	o.mu.Lock()
-	same := o.file != nil && *o.file == path
-	o.file = &path
-	o.mu.Unlock()
-	if !same {
-		o.readFile(path)
-		o.moved.Wake()
+// File compiles the policies of a membership file. Its methods may be called at any time.
+type File struct {
+	c     Config
+	moved wake.One // another file is to be followed
+
+	mu      sync.Mutex // locked before what Set locks
+	path    *string    // "": there are no policies; nil: not known yet
+	written *written   // as read last without an error
+}
+
+// NewFile returns a File that does nothing yet. Of c it uses Local, Set and SetOff.
+func NewFile(c Config) *File { return &File{c: c, moved: wake.NewOne()} }
+
+// First returns, of a node that has never known policies, what is to be closed until they are read: all, in case the file cannot be.
+func (f *File) First(s mesh.State) (out policy.Rules) {
+	if s.PolicyFile != "" {
+		out.Namespaces = map[string][2]bool{policy.EveryNamespace: {true, true}}
+	}
+	return out
+}
+
+// SetState has the policies of the file in force that s names. The file has been read when it returns, and is reread until another is set.
+func (f *File) SetState(s mesh.State) {
+	f.c.SetOff(s.NetworkPolicy == mesh.PolicyOff)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.path == nil || *f.path != s.PolicyFile {
+		f.path = &s.PolicyFile
+		f.read()
+		f.moved.Wake()
 	}
 }
 
-// readFile reads the file, and brings it into force.
-func (o *Owner) readFile(path string) {
-	o.compiling.Lock()
-	defer o.compiling.Unlock()
-	var w written
-	if path != "" {
+// read reads the file, and brings it into force. The caller holds mu.
+func (f *File) read() {
+	w := written{from: *f.path}
+	if w.from != "" {
 		var err error
-		if w, err = parseFile(path); err != nil {
-			o.Set(Given{From: path, Err: err})
+		if w, err = parseFile(w.from); err != nil {
+			f.c.Set(enforce.Given{From: *f.path, Err: err})
 			return
 		}
 	}
-	o.written, o.from = &w, path
-	o.compile()
+	f.written = &w
+	f.compile()
 }
 
-// compile brings what was read into force, with the addresses that this node's pods have now. The caller holds compiling.
-func (o *Owner) compile() {
-	if o.written == nil { // another source
-		return
-	}
-	local, err := o.Local()
-	g := Given{From: cmp.Or(o.from, "cluster.yaml names no policies"), Err: err}
+// compile brings what was read into force, with the addresses that this node's pods have now. The caller holds mu.
+func (f *File) compile() {
+	local, err := f.c.Local()
+	g := enforce.Given{From: cmp.Or(f.written.from, "cluster.yaml names no policies"), Err: err}
 	if err == nil {
-		g.Rules = o.written.rules(local)
+		g.Rules = f.written.rules(local)
 	}
-	o.Set(g)
+	f.c.Set(g)
 }
 
-// follow rereads the file whenever it has changed, until ctx ends.
-func (o *Owner) follow(ctx context.Context) {
+// PodsChanged says that Local has changed.
+func (f *File) PodsChanged() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.written != nil {
+		f.compile()
+	}
+}
+
+// Run rereads the file whenever it has changed, until ctx ends.
+func (f *File) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		o.mu.Lock()
-		path := o.file
-		o.mu.Unlock()
+		f.mu.Lock()
+		path := f.path
+		f.mu.Unlock()
 		sub, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		if path != nil && *path != "" {
-			wg.Go(func() { file.Follow(sub, *path, func() { o.readFile(*path) }) })
+			wg.Go(func() { file.Follow(sub, *path, func() { f.changed(*path) }) })
 		}
 		select {
 		case <-ctx.Done():
-		case <-o.moved:
+		case <-f.moved:
 		}
 		cancel()
 		wg.Wait()
 	}
 }
+
+func (f *File) changed(path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if *f.path == path {
+		f.read()
+	}
+}
+
+// Findings are none: what is wrong with the file is the Owner's to say.
+func (*File) Findings() []findings.Finding { return nil }
