@@ -40,20 +40,20 @@ const (
 
 func proberSet(v6 bool) string { return "probers" + suffix(v6) }
 
-// forwarded are the chains that take forwarded probes.
-func (g guard) forwarded() (out []chain) {
+// forwarded are the chains that take forwarded probes of these families.
+func forwarded(families []plan.Family) (out []chain) {
 	log := words{&expr.Log{Key: 1 << unix.NFTA_LOG_GROUP, Group: plan.ForwardGroup}}
 	hook := chain{name: chainForwarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority}
-	for _, f := range g.families {
-		if !f.Probe.IsValid() || g.unlogged {
+	for _, f := range families {
+		if !f.Probe.IsValid() {
 			continue
 		}
 		saddr, c := ip(f.V6).saddr(), chain{name: chainTaken + suffix(f.V6)}
-		translated := ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0))
+		snatted := ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0))
 		to := rule(oifname.is(plan.BridgeName), iifname.isNot(plan.BridgeName), isVersion(f.V6), ip(f.V6).daddr().is(f.Probe))
 		for _, from := range []words{
-			inSet(proberSet(f.V6), saddr), rule(translated, dport.is(uint16(mesh.ForwardTo))), rule(translated, dport.is(uint16(mesh.ForwardFlow))),
-			rule(translated, payload(expr.PayloadBaseTransportHeader, 4, 2).is(uint16(mesh.ForwardID))),
+			inSet(proberSet(f.V6), saddr), rule(snatted, dport.is(uint16(mesh.ForwardTo))), rule(snatted, dport.is(uint16(mesh.ForwardFlow))),
+			rule(snatted, payload(expr.PayloadBaseTransportHeader, 4, 2).is(uint16(mesh.ForwardID))),
 		} {
 			hook.add(to, from, goTo(c.name))
 		}

@@ -154,8 +154,7 @@ const (
 	chainBetween = "between"
 	leaveSet     = "vxlan-out"
 	linkSet      = "vxlan-link"
-	bound        = "-mac"    // ends the names of sets of VXLAN with the outer packets' MACs
-	probing      = "-probes" // ends the names of sets of who sends probes alone
+	bound        = "-mac" // ends the names of sets of VXLAN with the outer packets' MACs
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
@@ -216,25 +215,22 @@ func guardOf(s plan.State) guard {
 func (g guard) sources() bool { return len(g.families) > 0 }
 func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs) > 0 }
 
+func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
+
 func (g guard) table() table {
 	t := table{name: guardTable, print: fingerprint(22, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
-	t.chains = append(append(t.chains, g.outside()...), g.forwarded()...)
+	t.chains = append(t.chains, g.outside().chains()...)
+	if !g.unlogged {
+		t.chains = append(t.chains, forwarded(g.families)...)
+	}
 	if len(g.between) > 0 {
 		t.links, t.chains = g.between[0].Names, append(t.chains, g.uplinks()...)
 	}
 	return t
 }
-
-// Of conntrack: what was given another source, or another destination (IPS_SRC_NAT, IPS_DST_NAT,
-// linux/netfilter/nf_conntrack_common.h), and the direction of answers (IP_CT_DIR_REPLY).
-const (
-	sourceNAT      = 1 << 4
-	destinationNAT = 1 << 5
-	reply          = 1
-)
 
 // uplinks are the chains that drop what goes between uplinks.
 func (g guard) uplinks() []chain {
@@ -267,14 +263,6 @@ func (g guard) uplinks() []chain {
 	return []chain{c, hook}
 }
 
-// suffix is how names of one IP version end.
-func suffix(v6 bool) string {
-	if v6 {
-		return "6"
-	}
-	return "4"
-}
-
 func nativeSet(v6 bool, bits int) string { return fmt.Sprintf("native%s-%d", suffix(v6), bits) }
 func sentSet(v6 bool, bits int) string   { return fmt.Sprintf("sent%s-%d", suffix(v6), bits) }
 func vxlanSet(v6 bool, bits int) string  { return fmt.Sprintf("vxlan%s-%d", suffix(v6), bits) }
@@ -282,40 +270,34 @@ func vxlanSet(v6 bool, bits int) string  { return fmt.Sprintf("vxlan%s-%d", suff
 // sets lists the sets of who sends, and where we send to, by name.
 func (g guard) sets() map[string]setType {
 	out := map[string]setType{}
-	address := func(v6 bool) nftables.SetDatatype {
-		if v6 {
-			return nftables.TypeIP6Addr
-		}
-		return nftables.TypeIPAddr
-	}
 	add := func(name string, counted bool, key ...nftables.SetDatatype) {
 		out[name] = setType{key: nftables.MustConcatSetType(key...), counted: counted && g.counted}
 	}
 	for _, f := range g.outs {
-		out[straySet(f.V6)] = setType{key: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeMark, address(f.V6), address(f.V6)), stays: strayStays}
-		if g.hops(f) {
+		out[straySet(f.V6)] = setType{key: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeMark, addressType(f.V6), addressType(f.V6)), stays: strayStays}
+		if g.outside().hops(f) {
 			for _, name := range hopSets(f) {
-				add(name, false, nftables.TypeIFIndex, address(f.V6), address(f.V6))
+				add(name, false, nftables.TypeIFIndex, addressType(f.V6), addressType(f.V6))
 			}
 		}
 	}
 	if g.port != 0 {
-		add(leaveSet, false, address(g.outer6), address(g.outer6))
-		add(linkSet, false, address(g.outer6), address(g.outer6))
+		add(leaveSet, false, addressType(g.outer6), addressType(g.outer6))
+		add(linkSet, false, addressType(g.outer6), addressType(g.outer6))
 	}
 	for _, f := range g.families {
 		if f.Probe.IsValid() {
-			add(proberSet(f.V6), false, address(f.V6))
-			out[proberSet(f.V6)+rated] = setType{key: address(f.V6), stays: proberStays}
+			add(proberSet(f.V6), false, addressType(f.V6))
+			out[proberSet(f.V6)+rated] = setType{key: addressType(f.V6), stays: proberStays}
 		}
 		for _, bits := range f.LAN.Bits {
 			out[sentSet(f.V6, bits)] = setType{key: address(f.V6), stays: sentStays}
 			if g.native {
-				add(nativeSet(f.V6, bits), true, nftables.TypeIFIndex, nftables.TypeEtherAddr, address(f.V6))
-				add(nativeSet(f.V6, bits)+probing, false, nftables.TypeEtherAddr, address(f.V6))
+				add(nativeSet(f.V6, bits), true, nftables.TypeIFIndex, nftables.TypeEtherAddr, addressType(f.V6))
+				add(nativeSet(f.V6, bits)+probing, false, nftables.TypeEtherAddr, addressType(f.V6))
 			}
 			if g.port != 0 {
-				from := []nftables.SetDatatype{nftables.TypeIFIndex, address(g.outer6), address(g.outer6), address(f.V6)}
+				from := []nftables.SetDatatype{nftables.TypeIFIndex, addressType(g.outer6), addressType(g.outer6), addressType(f.V6)}
 				add(vxlanSet(f.V6, bits), true, from...)
 				add(vxlanSet(f.V6, bits)+probing, false, from...)
 				from = slices.Insert(from, 1, nftables.TypeEtherAddr)
@@ -418,7 +400,7 @@ func (g guard) lan(f plan.Family) chain {
 			if f.Probe.IsValid() { // not counted: it is no traffic
 				c.add(daddr.is(f.Probe), inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)), accept)
 			}
-			c.add(pods(f, saddr, bits), inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
+			c.add(notGateway(f, saddr, bits), inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
 		}
 		for _, bits := range f.LAN.Bits {
 			c.add(inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)),
@@ -429,8 +411,8 @@ func (g guard) lan(f plan.Family) chain {
 	return c
 }
 
-// pods matches sources that are not the gateway of their block of that length, where nodes send through the tunnel.
-func pods(f plan.Family, saddr field, bits int) words {
+// notGateway matches sources that are not the gateway of their block of that length, where nodes send through the tunnel.
+func notGateway(f plan.Family, saddr field, bits int) words {
 	host, first := net.CIDRMask(bits, 8*int(saddr.size)), netip.IPv4Unspecified()
 	for i := range host {
 		host[i] = ^host[i]
@@ -508,8 +490,8 @@ func (g guard) vxlan() chain {
 				c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+bound+probing), notrack, accept)
 				c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+probing), notrack, accept)
 			}
-			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), pods(f, inner(f.V6).saddr(), bits), notrack, accept)
-			c.add(from(f, bits, vxlanSet(f.V6, bits)), pods(f, inner(f.V6).saddr(), bits), notrack, accept)
+			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), notGateway(f, inner(f.V6).saddr(), bits), notrack, accept)
+			c.add(from(f, bits, vxlanSet(f.V6, bits)), notGateway(f, inner(f.V6).saddr(), bits), notrack, accept)
 		}
 	}
 	for _, f := range g.families {
@@ -523,12 +505,8 @@ func (g guard) vxlan() chain {
 	return c
 }
 
-// The upper half of the priority of what the VXLAN device sends, and the lower half, which is the inner packet's.
-const (
-	devices   = mesh.VXLANID << 16
-	upperHalf = 0xffff0000
-	lowerHalf = 0x0000ffff
-)
+// devices is the upper half of the priority of what the VXLAN device sends.
+const devices = mesh.VXLANID << 16
 
 // output sends what goes to VXLAN's port to the chain that knows where it may go.
 func (g guard) output() chain {

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -85,16 +86,16 @@ func (f translated) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	return node && from != as && f.Own(from) && !f.Own(far) && f.InRange(plan.Single(far))
 }
 
-// forget removes these from conntrack: rules give an address to a connection's first packet alone, and peers drop what comes past the
+// forgetTranslated removes these from conntrack: rules give an address to a connection's first packet alone, and peers drop what comes past the
 // tunnel with a node's.
-func (t *Tables) forget(s plan.State) {
+func forgetTranslated(s plan.State, log *slog.Logger) {
 	for _, f := range natFamilies(s) {
 		if !f.LAN.PodsOnly {
 			continue
 		}
 		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(f.ID()), translated{f})
 		if n > 0 || err != nil {
-			t.log.Info("hostAccess: conntrack forgot pods' connections that had the node's address", "number", n, "err", err)
+			log.Info("hostAccess: conntrack forgot pods' connections that had the node's address", "number", n, "err", err)
 		}
 	}
 }

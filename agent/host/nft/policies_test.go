@@ -481,7 +481,7 @@ func TestHeld(t *testing.T) {
 	nstest.Run(t, "nft add table inet edgemesh-policy-held") // as nft 1.0.6 restores it
 	same("after a start beside a copy without owner")
 	p.held.drop()
-	other, err := own("edgemesh-policy-held")
+	other, err := makeOwned("edgemesh-policy-held")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,14 +512,14 @@ func TestSpans(t *testing.T) {
 	} {
 		r := policyRules{sets: map[string]policySet{}}
 		name := r.ports(c.ports)
-		want := elements{}
+		want := elementSet{}
 		for _, x := range c.in {
 			want[element{key: string(bytesOf(x[0]))}] = true
 			if x[1] < 65535 {
 				want[element{string(bytesOf(x[1] + 1)), true}] = true
 			}
 		}
-		if got := r.sets[name].elements; !maps.Equal(got, want) {
+		if got := r.sets[name].elementSet; !maps.Equal(got, want) {
 			t.Errorf("%v: %v, want %v", c.ports, got, want)
 		}
 	}

@@ -41,7 +41,7 @@ func (p *Policies) Counts(all bool) (PolicyCounts, error) {
 		if len(rules) == 0 {
 			return out, fmt.Errorf("nftables table %s was deleted or flushed by another program; it is about to be repaired", closing.Table)
 		}
-		out.Total[d] = counted(rules[len(rules)-1])
+		out.Total[d] = packetsOf(rules[len(rules)-1])
 	}
 	if !all {
 		return out, nil
@@ -91,7 +91,7 @@ func (p *Policies) Counts(all bool) (PolicyCounts, error) {
 		hits := map[string]uint64{}
 		for _, r := range rules {
 			if by, ok := userdata.GetString(r.UserData, userdata.TypeComment); ok {
-				hits[by] += counted(r)
+				hits[by] += packetsOf(r)
 			}
 		}
 		out.Hits[x.Name] = hits
@@ -99,8 +99,8 @@ func (p *Policies) Counts(all bool) (PolicyCounts, error) {
 	return out, nil
 }
 
-// counted is how many packets a rule has counted.
-func counted(r *nftables.Rule) uint64 {
+// packetsOf is how many packets a rule has counted.
+func packetsOf(r *nftables.Rule) uint64 {
 	for _, e := range r.Exprs {
 		if c, ok := e.(*expr.Counter); ok {
 			return c.Packets

@@ -59,14 +59,14 @@ func (h *held) hold(want policyRules) {
 
 func (h *held) fill(want policyRules) error {
 	if h.c == nil {
-		c, err := own(heldTable.Name)
+		c, err := makeOwned(heldTable.Name)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 			err = errNoOwners
 		}
 		if err != nil {
 			return fmt.Errorf("nftables table %s: %w", heldTable.Name, err)
 		}
-		h.c, h.have = c, policyState{}
+		h.c, h.have = c, policyState{behind: true}
 	}
 	_, err := h.have.fill(h.c, heldTable, want)
 	if err == nil {
@@ -75,9 +75,9 @@ func (h *held) fill(want policyRules) error {
 	if err != nil {
 		return fmt.Errorf("nftables table %s: %w", heldTable.Name, err)
 	}
-	h.have = policyState{exists: true, framed: true, sets: map[string]elements{}, maps: want.maps, chains: map[string]int{}}
+	h.have = policyState{exists: true, framed: true, behind: true, sets: map[string]elementSet{}, maps: want.maps, chains: map[string]int{}}
 	for name, s := range want.sets {
-		h.have.sets[name] = s.elements
+		h.have.sets[name] = s.elementSet
 	}
 	for name, rules := range want.chains {
 		h.have.chains[name] = len(rules)
@@ -96,9 +96,9 @@ func (h *held) drop() {
 // NFT_TABLE_F_OWNER (linux/netfilter/nf_tables.h).
 const tableOwner = 2
 
-// own makes an inet table that belongs to the connection returned, in place of one without owner, as a restored copy of all tables may have
+// makeOwned makes an inet table that belongs to the connection returned, in place of one without owner, as a restored copy of all tables may have
 // left it. The library sends no flags of tables, so the request is made here.
-func own(name string) (*nftables.Conn, error) {
+func makeOwned(name string) (*nftables.Conn, error) {
 	var socket *mdnetlink.Conn
 	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(s *mdnetlink.Conn) error {
 		socket = s

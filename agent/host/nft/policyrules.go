@@ -20,13 +20,51 @@ import (
 	"edgemesh/internal/membership/mesh"
 )
 
+// Table inet edgemesh-policy holds NetworkPolicy. It is one of its own, so that no rebuild of another can lift a policy, and none of
+// its own touches the guard. Table edgemesh-policy-held has the same, see held.
+//
+//	table inet edgemesh-policy {
+//		map out4 { type ipv4_addr : verdict }        pod address : jump out-CHAIN; in4, out6, in6
+//		set apart-in4 { type ipv4_addr }             pods that are isolated in that direction; apart-out4, …
+//		set self4 { type ipv4_addr . ipv4_addr }     each pod twice; self6
+//		set GROUP-4 { type ipv4_addr }               members; GROUP-4-ports { type ipv4_addr . inet_proto . inet_service }
+//		set blocks-HASH-4 { type ipv4_addr; flags interval }   of an ipBlock; ports-HASH { type inet_service; flags interval }
+//		set drops-in4 { type ipv4_addr; dynamic }    dropped packets by pod; drops-out4, …
+//		set flows4 { type ipv4_addr . ipv4_addr . inet_proto . inet_service; dynamic }   what was dropped within the last minute
+//		set cut4 { type ipv4_addr . inet_service . ipv4_addr . inet_service; dynamic }   answers of UDP conversations that were cut; cut6
+//		chain forward { type filter hook forward priority filter
+//			ct state established,related accept
+//			udp: ip saddr . sport . ip daddr . dport @cut4 goto dropped-out
+//			icmpv6 type 135-136 code 0 ip6 hoplimit 255 accept   neighbours on the bridge; iifname edgemesh-br 133-134, ip6 saddr :: drop
+//			icmpv6 type 130-132, 143 ip6 hoplimit 1 ip6 saddr fe80::/10 or :: ip6 daddr ff00::/8 accept   groups on the bridge
+//			ip saddr . ip daddr @self4 accept        a pod to itself through a Service
+//			ct state new tcp flags & (syn|ack) != syn jump midstream
+//			ip saddr vmap @out4
+//			ip daddr vmap @in4
+//		}
+//		chain midstream { ip saddr @apart-in4 drop; ip daddr @apart-out4 drop }
+//		chain in-CHAIN { ip saddr @GROUP-4 tcp dport @ports-HASH counter return; …; goto dropped-in }
+//		chain dropped-in { update @drops-in4 { ip daddr counter }; update @flows4 { … }; counter drop }
+//	}
+//
+// A connection that conntrack has forgotten, or that we deleted there because it has lost its right, is taken up again by the first
+// packet of either side. The answers of an isolated pod must not do that: the whole connection would pass as theirs (chain midstream). Of
+// UDP nothing says who answers, so those of what we cut are noted, and dropped for cutStays, unless rules let the conversation pass again.
+const (
+	policyVersion = 4
+	chainMid      = "midstream"
+	flowStays     = time.Minute
+	dropsStay     = 24 * time.Hour
+	cutStays      = 3 * time.Minute // longer than conntrack keeps a conversation that is silent
+)
+
 // element is one of a set; end is the first behind a range.
 type element struct {
 	key string
 	end bool
 }
 
-type elements map[element]bool
+type elementSet map[element]bool
 
 // policySet is a set as it is wanted. Those without elements here are the kernel's to fill.
 type policySet struct {
@@ -34,7 +72,7 @@ type policySet struct {
 	interval bool
 	stays    time.Duration
 	most     uint32 // of what rules, or Cut, add
-	elements
+	elementSet
 }
 
 // policyRules is all that depends on the policies.
@@ -49,15 +87,6 @@ type policyRule struct {
 	words
 	policy string
 }
-
-func addressType(v6 bool) nftables.SetDatatype {
-	if v6 {
-		return nftables.TypeIP6Addr
-	}
-	return nftables.TypeIPAddr
-}
-
-var bothVersions = []bool{false, true}
 
 // side is "in" or "out".
 func side(d policy.Direction) string {
@@ -79,16 +108,16 @@ func rulesOf(p policy.Placed) policyRules {
 		a := addressType(v6)
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			out.maps[closing.Map(d == policy.Egress, v6)] = map[string]string{}
-			out.sets["apart-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, elements: elements{}}
+			out.sets["apart-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, elementSet: elementSet{}}
 			out.sets["drops-"+closing.Map(d == policy.Egress, v6)] = policySet{key: a, stays: dropsStay, most: 1024}
 		}
-		out.sets["self"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a), elements: elements{}}
+		out.sets["self"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a), elementSet: elementSet{}}
 		out.sets["flows"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, a, nftables.TypeInetProto, nftables.TypeInetService), stays: flowStays, most: 1024}
 		out.sets["cut"+suffix(v6)] = policySet{key: nftables.MustConcatSetType(a, nftables.TypeInetService, a, nftables.TypeInetService), stays: cutStays, most: 1 << 16}
 	}
 	for at, place := range p.At {
 		key := string(at.AsSlice())
-		out.sets["self"+suffix(at.Is6())].elements[element{key: key + key}] = true
+		out.sets["self"+suffix(at.Is6())].elementSet[element{key: key + key}] = true
 		for d, name := range place.Chains {
 			if name == "" {
 				continue
@@ -96,7 +125,7 @@ func rulesOf(p policy.Placed) policyRules {
 			d := policy.Direction(d)
 			of := closing.Map(d == policy.Egress, at.Is6())
 			out.maps[of][key] = chainName(d, name)
-			out.sets["apart-"+of].elements[element{key: key}] = true
+			out.sets["apart-"+of].elementSet[element{key: key}] = true
 			if name != policy.Closed {
 				if _, done := out.chains[chainName(d, name)]; !done {
 					out.chain(p, d, name)
@@ -173,7 +202,7 @@ func (r policyRules) group(p policy.Placed, id string, v6, ports bool) string {
 	if _, done := r.sets[name]; done {
 		return name
 	}
-	all := elements{}
+	all := elementSet{}
 	for _, m := range p.Sets[id] {
 		if m.Addr.Is6() == v6 {
 			key := m.Addr.AsSlice()
@@ -183,7 +212,7 @@ func (r policyRules) group(p policy.Placed, id string, v6, ports bool) string {
 			all[element{key: string(key)}] = true
 		}
 	}
-	r.sets[name] = policySet{key: kind, elements: all}
+	r.sets[name] = policySet{key: kind, elementSet: all}
 	return name
 }
 
@@ -217,7 +246,7 @@ func (r policyRules) spans(kind, version string, key nftables.SetDatatype, all [
 		return ""
 	}
 	slices.SortFunc(all, func(a, b [2][]byte) int { return bytes.Compare(a[0], b[0]) })
-	out, hash := elements{}, sha256.New()
+	out, hash := elementSet{}, sha256.New()
 	for i := 0; i < len(all); {
 		first, last := all[i][0], all[i][1]
 		for i++; i < len(all) && (bytes.Compare(all[i][0], last) <= 0 || bytes.Equal(all[i][0], after(last))); i++ {
@@ -235,7 +264,7 @@ func (r policyRules) spans(kind, version string, key nftables.SetDatatype, all [
 	if version != "" {
 		name += "-" + version
 	}
-	r.sets[name] = policySet{key: key, interval: true, elements: out}
+	r.sets[name] = policySet{key: key, interval: true, elementSet: out}
 	return name
 }
 

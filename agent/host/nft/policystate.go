@@ -23,26 +23,27 @@ var policyTable = &nftables.Table{Name: closing.Table, Family: nftables.TableFam
 // policyState is what the kernel holds.
 type policyState struct {
 	exists, framed bool
-	sets           map[string]elements
+	behind         bool // it is the table behind the first one
+	sets           map[string]elementSet
 	maps           map[string]map[string]string
 	chains         map[string]int // number of rules
 }
 
-// read reads the table, except for elements that are known.
-func (p *Policies) read() (policyState, error) {
-	out := policyState{sets: map[string]elements{}, maps: map[string]map[string]string{}, chains: map[string]int{}}
+// readPolicies reads the table, except for elements that are known.
+func readPolicies(sets map[string]elementSet) (policyState, error) {
+	out := policyState{sets: map[string]elementSet{}, maps: map[string]map[string]string{}, chains: map[string]int{}}
 	c := conn()
 	table, err := find(c, closing.Table)
 	if err != nil || table == nil {
 		return out, err
 	}
 	out.exists, out.framed = true, true
-	sets, err := c.GetSets(table)
+	all, err := c.GetSets(table)
 	if err != nil {
 		return out, fmt.Errorf("list nftables sets: %w", err)
 	}
-	for _, s := range sets {
-		known, ok := p.sets[s.Name]
+	for _, s := range all {
+		known, ok := sets[s.Name]
 		if !s.IsMap && ok || s.Dynamic {
 			out.sets[s.Name] = known
 			continue
@@ -58,7 +59,7 @@ func (p *Policies) read() (policyState, error) {
 			}
 			continue
 		}
-		out.sets[s.Name] = elements{}
+		out.sets[s.Name] = elementSet{}
 		for _, e := range all {
 			out.sets[s.Name][element{string(e.Key), e.IntervalEnd}] = true
 		}
@@ -126,14 +127,14 @@ func (have policyState) fill(c *nftables.Conn, table *nftables.Table, want polic
 		if s.stays > 0 {
 			continue
 		}
-		m, err := changeElements(c, table, name, before, s.elements)
+		m, err := changeElements(c, table, name, before, s.elementSet)
 		if n += m; err != nil {
 			return n, err
 		}
 	}
 	if !have.framed {
 		for _, f := range frame() {
-			if table == heldTable {
+			if have.behind {
 				f.priority++ // so that drops are counted in the first one
 			}
 			c.AddChain(f.in(table))
@@ -200,9 +201,9 @@ func comment(policy string) []byte {
 }
 
 // changeElements makes a set hold want.
-func changeElements(c *nftables.Conn, table *nftables.Table, set string, have, want elements) (n int, err error) {
+func changeElements(c *nftables.Conn, table *nftables.Table, set string, have, want elementSet) (n int, err error) {
 	of := &nftables.Set{Table: table, Name: set}
-	list := func(all, but elements, do func(*nftables.Set, []nftables.SetElement) error) {
+	list := func(all, but elementSet, do func(*nftables.Set, []nftables.SetElement) error) {
 		var out []nftables.SetElement
 		for e := range all {
 			if !but[e] {

@@ -7,9 +7,9 @@
 //	outside.go    the same table: where packets for the pod ranges may leave
 //	forwarded.go  the same table: where forwarded probes are taken
 //	nat.go        table inet edgemesh-nat
-//	policies.go   table inet edgemesh-policy: NetworkPolicy in force, and connections that have lost their right
-//	policyrules.go   what that table should hold; policystate.go: what it holds, and the transaction between; policycounts.go: what it counted;
-//	              policyheld.go: the same rules in a table that belongs to the agent
+//	policies.go   table inet edgemesh-policy: NetworkPolicy in force; policycut.go: connections that have lost their right
+//	policyrules.go  what that table should hold; policystate.go: what it holds, and the transaction between; policycounts.go: what it
+//	              counted; policyheld.go: the same rules in a table that belongs to the agent
 //	tables.go     Tables, which compares both
 //	trace.go      table inet edgemesh-probe: where a packet is dropped, and by which rule
 package nft
@@ -283,3 +283,41 @@ type chain struct {
 
 // add appends a rule.
 func (c *chain) add(all ...words) { c.rules = append(c.rules, rule(all...)) }
+
+// Priorities of the first and the last chain that a hook may have before connection tracking's own last one.
+const (
+	firstPriority = -1<<31 + 1
+	lastPriority  = 1<<31 - 2
+)
+
+// Of conntrack: what was given another source, or another destination (IPS_SRC_NAT, IPS_DST_NAT,
+// linux/netfilter/nf_conntrack_common.h), and the direction of answers (IP_CT_DIR_REPLY).
+const (
+	sourceNAT      = 1 << 4
+	destinationNAT = 1 << 5
+	reply          = 1
+)
+
+// suffix is how names of one IP version end.
+func suffix(v6 bool) string {
+	if v6 {
+		return "6"
+	}
+	return "4"
+}
+
+// addressType is that of a set of addresses.
+func addressType(v6 bool) nftables.SetDatatype {
+	if v6 {
+		return nftables.TypeIP6Addr
+	}
+	return nftables.TypeIPAddr
+}
+
+var bothVersions = []bool{false, true}
+
+// Of a number of the kernel: a priority, whose upper half is the VXLAN device's, and the lower one the inner packet's, or a realm.
+const (
+	upperHalf = 0xffff0000
+	lowerHalf = 0x0000ffff
+)

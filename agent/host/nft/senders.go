@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -172,10 +173,10 @@ func (want Senders) Diff(have Senders) (before, after []plan.Change) {
 		}
 		return s.isHop()
 	})
-	return change(add, gone), change(nil, late)
+	return changeSenders(add, gone), changeSenders(nil, late)
 }
 
-func change(add, gone []sender) []plan.Change {
+func changeSenders(add, gone []sender) []plan.Change {
 	if len(add)+len(gone) == 0 {
 		return nil
 	}
@@ -190,4 +191,47 @@ func change(add, gone []sender) []plan.Change {
 		}
 		return nil
 	}}}
+}
+
+// addHops adds the elements for where packets may leave.
+func (g guard) addHops(to Senders, hops []plan.Hop) {
+	sets := g.sets()
+	for _, h := range hops {
+		v6, via := h.Dst.Addr().Is6(), h.Via
+		if !via.IsValid() || via.Is6() != v6 { // the kernel then shows the destination as the next hop
+			via = h.Dst.Addr()
+		}
+		name := hopSet(v6, h.Dst.Bits())
+		if h.Probe {
+			name = hopPrefix(v6) + probing
+		}
+		if _, ok := sets[name]; ok {
+			to[sender{name, string(slices.Concat(bytesOf(host(h.Link)), h.Dst.Addr().AsSlice(), via.AsSlice()))}] = true
+		}
+	}
+}
+
+// isHop reports whether the element lets packets leave. Its route has to be gone before it.
+func (s sender) isHop() bool { return strings.HasPrefix(s.set, "hops") }
+
+// Strays lists what was dropped lately instead of leaving in clear.
+func Strays(s plan.State) (out []plan.Stray, err error) {
+	c := conn()
+	for _, f := range guardOf(s).outs {
+		set := &nftables.Set{Table: &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}, Name: straySet(f.V6)}
+		elements, err := c.GetSetElements(set)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("list nftables set %s: %w", set.Name, err)
+		}
+		for _, e := range elements {
+			size := int(addrSize(f.V6))
+			if len(e.Key) != 8+2*size {
+				continue
+			}
+			src, _ := netip.AddrFromSlice(e.Key[8 : 8+size])
+			dst, _ := netip.AddrFromSlice(e.Key[8+size:])
+			out = append(out, plan.Stray{Link: int(binaryutil.NativeEndian.Uint32(e.Key)), Mark: binaryutil.NativeEndian.Uint32(e.Key[4:]), Src: src, Dst: dst})
+		}
+	}
+	return out, nil
 }

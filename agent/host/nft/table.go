@@ -303,3 +303,20 @@ func (t table) remove() error {
 	}
 	return nil
 }
+
+// bulk is a connection for transactions of some MB, and as many answers.
+func bulk() *nftables.Conn {
+	c, _ := nftables.New(nftables.WithSockOptions(bigBuffers))
+	return c
+}
+
+func bigBuffers(s *netlink.Conn) error {
+	return errors.Join(s.SetWriteBuffer(64<<20), s.SetReadBuffer(64<<20))
+}
+
+var (
+	// ErrTaken means that an nftables table of another program has one of our names.
+	ErrTaken = errors.New("another program's nftables table has this name; rename or delete it (nft delete table)")
+	// ErrNotCounted means that the kernel does not count packets per peer.
+	ErrNotCounted = errors.New("the kernel does not count packets per element of a set (Linux 5.12 and later do)")
+)

@@ -166,7 +166,7 @@ func (t *Tables) DiffNAT(s plan.State) ([]plan.Change, error) {
 			return nil
 		}
 		if err == nil {
-			t.forget(s)
+			forgetTranslated(s, t.log)
 		}
 		return err
 	}}}, nil
@@ -189,10 +189,3 @@ func Cleanup() error {
 	policies, copied := table{name: closing.Table, marks: []string{chainMid}}, table{name: heldTable.Name, marks: []string{chainMid}}
 	return errors.Join(guard{}.table().remove(), natOf(plan.State{}).remove(), policies.remove(), copied.remove(), removeTrial(), tableOf(Mark{}, onward).remove())
 }
-
-var (
-	// ErrTaken means that an nftables table of another program has one of our names.
-	ErrTaken = errors.New("another program's nftables table has this name; rename or delete it (nft delete table)")
-	// ErrNotCounted means that the kernel does not count packets per peer.
-	ErrNotCounted = errors.New("the kernel does not count packets per element of a set (Linux 5.12 and later do)")
-)

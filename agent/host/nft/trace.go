@@ -48,16 +48,10 @@ const (
 	PayloadMark = 8 // behind the header of UDP or ICMP
 )
 
-// Priorities of the first and the last chain that a hook may have before connection tracking's own last one.
-const (
-	firstPriority = -1<<31 + 1
-	lastPriority  = 1<<31 - 2
-)
-
 // stop is a place that a packet passes. iptables is the table of legacy iptables between it and the stop before.
 type stop struct {
 	hook     string
-	number   *nftables.ChainHook
+	hooked   *nftables.ChainHook
 	iptables string
 	priority nftables.ChainPriority
 }
@@ -133,7 +127,7 @@ func tableOf(m Mark, stops []stop) table {
 		if i >= len(stops) && s == end(stops) {
 			continue
 		}
-		c := chain{name: s.chain(), kind: nftables.ChainTypeFilter, hook: s.number, priority: s.priority}
+		c := chain{name: s.chain(), kind: nftables.ChainTypeFilter, hook: s.hooked, priority: s.priority}
 		var does words
 		switch {
 		case i == 0:
