@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"edgemesh/agent/control"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/internal/wording"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	pods "edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"

@@ -19,7 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	pods "edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"

@@ -8,7 +8,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/rtnetlink"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/read"
 	"edgemesh/internal/config"

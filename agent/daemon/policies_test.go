@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/read"
 	"edgemesh/cni/conf"

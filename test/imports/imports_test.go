@@ -49,7 +49,7 @@ var rules = []rule{
 		not:  []string{"github.com/vishvananda", "github.com/google/nftables", "github.com/coreos", "os/exec"},
 		why:  "the plan is made purely",
 	}, {
-		path: "edgemesh/agent/policy",
+		path: "edgemesh/agent/policy/compile",
 		not:  []string{"edgemesh", "github.com/vishvananda", "github.com/google/nftables"},
 		self: []string{"os", "net", "context", "log/slog"},
 		why:  "policies are compiled purely",

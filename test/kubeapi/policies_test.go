@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/read"
 	"edgemesh/internal/membership/kube"

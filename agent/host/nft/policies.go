@@ -12,7 +12,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/cni/closing"
 )
 

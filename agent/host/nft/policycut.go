@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 )
 
 // Cut deletes connections that would not be let through now, if a change since the last time without an error may have left such ones,

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/cni/closing"
 	"edgemesh/internal/membership/mesh"
 )

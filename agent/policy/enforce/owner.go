@@ -1,5 +1,5 @@
 // Package enforce owns the NetworkPolicy rules that are in force on this node: in the kernel, on disk for an offline start, and in the
-// file by which the CNI plugin closes new pods. agent/policy decides what rules say.
+// file by which the CNI plugin closes new pods. agent/policy/compile decides what rules say.
 //
 //	owner.go  Owner: Set, Apply, what is in force
 //	seen.go   what applies, and what is dropped: for operators
@@ -26,7 +26,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"edgemesh/agent/host/nft"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/cni/conf"
 	"edgemesh/cni/ipam"
 	"edgemesh/internal/durable"

@@ -19,7 +19,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/cni/conf"
 )
 

@@ -14,7 +14,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/cni/conf"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 )
 
 // bounds are how many groups, and members of all groups together, there may be: of all namespaces, and of the policies of one.

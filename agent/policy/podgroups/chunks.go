@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/internal/membership/kube/api"
 )
 

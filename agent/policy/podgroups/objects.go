@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/internal/membership/kube/api"
 )
 

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/internal/membership/kube/api"
 )
 

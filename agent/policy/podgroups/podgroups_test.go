@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/mesh"
 )

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"edgemesh/agent/host/nft"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"

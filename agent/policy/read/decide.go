@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube/api"

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"edgemesh/agent/findings"
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/config/strict"

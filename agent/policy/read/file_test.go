@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/internal/membership/mesh"
 )

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/api"

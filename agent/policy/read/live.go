@@ -2,6 +2,7 @@
 //
 //	live.go      Live: what it reads, and when it decides
 //	decide.go    what was seen becomes rules, purely; how long what is missing is waited for
+//	file.go      policies of a membership file, a source beside the API
 //	followed.go  what was read of one kind; groups.go: of PolicyGroups
 //	findings.go  what there is to say, of other programs that enforce NetworkPolicies on this node, too
 //
@@ -24,7 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"edgemesh/agent/policy"
+	policy "edgemesh/agent/policy/compile"
 	"edgemesh/agent/policy/enforce"
 	"edgemesh/agent/policy/podgroups"
 	"edgemesh/internal/membership/kube"

@@ -1,12 +1,12 @@
-// Package policy decides, purely, what NetworkPolicies (networking.k8s.io/v1) mean for the pods of one node: which packets pass.
-// DESIGN.md has the whole: who compiles, what a node reads, what stands in the kernel.
+// Package compile decides, purely, what NetworkPolicies (networking.k8s.io/v1) mean for the pods of one node: which packets pass.
+// ../DESIGN.md has the whole: who compiles, what a node reads, what stands in the kernel.
 //
 //	policy.go   the objects as written, and as checked: Parse
 //	group.go    pods as peers: who is in a group, at which addresses and named ports
 //	compile.go  policies, groups and local pods become Rules
 //	rules.go    Rules, and what they say of a packet
 //	prefix.go   ipBlock with except as prefixes
-package policy
+package compile
 
 import (
 	"cmp"
