@@ -291,7 +291,7 @@ func (g guard) sets() map[string]setType {
 			out[proberSet(f.V6)+rated] = setType{key: addressType(f.V6), stays: proberStays}
 		}
 		for _, bits := range f.LAN.Bits {
-			out[sentSet(f.V6, bits)] = setType{key: address(f.V6), stays: sentStays}
+			out[sentSet(f.V6, bits)] = setType{key: addressType(f.V6), stays: sentStays}
 			if g.native {
 				add(nativeSet(f.V6, bits), true, nftables.TypeIFIndex, nftables.TypeEtherAddr, addressType(f.V6))
 				add(nativeSet(f.V6, bits)+probing, false, nftables.TypeEtherAddr, addressType(f.V6))
