@@ -95,6 +95,8 @@ type RelayStatus struct {
 	Version   string      `json:"version,omitempty"` // as the relay says
 	Knows     bool        `json:"knows,omitempty"`   // it has all signed statements that this node has
 	Behind    *time.Time  `json:"behind,omitempty"`  // since when it may lack some of them; absent, too, of one that takes none
+	Lacks     int         `json:"lacks,omitempty"`   // how many of them it has been sent and does not take
+	Lacking   []string    `json:"lacking,omitempty"` // whom some of these are about
 	RTTMs     *float64    `json:"rttMs,omitempty"`   // milliseconds; absent if not measured
 	Error     string      `json:"error,omitempty"`   // why it is not connected or not reserved, with what was tried
 	Cause     cause.Cause `json:"cause,omitzero"`    // the same in one of few words

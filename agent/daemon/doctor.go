@@ -255,9 +255,9 @@ func (d *doctor) relays(all []relays.Status) []control.RelayStatus {
 		return out
 	}
 	for i := range out {
-		since, known := d.passes.Behind(all[i].ID)
+		since, lacks, some, known := d.passes.Behind(all[i].ID)
 		if out[i].Knows = known && since.IsZero(); known && !out[i].Knows {
-			out[i].Behind = &since
+			out[i].Behind, out[i].Lacks, out[i].Lacking = &since, lacks, some
 		}
 	}
 	return out

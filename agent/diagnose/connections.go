@@ -96,10 +96,14 @@ func RelayService(all []control.RelayStatus, served bool, now time.Time) (out []
 		out = append(out, findings.Notef("one-relay", "the membership has one relay: while that is down, what it carries stops"))
 	}
 	for _, r := range all {
-		if r.Behind != nil && now.Sub(*r.Behind) > time.Minute {
+		patience, lacks := 5*time.Minute, "may lack newly signed members and bans" // of 10,000 members each has its turn within minutes
+		if r.Lacks > 0 {
+			patience, lacks = time.Minute, wording.Sprintf("does not take %d of what is signed (%s)", r.Lacks, wording.Most(r.Lacking, 3))
+		}
+		if r.Behind != nil && now.Sub(*r.Behind) > patience {
 			kind, _ := findings.Of("relay-behind")
 			f := findings.Warningf(kind.ID, kind.Remedy,
-				"relay %s may lack newly signed members and bans: it refuses the ones, and serves the others", wording.ShortID(r.PeerID))
+				"relay %s %s: it refuses new members, and serves banned ones", wording.ShortID(r.PeerID), lacks)
 			f.Since = r.Behind
 			out = append(out, f.About(r.PeerID))
 		}

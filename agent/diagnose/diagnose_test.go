@@ -117,11 +117,14 @@ func names(all []findings.Finding) string {
 // What relays do for all: one alone, and one that lacks what is signed for more than a minute.
 func TestRelayService(t *testing.T) {
 	now := time.Now()
-	long, short := now.Add(-2*time.Minute), now.Add(-30*time.Second)
-	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &long}}, false, now)); got != "note one-relay; warning relay-behind a" {
+	longest, long, short := now.Add(-6*time.Minute), now.Add(-2*time.Minute), now.Add(-30*time.Second)
+	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &longest}}, false, now)); got != "note one-relay; warning relay-behind a" {
 		t.Error(got)
 	}
-	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &short, Version: "v9.9.0"}, {PeerID: "b", Knows: true}}, false, now)); got != "" {
+	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &long, Lacks: 1, Lacking: []string{"n1"}}, {PeerID: "b", Behind: &long}}, false, now)); got != "warning relay-behind a" {
+		t.Error(got)
+	}
+	if got := names(RelayService([]control.RelayStatus{{PeerID: "a", Behind: &short, Lacks: 1, Version: "v9.9.0"}, {PeerID: "b", Knows: true}}, false, now)); got != "" {
 		t.Error(got)
 	}
 }

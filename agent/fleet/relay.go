@@ -171,13 +171,15 @@ type relay struct {
 	reserved []string // members that hold a reservation
 	knows    []string // that find it has all that they have of what is signed
 	behind   []string // that find it may lack some
+	lacks    int      // of what is signed, the most that a member finds it does not take
+	lacking  []string // some of them
 }
 
-// relays are those that agents use, by peer ID, and who could not be asked.
-func (k *cluster) relays(ctx context.Context) (at map[string]relay, silent []string, err error) {
+// relays are those that agents use, by peer ID, of how many members, and who could not be asked.
+func (k *cluster) relays(ctx context.Context) (at map[string]relay, members int, silent []string, err error) {
 	all, _, err := k.members(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
 	states := make([]control.Status, len(all))
 	errs := make([]error, len(all))
@@ -199,20 +201,28 @@ func (k *cluster) relays(ctx context.Context) (at map[string]relay, silent []str
 					*says.to = append(*says.to, node)
 				}
 			}
+			if r.Lacks > x.lacks {
+				x.lacks, x.lacking = r.Lacks, r.Lacking
+			}
 			at[r.PeerID] = x
 		}
 	}
-	return at, silent, nil
+	return at, len(all), silent, nil
 }
 
-// String says what agents say.
-func (r relay) String() string {
+// say is what agents say, of so many members.
+func (r relay) say(members int) string {
 	knows := "no agent exchanges statements with it"
 	switch {
+	case r.lacks > 0:
+		knows = fmt.Sprintf("lacks %d of %d: %s", r.lacks, members, clean(strings.Join(r.lacking, ", ")))
+		if r.lacks > len(r.lacking) {
+			knows += ", …"
+		}
 	case len(r.behind) > 0:
 		knows = "may lack members or bans that these know: " + wording.Most(r.behind, 3)
 	case len(r.knows) > 0:
-		knows = "knows all that is signed"
+		knows = "knows all " + wording.Count(members, "member")
 	}
 	return fmt.Sprintf("%s\t%s reserved\t%s", cmp.Or(r.version, "-"), wording.Count(len(r.reserved), "member"), knows)
 }
@@ -222,7 +232,7 @@ func (k *cluster) listRelays(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	at, silent, err := k.relays(ctx)
+	at, members, silent, err := k.relays(ctx)
 	if err != nil {
 		return err
 	}
@@ -233,7 +243,7 @@ func (k *cluster) listRelays(ctx context.Context, to io.Writer) error {
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	for _, id := range slices.Sorted(maps.Keys(addrs)) {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", id, at[id], strings.Join(addrs[id], " "))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", id, at[id].say(members), strings.Join(addrs[id], " "))
 	}
 	if len(silent) > 0 {
 		fmt.Fprintf(w, "not asked, because their agents do not answer: %s\n", wording.List(silent))
@@ -251,7 +261,7 @@ func (k *cluster) removeRelay(c *cobra.Command, id string, force bool) error {
 		return cli.Usage(fmt.Errorf("%s: the PodNetwork has no such relay; `kubectl edgemesh relay list` shows them", id))
 	}
 	if !force {
-		at, silent, err := k.relays(c.Context())
+		at, _, silent, err := k.relays(c.Context())
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,8 @@ const (
 	passRate = 200
 	// passTogether is how many exchanges there are at a time, in each direction; the longest gives way to another member after passFair.
 	passTogether, passFair = 8, 5 * time.Second
+	// passNamed is how many are named of what a member does not take.
+	passNamed = 5
 )
 
 // Stream is to or from a member.
@@ -73,6 +75,8 @@ type exchanged struct {
 	done   bool      // the last one ended well, with digest
 	lacks  bool      // it answers none, as long as it is connected
 	behind time.Time // since when it may lack what is here; zero: it has all, or is not connected
+	lacked int       // what it had not sent in the last one
+	some   []string  // whom that is about, passNamed of them
 	mine   turns     // of this node
 	theirs turns     // of the member
 }
@@ -112,7 +116,7 @@ func (p *Exchanger) turn(ctx context.Context, digest uint64, id peer.ID, theirs 
 		next = &x.theirs
 	} else {
 		same := x.done && x.digest == digest
-		if same {
+		if same && x.lacked == 0 {
 			x.behind = time.Time{}
 		} else if x.behind.IsZero() {
 			x.behind = now
@@ -179,7 +183,7 @@ func (p *Exchanger) forget(connected []peer.ID) {
 	now := time.Now()
 	for id, x := range p.peers {
 		if !here[id] {
-			x.done, x.lacks, x.behind = false, false, time.Time{}
+			x.done, x.lacks, x.behind, x.lacked = false, false, time.Time{}, 0
 		}
 		if !here[id] && !x.mine.busy && !x.theirs.busy && now.After(x.mine.after) && now.After(x.theirs.after) {
 			delete(p.peers, id)
@@ -189,12 +193,16 @@ func (p *Exchanger) forget(connected []peer.ID) {
 	}
 }
 
-// Behind is since when a connected member may lack statements that are here; zero: it has all. known: it exchanges any.
-func (p *Exchanger) Behind(id peer.ID) (since time.Time, known bool) {
+// Behind is since when a connected member may lack statements that are here; zero: it has all. lacks is how many it has been
+// sent and does not take, some says whom they are about. known: it exchanges any.
+func (p *Exchanger) Behind(id peer.ID) (since time.Time, lacks int, some []string, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.peers[id]
-	return x.behind, !x.lacks && (x.done || !x.behind.IsZero())
+	if x.done {
+		lacks, some = x.lacked, x.some
+	}
+	return x.behind, lacks, some, !x.lacks && (x.done || !x.behind.IsZero())
 }
 
 // begin exchanges statements with a connected member.
@@ -283,7 +291,8 @@ func (p *Exchanger) missed(id peer.ID, lacks bool) {
 	p.peers[id] = x
 }
 
-// note remembers the outcome of an exchange. What was sent, and came for nothing, counts for the member's rate.
+// note remembers the outcome of an exchange. What was sent, and came for nothing, counts for the member's rate. Whether it has
+// taken what it lacked shows the next one.
 func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count, done bool) {
 	now := time.Now()
 	p.mu.Lock()
@@ -291,6 +300,9 @@ func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count,
 	p.over(id, theirs)
 	pause := passEvery + time.Duration(max(n.Sent, n.Useless))*time.Second/passRate
 	x := p.peers[id]
+	lacked, some := len(n.Lacked), slices.Clone(n.Lacked[:min(len(n.Lacked), passNamed)])
+	done = done && (lacked == 0 || lacked == x.lacked && slices.Equal(some, x.some))
+	x.lacked, x.some = lacked, some
 	x.digest, x.done, x.mine.after, x.theirs.after = digest, done, now.Add(pause), now.Add(pause)
 	if !done {
 		x.mine.after = now.Add(max(pause, passRest))

@@ -1,6 +1,7 @@
 package passon
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +52,7 @@ func TestBehind(t *testing.T) {
 		p := New(Config{})
 		behind := func(want time.Duration, knows bool) {
 			t.Helper()
-			since, known := p.Behind("relay")
+			since, _, _, known := p.Behind("relay")
 			if got := time.Since(since); known != knows || !since.IsZero() && got != want || since.IsZero() != (want == 0) {
 				t.Errorf("behind for %v, known %v", got, known)
 			}
@@ -66,6 +67,29 @@ func TestBehind(t *testing.T) {
 		p.turn(t.Context(), 2, "relay", false)
 		time.Sleep(time.Minute)
 		behind(time.Minute, true)
+		lacks := func(want ...string) {
+			t.Helper()
+			time.Sleep(passRest)
+			_, end := p.turn(t.Context(), 2, "relay", false)
+			if _, n, some, _ := p.Behind("relay"); n != len(want) || !slices.Equal(some, want) || (end == nil) != (want != nil) {
+				t.Errorf("it lacks %q, want %q; another exchange: %v", some, want, end != nil)
+			}
+		}
+		ends := func(lacked ...string) { p.note("relay", false, 2, signed.Count{Lacked: lacked}, true) }
+		ends("n1", "n2") // it was sent both, and may take them
+		lacks()
+		ends("n2")
+		lacks()
+		ends("n2")
+		lacks("n2")
+		behind(time.Minute+3*passRest, true)
+		p.turn(t.Context(), 3, "relay", false) // something is signed, and it takes what it refused
+		p.note("relay", false, 3, signed.Count{}, true)
+		p.turn(t.Context(), 3, "relay", false)
+		behind(0, true)
+		time.Sleep(passEvery)
+		p.turn(t.Context(), 4, "relay", false)
+		time.Sleep(time.Minute)
 		p.missed("relay", true)
 		behind(time.Minute, false)
 		p.forget(nil)

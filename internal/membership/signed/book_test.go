@@ -535,7 +535,7 @@ func FuzzStatement(f *testing.F) {
 		if x, err := open(string(data), b.wanted, false); err == nil && x.Signer != id {
 			t.Error("a stranger's statement")
 		}
-		_, _ = b.receive(bytes.NewReader(data))
+		_, _ = b.receive(bytes.NewReader(data), nil)
 		for _, x := range b.Statements() {
 			if x.Signer != id {
 				t.Error("a stranger's statement is held")

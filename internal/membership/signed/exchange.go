@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Digest is the same at two members that have the same statements.
@@ -29,6 +30,9 @@ func total(d [parts]uint64) uint64 {
 type Count struct {
 	Added, Sent int
 	Useless     int // received, but not new or not accepted
+	// Lacked names what the other one had not sent, and was sent: members by name, else the kind before. An exchange that
+	// breaks off says nothing.
+	Lacked []string
 }
 
 // mostUseless bounds what a member may send for nothing in one exchange, beyond twice what is held here.
@@ -73,8 +77,13 @@ func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 			all = append(all, former...)
 		}
 	}
-	all = append(all, b.sorted(differs)...)
+	held := b.sorted(differs)
+	all = append(all, held...)
 	b.mu.Unlock()
+	lacked := make(map[string]Signed, len(held)) // by envelope
+	for _, x := range held {
+		lacked[x.raw] = x
+	}
 	slices.SortStableFunc(all, func(x, y Signed) int {
 		return cmp.Or(cmp.Compare(order(x.Kind), order(y.Kind)), cmp.Compare(part(x.subject()), part(y.subject())))
 	})
@@ -91,12 +100,23 @@ func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 		_, _ = w.Write([]byte{0, 0})
 		written <- w.Flush()
 	}()
-	n, err = b.receive(r)
+	n, err = b.receive(r, lacked)
 	if failed := <-written; err == nil {
 		err = failed
 	}
 	n.Sent = sent
 	return n, err
+}
+
+// still names those of all that count still: no newer ones have come. The caller holds mu.
+func (b *Book) still(all map[string]Signed) (names []string) {
+	for raw, x := range all {
+		if b.held[x.subject()].raw == raw {
+			names = append(names, strings.TrimPrefix(x.Kind.String()+" "+x.Who(), "member "))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // part is that of a subject.
@@ -110,9 +130,9 @@ func (b *Book) whole() error {
 	return b.Save()
 }
 
-// receive takes statements up to their end. Those of keys that do not count here are skipped: members pin other keys while an
-// operator's key changes.
-func (b *Book) receive(r io.Reader) (n Count, err error) {
+// receive takes statements up to their end, and those of lacked out that come. Those of keys that do not count here are
+// skipped: members pin other keys while an operator's key changes.
+func (b *Book) receive(r io.Reader, lacked map[string]Signed) (n Count, err error) {
 	var raws []string
 	var foreign, disk error // the first ones
 	most := mostUseless + 2*b.Len()
@@ -131,12 +151,16 @@ func (b *Book) receive(r io.Reader) (n Count, err error) {
 		}
 		if size > 0 {
 			raws = append(raws, string(raw))
+			delete(lacked, string(raw))
 		}
 		if size > 0 && len(raws) < 64 { // in batches: what is forged costs little
 			continue
 		}
 		b.mu.Lock()
 		fresh, err := b.add(raws, maxHeld)
+		if size == 0 {
+			n.Lacked = b.still(lacked)
+		}
 		b.mu.Unlock()
 		n.Added, n.Useless, raws = n.Added+len(fresh), n.Useless+len(raws)-len(fresh), raws[:0]
 		if disk == nil { // else at the end

@@ -64,7 +64,7 @@ func TestFull(t *testing.T) {
 		b.put(x.subject(), &x)
 	}
 	late := del.signed(t, member("late", del.id, 6, "10.2.0.0/24"))
-	if n, err := b.receive(wire(late.raw, "")); n.Added != 0 || !errors.Is(err, errFull) {
+	if n, err := b.receive(wire(late.raw, ""), nil); n.Added != 0 || !errors.Is(err, errFull) {
 		t.Errorf("a member passes on more of a delegate's: %+v, %v", n, err)
 	}
 	if n, err := b.Add(late.String(), op.sign(t, Statement{Kind: Ban, Name: "edge-7", Epoch: 7})); n != 2 || err != nil {
@@ -141,7 +141,7 @@ func TestRenewedInTime(t *testing.T) {
 			t.Errorf("%s: %d members, %d problems", what, len(out.Nodes), len(bad))
 		}
 	}
-	if n, err := b.receive(wire(renewed[:100]...)); n.Added != 64 || !errors.Is(err, io.EOF) {
+	if n, err := b.receive(wire(renewed[:100]...), nil); n.Added != 64 || !errors.Is(err, io.EOF) {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	if out, _ := b.Apply(s, ""); !out.Bans("other", "") {
@@ -153,11 +153,11 @@ func TestRenewedInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	members("after a restart", again, 300)
-	if n, err := b.receive(io.MultiReader(wire(renewed...), bytes.NewReader(theEnd))); n.Added != 237 || err != nil {
+	if n, err := b.receive(io.MultiReader(wire(renewed...), bytes.NewReader(theEnd)), nil); n.Added != 237 || err != nil {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	members("at the end", b, 300)
-	if n, err := again.receive(bytes.NewReader(theEnd)); err != nil { // its renewals are not there
+	if n, err := again.receive(bytes.NewReader(theEnd), nil); err != nil { // its renewals are not there
 		t.Fatalf("%+v, %v", n, err)
 	}
 	members("without renewals", again, 63)
@@ -236,18 +236,18 @@ func TestUselessIsCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	variant := old.raw + "\xf8\x07\x01" // field 127, which nobody reads
-	if _, err := b.receive(wire(variant, "")); !errors.Is(err, ErrStatement) {
+	if _, err := b.receive(wire(variant, ""), nil); !errors.Is(err, ErrStatement) {
 		t.Errorf("another encoding: %v", err)
 	}
 	unchecked := old.raw[:len(old.raw)-1] + string(old.raw[len(old.raw)-1]^1)
-	if n, err := b.receive(wire(unchecked, "")); err != nil || n.Useless != 1 {
+	if n, err := b.receive(wire(unchecked, ""), nil); err != nil || n.Useless != 1 {
 		t.Errorf("the signature of an older one is checked: %+v, %v", n, err)
 	}
 	var many []string
 	for range mostUseless + 1000 {
 		many = append(many, old.raw)
 	}
-	if n, err := b.receive(wire(append(many, "")...)); !errors.Is(err, errFull) {
+	if n, err := b.receive(wire(append(many, "")...), nil); !errors.Is(err, errFull) {
 		t.Errorf("%+v, %v", n, err)
 	}
 }
@@ -265,8 +265,14 @@ func TestForeignIsSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, n, _, err := exchange(t, a, b); n.Added != 200 || !errors.Is(err, ErrSigner) {
+	if _, n, _, err := exchange(t, a, b); n.Added != 200 || len(n.Lacked) > 0 || !errors.Is(err, ErrSigner) {
 		t.Errorf("%+v, %v", n, err)
+	}
+	if n, _, _, _ := exchange(t, a, b); len(n.Lacked) != 200 || n.Lacked[0] != "n0" { // what it was sent and does not take
+		t.Errorf("%d lacked", len(n.Lacked))
+	}
+	if _, n, _, _ := exchange(t, a, b); len(n.Lacked) > 0 {
+		t.Errorf("%q lacked, where there is more", n.Lacked)
 	}
 }
 
