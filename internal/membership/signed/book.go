@@ -58,7 +58,7 @@ type Book struct {
 	former  map[string][]Signed // by name: those with other peer IDs before the one held, for bans by name
 	by      map[peer.ID]int     // how many are held that a delegate has signed
 	gone    int                 // how many that are departures
-	before  uint64              // the newest epoch of a departure that was dropped
+	before  map[bool]uint64     // the newest epoch of a departure that was dropped, by whether a pinned key had signed it
 	seen    map[string]error    // those that are forged, and why
 	sealed  map[string]bool     // those whose signature this node had checked before it restarted; nil later on
 	unsaved []Signed            // taken, but not on disk yet
@@ -70,7 +70,7 @@ type Book struct {
 // NewBook returns the book of those keys, which is empty.
 func NewBook(signers []peer.ID) *Book {
 	return &Book{signers: signers, held: map[string]Signed{}, raws: map[string]bool{}, former: map[string][]Signed{},
-		by: map[peer.ID]int{}, seen: map[string]error{}}
+		by: map[peer.ID]int{}, before: map[bool]uint64{}, seen: map[string]error{}}
 }
 
 // Changed wakes waiters after each statement that was taken.
@@ -211,7 +211,7 @@ func (b *Book) wanted(s *Signed) error {
 	}
 	if old, ok := b.held[s.subject()]; ok && !b.over(s, &old) && !b.lacks(s, old.ID) {
 		return errOld
-	} else if !ok && s.Gone() && s.Epoch < b.before {
+	} else if !ok && s.Gone() && s.Epoch < b.before[b.pinned(s.Signer)] {
 		return errOld
 	}
 	return nil
@@ -355,7 +355,7 @@ func (b *Book) count(s *Signed, n int) {
 	}
 }
 
-// bound drops the oldest departures beyond so many, the same ones everywhere.
+// bound drops the oldest departures beyond so many, delegates' first, the same ones everywhere.
 func (b *Book) bound(most int) {
 	if b.gone > most {
 		b.drop(b.gone-most, (*Signed).Gone)
@@ -370,10 +370,10 @@ func (b *Book) drop(n int, may func(*Signed) bool) {
 			all = append(all, s)
 		}
 	}
-	slices.SortFunc(all, func(x, y Signed) int { return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(x.raw, y.raw)) })
+	slices.SortFunc(all, func(x, y Signed) int { return b.compare(&x, &y) })
 	for i := range all[:min(n, len(all))] {
-		if all[i].Gone() {
-			b.before = max(b.before, all[i].Epoch)
+		if by := b.pinned(all[i].Signer); all[i].Gone() {
+			b.before[by] = max(b.before[by], all[i].Epoch)
 		}
 		b.put(all[i].subject(), nil)
 		b.remember(all[i].Name, nil)

@@ -432,3 +432,29 @@ func TestDeparturesAreBounded(t *testing.T) {
 		t.Error("two members keep different ones")
 	}
 }
+
+// A stolen delegate pushes out no departure of a pinned key, whatever its dates.
+func TestDelegatesPushNoDepartureOut(t *testing.T) {
+	op, del := newSigner(t), newSigner(t)
+	gone := func(s signer, name string, epoch uint64) string {
+		st := member(name, op.id, epoch, "10.244.1.0/24")
+		st.Expires = epoch
+		return s.sign(t, st)
+	}
+	b := NewBook([]peer.ID{op.id})
+	was := op.sign(t, member("a", op.id, 4, "10.244.1.0/24"))
+	for _, text := range []string{op.grant(t, del.id), was, gone(op, "a", 5), gone(del, "b", 1<<30), gone(del, "c", 1<<31), gone(op, "d", 6)} {
+		if n, err := b.Add(text); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		b.bound(2)
+	}
+	for _, name := range []string{"a", "d"} {
+		if x := b.held["m"+name]; !x.Gone() || x.Signer != op.id {
+			t.Errorf("%s: %+v", name, x.Statement)
+		}
+	}
+	if n, err := b.Add(was); n != 0 || err != nil {
+		t.Errorf("what ended counts again: %d, %v", n, err)
+	}
+}
