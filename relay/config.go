@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,8 +151,12 @@ func readSigners(path string) string {
 	return string(text)
 }
 
-// followSigners ends the relay once signersFile has other keys: it starts again with them.
-func (c config) followSigners(ctx context.Context, end func(), log *slog.Logger) {
+// endsApart is within which time the relays of a cluster end whose keys change.
+const endsApart = 2 * time.Minute
+
+// followSigners ends the relay once signersFile has other keys: it starts again with them. One that serves waits at random: others
+// serve meanwhile.
+func (c config) followSigners(ctx context.Context, serves func() bool, end func(), log *slog.Logger) {
 	for refused := ""; wake.Sleep(ctx, time.Second); {
 		now := readSigners(c.signersFile)
 		if now == c.signersText || now == "" || now == refused {
@@ -159,7 +164,10 @@ func (c config) followSigners(ctx context.Context, end func(), log *slog.Logger)
 		}
 		bad := mesh.Invalid{File: c.signersFile}
 		if agent.Signers(&bad, strings.Fields(now)); bad.Err() == nil {
-			log.Info("signersFile has other keys: the relay ends, to be started with them", "file", c.signersFile)
+			log.Info("signersFile has other keys: the relay ends, to be started with them", "file", c.signersFile, "within", endsApart)
+			if serves() {
+				wake.Sleep(ctx, rand.N(endsApart))
+			}
 			end()
 			return
 		}

@@ -73,7 +73,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 		var end func()
 		ctx, end = context.WithCancel(ctx)
 		defer end()
-		go c.followSigners(ctx, end, logger)
+		go c.followSigners(ctx, status.serves, end, logger)
 		if c.signersText == "" {
 			logger.Warn("no controller has made its key yet: until then the members of before are served, and nobody else", "file", c.signersFile)
 		}

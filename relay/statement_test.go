@@ -62,7 +62,7 @@ func (s signing) relay(dir string) *running {
 }
 
 // carrying has n exchange what book has with the relay, as an agent does.
-func carrying(t *testing.T, n *p2p.Node, book *signed.Book) {
+func carrying(t *testing.T, n *p2p.Node, book *signed.Book) *passon.Exchanger {
 	t.Helper()
 	x := passon.New(passon.Config{Book: func() *signed.Book { return book }, Connected: n.AtRelays, Log: slog.New(slog.DiscardHandler),
 		Open: func(ctx context.Context, p peer.ID) (passon.Stream, error) {
@@ -72,6 +72,7 @@ func carrying(t *testing.T, n *p2p.Node, book *signed.Book) {
 	done := make(chan struct{})
 	go func() { defer close(done); x.Run(ctx) }()
 	t.Cleanup(func() { end(); <-done })
+	return x
 }
 
 func refusedBy(r *running, reason string) func() error {
@@ -82,7 +83,8 @@ func refusedBy(r *running, reason string) func() error {
 }
 
 // A relay that pins a key serves whoever shows a statement of it, once more after a restart without being shown any; a ban reaches it through
-// any member within seconds, and so does that a node is gone. An agent of an earlier release, which shows nothing, is refused in words.
+// any member within seconds, and so does that a node is gone. An agent of an earlier release, which shows nothing, is refused and counted, until
+// the relay knows what was signed about it.
 func TestRelayThatPinsAKey(t *testing.T) {
 	t.Parallel()
 	dir, s := t.TempDir(), newSigning(t)
@@ -116,7 +118,14 @@ func TestRelayThatPinsAKey(t *testing.T) {
 		t.Errorf("after %v", d)
 	}
 	waited.Stop()
+	silentKey, silentID := keytest.New(t)
+	known, _ := s.sign(member("e", silentID, 5, 4))
+	if _, err := book.Add(known); err != nil {
+		t.Fatal(err)
+	}
+	silent := joinerWithKey(t, r.info, nil, silentKey)
 	carrying(t, nodes["a"], book)
+	fair.Eventually(t, time.Minute, "who shows nothing is served once a member has passed on what was signed about it", reserved(silent))
 	clock := fair.Start()
 	defer clock.Stop()
 	ban, _ := s.sign(signed.Statement{Kind: signed.Ban, Name: "b", Epoch: 6})
@@ -134,7 +143,7 @@ func TestRelayThatPinsAKey(t *testing.T) {
 	}
 	r.stop()
 	again := s.relay(dir)
-	if st := again.status(); st.Members != 2 {
+	if st := again.status(); st.Members != 3 {
 		t.Errorf("after a restart: %d members", st.Members)
 	}
 	for name, c := range map[string]struct {
@@ -284,6 +293,17 @@ func TestFormerMembersAreServed(t *testing.T) {
 	r = serves(2) // once more: nothing is lost
 	n := joinerWithKey(t, r.info, nil, key)
 	fair.Eventually(t, deadline, "a is served without a statement", reserved(n))
+	foreign := newSigning(t) // whose key this relay does not pin
+	theirs, _ := foreign.sign(member("z", other, 7, 2))
+	another := signed.NewBook([]peer.ID{foreign.self})
+	if _, err := another.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	x := carrying(t, n, another)
+	fair.Eventually(t, deadline, "the relay lacks what another key has signed", fair.True(func() bool {
+		_, lacks, some, _ := x.Behind(r.info.ID)
+		return lacks == 1 && some[0] == "z"
+	}))
 	gone := member("b", other, 7, 2)
 	gone.Expires = gone.Epoch
 	left, _ := s.sign(gone)
@@ -294,5 +314,63 @@ func TestFormerMembersAreServed(t *testing.T) {
 	carrying(t, n, book)
 	fair.Eventually(t, deadline, "b is gone", fair.True(func() bool { return r.status().Members == 1 }))
 	r.stop()
+	r = serves(1)
+	// Once the key has signed for more than a day, whom it has not signed is no member.
+	n = joinerWithKey(t, r.info, nil, key)
+	fair.Eventually(t, deadline, "a is served", reserved(n))
+	_, c := keytest.New(t)
+	later, _ := s.sign(member("c", c, gone.Epoch+25*3600, 3))
+	if _, err := book.Add(later); err != nil {
+		t.Fatal(err)
+	}
+	carrying(t, n, book)
+	fair.Eventually(t, deadline, "a is cut off", fair.True(func() bool { return !n.Status().Relays[0].Reserved }))
+	r.stop()
 	serves(1)
+}
+
+// A member that passes on 10,000 statements of one delegate's stolen key shuts nobody out, and a ban of that key ends them all.
+func TestStatementsOfAStolenDelegate(t *testing.T) {
+	t.Parallel()
+	s, stolen := newSigning(t), newSigning(t)
+	r, book := s.relay(t.TempDir()), signed.NewBook([]peer.ID{s.self})
+	joins := func(name string, third int) *p2p.Node {
+		t.Helper()
+		key, id := keytest.New(t)
+		text, raw := s.sign(member(name, id, 5, third))
+		if _, err := book.Add(text); err != nil {
+			t.Fatal(err)
+		}
+		n := joinerWithKey(t, r.info, nil, key)
+		n.Show(raw)
+		fair.Eventually(t, deadline, name+" is served", reserved(n))
+		return n
+	}
+	honest, hostile := joins("honest", 1), joins("hostile", 2)
+	const many = 10_000
+	grant, _ := s.sign(signed.Statement{Kind: signed.Delegation, ID: stolen.self, Epoch: 5, Expires: 1 << 40, Blocks: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}})
+	all := []string{grant}
+	for i := range many {
+		_, id := keytest.New(t)
+		x, err := signed.Sign(member(fmt.Sprint("x", i), id, 5, i%256), stolen.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, x.String())
+	}
+	if n, err := book.Add(all...); n != len(all) || err != nil {
+		t.Fatal(n, err)
+	}
+	knows := func(n int) func() error { return fair.True(func() bool { return r.status().Members == n }) }
+	carrying(t, hostile, book)
+	fair.Eventually(t, time.Minute, "the relay has them", knows(many+2))
+	joins("late", 3)
+	ban, _ := s.sign(signed.Statement{Kind: signed.Ban, ID: stolen.self, Epoch: 6})
+	if _, err := book.Add(ban); err != nil {
+		t.Fatal(err)
+	}
+	fair.Eventually(t, time.Minute, "the ban ends them", knows(3))
+	if !honest.Status().Relays[0].Reserved {
+		t.Error("a member was shut out")
+	}
 }

@@ -98,6 +98,12 @@ type reporter struct {
 	m    atomic.Pointer[membership] // nil: it does not listen yet
 }
 
+// serves reports whether anybody has a reservation here.
+func (r *reporter) serves() bool {
+	m := r.m.Load()
+	return m != nil && m.server.metrics.Reservations() > 0
+}
+
 func (r *reporter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	out := report{PeerID: r.self.String(), Version: version.Number(), Findings: []finding{{starting, broken, "the relay does not listen yet: it reads its membership", "see its log"}}}
 	if m := r.m.Load(); m != nil {

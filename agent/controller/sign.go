@@ -52,8 +52,9 @@ const (
 	// newsMost bounds what the status has of departures and bans, which leave room for newsLeast departures. Of these the newest stay,
 	// newsLeast, and those of the last hour. Each stays for a minute, newsShown, or waits.
 	newsMost, newsLeast, newsFor, newsShown = 1024, 64, 3600, 60
-	// lookAgain is how often what is open is tried again, and the most often that the Secret is written.
-	lookAgain = 10 * time.Second
+	// lookAgain is how often what is open is tried again, and the most often that the Secret is written, keepRest how long that rests
+	// once it has failed: what is too long for a Secret stays so.
+	lookAgain, keepRest = 10 * time.Second, 5 * time.Minute
 	// publishEvery is how often the key's public form is written again: an upgrade by force, or a prune, empties the ConfigMap.
 	publishEvery = time.Minute
 	// membersEntry of the Secret has the statements about members, without signatures: JSON, by gzip.
@@ -157,6 +158,7 @@ func (s *signer) keep(ctx context.Context) (later bool) {
 		err = s.api.Patch(ctx, s.secret, client.Merge, nil, patch, &secret{})
 	}
 	if err != nil {
+		s.wrote = time.Now().Add(keepRest)
 		s.log.Warn("the next controller will not know whom this one has signed: of Nodes that are deleted while none leads, relays do not learn; retrying", "secret", s.secret, "err", err)
 		return true
 	}

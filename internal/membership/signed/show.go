@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -88,6 +89,19 @@ func (b *Book) Unsaid(nodes []mesh.Node) (out []mesh.Node) {
 		}
 	}
 	return out
+}
+
+// Since is for how long pinned keys have signed, as far as what they signed proves: by no clock of this node.
+func (b *Book) Since() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first := b.proven
+	for _, x := range b.held {
+		if b.pinned(x.Signer) {
+			first = min(first, x.Epoch)
+		}
+	}
+	return time.Duration(min(b.proven-first, maxLeap)) * time.Second
 }
 
 // Keys are those that may sign a member now: pinned ones, and their delegates.
