@@ -154,8 +154,8 @@ func readSigners(path string) string {
 // endsApart is within which time the relays of a cluster end whose keys change.
 const endsApart = 2 * time.Minute
 
-// followSigners ends the relay once signersFile has other keys: it starts again with them. One that serves waits at random: others
-// serve meanwhile.
+// followSigners ends the relay once signersFile has other keys: it starts again with them. One that
+// serves waits at random: others serve meanwhile.
 func (c config) followSigners(ctx context.Context, serves func() bool, end func(), log *slog.Logger) {
 	for refused := ""; wake.Sleep(ctx, time.Second); {
 		now := readSigners(c.signersFile)

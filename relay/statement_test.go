@@ -82,9 +82,10 @@ func refusedBy(r *running, reason string) func() error {
 	})
 }
 
-// A relay that pins a key serves whoever shows a statement of it, once more after a restart without being shown any; a ban reaches it through
-// any member within seconds, and so does that a node is gone. An agent of an earlier release, which shows nothing, is refused and counted, until
-// the relay knows what was signed about it.
+// A relay that pins a key serves whoever shows a statement of it, once more after a restart without
+// being shown any; a ban reaches it through any member within seconds, and so does that a node is
+// gone. An agent of an earlier release, which shows nothing, is refused and counted, until the
+// relay knows what was signed about it.
 func TestRelayThatPinsAKey(t *testing.T) {
 	t.Parallel()
 	dir, s := t.TempDir(), newSigning(t)
@@ -315,7 +316,7 @@ func TestFormerMembersAreServed(t *testing.T) {
 	fair.Eventually(t, deadline, "b is gone", fair.True(func() bool { return r.status().Members == 1 }))
 	r.stop()
 	r = serves(1)
-	// Once the key has signed for more than a day, whom it has not signed is no member.
+	// Once the key has signed for more than a day, whom it has not signed is not a member.
 	n = joinerWithKey(t, r.info, nil, key)
 	fair.Eventually(t, deadline, "a is served", reserved(n))
 	_, c := keytest.New(t)
@@ -329,7 +330,8 @@ func TestFormerMembersAreServed(t *testing.T) {
 	serves(1)
 }
 
-// A member that passes on 10,000 statements of one delegate's stolen key shuts nobody out, and a ban of that key ends them all.
+// A member that passes on 10,000 statements of one delegate's stolen key shuts nobody out, and a
+// ban of that key ends them all.
 func TestStatementsOfAStolenDelegate(t *testing.T) {
 	t.Parallel()
 	s, stolen := newSigning(t), newSigning(t)

@@ -193,8 +193,9 @@ func (p *Exchanger) forget(connected []peer.ID) {
 	}
 }
 
-// Behind is since when a connected member may lack statements that are here; zero: it has all. lacks is how many it has been
-// sent and does not take, some says whom they are about. known: it exchanges any.
+// Behind is since when a connected member may lack statements that are here; zero: it has all.
+// lacks is how many it has been sent and does not take, some says whom they are about. known: it
+// exchanges any.
 func (p *Exchanger) Behind(id peer.ID) (since time.Time, lacks int, some []string, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,8 +292,8 @@ func (p *Exchanger) missed(id peer.ID, lacks bool) {
 	p.peers[id] = x
 }
 
-// note remembers the outcome of an exchange. What was sent, and came for nothing, counts for the member's rate. Whether it has
-// taken what it lacked shows the next one.
+// note remembers the outcome of an exchange. What was sent, and came for nothing, counts for the
+// member's rate. Whether it has taken what it lacked shows the next one.
 func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count, done bool) {
 	now := time.Now()
 	p.mu.Lock()

@@ -30,8 +30,8 @@ func total(d [parts]uint64) uint64 {
 type Count struct {
 	Added, Sent int
 	Useless     int // received, but not new or not accepted
-	// Lacked names what the other one had not sent, and was sent: members by name, else the kind before. An exchange that
-	// breaks off says nothing.
+	// Lacked names what the other one had not sent, and was sent: members by name, else the kind
+	// before. An exchange that breaks off says nothing.
 	Lacked []string
 }
 
@@ -130,8 +130,8 @@ func (b *Book) whole() error {
 	return b.Save()
 }
 
-// receive takes statements up to their end, and those of lacked out that come. Those of keys that do not count here are
-// skipped: members pin other keys while an operator's key changes.
+// receive takes statements up to their end, and those of lacked out that come. Those of keys that
+// do not count here are skipped: members pin other keys while an operator's key changes.
 func (b *Book) receive(r io.Reader, lacked map[string]Signed) (n Count, err error) {
 	var raws []string
 	var foreign, disk error // the first ones

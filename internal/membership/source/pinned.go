@@ -32,8 +32,8 @@ const (
 	lookEvery, together = time.Second, 200 * time.Millisecond
 	// keepEvery is how often what a disk refused is written again.
 	keepEvery = time.Minute
-	// settled is when a key that signs has signed every member.
-	settled = 24 * time.Hour
+	// allSigned is when a key that signs has signed every member.
+	allSigned = 24 * time.Hour
 )
 
 // Pin returns src as far as the statements in book let it count, and has the book keep them in stateDir. Where src is None, all count
@@ -244,11 +244,11 @@ func (p *Pinned) count(s mesh.State) mesh.State {
 	return out
 }
 
-// unsaid are the former members that no statement is about, without those whose key nodes have. Who signs all has signed those
-// who are members within settled. The caller holds mu.
+// unsaid are the former members that no statement is about, without those whose key nodes have. Who
+// signs all has signed those who are members within allSigned. The caller holds mu.
 func (p *Pinned) unsaid(nodes []mesh.Node) []mesh.Node {
 	former := p.book.Unsaid(p.former)
-	if len(former) > 0 && p.book.Since() > settled {
+	if len(former) > 0 && p.book.Since() > allSigned {
 		p.log.Info("members of before that nobody has signed are served no longer", "count", len(former))
 		former = nil
 	}
