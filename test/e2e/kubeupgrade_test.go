@@ -107,7 +107,9 @@ type upgraded struct {
 func newUpgraded(t *testing.T, h *chart, objects string, more ...string) *upgraded {
 	t.Helper()
 	u := &upgraded{chart: h, lab: newLab(t), flows: map[string]func() (lab.Gaps, error){}}
-	relay(t, u.lab, "relay")
+	for _, name := range append([]string{"relay"}, h.spare...) {
+		relay(t, u.lab, name)
+	}
 	u.a, u.b = node(t, site(t, u.lab, "site-a", lab.EIM), "edge-a", lab.NodeOptions{}), node(t, site(t, u.lab, "site-b", lab.EIM), "edge-b", lab.NodeOptions{})
 	startRelays(t, u.lab)
 	c, kubeconfig := kubernetes(t, u.a, u.b)
@@ -381,8 +383,9 @@ type chart struct {
 	kubeconfig string
 	program    string // helm
 	relays     []string
-	dir        string // of the chart, "": today's
-	webhook    string // where the controller of an unreleased version listens
+	spare      []string // names of further ones in the lab
+	dir        string   // of the chart, "": today's
+	webhook    string   // where the controller of an unreleased version listens
 
 	mu         sync.Mutex // guards what follows
 	programs   string     // of the controller and at first of agents, "": today's

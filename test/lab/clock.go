@@ -13,12 +13,12 @@ import (
 	"edgemesh/test/repo"
 )
 
-// clockEnv names, in the environment of an agent built by buildWithClock, the file
+// clockEnv names, in the environment of a program built by buildWithClock, the file
 // that its clock follows.
 const clockEnv = "EDGEMESH_TEST_CLOCK"
 
 // The wall clock cannot be set for one network namespace, and nobody else's may be
-// touched. So an agent is built with a standard library whose time.Now adds what a
+// touched. So a program is built with a standard library whose time.Now adds what a
 // mapped file says: wall times jump, timers and monotonic times continue, as they do
 // when a host's clock is set.
 const clockSource = `package time
@@ -55,21 +55,32 @@ func stepped() (sec int64, nsec int32, mono int64) {
 
 // OwnClock has the node's next agent run with a clock of its own, which is right until
 // Set makes it jump. The first time, all of the agent is compiled again.
-func (n *Node) OwnClock() (Clock, error) {
-	dir := filepath.Join(n.Dir, "clock")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return Clock{}, fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	if err := buildWithClock(dir); err != nil {
-		return Clock{}, fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	c := Clock{filepath.Join(dir, "step")}
-	n.Programs, n.env = dir, append(n.env, clockEnv+"="+c.path)
-	return c, c.Set(0)
+func (n *Node) OwnClock() (c Clock, err error) {
+	n.Programs, c, err = n.ownClock(n.Dir, "agent")
+	return c, err
 }
 
-// buildWithClock builds an agent whose clock follows clockEnv into directory dir.
-func buildWithClock(dir string) error {
+// OwnClock is Node.OwnClock for a relay.
+func (r *Relay) OwnClock() (c Clock, err error) {
+	r.Programs, c, err = r.ownClock(filepath.Dir(r.StateDir), "relay")
+	return c, err
+}
+
+func (n *NS) ownClock(parent, program string) (dir string, c Clock, err error) {
+	dir = filepath.Join(parent, "clock")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", c, fmt.Errorf("%s: %w", n.Name, err)
+	}
+	if err := buildWithClock(dir, program); err != nil {
+		return "", c, fmt.Errorf("%s: %w", n.Name, err)
+	}
+	c = Clock{filepath.Join(dir, "step")}
+	n.env = append(n.env, clockEnv+"="+c.path)
+	return dir, c, c.Set(0)
+}
+
+// buildWithClock builds a program whose clock follows clockEnv into directory dir.
+func buildWithClock(dir, program string) error {
 	root, err := repo.Root()
 	if err != nil {
 		return err
@@ -104,8 +115,8 @@ func buildWithClock(dir string) error {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return fmt.Errorf("write the overlay: %w", err)
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-overlay", file, "-o", filepath.Join(dir, "edgemesh-agent"),
-		"./agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-overlay", file, "-o", filepath.Join(dir, "edgemesh-"+program),
+		"./"+program)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build with a clock of its own: %w\n%s", err, out)
@@ -113,7 +124,7 @@ func buildWithClock(dir string) error {
 	return nil
 }
 
-// Clock is an agent's wall clock.
+// Clock is a program's wall clock.
 type Clock struct{ path string }
 
 // Set lets the clock jump to ahead of this machine's, immediately; negative is behind.
