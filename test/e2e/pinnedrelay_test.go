@@ -165,7 +165,7 @@ func TestRelaysAndAgentsOfTwoReleases(t *testing.T) {
 	}
 }
 
-// refuses waits until a relay has refused somebody since its start for that reason.
+// refuses waits until a relay has refused a peer since its start for that reason.
 func refuses(t *testing.T, r *lab.Relay, reason string) {
 	t.Helper()
 	ok(t, lab.Until(within(t, 2*time.Minute), 100*time.Millisecond, func() error {
