@@ -118,7 +118,7 @@ func TestForwardedProbes(t *testing.T) {
 		t.Error("a port that nothing needs")
 	}
 	mustSet(t, l.host, p.Host)
-	time.Sleep(portEvery)
+	time.Sleep(portEvery) // sleep: until the next look
 	l.host.ProbeAddrs()
 	wantContains(t, "the port", run(t, "ip link show edgemesh-fwd"), "master edgemesh-br")
 	if err := l.host.Cleanup(t.Context()); err != nil {

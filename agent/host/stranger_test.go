@@ -1,12 +1,14 @@
 package host
 
 import (
+	"context"
 	"encoding/binary"
 	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -424,10 +426,30 @@ func TestPortsOfNobody(t *testing.T) {
 	if shut(true); answered() {
 		t.Error("it is shut, and there is an answer")
 	}
-	l.in(l.podA, func() { run(t, "ip link set eth0 down\nip link set eth0 up") })
-	if shut(true); answered() {
-		t.Error("its carrier came, and there is an answer")
+	watcher, err := l.host.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
 	}
+	changed := make(chan struct{}, 1)
+	ctx, end := context.WithCancel(t.Context())
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		watcher.Run(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	})
+	defer watch.Wait()
+	defer end()
+	l.in(l.podA, func() { run(t, "ip link set eth0 down\nip link set eth0 up") })
+	select {
+	case <-changed:
+	case <-time.After(deadline):
+		t.Error("its carrier came, and the watcher does not say so")
+	}
+	fair.Eventually(t, deadline, "no answer although its carrier came", fair.True(func() bool { shut(true); return !answered() }))
 	fair.Eventually(t, deadline, "an answer once it is open again", fair.True(func() bool { shut(false); return answered() }))
 	if out, err := exec.Command("ip", "link", "set", "vethA", "alias", conf.PodAlias+podA4).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

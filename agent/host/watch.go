@@ -269,7 +269,8 @@ func (w *Watcher) ofOurs(m syscall.NetlinkMessage) bool {
 			return renamed
 		}
 		damaged := w.damagedPod(link)
-		return w.newUplink(link) || damaged || renamed
+		stray := w.ours[int32(link.Attrs().MasterIndex)] && !rtnetlink.IsPod(link) // a port of the bridge that may have to be shut
+		return w.newUplink(link) || damaged || stray || renamed
 	case unix.RTM_DELADDR, unix.RTM_NEWADDR:
 		if len(m.Data) < unix.SizeofIfAddrmsg {
 			return false

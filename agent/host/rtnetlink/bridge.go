@@ -191,7 +191,9 @@ const (
 // can say. The kernel opens a port whose carrier comes, so it is called again after each change.
 func ShutOthers(shut bool) (names []string, _ error) {
 	all, err := ports()
-	all = slices.DeleteFunc(all, func(l netlink.Link) bool { return IsPod(l) || strings.HasPrefix(l.Attrs().Name, plan.LinkPrefix) })
+	all = slices.DeleteFunc(all, func(l netlink.Link) bool {
+		return IsPod(l) || strings.HasPrefix(l.Attrs().Name, plan.LinkPrefix)
+	})
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -213,7 +215,7 @@ func ShutOthers(shut bool) (names []string, _ error) {
 		port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
 		port.AddRtAttr(nl.IFLA_BRPORT_STATE, []byte{want})
 		req.AddData(port)
-		if _, err2 := req.Execute(unix.NETLINK_ROUTE, 0); ignore(err2, unix.ENODEV) != nil {
+		if _, err2 := req.Execute(unix.NETLINK_ROUTE, 0); ignore(ignore(err2, unix.ENODEV), unix.ENETDOWN) != nil {
 			err = errors.Join(err, fmt.Errorf("set the state of port %s of %s: %w", a.Name, plan.BridgeName, err2))
 		}
 	}

@@ -245,6 +245,7 @@ const Draw = (() => {
     },
     // foldAll opens all sites, or folds them if all are open.
     foldAll() {
+      if (!all) return;
       const shut = [...sites.keys()].filter(isFolded);
       if (!shut.length) opened.clear();
       for (const s of shut) opened.add(s);

@@ -97,6 +97,7 @@ type Owner struct {
 	closed  map[string]time.Time     // pods that no source has named yet, and since when
 	strays  map[netip.Addr]time.Time // pods without a record, and since when
 	others  []string                 // the bridge's ports that are nobody's here
+	open    error                    // why some could not be shut
 	unsaved bool
 	saving  error // why they are
 	changed []func()
@@ -278,13 +279,12 @@ func (o *Owner) Apply() error {
 	var placed policy.Placed
 	err := o.enforce(rules, &placed)
 	var others []string
+	var open error
 	if o.c.Others != nil {
-		var shut error
-		others, shut = o.c.Others(len(rules.Namespaces) > 0)
-		err = errors.Join(err, shut)
+		others, open = o.c.Others(len(rules.Namespaces) > 0)
 	}
 	o.mu.Lock()
-	o.others = others
+	o.others, o.open = others, open
 	if o.failure = err; err == nil {
 		o.placed, o.closed = placed, closedSince(placed, o.closed)
 	}

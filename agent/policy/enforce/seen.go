@@ -212,10 +212,14 @@ func (o *Owner) Findings() (out []findings.Finding) {
 		effect, say = "they are closed, since no policy can be shown to open them", findings.Brokenf
 	}
 	o.mu.Lock()
-	others := o.others
+	others, open := o.others, o.open
 	o.mu.Unlock()
 	if len(others) > 0 {
-		out = append(out, say("network-policy", "take them off the bridge: ip link set NAME nomaster", "ports of "+conf.DefaultBridge+" belong to no pod of this network, so %s: %s", effect, wording.List(first(others))))
+		so := effect
+		if open != nil {
+			so = fmt.Sprintf("no policy holds for them, since they cannot be shut (%v)", open)
+		}
+		out = append(out, say("network-policy", "take them off the bridge: ip link set NAME nomaster", "ports of "+conf.DefaultBridge+" belong to no pod of this network, so %s: %s", so, wording.List(first(others))))
 	}
 	if strays := o.straysLong(); len(strays) > 0 {
 		out = append(out, say("network-policy", "set cniDataDir of the agent to dataDir of the plugin's configuration, or the other way round, where they differ, and make these pods again",
