@@ -145,7 +145,9 @@ func TestKubeEdgeOwnTraffic(t *testing.T) {
 // directions, by the kernel's count of the agent's sockets. EDGEMESH_QUIET has the windows, such as 2x5m. On a cluster that is kept it has
 // been at rest before (EDGEMESH_KUBE_ATTACH), with a controller or without.
 func TestQuietSockets(t *testing.T) {
-	c, port, node := bare(t), cluster.APIPort, "edge-a1"
+	const node = "edge-a1"
+	var c *cluster.Cluster
+	port := cluster.APIPort
 	switch flavour() {
 	case "openyurt":
 		c, port = openYurt(t), "10261"
