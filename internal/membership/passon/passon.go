@@ -30,8 +30,6 @@ const (
 	passRate = 200
 	// passTogether is how many exchanges there are at a time, in each direction; the longest gives way to another member after passFair.
 	passTogether, passFair = 8, 5 * time.Second
-	// passNamed is how many are named of what a member does not take.
-	passNamed = 5
 )
 
 // Stream is to or from a member.
@@ -75,8 +73,8 @@ type exchanged struct {
 	done   bool      // the last one ended well, with digest
 	lacks  bool      // it answers none, as long as it is connected
 	behind time.Time // since when it may lack what is here; zero: it has all, or is not connected
-	lacked int       // what it had not sent in the last one
-	some   []string  // whom that is about, passNamed of them
+	lacked int       // what it had not sent in the last whole one
+	some   []string  // whom that is about
 	mine   turns     // of this node
 	theirs turns     // of the member
 }
@@ -256,7 +254,6 @@ func (p *Exchanger) exchange(ctx context.Context, book *signed.Book, id peer.ID,
 	before := book.Digest() // what comes meanwhile from others has not been passed on
 	n, err := book.Exchange(stream{s, time.Now().Add(passMost)})
 	forged := errors.Is(err, signed.ErrStatement)
-	foreign := errors.Is(err, signed.ErrSigner) || errors.Is(err, signed.ErrScope)
 	switch {
 	case errors.Is(err, signed.ErrKept):
 		if p.said.Due("disk") {
@@ -266,7 +263,7 @@ func (p *Exchanger) exchange(ctx context.Context, book *signed.Book, id peer.ID,
 		if p.said.Due(string(id)) {
 			p.Log.Warn("a member passes on statements that are forged: look at what runs there, or ban it", "peer", id, "err", err)
 		}
-	case foreign:
+	case errors.Is(err, signed.ErrSigner), errors.Is(err, signed.ErrScope):
 		if p.said.Due(string(id)) {
 			p.Log.Info("a member passes on statements of keys that do not count here, as while signers is changed; if it stays so, compare signers in both configurations", "peer", id, "err", err)
 		}
@@ -279,7 +276,7 @@ func (p *Exchanger) exchange(ctx context.Context, book *signed.Book, id peer.ID,
 	_ = s.CloseWrite()
 	_ = s.SetReadDeadline(time.Now().Add(passRest))
 	_, _ = io.CopyN(io.Discard, s, 1) // a reset may overtake what was written
-	p.note(id, theirs, before, n, err == nil || forged || foreign)
+	p.note(id, theirs, before, n, n.Whole || forged)
 }
 
 // missed remembers that none could be begun with a member, which may begin one itself.
@@ -301,9 +298,10 @@ func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count,
 	p.over(id, theirs)
 	pause := passEvery + time.Duration(max(n.Sent, n.Useless))*time.Second/passRate
 	x := p.peers[id]
-	lacked, some := len(n.Lacked), slices.Clone(n.Lacked[:min(len(n.Lacked), passNamed)])
-	done = done && (lacked == 0 || lacked == x.lacked && slices.Equal(some, x.some))
-	x.lacked, x.some = lacked, some
+	if n.Whole {
+		done = n.Lacked == 0 || n.Lacked == x.lacked && slices.Equal(n.Some, x.some)
+		x.lacked, x.some = n.Lacked, n.Some
+	}
 	x.digest, x.done, x.mine.after, x.theirs.after = digest, done, now.Add(pause), now.Add(pause)
 	if !done {
 		x.mine.after = now.Add(max(pause, passRest))

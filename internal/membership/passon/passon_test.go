@@ -61,7 +61,7 @@ func TestBehind(t *testing.T) {
 		p.turn(t.Context(), 1, "relay", false)
 		time.Sleep(time.Second)
 		behind(time.Second, true)
-		p.note("relay", false, 1, signed.Count{}, true)
+		p.note("relay", false, 1, signed.Count{Whole: true}, true)
 		p.turn(t.Context(), 1, "relay", false)
 		behind(0, true)
 		p.turn(t.Context(), 2, "relay", false)
@@ -75,16 +75,20 @@ func TestBehind(t *testing.T) {
 				t.Errorf("it lacks %q, want %q; another exchange: %v", some, want, end != nil)
 			}
 		}
-		ends := func(lacked ...string) { p.note("relay", false, 2, signed.Count{Lacked: lacked}, true) }
+		ends := func(lacked ...string) {
+			p.note("relay", false, 2, signed.Count{Whole: true, Lacked: len(lacked), Some: lacked}, true)
+		}
+		p.note("relay", false, 2, signed.Count{Lacked: 2, Some: []string{"n1", "n2"}}, false) // it may not have been sent them
+		lacks()
 		ends("n1", "n2") // it was sent both, and may take them
 		lacks()
 		ends("n2")
 		lacks()
 		ends("n2")
 		lacks("n2")
-		behind(time.Minute+3*passRest, true)
+		behind(time.Minute+4*passRest, true)
 		p.turn(t.Context(), 3, "relay", false) // something is signed, and it takes what it refused
-		p.note("relay", false, 3, signed.Count{}, true)
+		p.note("relay", false, 3, signed.Count{Whole: true}, true)
 		p.turn(t.Context(), 3, "relay", false)
 		behind(0, true)
 		time.Sleep(passEvery)

@@ -29,11 +29,16 @@ func total(d [parts]uint64) uint64 {
 // Count is what one exchange came to, in statements.
 type Count struct {
 	Added, Sent int
-	Useless     int // received, but not new or not accepted
-	// Lacked names what the other one had not sent, and was sent: members by name, else the kind
-	// before. An exchange that breaks off says nothing.
-	Lacked []string
+	Useless     int  // received, but not new or not accepted
+	Whole       bool // it did not break off: what follows is known
+	// Lacked is how much the other one was sent of which it had sent nothing as new, some whom that is about: members by
+	// name, else the kind before.
+	Lacked int
+	Some   []string
 }
+
+// mostSome bounds Count.Some.
+const mostSome = 5
 
 // mostUseless bounds what a member may send for nothing in one exchange, beyond twice what is held here.
 const mostUseless = 1 << 16
@@ -60,6 +65,7 @@ func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 		return n, err
 	}
 	if string(theirs) == string(hello) {
+		n.Whole = true
 		return n, b.whole()
 	}
 	if err := binary.Write(s, binary.BigEndian, mine); err != nil {
@@ -77,16 +83,15 @@ func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 			all = append(all, former...)
 		}
 	}
-	held := b.sorted(differs)
-	all = append(all, held...)
+	all = append(all, b.sorted(differs)...)
 	b.mu.Unlock()
-	lacked := make(map[string]Signed, len(held)) // by envelope
-	for _, x := range held {
-		lacked[x.raw] = x
-	}
 	slices.SortStableFunc(all, func(x, y Signed) int {
 		return cmp.Or(cmp.Compare(order(x.Kind), order(y.Kind)), cmp.Compare(part(x.subject()), part(y.subject())))
 	})
+	lacked := make(map[string]*Signed, len(all)) // by subject; of a name the one held is the last
+	for i := range all {
+		lacked[all[i].subject()] = &all[i]
+	}
 	written := make(chan error, 1)
 	sent := 0
 	go func() { // ends with the stream, at the latest
@@ -101,22 +106,25 @@ func (b *Book) Exchange(s io.ReadWriter) (n Count, err error) {
 		written <- w.Flush()
 	}()
 	n, err = b.receive(r, lacked)
-	if failed := <-written; err == nil {
+	failed := <-written
+	if err == nil {
 		err = failed
 	}
-	n.Sent = sent
+	n.Sent, n.Whole = sent, n.Whole && failed == nil
 	return n, err
 }
 
-// still names those of all that count still: no newer ones have come. The caller holds mu.
-func (b *Book) still(all map[string]Signed) (names []string) {
-	for raw, x := range all {
-		if b.held[x.subject()].raw == raw {
-			names = append(names, strings.TrimPrefix(x.Kind.String()+" "+x.Who(), "member "))
+// still counts those of all that count still, as no newer ones have come, and names the first ones. The caller holds mu.
+func (b *Book) still(all map[string]*Signed) (n int, some []string) {
+	for subject, x := range all {
+		if b.held[subject].raw != x.raw {
+			continue
 		}
+		some = append(some, strings.TrimPrefix(x.Kind.String()+" "+x.Who(), "member "))
+		slices.Sort(some)
+		n, some = n+1, some[:min(len(some), mostSome)]
 	}
-	slices.Sort(names)
-	return names
+	return n, some
 }
 
 // part is that of a subject.
@@ -130,9 +138,9 @@ func (b *Book) whole() error {
 	return b.Save()
 }
 
-// receive takes statements up to their end, and those of lacked out that come. Those of keys that
+// receive takes statements up to their end, and those of lacked out that come, or newer ones by whatever key. Those of keys that
 // do not count here are skipped: members pin other keys while an operator's key changes.
-func (b *Book) receive(r io.Reader, lacked map[string]Signed) (n Count, err error) {
+func (b *Book) receive(r io.Reader, lacked map[string]*Signed) (n Count, err error) {
 	var raws []string
 	var foreign, disk error // the first ones
 	most := mostUseless + 2*b.Len()
@@ -151,15 +159,20 @@ func (b *Book) receive(r io.Reader, lacked map[string]Signed) (n Count, err erro
 		}
 		if size > 0 {
 			raws = append(raws, string(raw))
-			delete(lacked, string(raw))
+		}
+		if size > 0 && len(lacked) > 0 {
+			if s, err := open(string(raw), whatever, true); err == nil && lacked[s.subject()] != nil && s.Epoch >= lacked[s.subject()].Epoch {
+				delete(lacked, s.subject())
+			}
 		}
 		if size > 0 && len(raws) < 64 { // in batches: what is forged costs little
 			continue
 		}
 		b.mu.Lock()
 		fresh, err := b.add(raws, maxHeld)
-		if size == 0 {
-			n.Lacked = b.still(lacked)
+		if size == 0 && !errors.Is(err, ErrStatement) {
+			n.Whole = true
+			n.Lacked, n.Some = b.still(lacked)
 		}
 		b.mu.Unlock()
 		n.Added, n.Useless, raws = n.Added+len(fresh), n.Useless+len(raws)-len(fresh), raws[:0]

@@ -265,14 +265,43 @@ func TestForeignIsSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, n, _, err := exchange(t, a, b); n.Added != 200 || len(n.Lacked) > 0 || !errors.Is(err, ErrSigner) {
+	if _, n, _, err := exchange(t, a, b); n.Added != 200 || n.Lacked > 0 || !errors.Is(err, ErrSigner) {
 		t.Errorf("%+v, %v", n, err)
 	}
-	if n, _, _, _ := exchange(t, a, b); len(n.Lacked) != 200 || n.Lacked[0] != "n0" { // what it was sent and does not take
-		t.Errorf("%d lacked", len(n.Lacked))
+	if n, _, _, _ := exchange(t, a, b); n.Lacked != 200 || len(n.Some) != mostSome || n.Some[0] != "n0" { // what it was sent and does not take
+		t.Errorf("%d lacked", n.Lacked)
 	}
-	if _, n, _, _ := exchange(t, a, b); len(n.Lacked) > 0 {
-		t.Errorf("%q lacked, where there is more", n.Lacked)
+	if _, n, _, _ := exchange(t, a, b); n.Lacked > 0 {
+		t.Errorf("%q lacked, where there is more", n.Some)
+	}
+}
+
+// A relay that pins the operator's key and the controller's lacks nothing of a member that pins one, where both have signed the members.
+func TestOtherKeysLackNothing(t *testing.T) {
+	op, ctl := newSigner(t), newSigner(t)
+	relay := NewBook([]peer.ID{op.id, ctl.id})
+	agents := []*Book{NewBook([]peer.ID{op.id}), NewBook([]peer.ID{ctl.id})}
+	for i := range 100 {
+		for j, who := range []signer{op, ctl} {
+			text := who.sign(t, member(fmt.Sprint("n", i), op.id, uint64(5+(i+j)%2), slash24(i).String()))
+			for _, b := range []*Book{relay, agents[j]} {
+				if _, err := b.Add(text); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for i, b := range agents {
+		if n, _, _, _ := exchange(t, b, relay); n.Lacked > 0 {
+			t.Errorf("agent %d: %d lacked", i, n.Lacked)
+		}
+	}
+	// What only the agent has been told it still lacks.
+	if _, err := agents[0].Add(op.sign(t, Statement{Kind: Ban, Name: "n7", Epoch: 9})); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _, _ := exchange(t, agents[0], relay); n.Lacked != 1 || n.Some[0] != "ban n7" {
+		t.Errorf("%q lacked", n.Some)
 	}
 }
 
