@@ -165,8 +165,8 @@ func (c config) followSigners(ctx context.Context, serves func() bool, end func(
 		bad := mesh.Invalid{File: c.signersFile}
 		if agent.Signers(&bad, strings.Fields(now)); bad.Err() == nil {
 			log.Info("signersFile has other keys: the relay ends, to be started with them", "file", c.signersFile, "within", endsApart)
-			if serves() {
-				wake.Sleep(ctx, rand.N(endsApart))
+			if serves() && (!wake.Sleep(ctx, rand.N(endsApart)) || readSigners(c.signersFile) != now) {
+				continue // with what it has by now
 			}
 			end()
 			return

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
 
@@ -106,6 +110,40 @@ func TestLoadConfigRefuses(t *testing.T) {
 			}
 			if len(bad.Problems) != 1 || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got:\n%v\nwant one line with %s and %q", err, path, c.want)
+			}
+		})
+	}
+}
+
+// Keys that signersFile has no longer once the relay is to end, or that are unusable by then, end it not; others do, later.
+func TestSignersFileIsReadAgain(t *testing.T) {
+	const first, second = "12D3KooWMWsmWt1mKg4r79VRFm9KrEfwgqJ4YHJ3LJVUYfCbB48m", "12D3KooWRnyfsMFE2cRZumFdRhFUj2FkyX7fH3vxqqFXjDgonXjd"
+	const third = "12D3KooWSiNn6HmgyEb7z5fCb9sBo7hyPA4DgyXAEUSxtGJwcMUt"
+	dir := t.TempDir()
+	for what, then := range map[string]string{"empty": "", "invalid": "x", "as before": first} {
+		synctest.Test(t, func(t *testing.T) {
+			file, ended, asked := filepath.Join(dir, what), 0, 0
+			writeFile(t, file, second)
+			serves := func() bool { // called before it waits
+				if asked++; asked == 1 {
+					writeFile(t, file, then)
+				}
+				return true
+			}
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			c := config{signersFile: file, signersText: first}
+			go c.followSigners(ctx, serves, func() { ended++ }, slog.New(slog.DiscardHandler))
+			time.Sleep(3 * endsApart)
+			synctest.Wait()
+			if ended > 0 {
+				t.Fatalf("%s: it ends", what)
+			}
+			writeFile(t, file, third)
+			time.Sleep(endsApart + 2*time.Second)
+			synctest.Wait()
+			if ended != 1 {
+				t.Errorf("%s: with other keys it ends %d times", what, ended)
 			}
 		})
 	}
