@@ -52,9 +52,8 @@ const (
 	// newsMost bounds what the status has of departures and bans, which leave room for newsLeast departures. Of these the newest stay,
 	// newsLeast, and those of the last hour. Each stays for a minute, newsShown, or waits.
 	newsMost, newsLeast, newsFor, newsShown = 1024, 64, 3600, 60
-	// lookAgain is how often what is open is tried again, and the most often that the Secret is
-	// written, keepRest how long that rests once it has failed: what is too long for a Secret stays
-	// so.
+	// lookAgain is how often what is open is tried again, and the most often that the Secret is written, keepRest how long that
+	// rests once the API has refused it: what is too long for a Secret stays so.
 	lookAgain, keepRest = 10 * time.Second, 5 * time.Minute
 	// publishEvery is how often the key's public form is written again: an upgrade by force, or a prune, empties the ConfigMap.
 	publishEvery = time.Minute
@@ -159,7 +158,9 @@ func (s *signer) keep(ctx context.Context) (later bool) {
 		err = s.api.Patch(ctx, s.secret, client.Merge, nil, patch, &secret{})
 	}
 	if err != nil {
-		s.wrote = time.Now().Add(keepRest)
+		if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+			s.wrote = time.Now().Add(keepRest)
+		}
 		s.log.Warn("the next controller will not know whom this one has signed: of Nodes that are deleted while none leads, relays do not learn; retrying", "secret", s.secret, "err", err)
 		return true
 	}

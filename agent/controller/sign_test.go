@@ -3,6 +3,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,9 +12,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/kube/api"
@@ -71,15 +76,19 @@ func TestSigner(t *testing.T) {
 // noted is an API whose PodNetwork's status is m's.
 type noted struct {
 	cluster
-	m      *mesh.State
-	kept   []byte // in the Secret
-	former bool   // it drops what is signed
-	writes int
+	m       *mesh.State
+	kept    []byte // in the Secret
+	former  bool   // it drops what is signed
+	writes  int
+	refuses error // why the Secret is not written
 }
 
 func (n *noted) Patch(_ context.Context, _, _ string, _ url.Values, in, out any) error {
 	n.writes++
 	if data, ok := in.(map[string]any)["data"].(map[string][]byte); ok {
+		if n.refuses != nil {
+			return n.refuses
+		}
 		n.kept = data[membersEntry]
 		return nil
 	}
@@ -182,6 +191,44 @@ func TestSignerTellsWhoIsGone(t *testing.T) {
 	}
 	if _, _ = tell(t.Context(), s.api, s.log, nil, nil); m.Signer != "" || m.News != nil {
 		t.Errorf("nobody signs, and the status has %q and %d", m.Signer, len(m.News))
+	}
+}
+
+// What the API refuses to keep in the Secret rests; after any other failure it is written again soon.
+func TestSecretIsWrittenAgain(t *testing.T) {
+	key, self := keytest.New(t)
+	_, a := keytest.New(t)
+	secrets := schema.GroupResource{Resource: "secrets"}
+	for what, c := range map[string]struct {
+		err  error
+		rest time.Duration
+	}{
+		"too large":    {apierrors.NewRequestEntityTooLargeError("3 MB"), keepRest},
+		"invalid":      {apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, "edgemesh", nil), keepRest},
+		"away":         {errors.New("connection refused"), 0},
+		"forbidden":    {apierrors.NewForbidden(secrets, "edgemesh", nil), 0},
+		"out of turn":  {apierrors.NewTooManyRequests("later", 1), 0},
+		"another time": {apierrors.NewConflict(secrets, "edgemesh", nil), 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mesh.State{Nodes: []mesh.Node{{Name: "a", PeerID: mesh.PeerID(a.String()), PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}}}
+			n := &noted{m: &m, refuses: c.err}
+			s := &signer{api: n, out: make(chan map[string]string, 1), grants: &atomic.Bool{}, log: slog.New(slog.DiscardHandler)}
+			s.read(nil, nil, self)
+			kept := func(want bool) {
+				t.Helper()
+				if open := s.onState(t.Context(), m, key); open == want || (n.kept != nil) != want {
+					t.Errorf("%s: kept %v, to be tried again: %v", what, n.kept != nil, open)
+				}
+			}
+			kept(false)
+			n.refuses = nil
+			if time.Sleep(lookAgain); c.rest > 0 {
+				kept(false)
+				time.Sleep(c.rest)
+			}
+			kept(true)
+		})
 	}
 }
 
