@@ -91,8 +91,7 @@ func (b *Book) Unsaid(nodes []mesh.Node) (out []mesh.Node) {
 	return out
 }
 
-// Since is for how long pinned keys have signed, as far as what they signed proves: by no clock of
-// this node.
+// Since is for how long pinned keys have signed, as far as what they signed proves: by no clock of this node.
 func (b *Book) Since() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

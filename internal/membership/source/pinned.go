@@ -32,8 +32,9 @@ const (
 	lookEvery, together = time.Second, 200 * time.Millisecond
 	// keepEvery is how often what a disk refused is written again.
 	keepEvery = time.Minute
-	// allSigned is when a key that signs has signed every member.
-	allSigned = 24 * time.Hour
+	// allSigned is when a key that signs has signed every member, allHeard when this program has heard of them: one exchange may
+	// have few statements, or old ones.
+	allSigned, allHeard = 24 * time.Hour, 10 * time.Minute
 )
 
 // Pin returns src as far as the statements in book let it count, and has the book keep them in stateDir. Where src is None, all count
@@ -71,6 +72,7 @@ type Pinned struct {
 	book     *signed.Book
 	alone    bool        // statements alone say who is a member
 	former   []mesh.Node // where alone: members of the source before, until one says something about them, as after an upgrade
+	all      time.Time   // since when allSigned has passed; zero: it has not
 	snapshot string      // has these
 	beside   string      // the file beside cluster.yaml, "": there is none
 	self     string
@@ -162,6 +164,11 @@ func (p *Pinned) follow(ctx context.Context) {
 			p.mu.Unlock()
 		case <-keep.C:
 			p.add(p.String(), nil)
+			p.mu.Lock()
+			if !p.all.IsZero() {
+				p.hand(p.count(p.last))
+			}
+			p.mu.Unlock()
 		case <-next:
 			if !wake.Sleep(ctx, together) {
 				return
@@ -248,9 +255,14 @@ func (p *Pinned) count(s mesh.State) mesh.State {
 // signs all has signed those who are members within allSigned. The caller holds mu.
 func (p *Pinned) unsaid(nodes []mesh.Node) []mesh.Node {
 	former := p.book.Unsaid(p.former)
-	if len(former) > 0 && p.book.Since() > allSigned {
+	switch {
+	case len(former) == 0 || p.book.Since() <= allSigned:
+		p.all = time.Time{}
+	case p.all.IsZero():
+		p.all = time.Now()
+	case time.Since(p.all) > allHeard:
 		p.log.Info("members of before that nobody has signed are served no longer", "count", len(former))
-		former = nil
+		p.all, former = time.Time{}, nil
 	}
 	if len(former) == 0 {
 		if p.former != nil { // or they would count again once what is said now no longer does
