@@ -52,7 +52,8 @@ const (
 )
 
 // formerWay is what to do on a relay that has credentials of the API.
-const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, and here, once all agents have this release, what it prints: edgemesh-relay install --signer KEY --yes"
+const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, " +
+	"and here what it prints: edgemesh-relay install --signer KEY --yes"
 
 // listensWithin is how long a relay may take to listen once its unit has started.
 const listensWithin = 30 * time.Second
@@ -117,7 +118,7 @@ sent anywhere.
 Run it again to upgrade, or to change what the flags give: the key stays, and so does
 the rest of ` + defaultConfig + `. Who the members are comes from one of
   --signer            the keys that sign them, as kubectl edgemesh relay add prints them;
-                      --yes where relay.yaml has another source: once all agents are new
+                      --yes where relay.yaml has another source, which they replace
   --membership        cluster.yaml, readable by every user
   --kubeconfig        of a cluster's API, mode 0600; the next release has --signer alone
   --join-secret-file  nodes that prove the secret in it are served, mode 0600`,
@@ -136,7 +137,7 @@ the rest of ` + defaultConfig + `. Who the members are comes from one of
 	c.Flags().StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of the API that knows the members")
 	c.Flags().StringVar(&i.secret, "join-secret-file", "", "file with the secret that nodes prove")
 	c.Flags().StringSliceVar(&i.announce, "announce", nil, "public address or name of this server, where no interface has it (repeat for each)")
-	c.Flags().BoolVar(&i.yes, "yes", false, "with --signer: serve no agents of releases before 0.3.0, which show no statement")
+	c.Flags().BoolVar(&i.yes, "yes", false, "with --signer: drop the other source or keys in relay.yaml, and nodes that they alone name")
 	c.Flags().BoolVar(&i.Dry, "dry-run", false, "check everything, say what would be done, and do nothing")
 	return c
 }
@@ -313,7 +314,7 @@ func (i *installation) configuration() (string, config, error) {
 	for _, key := range []string{"membership", "joinSecretFile"} { // what statements replace
 		if at := keyOf(key).FindStringIndex(text); pins && at != nil {
 			if !i.yes {
-				return "", config{}, fmt.Errorf("%s has %s: agents of releases before 0.3.0, and nodes that these keys have not signed, would lose this relay; once all agents run this release, add --yes", defaultConfig, key)
+				return "", config{}, fmt.Errorf("%s has %s, which these keys replace: nodes that they do not sign lose this relay, and new agents of 0.2.0 need one of this release connected to it; add --yes", defaultConfig, key)
 			}
 			text, changed = text[:at[0]]+text[at[1]:], append(changed, key)
 		}

@@ -258,7 +258,7 @@ func TestConfiguration(t *testing.T) {
 		"both":              {membership: "/m", kubeconfig: "/k", fails: "exclude each other"},
 		"a signer":          {signers: []string{cluster, other}, want: "signers: [" + cluster + ", " + other + "]\n"},
 		"a signer replaces": {have: "membership: {kubernetes: {kubeconfig: " + config + "}}\njoinSecretFile: /s\nlog: {level: debug}\n", signers: []string{cluster}, yes: true, want: "log: {level: debug}\nsigners: [" + cluster + "]\n"},
-		"a signer, unasked": {have: "membership: {file: /m}\n", signers: []string{cluster}, fails: "has membership: agents of releases before 0.3.0"},
+		"a signer, unasked": {have: "membership: {file: /m}\n", signers: []string{cluster}, fails: "has membership, which these keys replace: nodes that they do not sign lose this relay"},
 		"another signer":    {have: "signers: [" + other + "]\n", signers: []string{cluster}, fails: "give --signer " + other},
 		"its successor":     {have: "signers: [" + other + "]\n", signers: []string{cluster}, yes: true, want: "signers: [" + cluster + "]\n"},
 		"the example":       {have: "membership: {file: /etc/edgemesh/cluster.yaml}  # it\n", signers: []string{cluster}, want: "signers: [" + cluster + "]\n"},

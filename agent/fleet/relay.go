@@ -215,7 +215,7 @@ func (r relay) say(members int) string {
 	knows := "no agent exchanges statements with it"
 	switch {
 	case r.lacks > 0:
-		knows = fmt.Sprintf("lacks %d of %d: %s", r.lacks, members, clean(strings.Join(r.lacking, ", ")))
+		knows = fmt.Sprintf("lacks %d of what is signed: %s", r.lacks, clean(strings.Join(r.lacking, ", ")))
 		if r.lacks > len(r.lacking) {
 			knows += ", …"
 		}
