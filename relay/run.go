@@ -128,7 +128,7 @@ func run(ctx context.Context, c config, stdout io.Writer, logger *slog.Logger) e
 	}
 	status.m.Store(m)
 	if book != nil {
-		defer v.passOn(book, logger)()
+		defer v.passOn(book, m.heard, logger)()
 	}
 	err = serve(ctx, c, m, members, dog, stdout)
 	if err := m.saved.Close(); err != nil {
@@ -298,6 +298,14 @@ func (m *membership) note(err error) {
 	default:
 		m.last.Error = err.Error()
 	}
+}
+
+// heard remembers who has passed on new statements.
+func (m *membership) heard(from string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	m.last.Heard, m.last.From = &now, from
 }
 
 // set applies a membership that was read without errors.

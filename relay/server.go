@@ -223,10 +223,10 @@ func (v *server) come(m members.Member) {
 	v.metrics.members.Store(int64(now.Len()))
 }
 
-// passOn exchanges signed statements with members until end is called.
-func (v *server) passOn(book *signed.Book, log *slog.Logger) (end func()) {
+// passOn exchanges signed statements with members until end is called; heard gets the name of who has passed on new ones.
+func (v *server) passOn(book *signed.Book, heard func(from string), log *slog.Logger) (end func()) {
 	x := passon.New(passon.Config{
-		Book: func() *signed.Book { return book }, Log: log,
+		Book: func() *signed.Book { return book }, Heard: func(p peer.ID) { heard(v.gater.View().Name(p)) }, Log: log,
 		Connected: func() []peer.ID {
 			return slices.DeleteFunc(v.host.Network().Peers(), func(p peer.ID) bool { return !v.isMember(p) })
 		},

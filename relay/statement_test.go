@@ -314,6 +314,10 @@ func TestFormerMembersAreServed(t *testing.T) {
 	}
 	carrying(t, n, book)
 	fair.Eventually(t, deadline, "b is gone", fair.True(func() bool { return r.status().Members == 1 }))
+	fair.Eventually(t, deadline, "it is heard from a", fair.True(func() bool {
+		m := r.status().Membership
+		return m.Heard != nil && m.From == "a"
+	}))
 	r.stop()
 	r = serves(1)
 	// Once the key has signed for more than a day, whom it has not signed is not a member ten minutes later.

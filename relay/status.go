@@ -70,7 +70,9 @@ type reads struct {
 	Seen   *time.Time `json:"seen"`             // the last good one; null: none since the start
 	Failed *time.Time `json:"failed,omitempty"` // since when none was good
 	Error  string     `json:"error,omitempty"`
-	Listed bool       `json:"listed"` // it has this relay, where that matters
+	Listed bool       `json:"listed"`          // it has this relay, where that matters
+	Heard  *time.Time `json:"heard,omitempty"` // when a member last passed on new statements
+	From   string     `json:"from,omitempty"`  // who that was
 }
 
 type lifetime struct {
@@ -287,6 +289,9 @@ func (r report) print(w io.Writer) {
 	read := "not read since the start"
 	if r.Membership.Seen != nil {
 		read = "read " + wording.Duration(time.Since(*r.Membership.Seen).Truncate(time.Second)) + " ago"
+	}
+	if r.Membership.Heard != nil {
+		read += ", newest statement heard " + wording.Duration(time.Since(*r.Membership.Heard).Truncate(time.Second)) + " ago from " + r.Membership.From
 	}
 	line("members", "%d known (%s), %d joined by the secret, %d reserved of %d", r.Members, read, r.Joined, r.Reserved, r.Limits.Reservations)
 	line("circuits", "%d of %d; %s relayed, %.1f Mbit/s now", r.Circuits, r.Limits.Circuits, wording.Bytes(r.RxBytes), r.Load.Mbit)

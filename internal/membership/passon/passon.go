@@ -46,6 +46,7 @@ type Config struct {
 	Book      func() *signed.Book // nil: there is none yet
 	Connected func() []peer.ID    // those to exchange with
 	Open      func(context.Context, peer.ID) (Stream, error)
+	Heard     func(peer.ID) // is called when a member has passed on what is new; may be nil
 	Log       *slog.Logger
 }
 
@@ -269,6 +270,9 @@ func (p *Exchanger) exchange(ctx context.Context, book *signed.Book, id peer.ID,
 		}
 	case err != nil:
 		p.Log.Debug("statements were not passed on", "peer", id, "err", err)
+	}
+	if n.Added > 0 && p.Heard != nil {
+		p.Heard(id)
 	}
 	if n.Added > 0 {
 		p.Log.Info("signed statements from a member", "peer", id, "new", n.Added)
