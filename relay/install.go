@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/internal/cli"
+	agent "edgemesh/internal/config"
 	web "edgemesh/internal/endpoint"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/mesh"
@@ -36,6 +37,7 @@ import (
 	"edgemesh/relay/firewall"
 	"edgemesh/tunnel/p2p/admission/join"
 	underlay "edgemesh/tunnel/p2p/base/endpoint"
+	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/socket"
 )
 
@@ -55,8 +57,8 @@ const (
 const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, " +
 	"and here what it prints: edgemesh-relay install --signer KEY --yes"
 
-// listensWithin is how long a relay may take to listen once its unit has started.
-const listensWithin = 30 * time.Second
+// listensWithin is how long a relay may take to listen once its unit has started, peerAnswers another one to answer.
+const listensWithin, peerAnswers = 30 * time.Second, 5 * time.Second
 
 // installation is one of the relay on this host, or its end.
 type installation struct {
@@ -68,6 +70,7 @@ type installation struct {
 	}
 	membership, kubeconfig, secret string
 	announce, signers              []string
+	peer                           string
 	purge, yes                     bool
 
 	binary    string
@@ -113,7 +116,7 @@ the relay, wait until it listens, and print its addresses and the line for the c
 Before anything is written, what would keep the relay from its members is refused: no
 public address, a port that is taken, members' source missing or unreadable. A firewall
 of this host that closes a port is named, with the command that opens it. Nothing is
-sent anywhere.
+sent anywhere, except to --peer.
 
 Run it again to upgrade, or to change what the flags give: the key stays, and so does
 the rest of ` + defaultConfig + `. Who the members are comes from one of
@@ -137,6 +140,7 @@ the rest of ` + defaultConfig + `. Who the members are comes from one of
 	c.Flags().StringVar(&i.kubeconfig, "kubeconfig", "", "kubeconfig of the API that knows the members")
 	c.Flags().StringVar(&i.secret, "join-secret-file", "", "file with the secret that nodes prove")
 	c.Flags().StringSliceVar(&i.announce, "announce", nil, "public address or name of this server, where no interface has it (repeat for each)")
+	c.Flags().StringVar(&i.peer, "peer", "", "HOST or HOST:PORT of a relay to ask for the public address, where no interface has one")
 	c.Flags().BoolVar(&i.yes, "yes", false, "with --signer: drop the other source or keys in relay.yaml, and nodes that they alone name")
 	c.Flags().BoolVar(&i.Dry, "dry-run", false, "check everything, say what would be done, and do nothing")
 	return c
@@ -178,6 +182,9 @@ func thisHost() *installation {
 
 func (i *installation) install(ctx context.Context) error {
 	if err := i.load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := i.ask(ctx); err != nil {
 		return err
 	}
 	text, c, err := i.configuration()
@@ -385,6 +392,42 @@ func (i *installation) readable(ctx context.Context, c config) error {
 	}
 	underlay.TreatAsPublic(state.WANCIDRs)
 	return fits(c, state, "")
+}
+
+// ask announces the address at which the peer sees this host, if no interface has a public one.
+func (i *installation) ask(ctx context.Context) error {
+	ifaces, err := i.ifaces()
+	if err != nil || i.peer == "" || slices.ContainsFunc(ifaces, func(a ifaceAddr) bool { return underlay.IsPublic(a.ip) }) {
+		return err
+	}
+	host := i.peer
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		host = net.JoinHostPort(host, strconv.Itoa(agent.RelayPort))
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerAnswers)
+	defer cancel()
+	a, err := seenBy(ctx, host)
+	if err != nil {
+		return fmt.Errorf("--peer %s: it does not say which address this server has: %w; give --announce ADDRESS", i.peer, err)
+	}
+	i.announce = append(i.announce, a.String())
+	return nil
+}
+
+// seenBy is the address at which a relay sees this host.
+func seenBy(ctx context.Context, relay string) (netip.Addr, error) {
+	to, err := net.ResolveUDPAddr("udp", relay)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	server := netip.AddrPortFrom(to.AddrPort().Addr().Unmap(), to.AddrPort().Port())
+	c, err := net.ListenPacket(map[bool]string{true: "udp4", false: "udp6"}[server.Addr().Is4()], ":0")
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	a, err := stun.Query(ctx, c, server)
+	return a.Mapped.Addr(), err
 }
 
 // addressed refuses a relay that members elsewhere cannot reach.

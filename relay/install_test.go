@@ -25,8 +25,31 @@ import (
 	"edgemesh/internal/self"
 	"edgemesh/manifests"
 	"edgemesh/test/fair"
+	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/socket"
 )
+
+// A relay that runs says which address a server has that no interface has; one with a public address asks nobody.
+func TestPeerSaysTheAddress(t *testing.T) {
+	t.Parallel()
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go stun.Serve(t.Context(), c, netip.AddrPort{})
+	for _, x := range []struct{ iface, peer, want, fails string }{
+		{"10.0.0.5", c.LocalAddr().String(), "127.0.0.1", ""},
+		{"5.5.5.5", "nobody.invalid", "", ""},
+		{"10.0.0.5", "nobody.invalid", "", "--peer nobody.invalid: "},
+		{"10.0.0.5", "", "", ""},
+	} {
+		i := &installation{peer: x.peer, ifaces: func() ([]ifaceAddr, error) { return []ifaceAddr{{ip: netip.MustParseAddr(x.iface)}}, nil }}
+		err := i.ask(t.Context())
+		if got := strings.Join(i.announce, " "); got != x.want || (err != nil) != (x.fails != "") || err != nil && !strings.HasPrefix(err.Error(), x.fails) {
+			t.Errorf("%+v: announces %q, %v", x, got, err)
+		}
+	}
+}
 
 // box is a host in a directory, whose systemctl starts the relay as the unit does.
 type box struct {
