@@ -54,8 +54,8 @@ const (
 )
 
 // formerWay is what to do on a relay that has credentials of the API.
-const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: `kubectl edgemesh relay add` where kubectl works, " +
-	"and here what it prints: edgemesh-relay install --signer KEY --yes"
+const formerWay = "the kubeconfig's credentials end, and the next release takes none. Two lines replace it: " +
+	"`kubectl edgemesh relay add` where kubectl works, and here what it prints: edgemesh-relay install --signer KEY --yes"
 
 // listensWithin is how long a relay may take to listen once its unit has started, peerAnswers another one to answer.
 const listensWithin, peerAnswers = 30 * time.Second, 5 * time.Second
