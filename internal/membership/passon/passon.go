@@ -302,14 +302,15 @@ func (p *Exchanger) note(id peer.ID, theirs bool, digest uint64, n signed.Count,
 	p.over(id, theirs)
 	pause := passEvery + time.Duration(max(n.Sent, n.Useless))*time.Second/passRate
 	x := p.peers[id]
+	x.theirs.after = now.Add(pause)
+	if !done {
+		pause = max(pause, passRest)
+	}
 	if n.Whole {
 		done = n.Lacked == 0 || n.Lacked == x.lacked && slices.Equal(n.Some, x.some)
 		x.lacked, x.some = n.Lacked, n.Some
 	}
-	x.digest, x.done, x.mine.after, x.theirs.after = digest, done, now.Add(pause), now.Add(pause)
-	if !done {
-		x.mine.after = now.Add(max(pause, passRest))
-	}
+	x.digest, x.done, x.mine.after = digest, done, now.Add(pause)
 	if theirs {
 		x.theirs.busy = false
 	} else {
