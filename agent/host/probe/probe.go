@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -147,12 +148,11 @@ func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) erro
 			ports[p.In] = port // none where the kernel cannot redirect packets (act_mirred): they are not looked at
 		}
 		frame := PodFrame(b)
-		if p.In != plan.BridgeName {
-			link, err := netlink.LinkByName(p.In)
-			if err != nil || port == nil {
-				continue
-			}
-			frame = slices.Concat(link.Attrs().HardwareAddr, p.MAC[:], frame[12:])
+		switch {
+		case port == nil:
+			continue
+		case p.In != plan.BridgeName:
+			frame = slices.Concat(portMAC, p.MAC[:], frame[12:])
 		}
 		if _, err := port.Write(frame); err != nil {
 			return fmt.Errorf("write to the port that leads to %s: %w", p.In, err)
@@ -163,6 +163,10 @@ func Send(packets []Packet, mark nft.Mark, mtu int, tun func([]byte) error) erro
 
 // PortName begins the names of ports.
 const PortName = "edgemesh-probe"
+
+// portMAC is that of a port which redirects packets. It is not the uplink's, since programs know uplinks by their MAC; and it is set, since
+// udev replaces one that is random.
+var portMAC = net.HardwareAddr{2, 0, 0, 0xed, 0x9e, 2} //nolint:gochecknoglobals // a constant
 
 // NewPort makes a TAP device whose packets come in by an interface: a port of the bridge, or what redirects them. It goes when it is closed, or
 // with this process.
@@ -194,12 +198,15 @@ func NewPort(name string, mtu int, to string) (_ *os.File, err error) {
 		at := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
 		redirect := netlink.NewMirredAction(target.Attrs().Index)
 		redirect.MirredAction = netlink.TCA_INGRESS_REDIR
-		err = errors.Join(netlink.LinkSetHardwareAddr(link, target.Attrs().HardwareAddr), netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: at}), netlink.FilterAdd(&netlink.U32{
+		err = errors.Join(netlink.LinkSetHardwareAddr(link, portMAC), netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: at}), netlink.FilterAdd(&netlink.U32{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: at.LinkIndex, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 1, Protocol: unix.ETH_P_ALL},
 			Actions:     []netlink.Action{redirect},
 		}))
 	}
-	return file, errors.Join(err, netlink.LinkSetMTU(link, mtu), netlink.LinkSetUp(link))
+	if err = errors.Join(err, netlink.LinkSetMTU(link, mtu), netlink.LinkSetUp(link)); err != nil {
+		return nil, err
+	}
+	return file, nil
 }
 
 // PodFrame is a packet as a pod sends it to the bridge.
