@@ -172,6 +172,28 @@ sysctl -qw net.ipv4.conf.mgmt0.forwarding=0`)
 	is("0", "wan0", "up0", "mgmt0")
 }
 
+// TestForwardingRepairedOnce: on a host that did not forward before, and on an interface that was made anew under its name, the first one who switches
+// forwarding off is overruled, the second one is not.
+func TestForwardingRepairedOnce(t *testing.T) {
+	enter(t)
+	const made = "ip link add dev wan0 type bridge\nip link set wan0 up\nip addr add 198.51.100.2/24 dev wan0\nip route add default via 198.51.100.1\n"
+	run(t, made+"sysctl -qw net.ipv4.ip_forward=0")
+	makeTUN(t)
+	h := newHost(t)
+	mustSet(t, h, dual())
+	for _, again := range []string{"", "ip link del wan0\n" + made} {
+		for i, want := range []string{"1", "0"} {
+			run(t, again+"sysctl -qw net.ipv4.conf.wan0.forwarding=0")
+			again = ""
+			mustSet(t, h, dual())
+			if v, err := sysctl.Read(sysctl.Forwarding("wan0")); v != want {
+				t.Errorf("off for the %d. time: forwarding is %s, want %s (%v)", i+1, v, want, err)
+			}
+		}
+		findingOf(t, h.InTheWay(dual()), "forwarding")
+	}
+}
+
 // TestReverseFilter: the kernel looks at sources on our interfaces where nothing else does,
 // and never strictly.
 func TestReverseFilter(t *testing.T) {

@@ -221,7 +221,7 @@ func SetBack(links []string, m *Memory) (out []string) {
 	}
 	for _, name := range links {
 		v, _ := Read(Forwarding(name))
-		if link, err := net.InterfaceByName(name); err == nil && v == "0" && r.Values[Forwarding(name)] == "0" && r.Links[name] == link.Index {
+		if link, err := net.InterfaceByName(name); err == nil && v == "0" && slices.Contains(r.Closed, link.Index) {
 			out = append(out, name)
 		}
 	}
