@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -127,4 +128,42 @@ func TestForwardedProbes(t *testing.T) {
 	if left := run(t, "ip rule\nnft list tables"); strings.Contains(left, "5224") || strings.Contains(left, "edgemesh") {
 		t.Errorf("left behind: %s", left)
 	}
+}
+
+// TestSent: what pods send to others' blocks is noted, also under a Service's address, and nothing that others send.
+func TestSent(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, `
+nft add table inet proxy
+nft add chain inet proxy pre {type nat hook prerouting priority -100 ; }
+nft add rule inet proxy pre ip daddr 10.96.0.1 dnat ip to 10.244.3.5
+nft add rule inet proxy pre ip6 daddr fd96::1 dnat ip6 to fd00:3::5
+iptables-nft -t nat -A PREROUTING -d 10.96.0.2 -j DNAT --to-destination 10.244.4.5
+ip6tables-nft -t nat -A PREROUTING -d fd96::2 -j DNAT --to-destination fd00:4::5`)
+	outside := l.listen(l.lan, lanHost4, 0)
+	from := map[string]*net.UDPConn{podA4: l.listen(l.podA, podA4, 0), podA6: l.listen(l.podA, podA6, 0)}
+	to := map[string][]string{podA4: {far4, "10.96.0.1", "10.96.0.2"}, podA6: {far6, "fd96::1", "fd96::2"}}
+	want := []string{"10.244.2.0/24", "10.244.3.0/24", "10.244.4.0/24", "fd00:2::/64", "fd00:3::/64", "fd00:4::/64"}
+	fair.Eventually(t, deadline, "what pods send is noted", func() error {
+		_ = send(outside, "by no pod", "10.244.6.5", serverPort)
+		for pod, c := range from {
+			for _, a := range to[pod] {
+				_ = send(c, "by a pod", a, serverPort)
+			}
+		}
+		counts, err := l.host.Traffic()
+		if err != nil {
+			return err
+		}
+		var got []string
+		for in := range counts {
+			if in.Out && in.Block.Bits() != 28 {
+				got = append(got, in.Block.String())
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			return fmt.Errorf("%v, want %v\n%s", got, want, run(t, "nft list table inet edgemesh"))
+		}
+		return nil
+	})
 }

@@ -23,6 +23,11 @@ import (
 //		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct state related limit rate 20/second log group 5212 drop
 //		                                                          what a rule answers that rejects them
 //	}
+//	chain translated { type filter hook prerouting priority -99
+//		iifname != edgemesh-br accept
+//		ct status & dnat == 0 accept                              chain pods has noted it
+//		ip daddr RANGE, ip saddr != PROBE add @sent4-24           what pods send to Services
+//	}
 //	chain taken4 {
 //		update @probers4-rate { ip saddr limit rate over 200/second } drop
 //		log group 5212
@@ -31,6 +36,7 @@ import (
 const (
 	chainForwarded = "forwarded"
 	chainTaken     = "taken" // begins the names of chains, one per IP version
+	chainDNAT      = "translated"
 	rated          = "-rate"
 	proberStays    = 10 * time.Second
 	proberRate     = 200             // a second
@@ -40,14 +46,29 @@ const (
 
 func proberSet(v6 bool) string { return "probers" + suffix(v6) }
 
-// forwarded are the chains that take forwarded probes of these families.
+// noteSent notes to which blocks pods send.
+func (c *chain) noteSent(f plan.Family) {
+	for _, r := range f.Ranges {
+		for _, bits := range f.LAN.Bits {
+			if daddr := ip(f.V6).daddr(); f.Probe.IsValid() {
+				c.add(isVersion(f.V6), daddr.in(r), ip(f.V6).saddr().isNot(f.Probe), noteOnce(sentSet(f.V6, bits), sentStays, daddr.bits(bits)))
+			}
+		}
+	}
+}
+
+// forwarded are the chains that take forwarded probes of these families, and that which notes what pods send to Services.
 func forwarded(families []plan.Family) (out []chain) {
 	log := words{&expr.Log{Key: 1 << unix.NFTA_LOG_GROUP, Group: plan.ForwardGroup}}
 	hook := chain{name: chainForwarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority}
+	services := chain{name: chainDNAT, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityNATDest + 1}
+	services.add(iifname.isNot(plan.BridgeName), accept)
+	services.add(ctStatus.and(bytesOf(host(destinationNAT))).is(host(0)), accept)
 	for _, f := range families {
 		if !f.Probe.IsValid() {
 			continue
 		}
+		services.noteSent(f)
 		saddr, c := ip(f.V6).saddr(), chain{name: chainTaken + suffix(f.V6)}
 		snatted := ctStatus.and(bytesOf(host(sourceNAT))).isNot(host(0))
 		to := rule(oifname.is(plan.BridgeName), iifname.isNot(plan.BridgeName), isVersion(f.V6), ip(f.V6).daddr().is(f.Probe))
@@ -69,5 +90,5 @@ func forwarded(families []plan.Family) (out []chain) {
 	if out == nil {
 		return nil
 	}
-	return append(out, hook)
+	return append(out, services, hook)
 }

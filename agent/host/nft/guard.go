@@ -218,7 +218,7 @@ func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs)
 func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(22, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(23, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -355,14 +355,8 @@ func (g guard) pods() chain {
 	c := chain{name: chainPods}
 	c.add(toLoopback...)
 	for _, f := range g.families {
-		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
-		for _, r := range f.Ranges {
-			for _, bits := range f.LAN.Bits {
-				if f.Probe.IsValid() {
-					c.add(isVersion(f.V6), daddr.in(r), saddr.isNot(f.Probe), noteOnce(sentSet(f.V6, bits), sentStays, daddr.bits(bits)))
-				}
-			}
-		}
+		saddr := ip(f.V6).saddr()
+		c.noteSent(f)
 		for _, b := range f.Blocks {
 			c.add(isVersion(f.V6), saddr.inBut(b, mesh.Gateway(b)), accept)
 		}
