@@ -83,6 +83,15 @@ func TestForwardedProbes(t *testing.T) {
 		})
 		return got
 	}))
+	l.in(l.lan, func() { run(t, "sysctl -qw net.ipv4.icmp_ratelimit=0") })
+	for range 100 { // more than are logged
+		_ = l.host.SendForwarded([][]byte{udpPacket(netip.AddrPortFrom(ours[0], mesh.ForwardFrom), netip.MustParseAddrPort("10.244.2.13:5214"), "one of many")})
+	}
+	many := 0
+	fair.Eventually(t, deadline, "some of the rejections are logged", fair.True(func() bool {
+		l.host.TakeForwarded(func([]byte, string) { many++ })
+		return many >= 15
+	}))
 	if n := run(t, "ip neigh show dev edgemesh-br"); strings.Contains(n, "10.244.1.254") {
 		t.Errorf("neighbours after a rejection: %s", n)
 	}

@@ -20,8 +20,8 @@ import (
 //		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ip saddr @probers4 goto taken4
 //		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct status snat, th dport { 5214, 5215 } or ICMP's identifier goto taken4
 //		                                                          a rule of this host has translated it
-//		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct state related limit rate 20/second log group 5212 drop
-//		                                                          what a rule answers that rejects them
+//		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct state related limit rate 20/second log group 5212
+//		oifname edgemesh-br, iifname != edgemesh-br, ip daddr PROBE, ct state related drop   what a rule answers that rejects them
 //	}
 //	chain translated { type filter hook prerouting priority -99
 //		iifname != edgemesh-br accept
@@ -79,7 +79,9 @@ func forwarded(families []plan.Family) (out []chain) {
 			hook.add(to, from, goTo(c.name))
 		}
 		few := words{&expr.Limit{Type: expr.LimitTypePkts, Rate: answerRate, Unit: expr.LimitTimeSecond, Burst: answerRate}}
-		hook.add(to, ctState.and(bytesOf(host(expr.CtStateBitRELATED))).isNot(host(0)), few, log, drop)
+		related := ctState.and(bytesOf(host(expr.CtStateBitRELATED))).isNot(host(0))
+		hook.add(to, related, few, log)
+		hook.add(to, related, drop)
 		limit := note(proberSet(f.V6)+rated, proberStays, saddr)
 		limit[len(limit)-1].(*expr.Dynset).Exprs = []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: proberRate, Unit: expr.LimitTimeSecond, Burst: proberRate, Over: true}}
 		c.add(limit, drop)
