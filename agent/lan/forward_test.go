@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,13 +164,22 @@ func TestForwardedKindAfterKind(t *testing.T) {
 func TestForwardedRejected(t *testing.T) {
 	for _, c := range []struct{ name, answers string }{
 		{"ICMP", "10.244.1.1, which answers with ICMP type 3, code 13"}, {"RST", "a rule that answers with a TCP reset"},
+		{"forged ICMP", ""},
 	} {
 		onLAN(t, 2, func(t *testing.T, l *lantest.LAN, n []*lantest.Node) {
+			silent := false
 			l.Forward = func(from, to *lantest.Node, _ string, b []byte) bool {
 				if from != n[0] || c.name == "RST" && !is("TCP", b) {
 					return true
 				}
+				if silent {
+					return false
+				}
 				src, dst := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+				if c.name == "forged ICMP" {
+					b = slices.Clone(b)
+					b[map[bool]int{false: 35, true: 50}[is("TCP", b)]]++ // of the tag
+				}
 				answer := inet.Packet(to.Gateway(), src, inet.ProtoICMP, append([]byte{3, 13, 0, 0, 0, 0, 0, 0}, b[:min(len(b), 500)]...))
 				if c.name == "RST" {
 					tcp := append([]byte{0, 0, 0, 0, 0, 0, 0, 0}, b[24:28]...) // the probe's number, and one more
@@ -187,6 +197,11 @@ func TestForwardedRejected(t *testing.T) {
 			}
 			if st, _ := n[1].Status(n[0].Member.PeerID); st.Answers != "" || len(st.Cut) > 0 {
 				t.Errorf("%s: the other direction: %+v", c.name, st)
+			}
+			silent = true
+			time.Sleep(2 * time.Minute)
+			if st, _ := n[0].Status(n[1].Member.PeerID); st.Answers != "" || len(st.Cut) == 0 {
+				t.Errorf("%s: with a rule that drops: %+v", c.name, st)
 			}
 			l.Forward = nil
 			time.Sleep(2 * time.Minute)

@@ -68,6 +68,7 @@ type round struct {
 	first      uint32    // number of its first probes
 	sent       time.Time // when the last ones left; zero: they did not yet
 	tries      int
+	answers    string // of whoever rejected some
 }
 
 // outcome is what forwarded probes said of a path.
@@ -98,8 +99,8 @@ func passes(t, o *track) bool {
 // again begins again: what is under way says nothing.
 func (f *forwarding) again(now time.Time) { f.since, f.ready, f.round = now, false, round{} }
 
-// note notes which kinds a round lost.
-func (t *track) note(now time.Time, lost kindSet) {
+// note notes which kinds a round lost, and who answered.
+func (t *track) note(now time.Time, lost kindSet, answers string) {
 	t.tested = now
 	if lost&^t.cut != 0 {
 		t.cutAt = now
@@ -121,11 +122,9 @@ func (t *track) note(now time.Time, lost kindSet) {
 		}
 		t.cleared = now
 	}
-	if t.cut, t.clean, t.why = lost, 0, ""; lost == 0 {
-		t.answers = ""
-	} else {
+	if t.cut, t.answers, t.clean, t.why = lost, answers, 0, ""; lost != 0 {
 		t.why = fmt.Sprintf("the peer answers, but pods' packets are dropped (%s), by %s", wording.List(lost.names()),
-			cmp.Or(t.answers, "a rule for forwarded packets or a switch of one of the two hosts"))
+			cmp.Or(answers, "a rule for forwarded packets or a switch of one of the two hosts"))
 	}
 }
 
@@ -159,8 +158,9 @@ func (m *Machine) Caught(b []byte, link string) {
 	if k.answers != "" {
 		if p := m.probers[k.to]; p != nil {
 			f := &p.forwards[version(k.V6)]
-			if f.on != nil && f.first != 0 && reached(k.number, f.first) {
-				f.on.answers = k.answers
+			tagged := k.tag == nil || p.sess != nil && hmac.Equal(k.tag, forwardedTag(p.sess.out, k.V6, k.kind, k.number)) // a RST has the number alone
+			if f.on != nil && f.first != 0 && reached(k.number, f.first) && tagged {
+				f.answers = k.answers
 			}
 		}
 		return
@@ -223,7 +223,7 @@ func (p *peer) judge(f *forwarding, taken [kinds]uint32, asked, now time.Time) {
 	case f.left&^f.on.cut != 0 && f.tries < forwardTries:
 		f.sends, f.sent = now, time.Time{}
 	default:
-		f.on.note(now, f.left)
+		f.on.note(now, f.left, f.answers)
 		f.round = round{sends: now} // the next one may follow immediately
 	}
 }
