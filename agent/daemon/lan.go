@@ -207,8 +207,6 @@ func (l *lanPaths) check() []findings.Finding {
 // trusts no network with both ends.
 func (l *lanPaths) notes() (out []findings.Finding) {
 	var plain, left, global, cut []string
-	var kinds []string
-	by := "a rule for forwarded packets of one of the two, or forwarding that is off"
 	var missing, on []netip.Prefix
 	for m := range l.peers.plan().Members() {
 		st, _ := l.status(m.PeerID)
@@ -216,7 +214,8 @@ func (l *lanPaths) notes() (out []findings.Finding) {
 			plain = append(plain, m.Name)
 		}
 		if len(st.Cut) > 0 {
-			cut, kinds, by = append(cut, m.Name), st.Cut, cmp.Or(st.Answers, by)
+			by := cmp.Or(st.Answers, "a rule for forwarded packets of one of the two, or forwarding that is off")
+			cut = append(cut, fmt.Sprintf("%s (%s, by %s)", m.Name, wording.List(st.Cut), by))
 		}
 		if n := st.Global; n.On.IsValid() {
 			global = append(global, m.Name)
@@ -232,8 +231,8 @@ func (l *lanPaths) notes() (out []findings.Finding) {
 		}
 	}
 	if len(cut) > 0 {
-		out = append(out, findings.Brokenf("lan-forward", "on both nodes accept packets from and to the pod ranges before the rule that drops them, and switch forwarding on", "packets of pods to %s are dropped between two hosts that reach each other (%s), and no other path passes them, by %s",
-			wording.Most(cut, mostNamed), wording.List(kinds), by))
+		out = append(out, findings.Brokenf("lan-forward", "on both nodes accept packets from and to the pod ranges before the rule that drops them, and switch forwarding on", "packets of pods are dropped between two hosts that reach each other, and no other path passes them: to %s",
+			wording.Most(cut, mostNamed)))
 	}
 	if len(plain) > 0 {
 		out = append(out, findings.Notef("plaintext", "packets from and to %s take native or vxlan paths, which are neither encrypted nor authenticated: whoever is on that LAN can read and forge them",

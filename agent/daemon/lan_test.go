@@ -4,13 +4,20 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"edgemesh/agent/findings"
 	"edgemesh/agent/host"
+	"edgemesh/agent/lan/decide"
+	"edgemesh/agent/lan/lantest"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
+	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/p2p"
 )
 
@@ -89,4 +96,35 @@ func TestCommonNetwork(t *testing.T) {
 	if _, ok := common([2]netip.Addr{}); ok {
 		t.Error("a network of nothing")
 	}
+}
+
+// TestDroppedBy: each peer to which packets are dropped is named with who rejects them there.
+func TestDroppedBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		site := &lantest.LAN{T: t}
+		n := []*lantest.Node{site.Add(), site.Add(), site.Add()}
+		site.Forward = func(from, to *lantest.Node, _ string, b []byte) bool {
+			if from == n[0] && to == n[1] {
+				answer := append([]byte{3, 13, 0, 0, 0, 0, 0, 0}, b[:min(len(b), 500)]...)
+				from.Catch(inet.Packet(to.Gateway(), netip.AddrFrom4([4]byte(b[12:16])), inet.ProtoICMP, answer), "eth0")
+			}
+			return from != n[0]
+		}
+		site.Meet(decide.Off{})
+		time.Sleep(10 * time.Second) // sleep: in a bubble
+		l := &lanPaths{service: n[0].Service, lanConfig: lanConfig{peers: lanPeers{plan: func() mesh.Plan { return n[0].Plan(n...) }}}}
+		i := slices.IndexFunc(l.notes(), func(f findings.Finding) bool { return f.ID == "lan-forward" })
+		if i < 0 {
+			t.Fatalf("%+v", l.notes())
+		}
+		text := l.notes()[i].Text
+		for _, want := range []string{
+			"to n1 (UDP, TCP, ICMP and UDP of known connections, by 10.244.1.1, which answers",
+			"n2 (UDP, TCP, ICMP and UDP of known connections, by a rule for forwarded packets",
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q lacks %q", text, want)
+			}
+		}
+	})
 }
