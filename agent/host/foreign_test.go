@@ -176,6 +176,7 @@ func TestRedirected(t *testing.T) {
 func TestLANPathTraced(t *testing.T) {
 	t.Parallel()
 	own, far := netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("10.244.2.5")
+	const alone = "about the pod alone"
 	for _, c := range []struct{ name, script, id, says, remedy string }{
 		{"no fault", "", "", "", ""},
 		{"what comes in", "iptables-nft -I FORWARD -i up0 -j DROP", "iptables", "from 10.244.2.5 (up0) to 10.244.1.7 (edgemesh-br), by `-A FORWARD -i up0 -j DROP`", "delete that rule"},
@@ -187,6 +188,9 @@ func TestLANPathTraced(t *testing.T) {
 		{"a switch", "sysctl -qw net.ipv4.conf.up0.forwarding=0", "forwarding", "(up0) to 10.244.1.7 (edgemesh-br), by the kernel's switch net/ipv4/conf/up0/forwarding = 0", "IPv4Forwarding=yes"},
 		{"of all, IPv6", "sysctl -qw net.ipv6.conf.all.forwarding=0", "forwarding", "net/ipv6/conf/all/forwarding = 0", "sysctl -w"},
 		{"the reverse-path filter", "ip route add 10.244.2.0/28 dev edgemesh-tun table 5210 metric 1\nsysctl -qw net.ipv4.conf.up0.rp_filter=1", "forwarding", "net/ipv4/conf/up0/rp_filter = 1", "rp_filter to 2"},
+		{alone + ", what comes in", "iptables-nft -I FORWARD -i up0 -d 10.244.1.7 -j DROP", "iptables", "(up0) to 10.244.1.7 (edgemesh-br), by `-A FORWARD -d 10.244.1.7/32 -i up0 -j DROP`", "delete that rule"},
+		{alone + ", through the tunnel", "iptables-nft -I FORWARD -i edgemesh-tun -d 10.244.1.7 -j DROP", "iptables", "(edgemesh-tun) to 10.244.1.7 (edgemesh-br)", "delete that rule"},
+		{alone + ", no fault", "", "", "", ""},
 		{"a rule of routing", "ip rule add pref 1 iif up0 to 10.244.1.0/24 prohibit", "forwarding", "(up0) to 10.244.1.7 (edgemesh-br), by the kernel's routes and rules", "iif up0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -198,8 +202,12 @@ func TestLANPathTraced(t *testing.T) {
 			mustSet(t, h, p.Host)
 			mustSetPaths(t, h, p.Paths(candidates(1)))
 			run(t, c.script)
+			about := []netip.Addr{own, far}
+			if strings.HasPrefix(c.name, alone) {
+				about[1] = netip.Addr{}
+			}
 			var found []findings.Finding
-			for _, f := range h.Check(t.Context(), p.Host, own, far) {
+			for _, f := range h.Check(t.Context(), p.Host, about...) {
 				if f.Severity.Wrong() && slices.Contains([]string{"iptables", "nftables", "forwarding"}, f.ID) && !strings.Contains(f.Text, "repair needed") && !strings.Contains(f.Text, "off again") {
 					found = append(found, f)
 				}

@@ -155,7 +155,7 @@ func readPaths(s plan.State, links map[string]int) (*kernelPaths, error) {
 	return &kernelPaths{senders, routes}, nil
 }
 
-// ways are how packets go between pods of this node and far ones: one for each interface by which they leave now, and that of about, as
+// ways are how packets go between pods of this node and far ones: one for each interface by which they leave now, and those of about, as
 // Check has it.
 func (p *Paths) ways(s plan.State, about []netip.Addr) (out []probe.Way) {
 	p.mu.Lock()
@@ -182,13 +182,20 @@ func (p *Paths) ways(s plan.State, about []netip.Addr) (out []probe.Way) {
 		if !ok {
 			continue
 		}
-		if a := cmp.Or(about[0], about[1]); a.IsValid() && a.Is6() == f.V6 {
-			add(cmp.Or(about[0], own), cmp.Or(about[1], far), true)
+		owns := []netip.Addr{own}
+		switch a := cmp.Or(about[0], about[1]); {
+		case !a.IsValid() || a.Is6() != f.V6:
+		case about[1].IsValid():
+			add(cmp.Or(about[0], own), about[1], true)
+		default:
+			owns = []netip.Addr{a, own}
 		}
-		add(own, far, false)
-		for _, r := range p.wanted.Routes {
-			if r.Block.Addr().Is6() == f.V6 {
-				add(own, mesh.LastAddr(r.Block).Prev(), false)
+		for _, own := range owns {
+			add(own, far, false)
+			for _, r := range p.wanted.Routes {
+				if r.Block.Addr().Is6() == f.V6 {
+					add(own, mesh.LastAddr(r.Block).Prev(), false)
+				}
 			}
 		}
 	}
