@@ -272,6 +272,27 @@ func TestPeerOffersAreDamped(t *testing.T) {
 	}
 }
 
+// TestPeerProof: what is said of both IP versions' paths is the lesser proof.
+func TestPeerProof(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		forwarded [2]bool
+		proof     string
+	}{{[2]bool{true, true}, "forwarded"}, {[2]bool{true, false}, "gateway"}, {[2]bool{false, true}, "gateway"}} {
+		p, _, _ := newTestPeer(now)
+		p.bring(native4, true, now)
+		p.bring(vxlan6, true, now)
+		for v, end := range [2]string{"10.244.2.254", "fd00:2::fffe"} {
+			if c.forwarded[v] {
+				p.forwards[v].ours, p.forwards[v].theirs, p.using[v].tested = netip.MustParseAddr(end), netip.MustParseAddr(end), now
+			}
+		}
+		if got := p.status(Off{}).Proof; got != c.proof {
+			t.Errorf("forwarded probes %v: proof %q, want %q", c.forwarded, got, c.proof)
+		}
+	}
+}
+
 func TestPeerSaysWhy(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {

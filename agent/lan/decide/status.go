@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -29,7 +30,7 @@ type Status struct {
 	Reason string
 	Via    netip.Addr // the peer's underlay address of Kind
 	Heard  time.Time  // when a probe or an answer last came from the peer; zero: never
-	// Proof of Kind: forwarded probes beside gateway probes, or these alone (gateway). Cut are kinds of packets that the former find lost on a path
+	// Proof of the paths: forwarded probes beside gateway probes, or, for one IP version at least, these alone (gateway). Cut are kinds of packets that the former find lost on a path
 	// which stays, since no other one passes them.
 	Proof string
 	Cut   []string
@@ -90,11 +91,13 @@ func (p *peer) status(off Off) Status {
 		if t != nil && t.cut != 0 {
 			out.Cut, out.Answers = t.cut.names(), t.answers
 		}
+		if out.Proof = cmp.Or(out.Proof, "forwarded"); t != nil && (!p.forwards[v].proves() || t.tested.IsZero()) {
+			out.Proof = "gateway"
+		}
 		if first {
 			first = false
 			if t != nil {
 				out.Kind, out.RTT, out.Since, out.Via = t.c.kind, t.rtt, t.upAt, t.c.via
-				out.Proof = map[bool]string{false: "gateway", true: "forwarded"}[p.forwards[v].proves() && !t.tested.IsZero()]
 			}
 			out.Reason = why
 			continue
