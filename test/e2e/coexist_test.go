@@ -238,7 +238,9 @@ func coexist(t *testing.T, w world) {
 			t.Errorf("%s: path %s, proof %q: %s", x[0].Name, p.Path, p.Proof, p.Reason)
 		}
 		st, err := x[0].Status(t.Context())
-		if ok(t, err); slices.ContainsFunc(st.Findings, func(f lab.Problem) bool { return slices.Contains([]string{"lan-forward", "forwarding"}, f.Check) }) {
+		if ok(t, err); slices.ContainsFunc(st.Findings, func(f lab.Problem) bool {
+			return slices.Contains([]string{"lan-forward", "forwarding", "iptables", "nftables"}, f.Check)
+		}) {
 			t.Errorf("%s: %+v", x[0].Name, st.Findings)
 		}
 	}
