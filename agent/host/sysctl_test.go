@@ -172,7 +172,7 @@ sysctl -qw net.ipv4.conf.mgmt0.forwarding=0`)
 	is("0", "wan0", "up0", "mgmt0")
 }
 
-// TestForwardingRepairedOnce: on a host that did not forward before, and on an interface that was made anew under its name, the first one who switches
+// TestForwardingRepairedOnce: on a host that did not forward before, and on an interface that was recreated under its name, the first one who switches
 // forwarding off is overruled, the second one is not.
 func TestForwardingRepairedOnce(t *testing.T) {
 	enter(t)

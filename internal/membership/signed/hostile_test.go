@@ -296,7 +296,7 @@ func TestOtherKeysLackNothing(t *testing.T) {
 			t.Errorf("agent %d: %d lacked", i, n.Lacked)
 		}
 	}
-	// What only the agent has been told it still lacks.
+	// What only the agent has it still lacks.
 	if _, err := agents[0].Add(op.sign(t, Statement{Kind: Ban, Name: "n7", Epoch: 9})); err != nil {
 		t.Fatal(err)
 	}
