@@ -218,7 +218,7 @@ func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs)
 func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(24, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(25, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
