@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -81,4 +82,56 @@ func TestNativeSenders(t *testing.T) {
 		l.droppedByGuard(chain, func() { send(peer, what, v.podA, probe) })
 		l.nothing(pod, what)
 	}
+}
+
+// TestReversePathFilter: firewalld's default for IPv6 drops nothing that was let in, by whatever path this node itself
+// sends. No mark is left when packets are routed, and who may send what stays as it is.
+func TestReversePathFilter(t *testing.T) {
+	t.Parallel()
+	prepare := "nft add table inet filtering\nnft add chain inet filtering marked { type filter hook forward priority raw ; }\n" +
+		"nft add rule inet filtering marked meta mark != 0 drop\n"
+	for _, at := range []string{"raw + 10", "mangle + 10"} { // of its releases
+		chain := strings.Fields(at)[0]
+		prepare += "nft add chain inet filtering " + chain + " { type filter hook prerouting priority " + at + " ; }\n" +
+			"nft add rule inet filtering " + chain + " icmpv6 type { nd-router-advert, nd-neighbor-solicit } accept\n" +
+			"nft add rule inet filtering " + chain + " meta nfproto ipv6 fib saddr . mark . iif oif missing drop\n"
+	}
+	l := newLab(t, prepare)
+	var mac [6]byte
+	l.in(l.lan, func() {
+		run(t, "ip addr add "+far6+" dev lan0 nodad\nip addr add 192.168.1.51 dev lan0")
+		link, err := netlink.LinkByName("lan0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mac = [6]byte(link.Attrs().HardwareAddr)
+	})
+	probe, block := int(dual().LAN.ProbePort), netip.MustParsePrefix("fd00:2::/64")
+	pod, gateway, peer := l.listen(l.podA, podA6, serverPort), l.listen(l.node, gateway6, probe), l.listen(l.lan, far6, 5002)
+	native := mesh.PathRoute{Block: block, Hop: mesh.Hop{Kind: mesh.Native, Link: "up0", Via: netip.MustParseAddr(lanHost6)}, MTU: 1500}
+	vxlan := mesh.PathRoute{Block: block, Hop: mesh.Hop{Kind: mesh.VXLAN, Via: netip.MustParseAddr("fd00:2::1")}, MTU: 1450}
+	senders := []mesh.Sender{
+		{Block: block, Link: "up0", MAC: mac, Pods: true},
+		{Block: block, Underlay: netip.MustParseAddr("192.168.1.51"), Local: netip.MustParseAddr(nodeLAN4), Pods: true},
+	}
+	for what, routes := range map[string][]mesh.PathRoute{"tunnel": nil, "native": {native}, "VXLAN": {vxlan}} {
+		mustSetPaths(t, l.host, mesh.Paths{Senders: senders, Routes: routes})
+		if err := errors.Join(send(peer, what+": probe", gateway6, probe), send(peer, what+": native", podA6, serverPort)); err != nil {
+			t.Fatal(err)
+		}
+		l.receive(gateway, what+": probe")
+		l.receive(pod, what+": native")
+		inner := inVXLAN(udpPacket(netip.MustParseAddrPort(at(far6, 7)), netip.MustParseAddrPort(at(podA6, serverPort)), what+": VXLAN"))
+		if err := send(l.listen(l.lan, "192.168.1.51", 0), inner, nodeLAN4, mesh.VXLANPort); err != nil {
+			t.Fatal(err)
+		}
+		l.receive(pod, what+": VXLAN")
+		l.toTUN(at(far6, 7), at(podA6, serverPort), what+": tunnel")
+		l.receive(pod, what+": tunnel")
+	}
+	l.droppedByGuard("lan6", func() {
+		mustSetPaths(t, l.host, mesh.Paths{Senders: senders[1:]})
+		_ = send(peer, "no sender", podA6, serverPort)
+	})
+	l.nothing(pod, "no sender")
 }

@@ -140,21 +140,23 @@ import (
 // tracked: the host may have rules by which nothing is tracked, and this table may
 // be deleted.
 const (
-	guardTable   = "edgemesh"
-	chainFirst   = "prerouting"
-	chainPods    = "pods"
-	chainVXLAN   = "vxlan"
-	chainInner   = "unpacked"
-	chainInput   = "input"
-	chainOut     = "output"
-	chainLeave   = "leave"
-	chainForged  = "forged"
-	chainSent    = "sent"
-	chainForward = "forward"
-	chainBetween = "between"
-	leaveSet     = "vxlan-out"
-	linkSet      = "vxlan-link"
-	bound        = "-mac" // ends the names of sets of VXLAN with the outer packets' MACs
+	guardTable    = "edgemesh"
+	chainFirst    = "prerouting"
+	chainPods     = "pods"
+	chainVXLAN    = "vxlan"
+	chainInner    = "unpacked"
+	chainTunnel   = "tunneled"
+	chainUnmarked = "unmarked"
+	chainInput    = "input"
+	chainOut      = "output"
+	chainLeave    = "leave"
+	chainForged   = "forged"
+	chainSent     = "sent"
+	chainForward  = "forward"
+	chainBetween  = "between"
+	leaveSet      = "vxlan-out"
+	linkSet       = "vxlan-link"
+	bound         = "-mac" // ends the names of sets of VXLAN with the outer packets' MACs
 )
 
 // guard is what the table is made from. Its size depends on the number of ranges, own blocks
@@ -265,6 +267,7 @@ func (g guard) uplinks() []chain {
 
 func nativeSet(v6 bool, bits int) string { return fmt.Sprintf("native%s-%d", suffix(v6), bits) }
 func sentSet(v6 bool, bits int) string   { return fmt.Sprintf("sent%s-%d", suffix(v6), bits) }
+func backSet(n int) string               { return fmt.Sprint("back-", n) }
 func vxlanSet(v6 bool, bits int) string  { return fmt.Sprintf("vxlan%s-%d", suffix(v6), bits) }
 
 // sets lists the sets of who sends, and where we send to, by name.
@@ -289,6 +292,9 @@ func (g guard) sets() map[string]setType {
 		if f.Probe.IsValid() {
 			add(proberSet(f.V6), false, addressType(f.V6))
 			out[proberSet(f.V6)+rated] = setType{key: addressType(f.V6), stays: proberStays}
+		}
+		for n := range min(f.BackSlots(), plan.BackLinks) {
+			add(backSet(n), false, nftables.TypeIFIndex)
 		}
 		for _, bits := range f.LAN.Bits {
 			out[sentSet(f.V6, bits)] = setType{key: addressType(f.V6), stays: sentStays}
@@ -316,7 +322,7 @@ func (g guard) inputs() []nftables.SetElement {
 	}
 	out := []nftables.SetElement{
 		verdict(plan.BridgeName, goTo(chainPods)),
-		verdict(plan.TUNName, accept), // the tunnel has checked it
+		verdict(plan.TUNName, goTo(chainTunnel)),
 		verdict("lo", accept),
 	}
 	if g.port != 0 {
@@ -332,7 +338,7 @@ func (g guard) chains() []chain {
 	if g.port != 0 {
 		first.add(g.toVXLAN(), jump(chainVXLAN))
 	}
-	out := []chain{g.pods()}
+	out := []chain{g.pods(), g.let(chainTunnel, plan.BackTUN), g.unmarked()}
 	for _, f := range g.families {
 		c := g.lan(f)
 		for _, r := range f.Ranges {
@@ -341,7 +347,7 @@ func (g guard) chains() []chain {
 		out = append(out, c)
 	}
 	if g.port != 0 {
-		out = append(out, g.vxlan(), g.unpacked(), g.forged(), g.output(), g.leave(), g.sent())
+		out = append(out, g.vxlan(), g.let(chainInner, plan.BackVXLAN), g.forged(), g.output(), g.leave(), g.sent())
 	}
 	if g.alone {
 		out = append(out, g.input())
@@ -373,11 +379,26 @@ func (g guard) pods() chain {
 // alone. The kernel drops them unless another program has set route_localnet; IPv6's are never routed.
 var toLoopback = []words{isVersion(false), ip(false).daddr().in(netip.MustParsePrefix("127.0.0.0/8")), drop}
 
-// unpacked accepts what was inside VXLAN.
-func (g guard) unpacked() chain {
-	c := chain{name: chainInner}
-	c.add(toLoopback...)
+// let accepts what was inside VXLAN, or what the tunnel has checked.
+func (g guard) let(name string, back int) chain {
+	c := chain{name: name}
+	if name == chainInner {
+		c.add(toLoopback...)
+	}
+	for _, f := range g.families {
+		if f.BackSlots() > 0 {
+			c.add(isVersion(true), markTo(plan.BackMark(back)))
+		}
+	}
 	c.add(accept)
+	return c
+}
+
+// unmarked takes these marks away before the packets are routed.
+func (g guard) unmarked() chain {
+	c := chain{name: chainUnmarked, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: lastPriority}
+	back := mark.and(bytesOf(host(plan.MarkMask))).is(host(plan.BackMark(0)))
+	c.add(isVersion(true), back, mark.and(bytesOf(host(^uint32(plan.BackMask)))).into(1), words{&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}})
 	return c
 }
 
@@ -390,6 +411,9 @@ func (g guard) lan(f plan.Family) chain {
 	}
 	saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
 	if g.native {
+		for n := range min(f.BackSlots(), plan.BackLinks) {
+			c.add(inSet(backSet(n), iif), markTo(plan.BackMark(n)))
+		}
 		for _, bits := range f.LAN.Bits {
 			if f.Probe.IsValid() { // not counted: it is no traffic
 				c.add(daddr.is(f.Probe), inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)), accept)

@@ -156,6 +156,11 @@ func (h header) hopLimitTo(n byte) words {
 	return words{&expr.Immediate{Register: 1, Data: []byte{n}}, write}
 }
 
+// markTo sets a packet's mark.
+func markTo(m int) words {
+	return words{&expr.Immediate{Register: 1, Data: bytesOf(host(m))}, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}}
+}
+
 // priorityTo keeps some bits of a packet's priority, and sets others.
 func priorityTo(keep, set host) words {
 	out := priority.and(bytesOf(keep)).into(1)

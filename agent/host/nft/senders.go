@@ -55,6 +55,11 @@ func WantSenders(s plan.State, w mesh.Paths, links map[string]int, hops []plan.H
 			}
 		}
 	}
+	for n, link := range w.Links() {
+		if i, ok := links[link]; ok {
+			add(backSet(n), index(i))
+		}
+	}
 	for _, a := range w.Probers {
 		add(proberSet(a.Is6()), a.AsSlice())
 	}

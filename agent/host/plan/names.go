@@ -43,9 +43,18 @@ const (
 	ProbeTable   = 5220
 	ProbeMark    = 0xe80000
 	ForwardTable = ProbeTable + mesh.ProbeSlots
+	// BackTable is the first of BackSlots tables in which the reverse path of packets is looked for that the guard has let in, and BackMark
+	// the mark, under BackMask, that leads there meanwhile: from each of BackLinks uplinks, from VXLAN's device and from the TUN.
+	BackTable = ForwardTable + 1
+	BackLinks = 3
+	BackVXLAN = BackLinks
+	BackTUN   = BackLinks + 1
+	BackSlots = BackLinks + 2
+	backMark  = 0xec0000
+	BackMask  = 0xfff0000
 	// ForwardGroup is the NFLOG group that forwarded probes are taken from.
 	ForwardGroup = 5212
-	// OwnMarks under OwnMarkMask covers Mark and all marks of probes.
+	// OwnMarks under OwnMarkMask covers Mark and all marks of probes and reverse paths.
 	OwnMarks    = 0xe80000
 	OwnMarkMask = 0xf80000
 
@@ -59,9 +68,12 @@ const (
 // SlotMark is the SO_MARK of probes of one slot.
 func SlotMark(slot int) int { return ProbeMark + slot<<16 }
 
+// BackMark is that of packets that came in by one of these.
+func BackMark(n int) int { return backMark | n<<24 }
+
 // OurTable reports whether a routing table is ours.
 func OurTable(id int) bool {
-	return id == TableID || id == PathTable || id >= ProbeTable && id <= ForwardTable
+	return id == TableID || id == PathTable || id >= ProbeTable && id < BackTable+BackSlots
 }
 
 // OurLink reports whether an interface has one of our names.

@@ -248,6 +248,14 @@ func (f Family) ProbeSlots() int {
 	return mesh.ProbeSlots
 }
 
+// BackSlots returns how many marks and tables of reverse paths it has: the filters that other programs bring are IPv6's; IPv4's is a sysctl.
+func (f Family) BackSlots() int {
+	if !f.LAN.On || !f.V6 {
+		return 0
+	}
+	return BackSlots
+}
+
 // Gateway is the gateway of a block with the block's prefix length.
 func Gateway(block netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(mesh.Gateway(block), block.Bits())

@@ -58,6 +58,17 @@ func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 	for _, p := range w.Probes {
 		add(plan.ProbeTable+p.Slot, plan.Single(p.Target), p.Hop, 0)
 	}
+	back := [plan.BackSlots]string{plan.BackVXLAN: plan.VXLANName, plan.BackTUN: plan.TUNName}
+	copy(back[:plan.BackLinks], w.Links())
+	for _, f := range s.Held() {
+		for n := range f.BackSlots() {
+			if link, ok := links[back[n]]; ok {
+				for _, r := range f.Ranges {
+					out.routes[route{dst: r, table: plan.BackTable + n, kind: unix.RTN_UNICAST, link: link, metric: plan.PathMetric, protocol: plan.RouteProtocol}] = true
+				}
+			}
+		}
+	}
 	return out
 }
 
@@ -114,7 +125,7 @@ func diffPathRoutes(have, want map[route]bool) []request {
 // Hops are where the routes lead that are not over VXLAN.
 func (p Paths) Hops(links map[string]int) (out []plan.Hop) {
 	for r := range p.routes {
-		if r.link != links[plan.VXLANName] {
+		if r.link != links[plan.VXLANName] && r.table < plan.BackTable {
 			out = append(out, plan.Hop{Dst: r.dst, Link: r.link, Via: r.via, Probe: r.table >= plan.ProbeTable})
 		}
 	}

@@ -44,6 +44,9 @@ func rules(f plan.Family, at int) []rule {
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table
 		out = append(out, rule{priority: main.priority, mark: uint32(plan.SlotMark(slot)), mask: plan.MarkMask, table: plan.ProbeTable + slot})
 	}
+	for n := range f.BackSlots() {
+		out = append(out, rule{priority: main.priority, mark: uint32(plan.BackMark(n)), mask: plan.BackMask, table: plan.BackTable + n})
+	}
 	return out
 }
 

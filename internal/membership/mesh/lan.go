@@ -110,6 +110,20 @@ type Paths struct {
 	Probers []netip.Addr // from which forwarded probes are taken
 }
 
+// Links are the uplinks by which packets of peers may come, in order.
+func (p Paths) Links() (out []string) {
+	for _, s := range p.Senders {
+		out = append(out, s.Link)
+	}
+	for _, r := range p.Probes {
+		if r.Kind == Native && r.Slot < ProbeSlots {
+			out = append(out, r.Link)
+		}
+	}
+	slices.Sort(out)
+	return slices.DeleteFunc(slices.Compact(out), func(link string) bool { return link == "" })
+}
+
 // PathRoute is the route to one block of a member.
 type PathRoute struct {
 	Block netip.Prefix
