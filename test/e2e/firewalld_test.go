@@ -5,10 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"edgemesh/test/lab"
+	"edgemesh/test/tier"
 )
 
 // firewalld starts the real thing as it comes, with a bus and a configuration of its own,
@@ -53,4 +55,87 @@ func firewallCmd(t *testing.T, n *lab.Node, args ...string) error {
 		return fmt.Errorf("%v: %w: %s", args, err, out)
 	}
 	return nil
+}
+
+// TestReversePath: IPv6 pods behind firewalld's default rules, on one node or both, loaded before the agents or later, use the LAN as IPv4
+// pods do: natively, or over VXLAN where the LAN has no IPv6. That stays so when the link fails and comes back, and where each end takes
+// another path.
+func TestReversePath(t *testing.T) {
+	tier.Long(t)
+	rules := strings.NewReplacer("RANGE4", lab.DefaultRange4, "RANGE6", lab.DefaultRange6).Replace(firewalldRules)
+	for _, c := range []struct {
+		name        string
+		ends        int
+		later, ipv6 bool
+	}{
+		{"one end", 1, false, true}, {"both ends", 2, false, true}, {"both ends, VXLAN", 2, false, false},
+		{"one end, later", 1, true, true}, {"both ends, later", 2, true, true}, {"one end, VXLAN, later", 1, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			beside(t)
+			load := func(p *lanPair) {
+				for _, n := range []*lab.Node{p.n2, p.n1}[:c.ends] {
+					ok(t, n.Script(rules))
+				}
+			}
+			p := newLANPair(t, func(p *lanPair) {
+				if c.ipv6 {
+					ok(t, p.n1.Script("ip addr add fd99::11/64 dev eth0 nodad"))
+					ok(t, p.n2.Script("ip addr add fd99::12/64 dev eth0 nodad"))
+				}
+				if !c.later {
+					load(p)
+				}
+			})
+			lan := func(wait time.Duration, wanted string) {
+				t.Helper()
+				for _, n := range [][2]*lab.Node{{p.n1, p.n2}, {p.n2, p.n1}} {
+					ok(t, lab.Until(within(t, wait), 100*time.Millisecond, func() error {
+						st, err := n[0].Status(t.Context())
+						if err != nil {
+							return err
+						}
+						to, pods6 := st.Peer(n[1].Name), "native"
+						if _, after, has := strings.Cut(to.Reason, "IPv6 pods: "); has {
+							pods6, _, _ = strings.Cut(after, " ")
+						}
+						if to.Path != "native" || to.Proof != "forwarded" || pods6 != wanted {
+							return fmt.Errorf("%s: %s by %q, %s; want IPv6 pods: %s", n[0].Name, to.Path, to.Proof, to.Reason, wanted)
+						}
+						return nil
+					}))
+				}
+			}
+			wanted := "vxlan"
+			if c.ipv6 {
+				wanted = "native"
+			}
+			curlPods(t, p.pod1, p.pod2, 10*time.Second)
+			lan(15*time.Second, wanted)
+			if c.later {
+				load(p)
+			}
+			for range 15 {
+				time.Sleep(time.Second) // sleep: the path stays meanwhile
+				curlPods(t, p.pod1, p.pod2, time.Second)
+				curlPods(t, p.pod2, p.pod1, time.Second)
+				lan(time.Second, wanted)
+			}
+			at := port(t, p.n2)
+			ok(t, p.site.Router.Script("ip link set "+at+" down"))
+			time.Sleep(5 * time.Second) // sleep: longer than a path takes to fail
+			ok(t, p.site.Router.Script("ip link set "+at+" up"))
+			curlPods(t, p.pod1, p.pod2, 20*time.Second)
+			lan(60*time.Second, wanted)
+			if !c.ipv6 {
+				return
+			}
+			ok(t, p.n2.Script("ip6tables -I FORWARD -i eth0 -j DROP")) // so that only one end leaves the native path
+			curlPods(t, p.pod1, p.pod2, 5*time.Second)
+			curlPods(t, p.pod2, p.pod1, 5*time.Second)
+			ok(t, p.n2.Script("ip6tables -D FORWARD -i eth0 -j DROP"))
+			lan(60*time.Second, wanted)
+			curlPods(t, p.pod1, p.pod2, time.Second)
+		})
+	}
 }

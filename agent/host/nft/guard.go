@@ -31,7 +31,7 @@ import (
 //		set sent4-24 { type ipv4_addr; timeout }                                as rules add them
 //		set vxlan4-24-probes, vxlan4-24-mac-probes { the same types }           who sends probes
 //		map inputs { type ifname : verdict
-//			edgemesh-br : goto pods, edgemesh-tun : accept, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
+//			edgemesh-br : goto pods, edgemesh-tun : goto tunneled, edgemesh-vx : goto unpacked, lo : accept }   edgemesh-vx only where it is ours
 //		chain prerouting { type filter hook prerouting priority raw
 //			iifname vmap @inputs
 //			th dport PORT jump vxlan                              VXLAN's outer packets; others continue
@@ -44,12 +44,22 @@ import (
 //			ip6 saddr { fe80::/10, :: } accept
 //			drop
 //		}
+//		set back-0, back-1, back-2 { type iface_index }           one uplink each, by which peers' packets may come
 //		chain unpacked {
 //			ip daddr 127.0.0.0/8 drop
+//			ip6 meta mark set 0x3ec0000
 //			accept                                                chain vxlan has checked it
+//		}
+//		chain tunneled {
+//			ip6 meta mark set 0x4ec0000
+//			accept                                                the tunnel has checked it
+//		}
+//		chain unmarked { type filter hook prerouting priority 2147483646
+//			ip6, mark & 0xff0000 == 0xec0000 meta mark set mark & 0xf000ffff   reverse path filters have seen it
 //		}
 //		chain lan4 {
 //			ip daddr 127.0.0.0/8 drop
+//			iif @back-0 meta mark set 0xec0000                    and so on, in chain lan6
 //			ip daddr PROBE, ether saddr . (ip saddr & MASK) @native4-24-probes accept   forwarded probes, uncounted
 //			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have; with hostAccess nodes or
 //			                                                      none not from the block's gateway: nodes send through the tunnel
@@ -220,7 +230,7 @@ func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs)
 func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(25, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(26, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -380,16 +390,13 @@ func (g guard) pods() chain {
 var toLoopback = []words{isVersion(false), ip(false).daddr().in(netip.MustParsePrefix("127.0.0.0/8")), drop}
 
 // let accepts what was inside VXLAN, or what the tunnel has checked.
+// IPv6's gets its mark for reverse path filters.
 func (g guard) let(name string, back int) chain {
 	c := chain{name: name}
 	if name == chainInner {
 		c.add(toLoopback...)
 	}
-	for _, f := range g.families {
-		if f.BackSlots() > 0 {
-			c.add(isVersion(true), markTo(plan.BackMark(back)))
-		}
-	}
+	c.add(isVersion(true), markTo(plan.BackMark(back)))
 	c.add(accept)
 	return c
 }
@@ -397,8 +404,9 @@ func (g guard) let(name string, back int) chain {
 // unmarked takes these marks away before the packets are routed.
 func (g guard) unmarked() chain {
 	c := chain{name: chainUnmarked, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: lastPriority}
-	back := mark.and(bytesOf(host(plan.MarkMask))).is(host(plan.BackMark(0)))
-	c.add(isVersion(true), back, mark.and(bytesOf(host(^uint32(plan.BackMask)))).into(1), words{&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}})
+	none := markTo(0)
+	none = append(mark.and(bytesOf(host(^uint32(plan.BackMask)))).into(1), none[1:]...)
+	c.add(isVersion(true), mark.and(bytesOf(host(plan.MarkMask))).is(host(plan.BackMark(0))), none)
 	return c
 }
 

@@ -248,7 +248,7 @@ func (f Family) ProbeSlots() int {
 	return mesh.ProbeSlots
 }
 
-// BackSlots returns how many marks and tables of reverse paths it has: the filters that other programs bring are IPv6's; IPv4's is a sysctl.
+// BackSlots returns how many marks and tables of reverse paths the family has. IPv4's filter is a sysctl.
 func (f Family) BackSlots() int {
 	if !f.LAN.On || !f.V6 {
 		return 0

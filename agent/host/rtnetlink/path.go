@@ -63,8 +63,9 @@ func WantPaths(s plan.State, w mesh.Paths, links map[string]int) Paths {
 	for _, f := range s.Held() {
 		for n := range f.BackSlots() {
 			if link, ok := links[back[n]]; ok {
-				for _, r := range f.Ranges {
-					out.routes[route{dst: r, table: plan.BackTable + n, kind: unix.RTN_UNICAST, link: link, metric: plan.PathMetric, protocol: plan.RouteProtocol}] = true
+				for _, p := range f.Ranges {
+					r := route{dst: p, table: plan.BackTable + n, kind: unix.RTN_UNICAST, link: link, metric: plan.PathMetric, protocol: plan.RouteProtocol}
+					out.routes[r] = true
 				}
 			}
 		}

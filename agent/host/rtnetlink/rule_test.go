@@ -19,10 +19,14 @@ func TestRules(t *testing.T) {
 	f := plan.Family{Wanted: true, Blocks: []netip.Prefix{prefix("10.244.1.0/24")}, Ranges: []netip.Prefix{prefix("10.244.0.0/16")}}
 	withLAN, kept := f, f
 	withLAN.LAN.On = true
+	withLAN6 := withLAN
+	withLAN6.V6, withLAN6.Blocks, withLAN6.Ranges = true, []netip.Prefix{prefix("fd00:1::/64")}, []netip.Prefix{prefix("fd00::/16")}
 	kept.Keep = true
 	moving := kept
 	moving.Moved = []netip.Prefix{prefix("10.244.3.0/24"), prefix("10.244.4.0/24")}
 	const main = ": not iif lo fwmark 0xe80000/0xf80000 lookup 5210"
+	const probes = "\nrule 5200: fwmark 0xe80000/0xff0000 lookup 5220\nrule 5200: fwmark 0xe90000/0xff0000 lookup 5221" +
+		"\nrule 5200: fwmark 0xea0000/0xff0000 lookup 5222\nrule 5200: fwmark 0xeb0000/0xff0000 lookup 5223"
 	for _, c := range []struct {
 		name string
 		of   plan.Family
@@ -30,9 +34,11 @@ func TestRules(t *testing.T) {
 	}{
 		{"nothing wanted", plan.Family{}, ""},
 		{"own pods", f, "rule 5200" + main},
-		{"LAN paths", withLAN, "rule 5200" + main +
-			"\nrule 5200: fwmark 0xe80000/0xff0000 lookup 5220\nrule 5200: fwmark 0xe90000/0xff0000 lookup 5221" +
-			"\nrule 5200: fwmark 0xea0000/0xff0000 lookup 5222\nrule 5200: fwmark 0xeb0000/0xff0000 lookup 5223"},
+		{"LAN paths", withLAN, "rule 5200" + main + probes},
+		{"LAN paths of IPv6", withLAN6, "rule 5200" + main + probes +
+			"\nrule 5200: fwmark 0xec0000/0xfff0000 lookup 5225\nrule 5200: fwmark 0x1ec0000/0xfff0000 lookup 5226" +
+			"\nrule 5200: fwmark 0x2ec0000/0xfff0000 lookup 5227\nrule 5200: fwmark 0x3ec0000/0xfff0000 lookup 5228" +
+			"\nrule 5200: fwmark 0x4ec0000/0xfff0000 lookup 5229"},
 		{"another plugin's pods", kept, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5200: to 10.244.0.0/16 lookup main\nrule 5201" + main},
 		{"peers that have moved", moving, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5201: to 10.244.3.0/24 lookup 5210\nrule 5201: to 10.244.4.0/24 lookup 5210" +
 			"\nrule 5202: to 10.244.0.0/16 lookup main\nrule 5203" + main},
