@@ -78,15 +78,12 @@ type drain struct {
 func (d *drain) Open(context.Context, tunnel.PeerID, tunnel.Lane) (tunnel.Carrier, error) {
 	return d, nil
 }
-func (d *drain) CloseWrite() error          { return nil }
-func (d *drain) Reset()                     {}
-func (d *drain) Lost() bool                 { return false }
-func (d *drain) RTT() time.Duration         { return 0 }
-func (d *drain) Clean() bool                { return false }
-func (d *drain) DatagramSize() int          { return 0 }
-func (d *drain) PutDatagram(b []byte) error { return io.ErrClosedPipe }
-func (d *drain) FlushDatagrams() error      { return nil }
-func (d *drain) Waited(time.Duration)       {}
+func (d *drain) CloseWrite() error    { return nil }
+func (d *drain) Reset()               {}
+func (d *drain) Lost() bool           { return false }
+func (d *drain) RTT() time.Duration   { return 0 }
+func (d *drain) Clean() bool          { return false }
+func (d *drain) Waited(time.Duration) {}
 func (d *drain) Write(p []byte) (int, error) {
 	if p[0] == 1 { // HELLO
 		return len(p), nil

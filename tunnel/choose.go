@@ -9,14 +9,10 @@ import (
 	"edgemesh/tunnel/pull"
 )
 
-const (
-	// chooseEvery is how often the carriers to a peer are compared while packets wait.
-	chooseEvery = 25 * time.Millisecond
-	// manyWait datagrams have to wait for that: a ping or a voice needs no comparison, and their pace has a few wait.
-	manyWait = 16
-)
+// chooseEvery is how often the carriers to a peer are compared while packets wait.
+const chooseEvery = 25 * time.Millisecond
 
-// chooser says whether Pulled or carriers take a peer's packets, where both can. A goroutine looks, from a packet that has to wait until
+// chooser says whether Pulled or carriers take a peer's stream lane, where both can. A goroutine looks, from a packet that has to wait until
 // none have waited for a while.
 type chooser struct {
 	lanes  atomic.Bool  // carriers are to take them
@@ -70,11 +66,7 @@ func (c *chooser) reason() string {
 
 // lookWaiting is look for a packet that has to wait, which many do.
 func (l *lane) lookWaiting() {
-	many := 1
-	if l.id == DatagramLane {
-		many = manyWait
-	}
-	if l.q.packets >= many && l.p.chooser.sleeps.Load() && l.p.t.now() >= l.p.chooser.next.Load() {
+	if l.id == StreamLane && l.q.packets > 0 && l.p.chooser.sleeps.Load() && l.p.t.now() >= l.p.chooser.next.Load() {
 		l.look()
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"edgemesh/tunnel/inet"
 	"edgemesh/tunnel/inet/inettest"
@@ -28,21 +27,13 @@ func (j *joiner) Write(b []byte) error {
 	return nil
 }
 
-// catcher is a carrier that keeps the datagrams sent.
+// catcher keeps the datagrams sent.
 type catcher struct {
 	size int
 	got  [][]byte
 }
 
-func (c *catcher) Write(p []byte) (int, error) { return len(p), nil }
-func (c *catcher) CloseWrite() error           { return nil }
-func (c *catcher) Reset()                      {}
-func (c *catcher) Lost() bool                  { return false }
-func (c *catcher) RTT() time.Duration          { return 0 }
-func (c *catcher) Clean() bool                 { return false }
-func (c *catcher) DatagramSize() int           { return c.size }
-func (c *catcher) FlushDatagrams() error       { return nil }
-func (c *catcher) Waited(time.Duration)        {}
+func (c *catcher) DatagramSize() int { return c.size }
 func (c *catcher) PutDatagram(b []byte) error {
 	c.got = append(c.got, bytes.Clone(b))
 	return nil
@@ -271,15 +262,7 @@ type loop struct {
 	buf  [2000]byte
 }
 
-func (c *loop) Write(p []byte) (int, error) { return len(p), nil }
-func (c *loop) CloseWrite() error           { return nil }
-func (c *loop) Reset()                      {}
-func (c *loop) Lost() bool                  { return false }
-func (c *loop) RTT() time.Duration          { return 0 }
-func (c *loop) Clean() bool                 { return false }
-func (c *loop) DatagramSize() int           { return c.size }
-func (c *loop) FlushDatagrams() error       { return nil }
-func (c *loop) Waited(time.Duration)        {}
+func (c *loop) DatagramSize() int { return c.size }
 func (c *loop) PutDatagram(b []byte) error {
 	c.s.Datagram(c.buf[:copy(c.buf[:], b)])
 	return nil

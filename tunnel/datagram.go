@@ -8,8 +8,8 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// A carrier's path may also take single packets, unreliably and in any order: a lost one delays nothing. The datagram lane
-// sends there what fits, and the rest as frames on the carrier. frame.go draws a datagram.
+// What takes packets (pulled.go) carries datagrams, unreliably and in any order: a lost one delays nothing. The datagram lane
+// sends what fits so, and the rest as frames. frame.go draws a datagram.
 const (
 	kindPartial = 1 // the checksum is
 	kindFirst   = 2 // half
@@ -24,34 +24,10 @@ const (
 // errTooLong means that a packet does not fit two datagrams.
 var errTooLong = errors.New("packet does not fit two datagrams")
 
-// datagramCarrier is a Carrier's part that takes datagrams.
+// datagramCarrier takes datagrams, whose first byte is below 128, of up to a size in bytes; 0: none.
 type datagramCarrier interface {
 	DatagramSize() int
 	PutDatagram(b []byte) error
-}
-
-// writeDatagrams is write for a carrier that takes datagrams.
-func (b *batch) writeDatagrams(c Carrier) (done int, err error) {
-	refused := func(err error) {
-		b.p.counters.drop(DropSend)
-		b.p.t.log.Debug("send a datagram", "peer", b.p.id, "err", err)
-	}
-	for i, p := range b.packets {
-		sent, err := b.datagrams(c, p)
-		if err != nil && sent {
-			refused(err)
-		}
-		if !sent {
-			if _, err := c.Write(p.frame()); err != nil {
-				_ = c.FlushDatagrams()
-				return i, err
-			}
-		}
-	}
-	if err := c.FlushDatagrams(); err != nil {
-		refused(err)
-	}
-	return len(b.packets), nil
 }
 
 // datagrams sends one packet, or the packets a super-segment stands for. It reports whether any part was sent; if none

@@ -3,7 +3,6 @@ package tunnel_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -14,19 +13,13 @@ import (
 	"edgemesh/tunnel/virtio"
 )
 
-// datagramPair is a pair whose paths carry datagrams of up to size bytes.
-func datagramPair(t *testing.T, size int, lim tunnel.Limits) (a, b *node, d *tunneltest.Datagrams) {
+// datagramPair is a pair with an underlay that takes datagrams of up to size bytes.
+func datagramPair(t *testing.T, size int) (a, b *node, d *taker) {
 	t.Helper()
-	net := tunneltest.NewNet()
-	net.SetPath(nodeA, nodeB, tunneltest.NewPath(64<<10))
-	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
-	t.Cleanup(net.Wait)
-	d = &tunneltest.Datagrams{}
-	d.SetSize(size)
-	a = newNode(t, nodeA, net.WithDatagrams(nodeA, d), lim, nil)
-	b = newNode(t, nodeB, net.Underlay(nodeB), lim, nil)
-	net.Attach(nodeA, a.Tunnel)
-	net.Attach(nodeB, b.Tunnel)
+	_, a, b, _ = pair(t, tunnel.Limits{})
+	d = newTaker(t, a, nodeA, b, nodeB)
+	d.room = size
+	d.upForDatagrams()
 	return a, b, d
 }
 
@@ -40,7 +33,7 @@ func pattern(n int) []byte {
 }
 
 func TestDatagramsCarryAllButTCP(t *testing.T) {
-	a, b, d := datagramPair(t, 1400, tunnel.Limits{})
+	a, b, d := datagramPair(t, 1400)
 	udp := tunneltest.UDPPacket(addrA, addrB, pattern(1000))
 	ping := tunneltest.Packet(addrA6.Addr(), addrB6.Addr(), tunneltest.ICMPv6, pattern(64))
 	tcp := tunneltest.TCPPacket(addrA, addrB, pattern(900))
@@ -53,7 +46,7 @@ func TestDatagramsCarryAllButTCP(t *testing.T) {
 			t.Errorf("a packet of protocol %d and %d bytes did not arrive as it was", want[9], len(want))
 		}
 	}
-	if n, longest := d.Sent(); n != 2 || longest != len(udp)+1 {
+	if n, longest := d.datagrams(); n != 2 || longest != len(udp)+1 {
 		t.Errorf("%d datagrams, the longest of %d bytes; want 2 and %d", n, longest, len(udp)+1)
 	}
 	if s := b.Stats(); s.Total.RxPackets != 3 || s.Total.RxBytes != uint64(len(udp)+len(ping)+len(tcp)) || s.Total.Drops.Total() != 0 {
@@ -63,9 +56,9 @@ func TestDatagramsCarryAllButTCP(t *testing.T) {
 
 func TestLongPacketIsSplitInTwo(t *testing.T) {
 	for _, swap := range []bool{false, true} {
-		a, b, d := datagramPair(t, 1200, tunnel.Limits{})
+		a, b, d := datagramPair(t, 1200)
 		var first []byte
-		d.Pass = func(p []byte) [][]byte {
+		d.pass = func(p []byte) [][]byte {
 			switch {
 			case !swap:
 				return [][]byte{p}
@@ -89,7 +82,7 @@ func TestLongPacketIsSplitInTwo(t *testing.T) {
 				t.Errorf("swapped %v: packet %d of %d bytes arrived otherwise (%d)", swap, i, len(want[i]), len(p))
 			}
 		}
-		if n, longest := d.Sent(); n != 2*len(want) || longest > 1200 {
+		if n, longest := d.datagrams(); n != 2*len(want) || longest > 1200 {
 			t.Errorf("%d datagrams, the longest of %d bytes, for %d packets", n, longest, len(want))
 		}
 	}
@@ -97,9 +90,9 @@ func TestLongPacketIsSplitInTwo(t *testing.T) {
 
 // A packet one half of which is lost is lost alone, and counted.
 func TestLostHalf(t *testing.T) {
-	a, b, d := datagramPair(t, 1200, tunnel.Limits{})
+	a, b, d := datagramPair(t, 1200)
 	n := 0
-	d.Pass = func(p []byte) [][]byte {
+	d.pass = func(p []byte) [][]byte {
 		if n++; n == 3 || n == 8 { // a first and a second half
 			return nil
 		}
@@ -121,10 +114,9 @@ func TestLostHalf(t *testing.T) {
 	fair.Eventually(t, patience, "both are counted", fair.True(func() bool { return b.Stats().Total.Drops.Of(tunnel.DropHalf) == 2 }))
 }
 
-// What does not fit two datagrams goes as a frame, as everything does where there
-// are none.
+// What does not fit two datagrams goes as a frame, as everything does where none fits.
 func TestTooLongForDatagrams(t *testing.T) {
-	a, b, d := datagramPair(t, 700, tunnel.Limits{})
+	a, b, d := datagramPair(t, 700)
 	long := tunneltest.UDPPacket(addrA, addrB, pattern(1400))
 	short := tunneltest.UDPPacket(addrA, addrB, pattern(1300))
 	a.dev.Inject(long)
@@ -135,36 +127,14 @@ func TestTooLongForDatagrams(t *testing.T) {
 			t.Errorf("%d bytes did not arrive as they were", len(want))
 		}
 	}
-	if n, _ := d.Sent(); n != 2 {
+	if n, _ := d.datagrams(); n != 2 {
 		t.Errorf("%d datagrams, want the two of the short one", n)
 	}
-	d.SetSize(0)
+	d.set(func() { d.room = 0 })
 	a.dev.Inject(long)
 	b.packets(t, 3)
-	d.Fail(errors.New("no"))
-	d.SetSize(1400)
-	a.dev.Inject(short)
-	if got := b.packets(t, 4); !bytes.Equal(got[3], short) {
-		t.Error("a refused datagram went as a frame otherwise than it was")
-	}
-	if n, _ := d.Sent(); n != 2 || a.Stats().Total.Drops.Total() != 0 {
+	if n, _ := d.datagrams(); n != 2 || a.Stats().Total.Drops.Total() != 0 {
 		t.Errorf("%d datagrams, drops %v", n, a.Stats().Total.Drops)
-	}
-}
-
-// After a move the frames of the new carrier keep the order first.
-func TestDatagramsWaitAfterAMove(t *testing.T) {
-	a, b, d := datagramPair(t, 1400, tunnel.Limits{HoldTime: 1 << 40})
-	p := tunneltest.UDPPacket(addrA, addrB, pattern(100))
-	a.dev.Inject(p)
-	b.packets(t, 1)
-	before, _ := d.Sent()
-	a.PathChanged(nodeB)
-	fair.Eventually(t, patience, "the lane moved", fair.True(func() bool { return a.Stats().Peers[0].Lanes[tunnel.DatagramLane].Epoch == 2 }))
-	a.dev.Inject(p)
-	b.packets(t, 2)
-	if after, _ := d.Sent(); before != 1 || after != 1 {
-		t.Errorf("%d datagrams before the move and %d after, want 1 and none more", before, after)
 	}
 }
 
@@ -187,7 +157,7 @@ func uso(v6 bool, data []byte, seg int) []byte {
 func TestSuperSegmentIsCut(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, size := range []int{1472, 1200} {
-			a, b, _ := datagramPair(t, size, tunnel.Limits{})
+			a, b, _ := datagramPair(t, size)
 			data := pattern(7*1400 + 300)
 			a.dev.InjectFrame(uso(v6, data, 1400))
 			var got []byte

@@ -13,8 +13,8 @@
 //	             mark.go      by a mark, or the loss of one segment
 //	6  carrier   writer.go       the writer: which carrier it uses now (epoch/ decides), and what expires without one
 //	7  batch     write.go        many frames to one Write of the carrier
-//	             datagram.go     or each packet as a datagram beside it, where the path takes them
-//	             pulled.go       or, instead of 6 and 7, an underlay that takes each packet when it may leave (pull/)
+//	             pulled.go       or, instead of 6 and 7, an underlay that takes each packet when it may leave (pull/),
+//	             datagram.go     of the datagram lane as datagrams
 //
 // A packet that is received takes the mirror of these:
 //

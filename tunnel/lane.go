@@ -66,9 +66,6 @@ type link struct {
 	epoch       uint64
 	rttRead     int64 // when its round trip was read
 	waitSampled int64 // when it got the packets' waiting time
-	// datagrams is when datagrams may go beside the carrier. Until then its frames keep the order behind the carrier
-	// before it.
-	datagrams int64
 }
 
 // end writes MARK on a carrier that another one follows, so that the receiver knows when to read that one. It takes

@@ -22,8 +22,9 @@ type peer struct {
 	rows    acks.Rows // the device reader's
 	streams streams
 	halves  halves
-	pulled  atomic.Bool // an underlay takes what the lanes have (pulled.go),
-	clear   atomic.Bool // by a path that loses nothing and has shown what it carries
+	beside  atomic.Pointer[Pulled] // takes what the datagram lane has
+	pulled  atomic.Bool            // an underlay takes what the stream lane has, too (pulled.go),
+	clear   atomic.Bool            // by a path that loses nothing and has shown what it carries
 	chooser chooser
 }
 

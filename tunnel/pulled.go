@@ -24,21 +24,22 @@ func (p *packet) Done() {
 
 // Pulled are the lanes to one peer for an underlay that takes packets when they may leave, so that nothing stands behind their queues,
 // in place of carriers that are written to. It carries frames in as many orders as the queue has buckets, and repairs them; datagrams
-// it does not. While it takes packets the lanes have no carrier; which of the two takes them, the peer's chooser says. The calls come one
-// after the other, except for Carries.
+// it does not. The datagram lane has no carrier while the underlay is up, and neither has the stream lane while the underlay takes
+// frames, too: which of the two takes them, the peer's chooser says. The calls come one after the other, except for Carries.
 type Pulled struct {
 	t  *Tunnel
 	id PeerID
 	p  *peer // nil: there is no route yet
 
 	wake   func() // nil: down
+	all    bool   // it may take frames of the stream lane
 	cut    batch
 	pieces pieceList // of the packet that is being sent as datagrams
 	frames chain     // that do not fit two datagrams
 	flying int       // frames taken and not given back
 	leaves int64     // when the lanes get their packets back at the latest; 0: they do not
 
-	carries atomic.Bool // it takes packets
+	carries atomic.Bool // it takes those of the stream lane
 
 	mu     sync.Mutex // guards what was received; no other of the tunnel is held then, but leaves
 	sink   *DatagramSink
@@ -85,9 +86,10 @@ func (t *Tunnel) Pull(id PeerID) *Pulled {
 	return &Pulled{t: t, id: id, sink: t.Datagrams(id)}
 }
 
-// Up has the lanes wait to be taken from: wake is called when something begins to wait, with a lock held.
-func (x *Pulled) Up(wake func()) {
-	x.wake = wake
+// Up has the lanes wait to be taken from, or unless all is set the datagram lane only: wake is called when something begins to wait,
+// with a lock held.
+func (x *Pulled) Up(wake func(), all bool) {
+	x.wake, x.all = wake, all
 	x.attach()
 }
 
@@ -103,46 +105,47 @@ func (x *Pulled) attach() bool {
 		return false
 	}
 	x.cut = batch{p: x.p, lane: DatagramLane}
-	x.p.chooser.up(x)
+	x.p.beside.Store(x)
+	x.p.lanes[DatagramLane].pull(x.wake)
+	if x.all {
+		x.p.chooser.up(x)
+	}
 	x.turn()
 	return true
 }
 
-// turn does what the chooser says. Packets go back to carriers in order: first all that was taken has to arrive.
+// turn does what the chooser says. Frames go back to carriers in order: first all that was taken has to arrive.
 func (x *Pulled) turn() {
-	carries, lanes := x.carries.Load() && x.p.pulled.Load(), x.p.chooser.lanes.Load()
+	carries, lanes := x.carries.Load() && x.p.pulled.Load(), !x.all || x.p.chooser.lanes.Load()
 	switch {
 	case !lanes:
 		x.leaves = 0
 		if !carries {
 			x.carries.Store(true)
 			x.p.pulled.Store(true)
-			for _, l := range x.p.lanes {
-				l.pull(x.wake)
-			}
+			x.p.lanes[StreamLane].pull(x.wake)
 		}
 	case carries && x.leaves == 0:
 		_, line := x.p.lanes[StreamLane].seen()
 		x.leaves = x.p.t.now() + int64(leaveTime+2*seconds(line.RTT))
 		x.turn()
-	case carries && (x.flying == 0 && x.frames.head == nil && !x.pieces.waits() || x.p.t.now() > x.leaves):
+	case carries && (x.flying == 0 || x.p.t.now() > x.leaves):
 		x.giveBack(nil)
 	}
 }
 
-// takes reports whether frames may be taken. Datagrams have no order, so they may until the end.
+// takes reports whether frames of the stream lane may be taken.
 func (x *Pulled) takes() bool { return x.carries.Load() && x.leaves == 0 }
 
-// giveBack has carriers take packets, first those that are left.
+// giveBack has carriers take the stream lane, first what is left.
 func (x *Pulled) giveBack(left []*packet) {
 	x.leaves = 0
 	x.carries.Store(false)
 	x.p.pulled.Store(false)
 	x.p.lanes[StreamLane].unpull(left)
-	x.p.lanes[DatagramLane].unpull(nil)
 }
 
-// Carries reports whether it takes packets. It may be called at any time.
+// Carries reports whether it takes the stream lane. It may be called at any time.
 func (x *Pulled) Carries() bool { return x.carries.Load() }
 
 // Waits says of both kinds whether there are any.
@@ -152,7 +155,7 @@ func (x *Pulled) Waits() (stream, datagram bool) {
 	}
 	stream, datagram = x.frames.head != nil, x.pieces.waits()
 	stream = stream || x.takes() && x.p.lanes[StreamLane].waits()
-	datagram = datagram || x.carries.Load() && x.p.lanes[DatagramLane].waits()
+	datagram = datagram || x.p.lanes[DatagramLane].waits()
 	return stream, datagram
 }
 
@@ -183,9 +186,6 @@ func (x *Pulled) TakeDatagram(line pull.Line, room int) []byte {
 		return nil
 	}
 	for !x.pieces.waits() {
-		if !x.carries.Load() {
-			return nil
-		}
 		p := x.p.lanes[DatagramLane].take(line)
 		if p == nil {
 			return nil
@@ -230,6 +230,9 @@ func (x *Pulled) Down(left []pull.Frame) {
 	}
 	x.p.chooser.down(x)
 	x.giveBack(back)
+	if x.p.beside.CompareAndSwap(x, nil) {
+		x.p.lanes[DatagramLane].unpull(nil)
+	}
 	x.p = nil
 }
 

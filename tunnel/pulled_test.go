@@ -28,8 +28,11 @@ type taker struct {
 	keeps   bool         // what is taken stays on its way
 	late    bool         // it is on its way for a while
 	rtt     time.Duration
-	framed  int          // frames taken
-	waits   atomic.Int64 // how often it was told that packets wait
+	framed  int                   // frames taken
+	pass    func([]byte) [][]byte // what arrives in a datagram's stead; nil: it does
+	sent    int                   // datagrams taken
+	longest int                   // of those
+	waits   atomic.Int64          // how often it was told that packets wait
 	woken   chan struct{}
 	end     chan struct{}
 	wg      sync.WaitGroup
@@ -73,7 +76,28 @@ func (x *taker) Waited(time.Duration) { x.waits.Add(1) }
 func (x *taker) up() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.from.Up(x.wake)
+	x.from.Up(x.wake, true)
+}
+
+// upForDatagrams is up for an underlay that takes the datagram lane only.
+func (x *taker) upForDatagrams() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.from.Up(x.wake, false)
+}
+
+// set changes what it does.
+func (x *taker) set(f func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	f()
+}
+
+// datagrams is how many were taken, and how long the longest was.
+func (x *taker) datagrams() (sent, longest int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sent, x.longest
 }
 
 // down gives back what is on its way.
@@ -94,7 +118,14 @@ func (x *taker) move() {
 			break
 		}
 		if b := x.from.TakeDatagram(line, x.room); b != nil {
-			x.to.Datagram(bytes.Clone(b))
+			x.sent, x.longest = x.sent+1, max(x.longest, len(b))
+			arrive := [][]byte{bytes.Clone(b)}
+			if x.pass != nil {
+				arrive = x.pass(arrive[0])
+			}
+			for _, b := range arrive {
+				x.to.Datagram(b)
+			}
 		}
 		f, bucket := x.from.Take(line)
 		if f != nil {
@@ -356,31 +387,40 @@ func TestCarriersAreChosen(t *testing.T) {
 	t.Logf("%d and %d packets", sent[0].Load(), sent[1].Load())
 }
 
-// Many datagrams that wait go to carriers whose path is short. A few are no reason to look.
-func TestWaitingDatagramsAreChosen(t *testing.T) {
-	const few, many = 3, 100
-	_, a, b, _ := startPair(t, tunnel.Config{
-		TCP:    func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 5, true },
-		Limits: tunnel.Limits{WaitTime: time.Minute, DelayTarget: time.Minute}})
-	x := newTaker(t, a, nodeA, b, nodeB)
-	x.up()
-	send := func(n int) {
-		x.mu.Lock() // nothing is taken
-		defer x.mu.Unlock()
-		for range n {
-			a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("together")))
+// While carriers have the stream lane, because they are better or the underlay takes no more, the datagram lane stays with the underlay.
+func TestDatagramsBesideCarriers(t *testing.T) {
+	const count = 100
+	for _, all := range []bool{true, false} {
+		net, a, b, _ := startPair(t, tunnel.Config{
+			TCP:    func(tunnel.PeerID) (time.Duration, bool) { return time.Millisecond / 5, true }, // carriers are better
+			Limits: tunnel.Limits{WaitTime: time.Minute, DelayTarget: time.Minute}})
+		x := newTaker(t, a, nodeA, b, nodeB)
+		if all {
+			x.up()
+		} else {
+			x.upForDatagrams()
 		}
-	}
-	send(few)
-	b.packets(t, few)
-	if s := a.StatsOf(nodeB); !x.from.Carries() || s.Choice != "not compared yet" {
-		t.Errorf("a few: packets are taken: %v; %q", x.from.Carries(), s.Choice)
-	}
-	send(many)
-	fair.Eventually(t, patience, "carriers take them", fair.True(func() bool { return !x.from.Carries() }))
-	b.packets(t, few+many)
-	if s := a.StatsOf(nodeB); s.Choice != "round trip below 1 ms" {
-		t.Errorf("many: %q", s.Choice)
+		x.set(func() { // nothing is taken
+			for range count {
+				a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("together")))
+			}
+			if all {
+				fair.Eventually(t, patience, "the carriers are compared", fair.True(func() bool { return a.StatsOf(nodeB).Choice == "round trip below 1 ms" }))
+			}
+		})
+		b.packets(t, count)
+		fair.Eventually(t, patience, "carriers have the stream lane", fair.True(func() bool { return !x.from.Carries() }))
+		for i := range count {
+			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("by a carrier")))
+			a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("beside it")))
+			b.packets(t, count+2*i+2)
+		}
+		if n, _ := x.datagrams(); n != count || net.Opened() > 2 || a.Stats().Total.Drops.Total() != 0 {
+			t.Errorf("all %v: %d datagrams of %d, %d carriers, drops %v", all, n, count, net.Opened(), a.Stats().Total.Drops)
+		}
+		x.down()
+		a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("by a carrier of its own")))
+		b.packets(t, 3*count+1)
 	}
 }
 

@@ -279,7 +279,7 @@ func TestQueueIsBoundedByTime(t *testing.T) {
 
 // far is a carrier on a path of some length.
 type far struct {
-	catcher
+	Carrier
 	rtt time.Duration
 }
 

@@ -64,7 +64,7 @@ func TestACKsAreThinnedOnLongPaths(t *testing.T) {
 }
 
 // beside are two nodes with such a round trip between them; what the first one sends goes by path, or beside it as datagrams d.
-func beside(t *testing.T, rtt time.Duration) (a, b *node, path *tunneltest.Path, d *tunneltest.Datagrams) {
+func beside(t *testing.T, rtt time.Duration) (a, b *node, path *tunneltest.Path, d *taker) {
 	t.Helper()
 	net := tunneltest.NewNet()
 	path = tunneltest.NewPath(64 << 10)
@@ -72,12 +72,12 @@ func beside(t *testing.T, rtt time.Duration) (a, b *node, path *tunneltest.Path,
 	net.SetPath(nodeA, nodeB, path)
 	net.SetPath(nodeB, nodeA, tunneltest.NewPath(64<<10))
 	t.Cleanup(net.Wait)
-	d = &tunneltest.Datagrams{}
-	d.SetSize(1400)
-	a = newNode(t, nodeA, net.WithDatagrams(nodeA, d), tunnel.Limits{}, nil)
+	a = newNode(t, nodeA, net.Underlay(nodeA), tunnel.Limits{}, nil)
 	b = newNode(t, nodeB, net.Underlay(nodeB), tunnel.Limits{}, nil)
 	net.Attach(nodeA, a.Tunnel)
 	net.Attach(nodeB, b.Tunnel)
+	d = newTaker(t, a, nodeA, b, nodeB)
+	d.upForDatagrams()
 	return a, b, path, d
 }
 
@@ -106,7 +106,7 @@ func TestACKsPassBulk(t *testing.T) {
 	a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, pattern(100)))
 	a.sendACK(2)
 	b.packets(t, 3)
-	if n, _ := d.Sent(); n != 1 {
+	if n, _ := d.datagrams(); n != 1 {
 		t.Errorf("%d datagrams while nothing else is sent: want that of UDP", n)
 	}
 	path.Stall()
@@ -116,7 +116,7 @@ func TestACKsPassBulk(t *testing.T) {
 		for n := range acks {
 			a.sendACK(3 + n)
 		}
-		n, _ := d.Sent()
+		n, _ := d.datagrams()
 		return n >= acks
 	}))
 	b.packets(t, 3+acks-1)
@@ -158,6 +158,6 @@ func thinned(t *testing.T, acks int) int {
 		}
 		return false
 	}))
-	n, _ := d.Sent()
+	n, _ := d.datagrams()
 	return n
 }

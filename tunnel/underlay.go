@@ -26,10 +26,8 @@ const (
 	numLanes = 2
 )
 
-// Carrier is an ordered, reliable byte stream to one peer over one path. Where the path has them, single datagrams go
-// beside it; they may be lost or reordered, but arrive at most once. It is used in one direction: each side opens the
-// carriers it sends on, and so chooses its own path. The peer's tunnel gets the stream through Tunnel.Receive and the
-// datagrams through Tunnel.Datagrams.
+// Carrier is an ordered, reliable byte stream to one peer over one path. It is used in one direction: each side opens the
+// carriers it sends on, and so chooses its own path. The peer's tunnel gets the stream through Tunnel.Receive.
 type Carrier interface {
 	// Write blocks while the path is full. It returns an error once the carrier is reset or its path is gone.
 	Write(p []byte) (int, error)
@@ -50,14 +48,6 @@ type Carrier interface {
 	Clean() bool
 	// Waited reports how long a packet that is sent now has waited here. These are samples; Waited counts, and must not block.
 	Waited(d time.Duration)
-
-	// DatagramSize is the longest datagram that passes now, bytes; 0: none.
-	DatagramSize() int
-	// PutDatagram takes one whose first byte is below 128; b is not kept. After an error the carrier still works. It
-	// may block, as Write may.
-	PutDatagram(b []byte) error
-	// FlushDatagrams sends those put before. An error says that some are lost.
-	FlushDatagrams() error
 }
 
 // Stream is the receiving end of a carrier.

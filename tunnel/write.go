@@ -74,7 +74,7 @@ func (l *lane) count() {
 // send writes the batch to the carrier in use. What was not taken whole stays for the next carrier.
 func (l *lane) send(t turn) {
 	l.out.sampleWait(t.on, t.now)
-	done, err := l.out.writeTo(t.on, t.now)
+	done, err := l.out.write(t.on.c)
 	now := l.p.t.now()
 	bytes := l.out.sent(done)
 
@@ -89,14 +89,6 @@ func (l *lane) send(t turn) {
 	if err != nil {
 		l.p.t.log.Debug("carrier broke", "peer", l.p.id, "lane", l.id, "epoch", t.on.epoch, "err", err)
 	}
-}
-
-// writeTo writes the batch to a carrier, or as datagrams beside it, and returns how many packets were taken whole.
-func (b *batch) writeTo(cur *link, now int64) (done int, err error) {
-	if b.lane == DatagramLane && now >= cur.datagrams && cur.c.DatagramSize() > 0 {
-		return b.writeDatagrams(cur.c)
-	}
-	return b.write(cur.c)
 }
 
 const (

@@ -78,9 +78,6 @@ func (l *lane) step() turn {
 		case epoch.Switch:
 			t.on, l.cur, l.next = l.cur, l.next, nil
 			l.out.drain.Forget()
-			if t.on != nil {
-				l.cur.datagrams = t.now + int64(l.p.t.lim.HoldTime)
-			}
 		case epoch.Wait:
 			l.writer = writerParked
 			if t.wait = o.Wait; l.cur == nil {

@@ -78,7 +78,6 @@ func join(n *p2p.Node, t *tunnel.Tunnel, used func(peer.ID), counted *counts, lo
 		})
 	}
 	n.SetLanes(func(id peer.ID) packet.Lanes { return t.Pull(tunnel.PeerID(id)) })
-	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return t.Datagrams(tunnel.PeerID(id)) })
 	n.SetNotify(func(e peers.Event) {
 		log.Debug(e.Kind.String(), "peer", e.Peer, "path", e.Path.Kind, "transport", e.Path.Transport)
 		counted.changed(e)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -20,20 +21,79 @@ import (
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
+	"edgemesh/tunnel/pull"
 )
 
-// collector is a sink that keeps what it gets.
+// collector keeps the datagrams that a node gets, and has others sent.
 type collector struct {
 	mu     sync.Mutex
 	got    [][]byte
+	counts bool // instead of that
+	count  int
+	bytes  int
 	flush  int
 	closed int
+	to     map[peer.ID]*datagramLanes // which are up
 }
+
+// datagramLanes are what sealed packets to one peer carry.
+type datagramLanes struct {
+	*collector
+	p     peer.ID
+	wake  func()
+	asks  bool // how long one may be
+	room  int  // the answer, bytes
+	waits [][]byte
+}
+
+func (l *datagramLanes) Up(wake func(), _ bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wake, l.to[l.p] = wake, l
+}
+
+func (l *datagramLanes) Down([]pull.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waits = nil
+	if l.to[l.p] == l {
+		delete(l.to, l.p)
+	}
+}
+
+func (l *datagramLanes) Waits() (stream, datagram bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return false, l.asks || len(l.waits) > 0
+}
+
+func (l *datagramLanes) TakeDatagram(line pull.Line, room int) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asks, l.room = false, line.Room
+	for len(l.waits) > 0 && len(l.waits[0]) > line.Room { // the path has become narrower
+		l.waits = l.waits[1:]
+	}
+	if len(l.waits) == 0 || len(l.waits[0]) > room {
+		return nil
+	}
+	b := l.waits[0]
+	l.waits = l.waits[1:]
+	return b
+}
+
+func (*datagramLanes) Take(pull.Line) (pull.Frame, int) { return nil, 0 }
+func (*datagramLanes) Carries() bool                    { return false }
+func (*datagramLanes) Stream(int, []byte) int           { return 0 }
+func (*datagramLanes) Restart(int)                      {}
 
 func (c *collector) Datagram(b []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.got = append(c.got, bytes.Clone(b))
+	c.count, c.bytes = c.count+1, c.bytes+len(b)
+	if !c.counts {
+		c.got = append(c.got, bytes.Clone(b))
+	}
 }
 
 func (c *collector) Flush() {
@@ -54,12 +114,56 @@ func (c *collector) snapshot() (got [][]byte, flush, closed int) {
 	return c.got, c.flush, c.closed
 }
 
+// size is the longest datagram to a peer, bytes; 0: none.
+func (c *collector) size(to peer.ID) int {
+	c.mu.Lock()
+	l := c.to[to]
+	if l == nil {
+		c.mu.Unlock()
+		return 0
+	}
+	l.asks, l.room = true, 0
+	c.mu.Unlock()
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		l.wake()
+		c.mu.Lock()
+		room := l.room
+		c.mu.Unlock()
+		if room > 0 {
+			return room
+		}
+	}
+	return 0
+}
+
+var errNoLanes = errors.New("no datagrams")
+
+// put sends one. It waits while many do.
+func (c *collector) put(to peer.ID, b []byte) error {
+	for {
+		c.mu.Lock()
+		l := c.to[to]
+		if l == nil {
+			c.mu.Unlock()
+			return errNoLanes
+		}
+		if len(l.waits) < 1000 {
+			l.waits = append(l.waits, b)
+			c.mu.Unlock()
+			l.wake()
+			return nil
+		}
+		c.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // take makes n keep the datagrams of all its peers.
 func take(n *Node) *collector {
-	c := &collector{}
-	n.SetDatagramHandler(func(peer.ID) packet.Sink { return c })
+	c := &collector{to: map[peer.ID]*datagramLanes{}}
+	n.SetLanes(func(p peer.ID) packet.Lanes { return &datagramLanes{collector: c, p: p} })
 	n.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
-		_, _ = s.Read(make([]byte, 1))
+		_, _ = io.Copy(io.Discard, struct{ io.Reader }{s})
 		s.Reset()
 	})
 	return c
@@ -87,36 +191,28 @@ func datagramStream(t *testing.T, from *Node, to peer.ID) *paths.Stream {
 	return s
 }
 
-func hasDatagrams(s *paths.Stream, least int) func() error {
+// hasDatagrams has the datagram lane use a path, and checks how long a datagram may be.
+func hasDatagrams(c *collector, s *paths.Stream, to peer.ID, least int) func() error {
 	return func() error {
-		if n := s.DatagramSize(); n < least {
+		_, _ = s.Write([]byte{0})
+		if n := c.size(to); n < least {
 			return fmt.Errorf("datagrams of %d bytes, want %d", n, least)
 		}
 		return nil
 	}
 }
 
-func TestDatagrams(t *testing.T) {
-	_, relay := relaytest.Loopback(t)
-	a, b, _ := pair(t, relay)
-	take(a)
-	in := take(b)
-	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
-	s := datagramStream(t, a, b.ID())
-	// The loopback takes jumbo frames, so the largest is found.
-	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 8900))
-
+// exchanged sends datagrams of all lengths, and checks that they arrive as they were.
+func exchanged(t *testing.T, from *collector, to peer.ID, in *collector) {
+	t.Helper()
 	var want [][]byte
-	size := s.DatagramSize()
+	size := from.size(to)
 	for i, n := range []int{1, 5, 5, 5, 5, 4, 700, 700, 1200, 1200, 300, size, size, size - 1, 2} {
 		b := bytes.Repeat([]byte{byte(i)}, n)
 		want = append(want, b)
-		if err := s.PutDatagram(b); err != nil {
+		if err := from.put(to, b); err != nil {
 			t.Fatalf("put %d bytes: %v", n, err)
 		}
-	}
-	if err := s.FlushDatagrams(); err != nil {
-		t.Fatal(err)
 	}
 	fair.Eventually(t, 5*time.Second, "all arrive", func() error {
 		if got, flush, _ := in.snapshot(); len(got) != len(want) || flush == 0 {
@@ -130,9 +226,18 @@ func TestDatagrams(t *testing.T) {
 			t.Errorf("datagram %d: %d bytes of %d, want %d of %d", i, len(got[i]), got[i][0], len(want[i]), want[i][0])
 		}
 	}
-	if err := s.PutDatagram(make([]byte, size+1)); err != packet.ErrNoDatagrams { //nolint:errorlint // it is not wrapped
-		t.Errorf("one byte too many: %v", err)
-	}
+}
+
+func TestDatagrams(t *testing.T) {
+	_, relay := relaytest.Loopback(t)
+	a, b, _ := pair(t, relay)
+	out, in := take(a), take(b)
+	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
+	s := datagramStream(t, a, b.ID())
+	// The loopback takes jumbo frames, so the largest is found.
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(out, s, b.ID(), 8900))
+	size := out.size(b.ID())
+	exchanged(t, out, b.ID(), in)
 	if st, _ := a.PeerStatus(b.ID()); st.Path.Kind != paths.KindDirect {
 		t.Errorf("path %+v", st.Path)
 	}
@@ -145,77 +250,37 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A peer that knows no datagrams, as one of a former version, is spoken to by
-// streams; when it learns of them they are used.
-func TestPeerWithoutDatagrams(t *testing.T) {
-	_, relay := relaytest.Loopback(t)
-	a, b, _ := pair(t, relay)
-	take(a)
-	b.SetStreamHandler(identity.DatagramProtocol, func(_ peer.ID, s *paths.Stream) {
-		_, _ = s.Read(make([]byte, 1))
-		s.Reset()
-	})
-	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
-	s := datagramStream(t, a, b.ID())
-	if _, err := s.Write([]byte("x")); err != nil {
-		t.Errorf("stream: %v", err)
-	}
-	if n := s.DatagramSize(); n != 0 {
-		t.Errorf("datagrams of %d bytes", n)
-	}
-	if err := s.PutDatagram([]byte("x")); err != packet.ErrNoDatagrams { //nolint:errorlint // it is not wrapped
-		t.Errorf("put: %v", err)
-	}
-	in := take(b)
-	s2 := datagramStream(t, a, b.ID())
-	fair.Eventually(t, 20*time.Second, "datagrams", hasDatagrams(s2, 1))
-	if err := s2.PutDatagram([]byte("x")); err != nil {
-		t.Error(err)
-	}
-	if err := s2.FlushDatagrams(); err != nil {
-		t.Error(err)
-	}
-	fair.Eventually(t, 5*time.Second, "it arrives", func() error {
-		if got, _, _ := in.snapshot(); len(got) != 1 {
-			return fmt.Errorf("%d", len(got))
-		}
-		return nil
-	})
-}
-
-// With the path both ends of its datagrams are over, and the sink is told.
+// With the path both ends of its datagrams are over, and the lanes are told.
 func TestDatagramsEndWithThePath(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
-	take(a)
-	in := take(b)
+	out, in := take(a), take(b)
 	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
-	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(out, s, b.ID(), 1))
 	b.SetMembership(members.Membership{})
-	fair.Eventually(t, 5*time.Second, "the sink is closed", func() error {
+	fair.Eventually(t, 5*time.Second, "the lanes are closed", func() error {
 		if _, _, closed := in.snapshot(); closed == 0 {
-			return errors.New("it is not")
+			return errors.New("they are not")
 		}
 		return nil
 	})
 	fair.Eventually(t, 5*time.Second, "the sender knows", func() error {
-		if n := s.DatagramSize(); n != 0 {
+		if n := out.size(b.ID()); n != 0 {
 			return fmt.Errorf("datagrams of %d bytes", n)
 		}
 		return nil
 	})
 }
 
-// Rubbish on the shared socket does not reach the sink, and does not disturb QUIC.
+// Rubbish on the shared socket does not reach the lanes, and does not disturb QUIC.
 func TestRubbishOnTheSharedSocket(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
-	take(a)
-	in := take(b)
+	out, in := take(a), take(b)
 	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := datagramStream(t, a, b.ID())
-	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(out, s, b.ID(), 1))
 	var to netip.AddrPort
 	for _, addr := range b.ListenAddrs() {
 		if e, ok := endpoint.Parse(addr); ok && e.UDP {
@@ -231,10 +296,7 @@ func TestRubbishOnTheSharedSocket(t *testing.T) {
 		_, _ = c.Write(make([]byte, sealed.Overhead+n))
 		_, _ = c.Write(make([]byte, n/4+1))
 	}
-	if err := s.PutDatagram([]byte("true")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.FlushDatagrams(); err != nil {
+	if err := out.put(b.ID(), []byte("true")); err != nil {
 		t.Fatal(err)
 	}
 	fair.Eventually(t, 5*time.Second, "the true one arrives", func() error {

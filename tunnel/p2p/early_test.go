@@ -54,17 +54,21 @@ func TestEarlyLane(t *testing.T) {
 // A peer that is still starting is not taken for one of a former version.
 func TestEarlyForwarding(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
-	a, b, _ := pair(t, relay)
-	take(a)
+	a, b, _ := circuitPair(t, relay)
+	if a.ID() > b.ID() {
+		a, b = b, a // a offers
+	}
+	out := take(a)
 	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := circuitStream(t, a, b.ID())
 	fair.Eventually(t, 10*time.Second, "why", func() error {
 		const want = "in the circuit: the peer is starting, or not connected to the relay over UDP"
-		if n, p := s.DatagramSize(), s.Path(); n != 0 || p.Datagrams != want {
+		_, _ = s.Write([]byte{0})
+		if n, p := out.size(b.ID()), s.Path(); n != 0 || p.Datagrams != want {
 			return fmt.Errorf("%+v", p)
 		}
 		return nil
 	})
 	take(b)
-	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1000))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(out, s, b.ID(), 1000))
 }

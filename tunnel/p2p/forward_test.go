@@ -48,62 +48,32 @@ func circuitStream(t *testing.T, from *Node, to peer.ID) *paths.Stream {
 // The relay forwards what is sent beside a circuit, in both directions, until one end removes the other.
 func TestForwarded(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
-	a, b, _ := pair(t, relay)
+	a, b, _ := circuitPair(t, relay)
 	in := map[*Node]*collector{a: take(a), b: take(b)}
 	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	ab := circuitStream(t, a, b.ID())
 	ba := circuitStream(t, b, a.ID())
-	fair.Eventually(t, 10*time.Second, "datagrams from a", hasDatagrams(ab, 8900))
-	fair.Eventually(t, 10*time.Second, "datagrams from b", hasDatagrams(ba, 8900))
+	fair.Eventually(t, 10*time.Second, "datagrams from a", hasDatagrams(in[a], ab, b.ID(), 8900))
+	fair.Eventually(t, 10*time.Second, "datagrams from b", hasDatagrams(in[b], ba, a.ID(), 8900))
 	if p := ab.Path(); p.Datagrams != paths.Forwarded || p.Kind != paths.KindRelayed || p.Relay != relay.ID.String() {
 		t.Errorf("path %+v", p)
 	}
-	for from, s := range map[*Node]*paths.Stream{a: ab, b: ba} {
-		to := map[*Node]*Node{a: b, b: a}[from]
-		var want [][]byte
-		size := s.DatagramSize()
-		for i, n := range []int{1, 5, 5, 5, 4, 700, 700, 1200, 300, size, size, size - 1, 2} {
-			want = append(want, bytes.Repeat([]byte{byte(i)}, n))
-			if err := s.PutDatagram(want[i]); err != nil {
-				t.Fatalf("put %d bytes: %v", n, err)
-			}
-		}
-		if err := s.FlushDatagrams(); err != nil {
-			t.Fatal(err)
-		}
-		fair.Eventually(t, 5*time.Second, "all arrive", func() error {
-			if got, _, _ := in[to].snapshot(); !equal(got, want) {
-				return fmt.Errorf("%d of %d", len(got), len(want))
-			}
-			return nil
-		})
-	}
+	exchanged(t, in[a], b.ID(), in[b])
+	exchanged(t, in[b], a.ID(), in[a])
 	b.SetMembership(members.Membership{})
 	fair.Eventually(t, 5*time.Second, "the sender knows", func() error {
-		if n := ab.DatagramSize(); n != 0 {
+		if n := in[a].size(b.ID()); n != 0 {
 			return fmt.Errorf("datagrams of %d bytes", n)
 		}
 		return nil
 	})
 }
 
-func equal(a, b [][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			return false
-		}
-	}
-	return true
-}
-
 // Who looks at a path does not have it used: a channel is opened for the lane alone.
 func TestChannelOnDemand(t *testing.T) {
 	_, relay := relaytest.Loopback(t)
-	a, b, _ := pair(t, relay)
-	take(a)
+	a, b, _ := circuitPair(t, relay)
+	out := take(a)
 	take(b)
 	fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 	s := circuitStream(t, a, b.ID())
@@ -113,7 +83,7 @@ func TestChannelOnDemand(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond) // sleep: there are no datagrams meanwhile
 	}
-	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1000))
+	fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(out, s, b.ID(), 1000))
 }
 
 // A relay or a peer of a former version knows no channels: circuits carry what they did.
@@ -123,23 +93,27 @@ func TestNotForwarded(t *testing.T) {
 		want        string
 	}{
 		"relay": {relay: true, want: "in the circuit: the relay's version forwards no packets"},
-		"peer":  {peer: true, want: "in the circuit: the peer's version knows no forwarded packets"},
+		"peer":  {peer: true, want: "in the circuit: the peer takes no sealed packets"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, relay := relaytest.Loopback(t)
-			a, b, _ := pair(t, relay)
-			take(a)
+			a, b, _ := circuitPair(t, relay)
+			if a.ID() > b.ID() {
+				a, b = b, a // a offers
+			}
+			out := take(a)
 			take(b)
 			if old.relay {
 				r.RemoveStreamHandler(identity.ChannelProtocol)
 			}
 			if old.peer {
-				b.h.RemoveStreamHandler(identity.ForwardedProtocol)
+				b.h.RemoveStreamHandler(identity.FlightProtocol)
 			}
 			fair.Eventually(t, 5*time.Second, "b's reservation", reserved(b, 1))
 			s := circuitStream(t, a, b.ID())
 			fair.Eventually(t, 10*time.Second, "why", func() error {
-				if n, p := s.DatagramSize(), s.Path(); p.Datagrams != old.want || n != 0 {
+				_, _ = s.Write([]byte{0})
+				if n, p := out.size(b.ID()), s.Path(); p.Datagrams != old.want || n != 0 {
 					return fmt.Errorf("%+v", p)
 				}
 				return nil

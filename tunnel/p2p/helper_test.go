@@ -75,9 +75,21 @@ func echo(n *Node) {
 
 func loopbackNode(t testing.TB, key crypto.PrivKey, m members.Membership) *Node {
 	t.Helper()
+	return tunedNode(t, key, m, tuned{})
+}
+
+// circuitNode is a loopbackNode that reaches members through relays alone.
+func circuitNode(t testing.TB, key crypto.PrivKey, m members.Membership) *Node {
+	t.Helper()
+	return tunedNode(t, key, m, tuned{circuits: true})
+}
+
+func tunedNode(t testing.TB, key crypto.PrivKey, m members.Membership, by tuned) *Node {
+	t.Helper()
 	clock := &hoppingClock{}
+	by.now = clock.now
 	n, err := New(Config{Key: key, Listen: addrs(t, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
-		tuned: tuned{now: clock.now}, Membership: m, Log: testLog(t, idOf(t, key).String()[46:])})
+		tuned: by, Membership: m, Sealed: true, Log: testLog(t, idOf(t, key).String()[46:])})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,10 +123,21 @@ func hop(n *Node, p peer.ID, d time.Duration) {
 // pair makes a membership of two, and both nodes.
 func pair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m members.Membership) {
 	t.Helper()
+	return pairOf(t, loopbackNode, relays...)
+}
+
+// circuitPair is a pair whose nodes reach each other through relays alone.
+func circuitPair(t testing.TB, relays ...peer.AddrInfo) (a, b *Node, m members.Membership) {
+	t.Helper()
+	return pairOf(t, circuitNode, relays...)
+}
+
+func pairOf(t testing.TB, node func(testing.TB, crypto.PrivKey, members.Membership) *Node, relays ...peer.AddrInfo) (a, b *Node, m members.Membership) {
+	t.Helper()
 	ka, kb := newKey(t), newKey(t)
 	m = members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: relays,
 		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
-	return loopbackNode(t, ka, m), loopbackNode(t, kb, m), m
+	return node(t, ka, m), node(t, kb, m), m
 }
 
 // reservedPair is a pair whose nodes have their reservations.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -92,6 +93,9 @@ func TestHostileMember(t *testing.T) {
 	w.in(bad, "iptables -A INPUT -p tcp --dport 7777", "iptables -A INPUT -p udp --dport 7777",
 		"iptables -A INPUT -s 5.5.1.1 -j DROP", "iptables -A OUTPUT -d 5.5.1.1 -j DROP")
 	c := w.configure(good, bad)
+	if idOf(t, c.keys[0]) < idOf(t, c.keys[1]) {
+		slices.Reverse(c.keys) // the lesser ID offers sealed packets
+	}
 	ids := []string{idOf(t, c.keys[0]).String(), idOf(t, c.keys[1]).String(), idOf(t, newKey(t)).String()}
 	blocks := map[string]string{ids[0]: victimBlock, ids[1]: hostileBlock, ids[2]: otherBlock}
 	c.startRelay()

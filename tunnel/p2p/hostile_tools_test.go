@@ -38,15 +38,15 @@ type victim struct {
 	arrived, delivered atomic.Uint64 // arrived are datagrams, before the tunnel looks at them
 }
 
-// arrivals counts what arrives for a sink.
+// arrivals counts what arrives for the lanes.
 type arrivals struct {
-	packet.Sink
+	packet.Lanes
 	count *atomic.Uint64
 }
 
 func (a arrivals) Datagram(b []byte) {
 	a.count.Add(1)
-	a.Sink.Datagram(b)
+	a.Lanes.Datagram(b)
 }
 
 // noCarriers opens no carriers: the victim sends nothing of its own.
@@ -81,7 +81,7 @@ func newVictim(n *Node, blocks map[string]string) (*victim, error) {
 		defer s.Reset()
 		_ = v.Receive(tunnel.PeerID(id), tunnel.DatagramLane, s)
 	})
-	n.SetDatagramHandler(func(id peer.ID) packet.Sink { return arrivals{v.Datagrams(tunnel.PeerID(id)), &v.arrived} })
+	n.SetLanes(func(id peer.ID) packet.Lanes { return arrivals{v.Pull(tunnel.PeerID(id)), &v.arrived} })
 	return v, nil
 }
 
@@ -123,23 +123,17 @@ func (v *victim) handle(n *Node, r request) reply {
 type hostile struct {
 	n       *Node
 	to      peer.ID
+	sends   *collector
 	targets atomic.Pointer[[]endpoint.Endpoint] // to be offered; nil: what is true
 	at      atomic.Int64
 }
 
 func newHostile(n *Node, to peer.ID) *hostile {
-	h := &hostile{n: n, to: to}
+	h := &hostile{n: n, to: to, sends: take(n)}
+	h.sends.counts = true
 	n.puncher.Mapped = h.offered // stand before everything else in an offer
-	n.SetDatagramHandler(func(peer.ID) packet.Sink { return discard{} })
 	return h
 }
-
-// discard takes what the victim sends.
-type discard struct{}
-
-func (discard) Datagram([]byte) {}
-func (discard) Flush()          {}
-func (discard) Close()          {}
 
 // offered are the next targets.
 func (h *hostile) offered() []endpoint.Endpoint {
@@ -239,42 +233,31 @@ func (h *hostile) conn(is func(network.Conn) bool) (network.Conn, error) {
 	return nil, errors.New("no connection")
 }
 
-// datagrams sends a packet again and again beside a stream, as the tunnel does.
+// datagrams sends a packet again and again, as the tunnel does.
 func (h *hostile) datagrams(ctx context.Context, p []byte, count int) (sent int, err error) {
 	var s *paths.Stream
 	for ctx.Err() == nil {
-		if s, err = h.n.OpenStream(ctx, h.to, identity.DatagramProtocol); err == nil && s.DatagramSize() > len(p) {
-			break
-		}
-		if err == nil {
+		if s, err = h.n.OpenStream(ctx, h.to, identity.DatagramProtocol); err == nil {
+			_, _ = s.Write([]byte{0})
 			s.Reset()
-			err = errors.New("no datagrams")
+			if h.sends.size(h.to) > len(p) {
+				break
+			}
+			err = errNoLanes
 		}
 		time.Sleep(50 * time.Millisecond) // sleep: between attempts
 	}
-	if err != nil {
-		return 0, err
-	}
-	defer s.Reset()
-	for sent < count && err == nil {
-		for i := range 32 {
-			b := bytes.Clone(p)
-			if len(b) > 2 && b[0]&6 != 0 { // halves of ever other packets
-				binary.BigEndian.PutUint16(b[1:], uint16(sent+i))
-			}
-			if err = s.PutDatagram(b); err != nil {
-				break
-			}
+	for ; sent < count && err == nil; sent++ {
+		b := bytes.Clone(p)
+		if len(b) > 2 && b[0]&6 != 0 { // halves of ever other packets
+			binary.BigEndian.PutUint16(b[1:], uint16(sent))
 		}
-		if err == nil {
-			err = s.FlushDatagrams()
-		}
-		sent += 32
+		err = h.sends.put(h.to, b)
 	}
 	return sent, err
 }
 
-// sessions begins packet sessions on one connection, and sends halves and rubbish in all of them. It returns how many were
+// sessions begins paths for sealed packets on one connection, and sends halves and rubbish on all of them. It returns how many were
 // agreed on.
 func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err error) {
 	var q *quic.Conn
@@ -294,9 +277,10 @@ func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err erro
 			sealers = append(sealers, k)
 		}
 	}
-	half := append([]byte{2, 0, 0}, make([]byte, 1300)...)
+	half := append([]byte{2, 0, 0, 2, 0, 0}, make([]byte, 1300)...) // a datagram
+	binary.BigEndian.PutUint16(half[1:], uint16(len(half)-3))
 	for i := range 200 * len(sealers) {
-		binary.BigEndian.PutUint16(half[1:], uint16(i))
+		binary.BigEndian.PutUint16(half[4:], uint16(i))
 		b, err := sealers[i%len(sealers)].Seal(nil, half)
 		if err != nil {
 			return len(sealers), err
@@ -317,28 +301,28 @@ func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err erro
 
 // session begins one.
 func (h *hostile) session(ctx context.Context, c network.Conn, q *quic.Conn) (*sealed.Sealer, error) {
-	s, err := conns.Open(ctx, c, identity.PacketProtocol)
+	s, err := conns.Open(ctx, c, identity.FlightProtocol)
 	if err != nil {
 		return nil, err
 	}
 	_ = s.SetDeadline(time.Now().Add(5 * time.Second))
-	offer := append([]byte{1}, make([]byte, 16)...)
+	offer := append([]byte{2}, make([]byte, 28)...)
 	if _, err := s.Write(offer); err != nil {
 		return nil, err
 	}
-	var answer [7]byte
+	var answer [29]byte
 	if _, err := io.ReadFull(s, answer[:]); err != nil {
 		return nil, err
 	}
 	self, to := h.n.ID(), h.to
-	about := append(append(append([]byte{}, offer[1:]...), answer[1:5]...), byte(len(self)))
+	about := append(append(append([]byte{}, offer[1:17]...), answer[1:21]...), byte(len(self)))
 	about = append(append(append(about, self...), byte(len(to))), to...)
 	state := q.ConnectionState().TLS
-	secret, err := state.ExportKeyingMaterial("EXPORTER-edgemesh-datagram", about, sealed.SecretLen)
+	secret, err := state.ExportKeyingMaterial("EXPORTER-edgemesh-flight", about, sealed.SecretLen)
 	if err != nil {
 		return nil, err
 	}
-	return sealed.NewSealer(state.CipherSuite, secret, binary.BigEndian.Uint32(answer[1:]))
+	return sealed.NewSealer(state.CipherSuite, secret, binary.BigEndian.Uint32(answer[17:]))
 }
 
 // frames opens streams of the tunnel with something that is no frame.

@@ -211,7 +211,7 @@ func (n *Node) makeLower(self peer.ID, cfg Config) {
 	n.refused = refusals.New(n.log, func(p peer.ID) string { return n.gater.View().Name(p) })
 	n.gater = members.NewGater(members.NewView(self, cfg.Membership), members.Rules{
 		Refused:  n.refused.Refuse,
-		Dialable: func(e endpoint.Endpoint) bool { return n.addrs.Dialable(e) },
+		Dialable: func(e endpoint.Endpoint) bool { return !cfg.circuits && n.addrs.Dialable(e) },
 		Owns:     func(p peer.ID, a netip.Addr) bool { return n.targets.Owns(p, a) },
 		Met:      func(p peer.ID, a netip.Addr) { n.targets.Met(p, a) },
 	})
@@ -376,14 +376,7 @@ func (n *Node) start(names *resolve.Names) error {
 	n.onPath(identity.PathProtocol, func(c *paths.Conn, s network.Stream) { c.Probes.Answer(s) })
 	n.onPath(identity.ContactProtocol, n.answerContact)
 	n.holdLanes()
-	for _, proto := range []protocol.ID{identity.PacketProtocol, identity.ForwardedProtocol} { // a peer must not take a node that starts for an older one
-		n.onPath(proto, func(c *paths.Conn, s network.Stream) {
-			if !c.AnswerDatagrams(s) {
-				n.tasks.spawn(func() { _ = s.Reset() })
-			}
-		})
-	}
-	if n.sealed {
+	if n.sealed { // a peer must not take a node that starts for one without
 		n.onPath(identity.FlightProtocol, func(c *paths.Conn, s network.Stream) {
 			if !c.AnswerFlight(s) {
 				n.tasks.spawn(func() { _ = s.Reset() })
@@ -645,10 +638,6 @@ func (n *Node) SetStreamHandler(proto protocol.ID, f func(peer.ID, *paths.Stream
 		e.begin(serve)
 	}
 }
-
-// SetDatagramHandler sets what makes the sink for each path of a member that begins to
-// send datagrams. Without it no datagrams are agreed on.
-func (n *Node) SetDatagramHandler(f func(peer.ID) packet.Sink) { n.packets.Handle(f) }
 
 // SetLanes sets what makes the lanes that sealed paths with repair to a member carry. Before the call there are no such paths.
 func (n *Node) SetLanes(f func(peer.ID) packet.Lanes) { n.packets.Carry(f) }

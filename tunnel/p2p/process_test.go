@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,7 +27,6 @@ import (
 	"edgemesh/test/fair"
 	"edgemesh/test/relaytest"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
 	"edgemesh/tunnel/p2p/who/identity"
@@ -210,7 +208,7 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 	for _, a := range cfg.Listen {
 		listen = append(listen, ma.StringCast(a))
 	}
-	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000, PortGuessing: cfg.Guess,
+	n, err := New(Config{Key: key, Listen: listen, Membership: m, SocketMark: 0xed0000, PortGuessing: cfg.Guess, Sealed: true,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		return nil, nil, err
@@ -225,7 +223,8 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 	ev := &eventLog{}
 	n.SetNotify(ev.add)
 	if cfg.Take {
-		n.SetDatagramHandler(func(peer.ID) packet.Sink { return &ev.taken })
+		ev.taken = take(n)
+		ev.taken.counts = true
 	}
 	return n, ev, nil
 }
@@ -233,18 +232,11 @@ func roleNode(key crypto.PrivKey, cfg roleConfig) (*Node, *eventLog, error) {
 type eventLog struct {
 	mu    sync.Mutex
 	got   []string
-	taken taken
+	taken *collector
 }
 
-// taken counts datagrams.
-type taken struct{ count, bytes atomic.Int64 }
-
-func (k *taken) Datagram(b []byte) { k.count.Add(1); k.bytes.Add(int64(len(b))) }
-func (k *taken) Flush()            {}
-func (k *taken) Close()            {}
-
-// datagrams sends for d, in trains, as many bytes a second beside a stream of the datagram lane, once its path takes them.
-func datagrams(n *Node, p peer.ID, rate int, d time.Duration) (paths.Path, int, error) {
+// datagrams sends for d as many bytes a second beside a stream of the datagram lane, once its path takes them.
+func datagrams(n *Node, c *collector, p peer.ID, rate int, d time.Duration) (paths.Path, int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	s, err := n.OpenStream(ctx, p, identity.DatagramProtocol)
@@ -252,23 +244,21 @@ func datagrams(n *Node, p peer.ID, rate int, d time.Duration) (paths.Path, int, 
 		return paths.Path{}, 0, err
 	}
 	defer s.Reset()
-	for s.DatagramSize() < 1000 {
+	for c.size(p) < 1000 {
+		_, _ = s.Write([]byte{0})
 		if !wake.Sleep(ctx, 10*time.Millisecond) {
 			return s.Path(), 0, fmt.Errorf("no datagrams: %+v", s.Path())
 		}
 	}
 	time.Sleep(200 * time.Millisecond) // sleep: larger ones are searched
-	b, sent := make([]byte, s.DatagramSize()), 0
+	b, sent := make([]byte, c.size(p)), 0
 	for start := time.Now(); time.Since(start) < d; time.Sleep(time.Millisecond) { // sleep: the rate of datagrams
 		for sent*len(b) < int(time.Since(start).Seconds()*float64(rate)) {
 			for range 40 {
-				if err := s.PutDatagram(b); err != nil {
+				if err := c.put(p, b); err != nil {
 					return s.Path(), sent, err
 				}
 				sent++
-			}
-			if err := s.FlushDatagrams(); err != nil {
-				return s.Path(), sent, err
 			}
 		}
 	}
@@ -310,9 +300,11 @@ func handleRole(n *Node, ev *eventLog, r request) reply {
 	case "blast":
 		out.Path, out.Bytes, err = blast(n, p, protocol.ID(r.Proto), r.Time)
 	case "datagrams":
-		out.Path, out.Count, err = datagrams(n, p, r.Count, r.Time)
+		out.Path, out.Count, err = datagrams(n, ev.taken, p, r.Count, r.Time)
 	case "taken":
-		out.Count, out.Bytes = int(ev.taken.count.Load()), uint64(ev.taken.bytes.Load())
+		ev.taken.mu.Lock()
+		out.Count, out.Bytes = ev.taken.count, uint64(ev.taken.bytes)
+		ev.taken.mu.Unlock()
 	case "status":
 		st := n.Status()
 		out.Status = &st

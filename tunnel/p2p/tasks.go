@@ -63,4 +63,5 @@ type tuned struct {
 	renew        time.Duration      // of packets' keys; 0: packet's
 	keys         identity.Renewal   // of TCP connections
 	standbyEvery time.Duration      // 0: standbyEvery
+	circuits     bool               // no member is dialed but through relays
 }

@@ -2,7 +2,6 @@ package p2p
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ func TestForwardedByDifferentRelays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, one := relaytest.LoopbackFor(t, 1)
 			_, two := relaytest.LoopbackFor(t, 1)
-			a, b, m := pair(t, one)
+			a, b, m := circuitPair(t, one)
 			in := map[*Node]*collector{a: take(a), b: take(b)}
 			fair.Eventually(t, 10*time.Second, "the first relay's reservation", func() error {
 				if reserved(b, 1)() == nil {
@@ -35,14 +34,15 @@ func TestForwardedByDifferentRelays(t *testing.T) {
 				from, to, relay = b, a, one
 			}
 			there, back := circuitStream(t, from, to.ID()), circuitStream(t, to, from.ID())
-			for s, to := range map[*paths.Stream]*Node{there: to, back: from} {
-				fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(s, 1000))
+			for s, way := range map[*paths.Stream][2]*Node{there: {from, to}, back: {to, from}} {
+				from, to := way[0], way[1]
+				fair.Eventually(t, 10*time.Second, "datagrams", hasDatagrams(in[from], s, to.ID(), 1000))
 				if p := s.Path(); p.Datagrams != paths.Forwarded || p.Relay != relay.ID.String() {
 					t.Errorf("path %+v, want it forwarded by %s", p, relay.ID)
 				}
 				const n = 50
 				for i := range n {
-					if err := errors.Join(s.PutDatagram(bytes.Repeat([]byte{1}, 300+i)), s.FlushDatagrams()); err != nil {
+					if err := in[from].put(to.ID(), bytes.Repeat([]byte{1}, 300+i)); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -77,17 +77,11 @@ func (n *Net) HoldOpen() (opening <-chan struct{}, proceed chan<- struct{}) {
 func (n *Net) Wait() { n.wg.Wait() }
 
 // Underlay is the underlay of node id.
-func (n *Net) Underlay(id tunnel.PeerID) tunnel.Underlay { return &underlay{n, id, nil} }
-
-// WithDatagrams is the underlay of node id whose paths also carry datagrams.
-func (n *Net) WithDatagrams(id tunnel.PeerID, d *Datagrams) tunnel.Underlay {
-	return &underlay{n, id, d}
-}
+func (n *Net) Underlay(id tunnel.PeerID) tunnel.Underlay { return &underlay{n, id} }
 
 type underlay struct {
-	n         *Net
-	self      tunnel.PeerID
-	datagrams *Datagrams
+	n    *Net
+	self tunnel.PeerID
 }
 
 func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lane) (tunnel.Carrier, error) {
@@ -106,9 +100,6 @@ func (u *underlay) Open(ctx context.Context, peer tunnel.PeerID, lane tunnel.Lan
 	p, err := path.open()
 	if err != nil {
 		return nil, err
-	}
-	if u.datagrams != nil {
-		p.datagrams, p.sink = u.datagrams, far.Datagrams(u.self)
 	}
 	u.n.mu.Lock()
 	u.n.opened++
@@ -188,10 +179,6 @@ type Pipe struct {
 	buf   []byte
 	eof   bool
 	reset bool
-
-	datagrams *Datagrams // nil: none
-	sink      *tunnel.DatagramSink
-	put       [][]byte // and not flushed
 }
 
 var _ tunnel.Carrier = (*Pipe)(nil)
@@ -224,6 +211,9 @@ func (c *Pipe) CloseWrite() error {
 	c.path.set(func() { c.eof = true })
 	return nil
 }
+
+// Waited implements tunnel.Carrier.
+func (c *Pipe) Waited(time.Duration) {}
 
 // Reset implements tunnel.Carrier.
 func (c *Pipe) Reset() { c.path.set(func() { c.reset = true }) }

@@ -113,11 +113,6 @@ func (c *carrier) Write(b []byte) (int, error) {
 	return c.Carrier.Write(b)
 }
 
-func (c *carrier) FlushDatagrams() error {
-	c.block(c.writer)
-	return c.Carrier.FlushDatagrams()
-}
-
 // supervise runs the agent again and again until ctx ends.
 func supervise(ctx context.Context, file string) error {
 	socket := filepath.Join(filepath.Dir(file), "notify.sock")

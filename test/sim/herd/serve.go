@@ -28,7 +28,7 @@ const patience = 30 * time.Second
 // protocols are what a member says that it serves, as an agent does. Only what serve answers is ever requested.
 func protocols() []string {
 	out := []string{identify.ID, identify.IDPush, ping.ID, proto.ProtoIDv2Stop}
-	for _, p := range []protocol.ID{identity.StreamProtocol, identity.DatagramProtocol, identity.PacketProtocol, identity.PathProtocol,
+	for _, p := range []protocol.ID{identity.StreamProtocol, identity.DatagramProtocol, identity.FlightProtocol, identity.PathProtocol,
 		identity.PunchProtocol, identity.RelaysProtocol, identity.LANProtocol, identity.ObserveProtocol, identity.ExplainProtocol} {
 		out = append(out, string(p))
 	}

@@ -11,7 +11,6 @@ const (
 	challengeTime  = 5 * time.Second
 	// amplification bounds what is sent to an address that is not validated to so many times what came from there (RFC 9000, 8.1).
 	amplification = 3
-	challengeLen  = 1 + 8
 )
 
 // address is where the other end of a path is: RFC 9000, 8.2 and 9. It has no clock and no lock.

@@ -7,29 +7,29 @@ import (
 )
 
 var (
-	// ErrNoDatagrams means that a path takes no datagrams now, or none that large.
-	ErrNoDatagrams = errors.New("the path takes no such datagram")
+	// ErrNoDatagrams means that nothing can be sent beside a connection now.
+	ErrNoDatagrams = errors.New("nothing can be sent beside the connection")
 
-	errBadSetup = errors.New("malformed datagram setup")
-	// errEnded is the end of a session's path.
-	errEnded = errors.New("session ended")
-	// errReplaced is the end of a session whose peer has begun others.
-	errReplaced = errors.New("session replaced")
+	errBadSetup = errors.New("malformed offer or answer")
+	// errEnded is the end of a path's connection, or of the path by the peer.
+	errEnded = errors.New("path ended")
+	// errReplaced is the end of a path whose peer has begun others.
+	errReplaced = errors.New("path replaced")
 
-	// errOffers is the refusal of a peer that offers too many sessions.
-	errOffers = errors.New("too many sessions offered")
+	// errOffers is the refusal of a peer that offers too many paths.
+	errOffers = errors.New("too many paths offered")
 
 	// errOffering is the end of an offer while there is another one to the same peer.
 	errOffering = errors.New("another path to the peer is being agreed on")
 
-	// errMute means that not even tiny packets pass any longer.
+	// errMute means that no packet passes any longer.
 	errMute = errors.New("no packet passes")
 
-	// errWorse means that streams carry datagrams better.
+	// errWorse means that a circuit carries datagrams better.
 	errWorse = errors.New("packets beside it are lost, or take longer")
 	// errNotYet is the refusal of an offer on a circuit.
 	errNotYet = errors.New("the peer is starting, or not connected to the relay over UDP")
-	// errUnused is the end of a session through a relay that nothing was sent with.
+	// errUnused is the end of a path through a relay that nothing was sent with.
 	errUnused = errors.New("not used")
 
 	// errTooLarge means that the interface refused a packet of the size in use.

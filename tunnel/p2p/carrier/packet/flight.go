@@ -3,6 +3,7 @@ package packet
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,12 +12,14 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	mss "github.com/multiformats/go-multistream"
+	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/conns"
@@ -33,35 +36,47 @@ const (
 	// silentTime is how long nothing may be acknowledged until a path is left.
 	silentTime = 2.0
 	ethernet   = 14
+	// firstPause is the pause before a path is offered again, lastPause the longest: the peer may be starting, which takes it a
+	// moment.
+	firstPause, lastPause = 100 * time.Millisecond, time.Minute
+	// renewEvery is how long the keys of a path are used. One that was replaced lives on for drainTime: packets for it are on their way.
+	renewEvery = 24 * time.Hour
+	drainTime  = 2 * time.Second
 )
 
-// Flight is sealed packets with repair beside the datagrams of one QUIC connection, in both directions. Nil has none.
+// Flight is sealed packets beside one connection, in both directions. Nil has none.
 type Flight struct {
-	sending // nothing is sent with it: what a receiver needs of the other direction
-	beside  *Session
+	link
+	conn    network.Conn
+	in      *intake
+	on      *sockets
 	among   *flights
+	size    atomic.Int32 // largest packet that passes, with a channel's header, bytes
+	confirm wake.One     // that size may be too large
 }
 
 // Carry has f make what the sealed paths to a peer carry. Before the call none are agreed on.
 func (s *Service) Carry(f func(peer.ID) Lanes) { s.lanes.Store(&f) }
 
-// Flight returns sealed packets with repair beside the datagrams of a session; nil where a relay is between.
-func (s *Service) Flight(beside *Session) *Flight {
-	if beside == nil || beside.via != nil {
-		return nil
+func (f *Flight) peer() peer.ID { return f.conn.RemotePeer() }
+
+// Confirm makes the search confirm the size in use, whether or not the path is used.
+func (f *Flight) Confirm() {
+	if f != nil {
+		f.confirm.Wake()
 	}
-	return &Flight{sending: sending{link: link{node: s.node, path: beside.path, ctx: beside.ctx, quic: beside.quic}}, beside: beside, among: &s.flights}
 }
 
-func (f *Flight) peer() peer.ID { return f.beside.conn.RemotePeer() }
-
-// Run agrees with the peer on sealed packets with repair, with new keys every day, until the connection ends. The end with the lesser ID
-// offers. A peer that does not know them is asked once.
+// Run agrees with the peer on sealed packets, with new keys every day, until the connection ends. The end with the lesser ID
+// offers. A peer that does not know them is asked once, beside a circuit once an hour.
 func (f *Flight) Run() {
 	if f == nil || f.cfg.Self > f.peer() {
 		return
 	}
 	for pause := time.Duration(0); ; {
+		if f.via != nil && !f.via.await(f.ctx) {
+			return
+		}
 		began, ended, renew := time.Now(), make(chan error, 1), time.NewTimer(f.cfg.Renew)
 		if !f.cfg.Spawn(func() { ended <- f.offer() }) {
 			return
@@ -73,16 +88,27 @@ func (f *Flight) Run() {
 		case err := <-ended:
 			renew.Stop()
 			none := mss.ErrNotSupported[protocol.ID]{}
-			if errors.As(err, &none) || f.ctx.Err() != nil {
+			if f.via == nil && errors.As(err, &none) || f.ctx.Err() != nil {
 				return
 			}
-			f.cfg.Log.Debug("no sealed packets with repair", "peer", f.path.Peer(), "err", err)
+			f.cfg.Log.Debug("no sealed packets", "peer", f.path.Peer(), "err", err)
+			pause = offerPause(pause, time.Since(began))
+			if f.via != nil {
+				pause = f.via.failed(err, pause)
+			}
 		}
-		pause = offerPause(pause, time.Since(began))
 		if !wake.Sleep(f.ctx, pause) {
 			return
 		}
 	}
+}
+
+// offerPause is the pause before the next offer, after the last one took a time, with its path if there was one.
+func offerPause(before, took time.Duration) time.Duration {
+	if before == 0 || took > lastPause {
+		return firstPause
+	}
+	return min(2*before, lastPause)
 }
 
 // offer agrees on a path, and serves it until it ends.
@@ -101,6 +127,9 @@ func (f *Flight) offer() error {
 		if st != nil {
 			f.cfg.Spawn(func() { _ = st.Reset() })
 		}
+		if f.via != nil && errors.Is(err, network.ErrReset) {
+			err = fmt.Errorf("%w (%w)", errNotYet, err)
+		}
 		return err
 	}
 	return x.serve(st)
@@ -109,16 +138,17 @@ func (f *Flight) offer() error {
 func (f *Flight) agree(to peer.ID, known *flightPeer) (*flightPath, network.Stream, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, setupTimeout)
 	defer cancel()
-	st, err := conns.Open(ctx, f.beside.conn, identity.FlightProtocol)
+	x, err := f.newPath()
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = st.SetDeadline(time.Now().Add(setupTimeout))
-	x, err := f.newPath()
+	st, err := conns.Open(ctx, f.conn, identity.FlightProtocol)
 	if err != nil {
-		return nil, st, err
+		x.end()
+		return nil, nil, err
 	}
-	offer := flightHello{index: x.r.index}
+	_ = st.SetDeadline(time.Now().Add(setupTimeout))
+	offer := flightHello{index: x.index}
 	rand.Read(offer.nonce[:])
 	if known != nil {
 		offer.id = known.id
@@ -129,7 +159,7 @@ func (f *Flight) agree(to peer.ID, known *flightPeer) (*flightPath, network.Stre
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("agree on sealed packets with repair: %w", err)
+		err = fmt.Errorf("agree on sealed packets: %w", err)
 	case answer.id == 0:
 		err = fmt.Errorf("%w: the answer names nothing", errBadSetup)
 	case answer.id == offer.id && known.isOver():
@@ -146,9 +176,25 @@ func (f *Flight) agree(to peer.ID, known *flightPeer) (*flightPath, network.Stre
 
 // Answer serves a path that the peer offers on a stream, until it ends. It owns the stream.
 func (f *Flight) Answer(st network.Stream) {
-	defer f.beside.end(st)()
-	if err := f.answer(st); err != nil && f.ctx.Err() == nil {
-		f.cfg.Log.Debug("sealed packets with repair ended", "peer", f.path.Peer(), "err", err)
+	defer f.end(st)()
+	if f.via != nil && (f.via.spare.Load() || f.via.rest() > 0) {
+		return
+	}
+	err := f.answer(st)
+	if f.via != nil {
+		f.via.note(err)
+	}
+	if f.ctx.Err() == nil {
+		f.cfg.Log.Debug("sealed packets ended", "peer", f.path.Peer(), "err", err)
+	}
+}
+
+// end makes st end no later than the connection. The function it returns ends it now, without waiting for the network.
+func (f *Flight) end(st network.Stream) func() {
+	stop := context.AfterFunc(f.ctx, func() { _ = st.SetDeadline(time.Unix(1, 0)) })
+	return func() {
+		stop()
+		f.cfg.Spawn(func() { _ = st.Reset() })
 	}
 }
 
@@ -159,7 +205,7 @@ func (f *Flight) answer(st network.Stream) error {
 		return fmt.Errorf("%w: nothing takes packets here yet", errBadSetup)
 	case f.cfg.Self < from:
 		return fmt.Errorf("%w: this end offers", errBadSetup)
-	case !f.beside.in.mayOffer(from):
+	case !f.in.mayOffer(from):
 		f.refuse(RefusedOffer, f.path)
 		return errOffers
 	}
@@ -173,7 +219,7 @@ func (f *Flight) answer(st network.Stream) error {
 		return err
 	}
 	p := f.among.answer(from, offer.id)
-	answer := flightHello{index: x.r.index, id: p.id}
+	answer := flightHello{index: x.index, id: p.id}
 	rand.Read(answer.nonce[:])
 	if err := x.begin(p, slices.Concat(offer.nonce[:], answer.nonce[:]), offer.index); err != nil {
 		x.end()
@@ -211,27 +257,60 @@ func (h *flightHello) read(r io.Reader) error {
 	return nil
 }
 
+// secret is the traffic secret of one direction, and the cipher suite it is for.
+func (f *Flight) secret(nonces []byte, index uint32, from, to peer.ID) (suite uint16, secret []byte, err error) {
+	var state tls.ConnectionState
+	if f.quic != nil {
+		state = f.quic.ConnectionState().TLS
+	} else {
+		state = *f.via.tls
+	}
+	ctx := binary.BigEndian.AppendUint32(slices.Clone(nonces), index)
+	ctx = append(append(ctx, byte(len(from))), from...)
+	ctx = append(append(ctx, byte(len(to))), to...)
+	secret, err = state.ExportKeyingMaterial(flightLabel, ctx, sealed.SecretLen)
+	if err != nil {
+		return 0, nil, fmt.Errorf("export keys: %w", err)
+	}
+	return state.CipherSuite, secret, nil
+}
+
 // flightPath is one agreement: keys in both directions, and a flight.Path. Its peer's mu guards it once that is set.
 type flightPath struct {
 	*Flight
-	r     *receiver
-	route route
-	base  []byte // control message with the source address, or empty
-	woken wake.One
-	timer *time.Timer // of serve
+	index    uint32 // in what arrives
+	route    route
+	release  func()   // gives the route back
+	base     []byte   // control message with the source address, or empty
+	over     wake.One // it is to end
+	woken    wake.One
+	timer    *time.Timer // of serve
+	answers  chan uint32 // to probes of the size
+	tooLarge wake.One    // the interface refused a packet of the size in use
 
-	of     *flightPeer
-	added  bool // packets are let in
-	path   *flight.Path
-	sealer *sealed.Sealer
-	opener *sealed.Opener
-	at     address
-	to     *net.UDPAddr // at.now
-	room   int          // of a packet's payload, bytes
-	next   float64      // when the timer has serve look, by of.now()
-	newest uint64       // counter + 1 of the newest packet
-	reply  []reply      // to challenges
+	of      *flightPeer
+	added   bool // packets are let in
+	closed  bool // none are taken any longer
+	touched bool // has taken a packet since the last flush
+	bytes   int  // of packets since then that are not the package's own
+	path    *flight.Path
+	sealer  *sealed.Sealer
+	opener  *sealed.Opener
+	at      address
+	to      *net.UDPAddr // at.now
+	room    int          // of a packet's payload, bytes
+	next    float64      // when the timer has serve look, by of.now()
+	newest  uint64       // counter + 1 of the newest packet
+	reply   []reply      // to challenges
 	flightTrain
+}
+
+// route is how packets leave.
+type route struct {
+	quic *quic.Conn // on whose addresses: the peer's, or a relay's that forwards them
+	sock *socket
+	src  netip.Addr // none: the kernel fills it in
+	head []byte     // of the channel at the relay; empty: none forwards them
 }
 
 // reply is what a challenge said, and where it came from.
@@ -240,19 +319,19 @@ type reply struct {
 	data uint64
 }
 
-// newPath makes a path without keys, whose receiver has an index.
+// newPath makes a path without keys, which has an index. The relay lets packets to it in, where there is one.
 func (f *Flight) newPath() (x *flightPath, err error) {
-	x = &flightPath{Flight: f, woken: wake.NewOne(), timer: time.NewTimer(time.Hour)}
-	x.r = newReceiver(&f.sending, f.peer())
-	x.r.flight = x
-	x.route.quic = f.quic
-	if x.route.sock, x.route.src, err = f.beside.on.socketOf(f.quic); err != nil {
+	x = &flightPath{Flight: f, over: wake.NewOne(), woken: wake.NewOne(), timer: time.NewTimer(time.Hour), answers: make(chan uint32, 16),
+		tooLarge: wake.NewOne()}
+	ctx, cancel := context.WithTimeout(f.ctx, setupTimeout)
+	defer cancel()
+	if x.route, x.release, err = f.route(ctx, x.over.Wake); err != nil {
 		return nil, err
 	}
 	x.base = sourceControl(nil, x.route.src)
 	x.oob = x.base
-	for x.r.index = mrand.Uint32N(sealed.MaxIndex + 1); f.beside.in.taken(x.r.index); {
-		x.r.index = mrand.Uint32N(sealed.MaxIndex + 1)
+	for x.index = mrand.Uint32N(sealed.MaxIndex + 1); f.in.taken(x.index); {
+		x.index = mrand.Uint32N(sealed.MaxIndex + 1)
 	}
 	return x, nil
 }
@@ -260,33 +339,33 @@ func (f *Flight) newPath() (x *flightPath, err error) {
 // begin makes it a path of p, and lets packets to it in. The nonces are those of who offered and who answered, index is the other end's.
 func (x *flightPath) begin(p *flightPeer, nonces []byte, index uint32) error {
 	x.of = p
-	suite, out, err := x.beside.secret(flightLabel, nonces, index, x.cfg.Self, x.peer())
+	suite, out, err := x.secret(nonces, index, x.cfg.Self, x.peer())
 	if err != nil {
 		return err
 	}
 	if x.sealer, err = sealed.NewSealer(suite, out, index); err != nil {
 		return err
 	}
-	_, in, err := x.beside.secret(flightLabel, nonces, x.r.index, x.peer(), x.cfg.Self)
+	_, in, err := x.secret(nonces, x.index, x.peer(), x.cfg.Self)
 	if err != nil {
 		return err
 	}
 	if x.opener, err = sealed.NewOpener(suite, in); err != nil {
 		return err
 	}
-	to, ok := x.quic.RemoteAddr().(*net.UDPAddr)
+	to, ok := x.route.quic.RemoteAddr().(*net.UDPAddr)
 	if !ok {
-		return fmt.Errorf("%s is not a UDP address", x.quic.RemoteAddr())
+		return fmt.Errorf("%s is not a UDP address", x.route.quic.RemoteAddr())
 	}
 	x.to, x.at = to, newAddress(unmapped(to), mrand.Uint64(), time.Now())
 	ip := 20
 	if x.at.now.Addr().Is6() {
 		ip = 40
 	}
-	if !p.join(x, sealed.Overhead+8+ip+ethernet) {
+	if !p.join(x, x.overhead()+8+ip+ethernet) {
 		return errReplaced
 	}
-	if x.added = x.beside.in.add(x.r); !x.added {
+	if x.added = x.in.add(x); !x.added {
 		return errReplaced // another one has had the index since; the next offer has another
 	}
 	return nil
@@ -294,44 +373,87 @@ func (x *flightPath) begin(p *flightPeer, nonces []byte, index uint32) error {
 
 // end takes the path away.
 func (x *flightPath) end() {
+	x.release()
 	if x.of == nil {
 		return
 	}
 	if x.added {
-		x.beside.in.remove(x.r)
+		x.in.remove(x)
 	}
 	if x.of.leave(x) {
 		x.among.forget(x.peer(), x.of)
 	}
 }
 
-// serve sends what may leave, until the other end ends the stream, the connection ends, or nothing is acknowledged any longer.
+// serve sends what may leave, until the other end ends the stream, the connection ends, or the path is of no use any longer.
 func (x *flightPath) serve(st network.Stream) error {
-	defer x.beside.end(st)()
+	defer x.Flight.end(st)()
 	defer x.end()
 	defer x.late()
 	_ = st.SetDeadline(time.Time{})
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	x.cfg.Spawn(func() {
 		_, err := st.Read(make([]byte, 1))
-		ended <- fmt.Errorf("the peer ended the stream: %w", err)
+		ended <- fmt.Errorf("%w: by the peer (%w)", errEnded, err)
 	})
+	ctx, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	var unused <-chan time.Time
+	if x.via != nil {
+		tick := time.NewTicker(unusedTime)
+		defer tick.Stop()
+		unused = tick.C
+	}
 	defer x.timer.Stop()
-	for {
+	for searches := false; ; {
 		if err := x.send(); err != nil {
 			return err
+		}
+		if !searches && x.isUp() {
+			searches = x.cfg.Spawn(func() {
+				if err := x.search().run(ctx); ctx.Err() == nil {
+					x.size.Store(basePacket)
+					ended <- err
+				}
+			})
 		}
 		select {
 		case err := <-ended:
 			return err
 		case <-x.ctx.Done():
 			return errEnded
-		case <-x.r.over:
+		case <-x.over:
 			return errReplaced
+		case <-unused:
+			if !x.via.used.Swap(false) {
+				return errUnused
+			}
 		case <-x.woken:
 		case <-x.timer.C:
 		}
 	}
+}
+
+// search is what finds how large a packet passes.
+func (x *flightPath) search() *search {
+	at, ok := x.route.quic.RemoteAddr().(*net.UDPAddr)
+	s := &search{sizes: packetSizes(ok && at.IP.To4() == nil, maxPacket), size: &x.size, probe: x.probe, arrived: x.answers, tooLarge: x.tooLarge,
+		confirm: x.confirm, path: x.link.path, log: x.cfg.Log, seen: seen{id: mrand.Uint32()}}
+	if x.via != nil {
+		s.slow = x.via.slow
+	} else {
+		s.quicNeeds = x.quicNeeds
+	}
+	return s
+}
+
+// quicNeeds is how large QUIC's own packets are, which a datagram that is too large makes it say.
+func (x *flightPath) quicNeeds() (int, error) {
+	var tooLarge *quic.DatagramTooLargeError
+	if err := x.quic.SendDatagram(make([]byte, maxPacket)); !errors.As(err, &tooLarge) {
+		return 0, errors.Join(errEnded, err)
+	}
+	return int(tooLarge.MaxDatagramPayloadSize) + quicExtra, nil
 }
 
 func unmapped(a *net.UDPAddr) netip.AddrPort {

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
@@ -11,7 +12,17 @@ import (
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
-const maxReplies = 4 // that wait
+const (
+	maxReplies = 4 // that wait
+	// trainBytes and trainPackets bound a train, which one system call sends: the length of a UDP packet, and
+	// UDP_MAX_SEGMENTS of older kernels.
+	trainBytes   = 65000
+	trainPackets = 64
+	// quicExtra is what quic-go leaves for headers in its longest datagram, bytes (estimateMaxPayloadSize).
+	quicExtra = 1 + 20 + 16
+	// headers of UDP and IPv4, bytes.
+	headers = 8 + 20
+)
 
 // flightTrain is what has been taken for one system call. It belongs to the goroutine that sends.
 type flightTrain struct {
@@ -39,7 +50,7 @@ func (x *flightPath) send() error {
 		if err := x.validate(); err != nil {
 			return err
 		}
-		to, each, count, more, err := x.take()
+		to, each, count, more, err := x.fill()
 		if err == nil && count > 0 {
 			err = x.write(to, each, count)
 		}
@@ -55,9 +66,35 @@ func (x *flightPath) look(now, wait float64) {
 	x.timer.Reset(time.Duration((x.next - x.of.now()) * 1e9))
 }
 
-// arrived has what arrived acknowledged and repaired, which is nothing now in most cases: an ACK goes with what leaves next. The caller
-// holds the peer's mu.
-func (x *flightPath) arrived() {
+// take takes a packet. It reports whether it is the first one since the last flush. What does not open is
+// counted and ignored: anybody can have sent it.
+func (x *flightPath) take(b []byte, from *received) bool {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	if x.closed {
+		return false
+	}
+	if len(b) > maxPacket {
+		x.refuse(RefusedOversize, x.link.path)
+		return false
+	}
+	if !x.open(b, from) || x.touched {
+		return false
+	}
+	x.touched = true
+	return true
+}
+
+// flush has what was taken delivered and counted. What is to be acknowledged and repaired now is nothing in most cases: an ACK goes with
+// what leaves next.
+func (x *flightPath) flush() {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	x.touched = false
+	if x.closed {
+		return
+	}
+	x.of.lanes.Flush()
 	now := x.of.now()
 	wait, quiet := x.path.Quiet(now)
 	switch {
@@ -67,21 +104,45 @@ func (x *flightPath) arrived() {
 	case now+wait < x.next:
 		x.look(now, wait)
 	}
+	if x.bytes == 0 {
+		x.link.path.Heard()
+		return
+	}
+	x.link.path.Received(x.bytes)
+	x.bytes = 0
+	x.use()
 }
 
-// take seals a train of what the path gives away. What is longer than those before it begins another. More: the path was not asked
+// use has the relay keep forwarding.
+func (x *flightPath) use() {
+	if x.via != nil {
+		x.via.used.Store(true)
+	}
+}
+
+// isUp reports whether the other end was heard on the path.
+func (x *flightPath) isUp() bool {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	return x.at.works
+}
+
+// overhead is what a packet has beside its payload, bytes.
+func (x *flightPath) overhead() int { return len(x.route.head) + sealed.Overhead }
+
+// fill seals a train of what the path gives away. What is longer than those before it begins another. More: the path was not asked
 // until it had nothing to give.
-func (x *flightPath) take() (to *net.UDPAddr, each, count int, more bool, err error) {
+func (x *flightPath) fill() (to *net.UDPAddr, each, count int, more bool, err error) {
 	x.buf = x.buf[:0]
 	p := x.of
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x.room = max(x.beside.size(), basePacket-sealed.Overhead)
+	x.room = int(x.size.Load()) - x.overhead()
 	now := p.now()
 	if p.active.Load() == x && x.path.Silent(now) > silentTime {
 		return nil, 0, 0, false, errMute
 	}
-	for count < trainPackets && len(x.buf)+x.room+sealed.Overhead <= trainBytes {
+	for count < trainPackets && len(x.buf)+x.room+x.overhead() <= trainBytes {
 		before := len(x.buf)
 		var wait float64
 		if x.payload, wait = x.path.Next(now, x.sealer.Counter(), x.payload[:0], x.room); len(x.payload) == 0 {
@@ -91,7 +152,7 @@ func (x *flightPath) take() (to *net.UDPAddr, each, count int, more bool, err er
 			x.look(now, wait)
 			return x.to, each, count, false, nil
 		}
-		if x.buf, err = x.sealer.Seal(x.buf, x.payload); err != nil {
+		if x.buf, err = x.sealer.Seal(append(x.buf, x.route.head...), x.payload); err != nil {
 			return nil, 0, 0, false, err
 		}
 		n := len(x.buf) - before
@@ -116,6 +177,7 @@ func (x *flightPath) write(to *net.UDPAddr, each, count int) error {
 	last := x.buf[len(train):]
 	x.longer = 0
 	x.link.path.Sent(len(x.buf))
+	x.use()
 	if count > 1 && !x.single {
 		if each != x.cut {
 			x.oob, x.cut = segmentControl(append(x.oob[:0:cap(x.oob)], x.base...), each), each
@@ -153,10 +215,27 @@ func (x *flightPath) judge(err error) error {
 	if err == nil || !isTooLarge(err) {
 		return err
 	}
-	if o := x.beside.now.Load(); o != nil {
-		o.tooLarge.Wake()
-	}
+	x.tooLarge.Wake()
 	return nil
+}
+
+// own seals a payload of the package's own, padded to a packet of size bytes. The caller holds the peer's mu.
+func (x *flightPath) own(kind byte, data uint64, size int) ([]byte, error) {
+	payload := binary.BigEndian.AppendUint64([]byte{kind}, data)
+	payload = append(payload, make([]byte, max(size-x.overhead()-len(payload), 0))...)
+	return x.sealer.Seal(bytes.Clone(x.route.head), payload)
+}
+
+// probe sends a challenge of size bytes to where packets go.
+func (x *flightPath) probe(id uint32, size int) error {
+	x.of.mu.Lock()
+	b, err := x.own(kindChallenge, uint64(id), size)
+	to := x.to
+	x.of.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return x.one(b, x.base, to, 1)
 }
 
 // validate sends challenges, and answers those of the other end.
@@ -166,22 +245,26 @@ func (x *flightPath) validate() error {
 	x.follow()
 	replies := x.reply
 	x.reply = nil
-	to, data, ask, failed := x.at.ask(challengeLen+sealed.Overhead+headers, time.Now())
+	to, data, ask, failed := x.at.ask(ownLen+x.overhead()+headers, time.Now())
 	works := x.at.works
 	var out []sealedTo
-	seal := func(to netip.AddrPort, kind byte, data uint64) error {
-		b, err := x.sealer.Seal(nil, binary.BigEndian.AppendUint64([]byte{kind}, data))
+	seal := func(to netip.AddrPort, kind byte, data uint64, size int) error {
+		b, err := x.own(kind, data, size)
 		out = append(out, sealedTo{b, to})
 		return err
 	}
 	var err error
 	for _, r := range replies {
 		if err == nil {
-			err = seal(r.to, kindResponse, r.data)
+			err = seal(r.to, kindResponse, r.data, 0)
 		}
 	}
 	if ask && err == nil {
-		err = seal(to, kindChallenge, data)
+		size := 0
+		if !works { // of the least size that a path is to take (RFC 9000, 8.2.1)
+			size = basePacket
+		}
+		err = seal(to, kindChallenge, data, size)
 	}
 	known, addr := x.at.now, x.to
 	p.mu.Unlock()
@@ -210,7 +293,7 @@ type sealedTo struct {
 
 // follow takes over an address that QUIC has validated since. The caller holds the peer's mu.
 func (x *flightPath) follow() {
-	to, ok := x.quic.RemoteAddr().(*net.UDPAddr)
+	to, ok := x.route.quic.RemoteAddr().(*net.UDPAddr)
 	if !ok || to == x.quicAt {
 		return
 	}
@@ -228,19 +311,20 @@ func (x *flightPath) moved(at netip.AddrPort, to *net.UDPAddr, line bool) {
 	x.to = to
 	if line {
 		x.path.Afresh()
+		x.confirm.Wake()
 	}
 	x.woken.Wake()
 }
 
-// open takes a packet; first: nothing was taken since the last flush.
+// open opens a packet, and reports whether the other end sealed it. The caller holds the peer's mu.
 func (x *flightPath) open(b []byte, in *received) (taken bool) {
-	payload, err := x.opener.OpenAny(b)
+	payload, err := x.opener.Open(b)
 	if err != nil {
 		x.refuse(RefusedForged, x.link.path)
 		return false
 	}
 	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(in.from)
-	own := len(payload) >= challengeLen && (payload[0] == kindChallenge || payload[0] == kindResponse)
+	own := len(payload) >= ownLen && (payload[0] == kindChallenge || payload[0] == kindResponse)
 	if own && !x.path.First(number) || !own && !x.path.Receive(number, payload, clock-in.age.Seconds(), clock) {
 		return true // a repetition, which says nothing of where the other end is
 	}
@@ -250,6 +334,7 @@ func (x *flightPath) open(b []byte, in *received) (taken bool) {
 		x.woken.Wake()
 	}
 	if !own {
+		x.bytes += len(b)
 		return true
 	}
 	data := binary.BigEndian.Uint64(payload[1:])
@@ -265,8 +350,15 @@ func (x *flightPath) open(b []byte, in *received) (taken bool) {
 		if moved {
 			x.moved(x.at.now, net.UDPAddrFromAddrPort(x.at.now), line)
 		}
-		if works && !before {
+		switch {
+		case works && !before:
 			x.of.works(x)
+			x.woken.Wake()
+		case !works:
+			select {
+			case x.answers <- uint32(data):
+			default: // the search waits for one at a time
+			}
 		}
 	}
 	return true

@@ -21,6 +21,8 @@ type noLanes struct{ Lanes }
 func (noLanes) Datagram([]byte)                {}
 func (noLanes) Waits() (stream, datagram bool) { return false, false }
 func (noLanes) Down([]pull.Frame)              {}
+func (noLanes) Up(func(), bool)                {}
+func (noLanes) Flush()                         {}
 func (noLanes) Close()                         {}
 
 // A packet that comes again, from wherever, is not answered again, and says nothing of where the other end is.
@@ -95,7 +97,7 @@ func TestRefusalsOfReplacedPeers(t *testing.T) {
 	var paths []*flightPath
 	for n := range uint64(3) {
 		p := f.agreed("peer", n+1, f.to["peer"])
-		x := &flightPath{Flight: &Flight{}, of: p, woken: wake.NewOne(), r: newReceiver(&sending{}, "peer")}
+		x := &flightPath{Flight: &Flight{}, of: p, woken: wake.NewOne(), over: wake.NewOne()}
 		if !p.join(x, 0) {
 			t.Fatal("a path cannot join")
 		}

@@ -14,7 +14,7 @@ import (
 	"edgemesh/tunnel/pull"
 )
 
-// flights are the peers that sealed packets with repair are agreed on with.
+// flights are the peers that sealed packets are agreed on with.
 type flights struct {
 	lanes  atomic.Pointer[func(peer.ID) Lanes] // nil: none yet
 	memory *flight.Memory
@@ -138,17 +138,24 @@ func (f *flights) Carrying(to peer.ID) bool {
 
 // Carries reports whether the lanes are carried beside f's connection.
 func (f *Flight) Carries() bool {
+	x := f.active()
+	return x != nil && x.of.lanes.Carries()
+}
+
+// active returns the path that carries, if it is beside f's connection.
+func (f *Flight) active() *flightPath {
 	if f == nil {
-		return false
+		return nil
 	}
 	f.among.mu.Lock()
 	p := f.among.to[f.peer()]
 	f.among.mu.Unlock()
-	if p == nil {
-		return false
+	if p != nil {
+		if x := p.active.Load(); x != nil && x.Flight == f {
+			return x
+		}
 	}
-	x := p.active.Load()
-	return x != nil && x.Flight == f && p.lanes.Carries()
+	return nil
 }
 
 // forget forgets a flightPeer that is over.
@@ -202,7 +209,7 @@ func (p *flightPeer) endAll() (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, x := range p.paths {
-		x.r.end()
+		x.over.Wake()
 	}
 	p.closeIfUnused()
 	return p.over
@@ -221,50 +228,57 @@ func (p *flightPeer) join(x *flightPath, overhead int) bool {
 	return true
 }
 
-// works has a path carry that the other end was heard on. Those before it on the same connection end a little later. The caller
-// holds mu.
+// works has a path carry that the other end was heard on, unless it is a circuit's and there is a direct one. Those before it on the
+// same connection end a little later. The caller holds mu.
 func (p *flightPeer) works(x *flightPath) {
-	up := p.active.Load()
 	for _, o := range p.paths {
 		if o != x && o.Flight == x.Flight {
-			time.AfterFunc(drainTime, o.r.end)
+			time.AfterFunc(drainTime, o.over.Wake)
 		}
 	}
-	p.carry(x)
-	if up == nil {
-		p.lanes.Up(p.wake)
+	if up := p.active.Load(); up == nil || up.via != nil || x.via == nil {
+		p.carry(x)
 	}
 }
 
-// carry has x carry, and no other path. The caller holds mu.
+// carry has x carry, and no other path; nil: none does. Beside a circuit it is datagrams only. What is in flight goes by x, or back to
+// the lanes. The caller holds mu.
 func (p *flightPeer) carry(x *flightPath) {
 	for _, o := range p.paths {
 		o.path.Rest(o != x)
 	}
-	p.active.Store(x)
+	up := p.active.Swap(x)
+	if up != nil && (x == nil || (x.via == nil) != (up.via == nil)) {
+		p.down()
+		up = nil
+	}
+	if x == nil {
+		return
+	}
+	if up == nil {
+		p.lanes.Up(p.wake, x.via == nil)
+	}
 	x.woken.Wake()
 }
 
-// leave ends a path. What it had in flight goes by the newest of the others that works; if none does, back to the lanes. It reports
+// leave ends a path, in whose place the newest of the others carries that works, of a direct connection if there is one. It reports
 // whether the flightPeer is over.
 func (p *flightPeer) leave(x *flightPath) (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	x.closed = true
 	p.paths = slices.DeleteFunc(p.paths, func(o *flightPath) bool { return o == x })
 	if x.path != nil {
 		x.path.Close()
 	}
 	if p.active.Load() == x {
-		p.active.Store(nil)
+		var next *flightPath
 		for _, o := range slices.Backward(p.paths) {
-			if o.at.works {
-				p.carry(o)
-				break
+			if o.at.works && (next == nil || next.via != nil && o.via == nil) {
+				next = o
 			}
 		}
-		if p.active.Load() == nil {
-			p.down()
-		}
+		p.carry(next)
 	}
 	p.wake()
 	p.closeIfUnused()

@@ -2,10 +2,8 @@ package packet
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -13,67 +11,57 @@ import (
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
-// lab is a service with some peers and paths, whose sessions begin, end and get packets of all kinds, and what is known of
+// lab is a service with some peers and connections, whose paths begin, end and get packets of all kinds, and what is known of
 // them.
 type lab struct {
 	t     *testing.T
 	s     *Service
 	d     *dispatcher
-	paths [6]*sending // two of each peer
-	live  []*trial    // in the order they began
-	seen  [][]byte    // sealed packets that were delivered
+	conns [6]*Flight // two of each peer
+	live  []*trial   // in the order they began
+	seen  [][]byte   // sealed packets that were delivered
 	next  uint32
 }
 
-// trial is one session.
+// trial is one path.
 type trial struct {
-	*receiver
+	*flightPath
 	sealer *sealed.Sealer
-	sink   *testSink
+	lanes  *testLanes
 	want   int // datagrams
 }
 
 func newLab(t *testing.T) *lab {
-	l := &lab{t: t, s: New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})}
+	l := &lab{t: t, s: testService()}
 	l.d = &dispatcher{in: &l.s.in}
-	for i := range l.paths {
-		l.paths[i] = sendingOn(l.s, &testPath{})
+	for i := range l.conns {
+		l.conns[i] = testFlight(l.s, peer.ID(fmt.Sprint(i/2)), &testPath{})
 	}
 	return l
 }
 
-// begin begins a session on one of the paths.
-func (l *lab) begin(path int) {
+// begin begins a path on one of the connections.
+func (l *lab) begin(conn int) {
 	l.next++
-	secret := bytes.Repeat([]byte{byte(l.next)}, sealed.SecretLen)
-	sealer, err := sealed.NewSealer(tls.TLS_AES_128_GCM_SHA256, secret, l.next)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	opener, err := sealed.NewOpener(tls.TLS_AES_128_GCM_SHA256, secret)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	x := &trial{sealer: sealer, sink: &testSink{}}
-	x.receiver = newReceiver(l.paths[path], peer.ID(fmt.Sprint(path/2)))
-	x.index, x.opener, x.receiver.sink = l.next, opener, x.sink
-	if !l.s.in.add(x.receiver) {
+	lanes := &testLanes{}
+	x, ok := newTestPath(l.conns[conn], l.next, lanes)
+	if !ok {
 		l.t.Fatal("the index is taken")
 	}
-	l.live = append(l.live, x)
+	l.live = append(l.live, &trial{flightPath: x, sealer: x.keyed(l.t, byte(l.next)), lanes: lanes})
 }
 
-// end ends the i-th session.
+// end ends the i-th path.
 func (l *lab) end(i int) {
 	x := l.live[i]
 	l.live = append(l.live[:i:i], l.live[i+1:]...)
-	l.s.in.remove(x.receiver)
-	if !x.sink.closed {
-		l.t.Fatal("a session has ended, and its sink is open")
+	x.end()
+	if !x.lanes.closed {
+		l.t.Fatal("a path has ended, and its lanes are open")
 	}
 }
 
-// obey ends the sessions that have to end, as their goroutines do.
+// obey ends the paths that have to end, as their goroutines do.
 func (l *lab) obey() {
 	for i := len(l.live) - 1; i >= 0; i-- {
 		if len(l.live[i].over) > 0 {
@@ -84,7 +72,7 @@ func (l *lab) obey() {
 
 func (l *lab) step(op byte, n int) {
 	if op%8 == 0 || len(l.live) == 0 {
-		l.begin(n % len(l.paths))
+		l.begin(n % len(l.conns))
 		return
 	}
 	x := l.live[n%len(l.live)]
@@ -97,22 +85,22 @@ func (l *lab) step(op byte, n int) {
 	}
 	switch op % 8 {
 	case 1: // a datagram
-		b := seal(binary.BigEndian.AppendUint32(nil, uint32(n)))
+		b := seal(datagram(binary.BigEndian.AppendUint32(nil, uint32(n))))
 		l.seen = append(l.seen, bytes.Clone(b))
 		x.want++
-		l.d.take(b, nil)
-	case 2: // one of the package's own, or an empty one
-		l.d.take(seal([]byte{kindProbe + byte(n%4), 0, 0, 0, byte(n), byte(n >> 8), 0, 0, 0}[:n%10]), nil)
+		l.d.take(b, testFrom())
+	case 2: // one of the package's own, perhaps cut, or an empty one
+		l.d.take(seal([]byte{kindChallenge + byte(n%4), 0, 0, 0, 0, 0, 0, byte(n), byte(n >> 8)}[:n%10]), testFrom())
 	case 3: // changed on its way, in any byte but the index
 		b := seal([]byte("changed"))
 		b[4+n%(len(b)-4)] ^= 1 + byte(n)%255
-		l.d.take(b, nil)
+		l.d.take(b, testFrom())
 	case 4: // again
 		if len(l.seen) > 0 {
-			l.d.take(bytes.Clone(l.seen[n%len(l.seen)]), nil)
+			l.d.take(bytes.Clone(l.seen[n%len(l.seen)]), testFrom())
 		}
 	case 5: // longer than agreed on
-		l.d.take(seal(make([]byte, maxPacket-sealed.Overhead+1+n)), nil)
+		l.d.take(seal(make([]byte, maxPacket-sealed.Overhead+1+n)), testFrom())
 	case 6:
 		l.d.flush()
 	case 7:
@@ -129,35 +117,35 @@ func (l *lab) check() {
 	l.t.Helper()
 	l.d.flush()
 	for _, x := range l.live {
-		if len(x.sink.got) != x.want || x.sink.closed {
-			l.t.Fatalf("%d datagrams of %d were delivered, closed: %v", len(x.sink.got), x.want, x.sink.closed)
+		if len(x.lanes.got) != x.want || x.lanes.closed {
+			l.t.Fatalf("%d datagrams of %d were delivered, closed: %v", len(x.lanes.got), x.want, x.lanes.closed)
 		}
 	}
 	l.obey()
-	perPath, perPeer := map[*sending]int{}, map[peer.ID]int{}
+	perConn, perPeer := map[*Flight]int{}, map[peer.ID]int{}
 	for _, x := range l.live {
-		perPath[x.out]++
-		perPeer[x.peer]++
-		if perPath[x.out] > 2 || perPeer[x.peer] > maxReceivers {
-			l.t.Fatalf("%d sessions on a path, %d of a peer", perPath[x.out], perPeer[x.peer])
+		perConn[x.Flight]++
+		perPeer[x.peer()]++
+		if perConn[x.Flight] > 2 || perPeer[x.peer()] > maxPaths {
+			l.t.Fatalf("%d paths on a connection, %d of a peer", perConn[x.Flight], perPeer[x.peer()])
 		}
 	}
 	for len(l.live) > 0 {
 		l.end(0)
 	}
-	if n := len(*l.s.in.receivers.Load()); n != 0 {
-		l.t.Fatalf("%d receivers are left", n)
+	if n := len(*l.s.in.paths.Load()); n != 0 {
+		l.t.Fatalf("%d paths are left", n)
 	}
 	for _, in := range l.s.in.inbound {
 		if len(in.live) > 0 {
-			l.t.Fatalf("%d sessions are left", len(in.live))
+			l.t.Fatalf("%d paths are left", len(in.live))
 		}
 	}
 }
 
-// FuzzSessions: whatever peers begin, send and end, in whatever order, what a session's own sender sealed is delivered to
-// its sink, once, while it lives; nothing else is; and few sessions live.
-func FuzzSessions(f *testing.F) {
+// FuzzPaths: whatever peers begin, send and end, in whatever order, what a path's other end sealed is delivered to
+// its lanes, once, while it lives; nothing else is; and few paths live.
+func FuzzPaths(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 5, 6, 0, 4, 0, 3, 9, 5, 1, 2, 3, 7, 0, 1, 1})
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 2, 7, 1, 4, 0, 4, 1, 6, 0, 7, 0})
 	f.Add(bytes.Repeat([]byte{0, 3, 1, 7, 0, 2}, 20))
@@ -167,27 +155,6 @@ func FuzzSessions(f *testing.F) {
 			l.step(script[0], int(script[1]))
 		}
 		l.check()
-	})
-}
-
-// FuzzSetup: an answer is taken as it was meant, or refused.
-func FuzzSetup(f *testing.F) {
-	f.Add([]byte{1, 0, 0, 0, 7, 0x23, 0x28})
-	f.Add([]byte{2, 0xff, 0xff, 0xff, 0xff, 0, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var answer [answerLen]byte
-		copy(answer[:], b)
-		index, largest, err := parseAnswer(answer)
-		if err != nil {
-			return
-		}
-		if index > sealed.MaxIndex || largest < basePacket {
-			t.Errorf("index %d, size %d", index, largest)
-		}
-		sizes := packetSizes(false, largest)
-		if last := sizes[len(sizes)-1]; last > largest || last > maxPacket {
-			t.Errorf("packets of %d are tried, the peer takes %d", last, largest)
-		}
 	})
 }
 

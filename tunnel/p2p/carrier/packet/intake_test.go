@@ -2,47 +2,38 @@ package packet
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
-// intakes is a service whose receivers are made by hand.
-func intakes() *Service {
-	return New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
-}
-
-func onPath(s *Service) *sending { return sendingOn(s, &testPath{}) }
-
-func (s *Service) begins(p peer.ID, on *sending, index uint32) *receiver {
-	r := &receiver{out: on, peer: p, index: index, over: wake.NewOne(), sink: &testSink{}}
-	if !s.in.add(r) {
+func begins(f *Flight, index uint32) *flightPath {
+	x, ok := newTestPath(f, index, noLanes{})
+	if !ok {
 		panic("the index is taken")
 	}
-	return r
+	return x
 }
 
-// ended reports whether r was told to end.
-func (r *receiver) ended() bool { return len(r.over) == 1 }
+// ended reports whether x was told to end.
+func (x *flightPath) ended() bool { return len(x.over) == 1 }
 
-// A session replaces the one before it on its path; of two that are replaced, one lives on.
-func TestOneSessionPerPath(t *testing.T) {
-	s := intakes()
-	one, other := onPath(s), onPath(s)
-	a, b := s.begins("p", one, 1), s.begins("p", one, 2)
-	elsewhere, foreign := s.begins("p", other, 3), s.begins("q", onPath(s), 4)
+// A path replaces the one before it on its connection; of two that are replaced, one lives on.
+func TestOnePathPerConnection(t *testing.T) {
+	s := testService()
+	beside := func(p peer.ID) *Flight { return testFlight(s, p, &testPath{}) }
+	one, other := beside("p"), beside("p")
+	a, b := begins(one, 1), begins(one, 2)
+	elsewhere, foreign := begins(other, 3), begins(beside("q"), 4)
 	if a.ended() || b.ended() {
-		t.Error("a session ended before the one that replaces it had a chance")
+		t.Error("a path ended before the one that replaces it had a chance")
 	}
-	c := s.begins("p", one, 5)
+	c := begins(one, 5)
 	if !a.ended() || b.ended() || c.ended() || elsewhere.ended() || foreign.ended() {
-		t.Errorf("ended: %v %v %v, on another path %v, of another peer %v; want the first one only",
+		t.Errorf("ended: %v %v %v, beside another connection %v, of another peer %v; want the first one only",
 			a.ended(), b.ended(), c.ended(), elsewhere.ended(), foreign.ended())
 	}
 	if n := s.Refused(RefusedReplaced); n != 1 {
@@ -50,48 +41,33 @@ func TestOneSessionPerPath(t *testing.T) {
 	}
 }
 
-// Whatever a peer begins, on however many paths, few sessions of a kind live; the others end, the oldest first.
-func TestSessionsOfAPeerAreBounded(t *testing.T) {
-	s := intakes()
-	begins := func(p peer.ID, index uint32, repairs bool) *receiver {
-		r := &receiver{out: onPath(s), peer: p, index: index, over: wake.NewOne(), sink: &testSink{}}
-		if repairs {
-			r.flight = &flightPath{of: newFlightPeer(1, noLanes{}, flight.NewMemory(0))}
-		}
-		if !s.in.add(r) {
-			t.Fatal("the index is taken")
-		}
-		return r
-	}
-	var all [2][]*receiver
+// Whatever a peer offers, on however many connections, few paths live; the others end, the oldest first.
+func TestPathsOfAPeerAreBounded(t *testing.T) {
+	s := testService()
+	var all []*flightPath
 	for i := range uint32(1000) {
-		all[0] = append(all[0], begins("p", 2*i, false))
-		if i%3 == 0 {
-			all[1] = append(all[1], begins("p", 2*i+1, true))
-		}
+		all = append(all, begins(testFlight(s, "p", &testPath{}), i))
 	}
-	kept := begins("q", 5000, true)
-	for kind, all := range all {
-		for i, r := range all {
-			if want := i < len(all)-maxReceivers; r.ended() != want {
-				t.Fatalf("kind %d, session %d ended: %v, want %v", kind, i, r.ended(), want)
-			}
+	kept := begins(testFlight(s, "q", &testPath{}), 5000)
+	for i, x := range all {
+		if want := i < len(all)-maxPaths; x.ended() != want {
+			t.Fatalf("path %d ended: %v, want %v", i, x.ended(), want)
 		}
 	}
 	if kept.ended() {
-		t.Error("a session of another peer ended")
+		t.Error("a path of another peer ended")
 	}
-	for _, r := range append(append(all[0], all[1]...), kept) {
-		s.in.remove(r)
+	for _, x := range append(all, kept) {
+		x.end()
 	}
-	if n := len(*s.in.receivers.Load()); n != 0 {
+	if n := len(*s.in.paths.Load()); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
 
-// A peer offers a few sessions in a row; when it is done, nothing is kept of it.
+// A peer offers a few paths in a row; when it is done, nothing is kept of it.
 func TestOffersAreBounded(t *testing.T) {
-	s := intakes()
+	s := testService()
 	allowed := 0
 	for range 1000 {
 		if s.in.mayOffer("p") {
@@ -107,15 +83,15 @@ func TestOffersAreBounded(t *testing.T) {
 	s.in.from("idle")
 	s.in.from("another")
 	if s.in.inbound["idle"] != nil || s.in.inbound["p"] == nil {
-		t.Error("a peer without sessions is remembered, or one that offers too many is forgotten")
+		t.Error("a peer without paths is remembered, or one that offers too many is forgotten")
 	}
 }
 
 // Each refusal has a reason of its own, and a name.
 func TestRefusalsAreCounted(t *testing.T) {
-	d, sealer, sink, _, _ := receiving(t, 7)
+	d, sealer, lanes, _, _ := receiving(t, 7)
 	sealedPacket := func(n int) []byte {
-		b, err := sealer.Seal(nil, make([]byte, n))
+		b, err := sealer.Seal(nil, datagram(make([]byte, n-3)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +104,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	forged := sealedPacket(10)
 	forged[len(forged)-1]++
 	for _, b := range [][]byte{p, again, unknown, forged, sealedPacket(maxPacket - sealed.Overhead), sealedPacket(maxPacket - sealed.Overhead + 1)} {
-		d.take(b, nil)
+		d.take(b, testFrom())
 	}
 	got := ""
 	for _, r := range Reasons() {
@@ -136,7 +112,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 			got += fmt.Sprintf("%s %d ", r, n)
 		}
 	}
-	if got != "unknown_session 1 forged 1 replayed 1 oversize 1 " || len(sink.got) != 2 {
-		t.Errorf("refused: %s; %d delivered", got, len(sink.got))
+	if got != "unknown_session 1 forged 1 oversize 1 " || len(lanes.got) != 2 {
+		t.Errorf("refused: %s; %d delivered", got, len(lanes.got))
 	}
 }

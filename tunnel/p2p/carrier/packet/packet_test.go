@@ -8,17 +8,22 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/net/ipv4"
 
 	"edgemesh/internal/upkeep"
+	"edgemesh/internal/wake"
+	"edgemesh/tunnel/p2p/carrier/flight"
 	"edgemesh/tunnel/p2p/carrier/sealed"
 )
 
-// A peer that is starting takes datagrams a moment later; one that never does is not
+// A peer that is starting takes sealed packets a moment later; one that never does is not
 // bothered.
 func TestOfferPauses(t *testing.T) {
 	pause, at, soon := time.Duration(0), time.Duration(0), 0
@@ -32,7 +37,7 @@ func TestOfferPauses(t *testing.T) {
 		t.Errorf("%d offers in the first second, at last one every %v", soon, pause)
 	}
 	if p := offerPause(pause, time.Hour); p != firstPause {
-		t.Errorf("%v after a session of an hour", p)
+		t.Errorf("%v after a path of an hour", p)
 	}
 }
 
@@ -49,64 +54,98 @@ func (*testPath) Narrowed()            {}
 func (*testPath) Waited(time.Duration) {}
 func (*testPath) Broken(string)        {}
 
-// testSink keeps what it gets.
-type testSink struct {
+// testLanes keep the datagrams that arrive.
+type testLanes struct {
+	noLanes
 	got     [][]byte
 	flushes int
 	closed  bool
 	drop    bool
 }
 
-func (s *testSink) Datagram(b []byte) {
-	if !s.drop {
-		s.got = append(s.got, bytes.Clone(b))
+func (l *testLanes) Datagram(b []byte) {
+	if !l.drop {
+		l.got = append(l.got, bytes.Clone(b))
 	}
 }
-func (s *testSink) Flush() { s.flushes++ }
-func (s *testSink) Close() { s.closed = true }
+func (l *testLanes) Flush() { l.flushes++ }
+func (l *testLanes) Close() { l.closed = true }
 
-// receiving is a session that receives with an index, the sender's end of its keys, and the socket's way to it.
-// sendingOn is the sending direction of a session that sends nothing.
-func sendingOn(s *Service, p Path) *sending {
-	return &sending{link: link{node: s.node, path: p, ctx: context.Background()}}
+// testConn is a connection to a peer.
+type testConn struct {
+	network.Conn
+	to peer.ID
 }
 
-func receiving(t testing.TB, index uint32) (*dispatcher, *sealed.Sealer, *testSink, *testPath, *receiver) {
+func (c testConn) RemotePeer() peer.ID { return c.to }
+
+func testService() *Service {
+	return New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
+}
+
+// testFlight is sealed packets beside a connection to p.
+func testFlight(s *Service, p peer.ID, on Path) *Flight {
+	return s.beside(link{node: s.node, path: on, ctx: context.Background()}, testConn{to: p})
+}
+
+// testFrom is where packets come from.
+func testFrom() *received { return &received{from: net.UDPAddrFromAddrPort(testHome())} }
+
+func testHome() netip.AddrPort { return netip.MustParseAddrPort("5.5.5.1:4001") }
+
+// newTestPath makes a path with an index that works; false: it has been taken.
+func newTestPath(f *Flight, index uint32, lanes Lanes) (*flightPath, bool) {
+	x := &flightPath{Flight: f, index: index, release: func() {}, over: wake.NewOne(), woken: wake.NewOne(), timer: time.NewTimer(time.Hour),
+		answers: make(chan uint32, 16), of: newFlightPeer(1, lanes, flight.NewMemory(1<<20)), at: address{now: testHome(), works: true}, added: true}
+	x.of.join(x, 0)
+	return x, f.in.add(x)
+}
+
+// keyed gives a path keys, and returns the other end's.
+func (x *flightPath) keyed(t testing.TB, key byte) *sealed.Sealer {
 	t.Helper()
-	secret := bytes.Repeat([]byte{7}, sealed.SecretLen)
-	sealer, err := sealed.NewSealer(tls.TLS_AES_128_GCM_SHA256, secret, index)
+	secret := bytes.Repeat([]byte{key}, sealed.SecretLen)
+	sealer, err := sealed.NewSealer(tls.TLS_AES_128_GCM_SHA256, secret, x.index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opener, err := sealed.NewOpener(tls.TLS_AES_128_GCM_SHA256, secret)
-	if err != nil {
+	if x.opener, err = sealed.NewOpener(tls.TLS_AES_128_GCM_SHA256, secret); err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Spawn: func(f func()) bool { go f(); return true }, Log: slog.New(slog.DiscardHandler)})
-	path, sink := &testPath{}, &testSink{}
-	r := newReceiver(sendingOn(s, path), "")
-	r.index, r.opener, r.sink = index, opener, sink
-	if !s.in.add(r) {
+	return sealer
+}
+
+// datagram is a payload of package flight's.
+func datagram(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint16([]byte{2}, uint16(len(b))), b...)
+}
+
+// receiving is a path with an index, the other end's keys, and the socket's way to it.
+func receiving(t testing.TB, index uint32) (*dispatcher, *sealed.Sealer, *testLanes, *testPath, *flightPath) {
+	t.Helper()
+	s, path, lanes := testService(), &testPath{}, &testLanes{}
+	x, ok := newTestPath(testFlight(s, "", path), index, lanes)
+	if !ok {
 		t.Fatal("the index is taken")
 	}
-	return &dispatcher{in: &s.in}, sealer, sink, path, r
+	return &dispatcher{in: &s.in}, x.keyed(t, 7), lanes, path, x
 }
 
-// What the peer did not seal does not reach the sink, whatever index it bears; nor does anything after the end.
+// What the peer did not seal does not reach the lanes, whatever index it bears; nor does anything after the end.
 func TestForgedPackets(t *testing.T) {
-	d, sealer, sink, path, r := receiving(t, 0x01020304)
+	d, sealer, lanes, path, x := receiving(t, 0x01020304)
 	for n := range 100 {
 		p := make([]byte, sealed.Overhead+n)
-		d.take(p, nil)
+		d.take(p, testFrom())
 		binary.BigEndian.PutUint32(p, 0x01020304)
-		d.take(p, nil)
+		d.take(p, testFrom())
 	}
 	d.flush()
-	if len(sink.got) != 0 || sink.flushes != 0 || path.heard.Load() != 0 {
-		t.Errorf("forged packets: the sink has %d datagrams, %d flushes; heard %d times", len(sink.got), sink.flushes, path.heard.Load())
+	if len(lanes.got) != 0 || lanes.flushes != 0 || path.heard.Load() != 0 {
+		t.Errorf("forged packets: the lanes have %d datagrams, %d flushes; heard %d times", len(lanes.got), lanes.flushes, path.heard.Load())
 	}
 	seal := func(payload string) []byte {
-		b, err := sealer.Seal(nil, []byte(payload))
+		b, err := sealer.Seal(nil, datagram([]byte(payload)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,42 +153,45 @@ func TestForgedPackets(t *testing.T) {
 	}
 	one := seal("one")
 	length := int64(len(one))
-	d.take(bytes.Clone(one), nil)
-	d.take(one, nil) // again
-	d.take(seal("two"), nil)
-	d.take(seal(""), nil) // nothing in it
+	d.take(bytes.Clone(one), testFrom())
+	d.take(one, testFrom()) // again
+	d.take(seal("two"), testFrom())
 	d.flush()
 	d.flush()
-	if got := fmt.Sprintf("%s", sink.got); got != "[one two]" || sink.flushes != 1 || path.received.Load() != 2*length {
-		t.Errorf("the sink has %s after %d flushes; %d bytes received, want [one two], 1 and %d", got, sink.flushes, path.received.Load(), 2*length)
+	if got := fmt.Sprintf("%s", lanes.got); got != "[one two]" || lanes.flushes != 1 || path.received.Load() != 2*length {
+		t.Errorf("the lanes have %s after %d flushes; %d bytes received, want [one two], 1 and %d", got, lanes.flushes, path.received.Load(), 2*length)
 	}
 	late := seal("late")
-	d.in.remove(r)
-	d.take(late, nil)
+	d.take(late, testFrom())
+	x.end()
 	d.flush()
-	if len(sink.got) != 2 || !sink.closed {
-		t.Errorf("after the end the sink has %d datagrams, closed: %v", len(sink.got), sink.closed)
+	d.take(late, testFrom())
+	d.flush()
+	if len(lanes.got) != 3 || !lanes.closed || lanes.flushes != 1 {
+		t.Errorf("after the end the lanes have %d datagrams, %d flushes, closed: %v", len(lanes.got), lanes.flushes, lanes.closed)
 	}
 }
 
-// A packet of the receiver's own is told from a datagram.
+// A challenge, which a probe of the size is, is answered and no datagram; an answer is the search's.
 func TestOwnPackets(t *testing.T) {
-	d, sealer, sink, path, r := receiving(t, 9)
-	b, err := sealer.Seal(nil, []byte{kindProbe, 0, 0, 0, 77, 0, 0})
-	if err != nil {
-		t.Fatal(err)
+	d, sealer, lanes, path, x := receiving(t, 9)
+	for _, payload := range [][]byte{{kindChallenge, 0, 0, 0, 0, 0, 0, 0, 77, 0, 0}, {kindResponse, 0, 0, 0, 0, 0, 0, 0, 78}} {
+		b, err := sealer.Seal(nil, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.take(b, testFrom())
 	}
-	d.take(b, nil)
 	d.flush()
-	if id := <-r.arrived; id != 77 || len(sink.got) != 0 || path.heard.Load() != 1 {
-		t.Errorf("a probe: id %d, %d datagrams, heard %d times", id, len(sink.got), path.heard.Load())
+	if len(x.reply) != 1 || x.reply[0].data != 77 || <-x.answers != 78 || len(lanes.got) != 0 || path.heard.Load() != 1 {
+		t.Errorf("answers %v, %d datagrams, heard %d times", x.reply, len(lanes.got), path.heard.Load())
 	}
 }
 
 func BenchmarkTake(b *testing.B) {
-	d, sealer, sink, _, _ := receiving(b, 5)
-	sink.drop = true
-	payload, buf := make([]byte, 1400), make([]byte, 0, 2000)
+	d, sealer, lanes, _, _ := receiving(b, 5)
+	lanes.drop = true
+	from, payload, buf := testFrom(), datagram(make([]byte, 1400)), make([]byte, 0, 2000)
 	b.SetBytes(int64(len(payload)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -157,7 +199,7 @@ func BenchmarkTake(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		d.take(p, nil)
+		d.take(p, from)
 		d.flush()
 	}
 }
@@ -263,26 +305,5 @@ func TestSharedSocket(t *testing.T) {
 	s.Close()
 	if err := <-ended; err == nil || !gone {
 		t.Errorf("after Close: %v, told %v", err, gone)
-	}
-}
-
-// TestOtherKinds: payloads of kinds that former versions send mean nothing, nor do those that none knows. The path was heard.
-func TestOtherKinds(t *testing.T) {
-	d, sealer, sink, path, r := receiving(t, 9)
-	for kind := kindArrived + 1; kind < 256; kind++ {
-		for n := 1; n <= 9; n += 4 {
-			b, err := sealer.Seal(nil, []byte{byte(kind), 0, 0, 0, 1, 0, 0, 0, 2}[:n])
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.take(b, nil)
-		}
-	}
-	d.flush()
-	if len(sink.got) != 0 || len(r.arrived) != 0 || len(r.over) != 0 {
-		t.Errorf("%d datagrams, %d probes, ends: %d", len(sink.got), len(r.arrived), len(r.over))
-	}
-	if path.heard.Load() == 0 || path.received.Load() != 0 {
-		t.Errorf("heard %d times, %d bytes for the owner", path.heard.Load(), path.received.Load())
 	}
 }

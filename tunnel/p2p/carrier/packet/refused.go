@@ -12,37 +12,33 @@ type Reason uint8
 
 // The reasons; String gives the name used as a metric label.
 const (
-	// RefusedUnknown: a packet for no session, as late ones of a path that has ended are.
+	// RefusedUnknown: a packet for no path, as late ones of one that has ended are.
 	RefusedUnknown Reason = iota
-	// RefusedForged: a packet that the sender of its session did not seal.
+	// RefusedForged: a packet that the other end of its path did not seal.
 	RefusedForged
-	// RefusedReplayed: a packet that was there before, or is older than the window.
-	RefusedReplayed
 	// RefusedOversize: a packet that is longer than was agreed on.
 	RefusedOversize
-	// RefusedOffer: a session that was offered, of a peer that offers too many.
+	// RefusedOffer: a path that was offered, of a peer that offers too many.
 	RefusedOffer
-	// RefusedReplaced: a session that ended because its peer began others.
+	// RefusedReplaced: a path that ended because its peer began others.
 	RefusedReplaced
 	numReasons
 )
 
 // String is the reason's name as a metric label.
 func (r Reason) String() string {
-	return [numReasons]string{"unknown_session", "forged", "replayed", "oversize", "offers", "replaced"}[r]
+	return [numReasons]string{"unknown_session", "forged", "oversize", "offers", "replaced"}[r]
 }
 
-// meaning is what an operator reads; a packet for no session is not worth a line.
+// meaning is what an operator reads; a packet for no path is not worth a line.
 func (r Reason) meaning() string {
 	return [numReasons]string{
 		RefusedForged: "packets dropped: the peer did not seal them; they were damaged on the way, or another host sends them" +
 			" under its address",
-		RefusedReplayed: "packets dropped: they came before, or are too late; the network duplicates or delays them, or another" +
-			" host repeats them",
 		RefusedOversize: "packets dropped: they are longer than was agreed; the peer's version is faulty: update it",
-		RefusedOffer: "session for datagrams refused: the peer begins too many, so its datagrams take streams for now; if this" +
+		RefusedOffer: "sealed path refused: the peer offers too many, so its packets take streams for now; if this" +
 			" continues, look in its log for why it connects again and again",
-		RefusedReplaced: "session for datagrams ended: the peer began others; if this continues, look in its log for why it" +
+		RefusedReplaced: "sealed path ended: the peer began others; if this continues, look in its log for why it" +
 			" connects again and again",
 	}[r]
 }

@@ -18,78 +18,84 @@ import (
 )
 
 const (
-	// unusedTime is how long a relay keeps a channel for datagrams that nobody sends.
+	// unusedTime is how long a relay keeps a channel that nobody sends with.
 	unusedTime = time.Minute
 	// olderPause is the pause before a relay or a peer is asked again which knew no channels.
 	olderPause = time.Hour
-	// Forwarded packets are slow that take longer than the circuit by this part and this time.
-	slowPart = 1.25
-	slowTime = 20 * time.Millisecond
+	// Forwarded packets are slow that take longer than the circuit by this part and this time. The circuit carries all then, for
+	// worseRest.
+	slowPart  = 1.25
+	slowTime  = 20 * time.Millisecond
+	worseRest = time.Minute
 )
 
-// via is the datagrams beside a circuit: the relay forwards them. It has a channel as long as one of the two directions is
-// in use, and this node's begins when the datagram lane first looks for it.
+// via is sealed packets beside a circuit: the relay forwards them, and they carry datagrams only. There is a channel as long as they
+// are agreed on, which begins when the datagram lane has used the circuit.
 type via struct {
 	open   func(context.Context) (*Channel, error)
 	trip   func() time.Duration // the circuit's round trip
 	tls    *tls.ConnectionState // of the circuit
 	used   atomic.Bool          // since it was looked at last
+	spare  atomic.Bool          // there is a direct path
 	wanted wake.One
-	why    atomic.Pointer[string] // not forwarded now; nil: they are
+	why    atomic.Pointer[string] // not forwarded now; nil: they are, or are not to be
 
-	mu   sync.Mutex // held while a channel is opened: no other lock is taken under it
-	now  *Channel
-	uses int
+	mu    sync.Mutex // held while a channel is opened: no other lock is taken under it
+	now   *Channel
+	uses  int
+	rests time.Time // until when the circuit carries all
 }
 
-// Relayed returns the datagrams beside circuit c, which ctx ends with and whose round trip is trip. open opens a channel to its
+// Relayed returns sealed packets beside circuit c, which ctx ends with and whose round trip is trip. open opens a channel to its
 // peer at its relay. The result is nil if c has no TLS session to take keys from.
 func (s *Service) Relayed(ctx context.Context, c network.Conn, p Path, trip func() time.Duration,
-	open func(context.Context) (*Channel, error)) *Session {
+	open func(context.Context) (*Channel, error)) *Flight {
 	var state *tls.ConnectionState
 	if !c.As(&state) {
 		return nil
 	}
-	v := &via{open: open, trip: trip, tls: state, wanted: wake.NewOne()}
-	return &Session{sending: sending{link: link{node: s.node, path: p, ctx: ctx, via: v}}, conn: c, in: &s.in, on: &s.sockets}
-}
-
-// protocol is that of offers on this path.
-func (ss *Session) protocol() protocol.ID {
-	if ss.via != nil {
-		return identity.ForwardedProtocol
-	}
-	return identity.PacketProtocol
+	return s.beside(link{node: s.node, path: p, ctx: ctx, via: &via{open: open, trip: trip, tls: state, wanted: wake.NewOne()}}, c)
 }
 
 // route is how packets leave. It is given back by release, and lost is called when it ends before.
-func (ss *Session) route(ctx context.Context, lost func()) (r route, release func(), err error) {
-	r.quic, release = ss.quic, func() {}
-	if ss.via != nil {
-		c, giveBack, err := ss.via.take(ctx)
+func (f *Flight) route(ctx context.Context, lost func()) (r route, release func(), err error) {
+	r.quic, release = f.quic, func() {}
+	if f.via != nil {
+		c, giveBack, err := f.via.take(ctx)
 		if err != nil {
 			return r, nil, err
 		}
 		stop := context.AfterFunc(c.Ctx, lost)
 		r.quic, r.head, release = c.Over, appendChannel(nil, c.Number), func() { stop(); giveBack() }
 	}
-	if r.sock, r.src, err = ss.on.socketOf(r.quic); err != nil {
+	if r.sock, r.src, err = f.on.socketOf(r.quic); err != nil {
 		release()
 	}
 	return r, release, err
 }
 
-// want notes that the lane uses the path.
-func (v *via) want() {
-	if !v.used.Load() {
-		v.used.Store(true)
-		v.wanted.Wake()
+// Want notes that the datagram lane uses the circuit; of a direct connection it notes nothing.
+func (f *Flight) Want() {
+	if f != nil && f.via != nil && !f.via.used.Load() {
+		f.via.used.Store(true)
+		f.via.wanted.Wake()
 	}
 }
 
-// await waits until the lane uses the path; false: ctx has ended before.
+// Spare says whether the datagram lane has a direct path: nothing is sent beside a circuit then.
+func (f *Flight) Spare(spare bool) {
+	if f == nil || f.via == nil || f.via.spare.Swap(spare) == spare {
+		return
+	}
+	if x := f.active(); spare && x != nil {
+		x.over.Wake()
+	}
+	f.via.wanted.Wake()
+}
+
+// await waits until the lane uses the circuit; false: ctx has ended before.
 func (v *via) await(ctx context.Context) bool {
-	for !v.used.Load() {
+	for !v.used.Load() || v.spare.Load() {
 		select {
 		case <-ctx.Done():
 			return false
@@ -99,29 +105,19 @@ func (v *via) await(ctx context.Context) bool {
 	return true
 }
 
-// watch closes unused when nothing was sent for a while.
-func (v *via) watch(ctx context.Context, unused chan<- struct{}) {
-	for wake.Sleep(ctx, unusedTime) {
-		if !v.used.Swap(false) {
-			close(unused)
-			return
-		}
-	}
-}
-
-// failed notes why there are no datagrams, and returns the pause before the next attempt, which only the lane's use brings.
+// failed notes why nothing is forwarded, and returns the pause before the next attempt, which only the lane's use brings.
 func (v *via) failed(err error, pause time.Duration) time.Duration {
 	v.used.Store(false)
-	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
-		pause = olderPause // an update ends the circuit
-	}
 	v.note(err)
-	return pause
+	if none := (mss.ErrNotSupported[protocol.ID]{}); errors.As(err, &none) {
+		return olderPause // an update ends the circuit
+	}
+	return max(pause, v.rest())
 }
 
-// note notes why nothing is forwarded now; nil: something is, or nothing is to be.
+// note notes why nothing is forwarded now.
 func (v *via) note(err error) {
-	if err == nil || errors.Is(err, errUnused) {
+	if errors.Is(err, errUnused) || errors.Is(err, errEnded) {
 		v.why.Store(nil)
 		return
 	}
@@ -130,11 +126,22 @@ func (v *via) note(err error) {
 	case errors.As(err, &none) && slices.Contains(none.Protos, identity.ChannelProtocol):
 		why = "the relay's version forwards no packets"
 	case errors.As(err, &none):
-		why = "the peer's version knows no forwarded packets"
+		why = "the peer takes no sealed packets"
 	case errors.Is(err, errNotYet):
 		why = errNotYet.Error()
+	case errors.Is(err, errWorse):
+		v.mu.Lock()
+		v.rests = time.Now().Add(worseRest)
+		v.mu.Unlock()
 	}
 	v.why.Store(&why)
+}
+
+// rest is for how long the circuit carries all from now on.
+func (v *via) rest() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return time.Until(v.rests)
 }
 
 // take returns the channel, which is given back by release.
@@ -169,15 +176,15 @@ func (v *via) slow(rtt time.Duration) bool {
 	return trip > 0 && rtt > time.Duration(slowPart*float64(trip))+slowTime
 }
 
-// Forwarding is why no relay forwards datagrams now, "" where one does; ok: a relay is between.
-func (ss *Session) Forwarding() (why string, ok bool) {
+// Forwarding is why no relay forwards packets now, "" where one does; ok: a relay is between.
+func (f *Flight) Forwarding() (why string, ok bool) {
 	switch {
-	case ss == nil || ss.via == nil:
+	case f == nil || f.via == nil:
 		return "", false
-	case ss.size() > 0:
+	case f.active() != nil:
 		return "", true
 	}
-	if why := ss.via.why.Load(); why != nil {
+	if why := f.via.why.Load(); why != nil {
 		return *why, true
 	}
 	return "no datagrams yet", true

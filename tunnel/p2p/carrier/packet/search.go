@@ -32,14 +32,13 @@ const (
 	confirmEvery = time.Second
 	climbEvery   = time.Minute
 	// A path that has carried nothing for idleRounds intervals is looked at every restEvery; the owner of the path has its
-	// size confirmed when it carries something again (Session.Confirm).
+	// size confirmed when it carries something again (Flight.Confirm).
 	idleRounds = 5
 	restEvery  = time.Minute
-	// muteRetry is the pause when not even basePacket passes, worseRest that in which streams carry what packets carry worse:
-	// worseMost of the last 16 questions say so, which were put while less than quietBytes were sent. One of eight packets lost
-	// makes four.
-	muteRetry  = 2 * time.Second
-	worseRest  = time.Minute
+	// muteRetry is the pause when not even basePacket passes.
+	muteRetry = 2 * time.Second
+	// A circuit carries datagrams better where worseMost of the last 16 questions say so, which were put while less than quietBytes
+	// were sent. One of eight packets lost makes four.
 	worseMost  = 4
 	quietBytes = 256 << 10
 	// firstTrip is the round trip as long as it is not known.
@@ -71,29 +70,25 @@ func packetSizes(v6 bool, largest int) []int {
 // search finds how large a packet passes. It is one goroutine's.
 type search struct {
 	sizes []int         // to try, ascending
-	size  *atomic.Int32 // in use; 0: none passes
+	size  *atomic.Int32 // in use
 	// probe sends a probe of a size; its ID comes back on arrived if it passes.
 	probe   func(id uint32, size int) error
 	arrived <-chan uint32
-	// tooLarge says that the interface refused a packet of the size in use, confirm that this size may be too large, ended
-	// that the peer has ended the session.
+	// tooLarge says that the interface refused a packet of the size in use, confirm that this size may be too large.
 	tooLarge, confirm <-chan struct{}
-	ended             <-chan error
 	// quicNeeds is the size of QUIC's own packets; an error: the connection is over. nil: the path is not QUIC's.
 	quicNeeds func() (int, error)
-	// slow reports whether a round trip is too long, as streams carry datagrams, too; nil: the path has nothing better.
-	slow  func(rtt time.Duration) bool
-	works func()          // is called when a size is in use
-	rests func(why error) // likewise when none is, though the session lives; nil: nobody wants to know
-	path  Path
-	log   *slog.Logger
+	// slow reports whether a round trip is too long, as a circuit carries datagrams, too; nil: the path has nothing better.
+	slow func(rtt time.Duration) bool
+	path Path
+	log  *slog.Logger
 	seen
 }
 
 // seen is what a search has learnt from its probes.
 type seen struct {
 	rtt  time.Duration // 0: unknown
-	id   uint32        // of the last probe; two sessions of one path begin at different ones
+	id   uint32        // of the last probe; two paths beside one connection begin at different ones
 	due  bool          // to confirm the size, whether or not the path is used
 	loss float64       // share of probes lost although their size passes
 	bad  uint16        // the last questions while little was sent: one bit each, set where a probe was lost or late
@@ -115,57 +110,34 @@ type probe struct {
 	at   time.Time
 }
 
-// run keeps the size true (RFC 8899) until the session ends, with an error.
+// run keeps the size true (RFC 8899) until ctx ends, with an error.
 func (s *search) run(ctx context.Context) error {
-	defer s.size.Store(0)
-	for {
+	for mute := false; ; {
 		ok, err := s.tries(ctx, basePacket, goneTries)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case !ok && mute:
+			return errMute
 		}
-		if !ok {
-			s.rest(errMute)
+		if mute = !ok; mute { // the round trip may be longer
 			if err := s.wait(ctx, muteRetry); err != nil && !errors.Is(err, errTooLarge) {
 				return err
 			}
 			continue
 		}
-		s.size.Store(basePacket)
 		if err := s.climb(ctx); err != nil {
 			return err
 		}
-		s.works()
-		s.log.Debug("datagrams work on this path", "peer", s.path.Peer(), "bytes", s.size.Load())
+		s.log.Debug("sealed packets work on this path", "peer", s.path.Peer(), "bytes", s.size.Load())
 		before, err := s.hold(ctx)
-		if errors.Is(err, errWorse) {
-			s.log.Info("streams carry datagrams for a while: packets are lost, or take longer", "peer", s.path.Peer(), "rtt", s.rtt)
-			s.rest(err)
-			if err := s.wait(ctx, worseRest); err != nil && !errors.Is(err, errTooLarge) {
-				return err
-			}
-			s.rtt, s.bad = 0, 0
-			continue
-		}
-		if errors.Is(err, errMute) {
-			s.log.Info("no datagrams pass on this path any longer: streams carry them until they do", "peer", s.path.Peer())
-			s.rest(err)
-			continue
-		}
 		if err != nil {
 			return err
 		}
-		s.size.Store(0)
+		s.size.Store(basePacket)
 		if err := s.checkQUIC(ctx, before); err != nil {
 			return err
 		}
-	}
-}
-
-// rest puts no size in use.
-func (s *search) rest(why error) {
-	s.size.Store(0)
-	if s.rests != nil {
-		s.rests(why)
 	}
 }
 
@@ -265,7 +237,7 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 	}
 }
 
-// isWorse reports whether streams carry datagrams better: too many of the last questions took a second probe, or too long.
+// isWorse reports whether a circuit carries datagrams better: too many of the last questions took a second probe, or too long.
 // Packets that fill the path say nothing of it.
 func (s *search) isWorse() bool {
 	s.bad <<= 1
@@ -371,8 +343,6 @@ func (s *search) try(ctx context.Context, size int) (bool, error) {
 			}
 		case <-timeout.C:
 			return false, nil
-		case err := <-s.ended:
-			return false, err
 		case <-ctx.Done():
 			return false, errEnded
 		}
@@ -401,7 +371,7 @@ func (s *search) answered(id uint32, size int) bool {
 	return p.size >= size
 }
 
-// wait waits for d, or until the size is to be confirmed. The error is the session's end, or errTooLarge.
+// wait waits for d, or until the size is to be confirmed. The error is errEnded, or errTooLarge.
 func (s *search) wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -416,8 +386,6 @@ func (s *search) wait(ctx context.Context, d time.Duration) error {
 		case <-s.confirm:
 			s.due = true
 			return nil
-		case err := <-s.ended:
-			return err
 		case <-ctx.Done():
 			return errEnded
 		}

@@ -27,7 +27,7 @@ type testLink struct {
 	arrived  chan uint32
 	tooLarge wake.One
 	confirm  wake.One
-	ended    chan error
+	over     chan error // what the search ended with
 	quic     atomic.Int32
 	carried  atomic.Uint64
 	narrowed atomic.Int32
@@ -55,23 +55,40 @@ func (l *testLink) probe(id uint32, size int) error {
 	return nil
 }
 
-// searching runs a search on a link, with time that is made up.
-func searching(t *testing.T, mtu int, loss float64, f func(l *testLink)) {
+// searching runs a search on a link, with time that is made up. Slow, if it is not nil, says whether a circuit is faster.
+func searching(t *testing.T, mtu int, loss float64, slow func(time.Duration) bool, f func(l *testLink)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &testLink{loss: loss, rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
+		l := &testLink{loss: loss, rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), over: make(chan error, 1)}
 		l.mtu.Store(int32(mtu))
+		l.size.Store(basePacket)
 		l.quic.Store(1300)
-		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() {}, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
-			confirm: l.confirm, ended: l.ended, quicNeeds: func() (int, error) { return int(l.quic.Load()), nil }, path: l,
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
+			confirm: l.confirm, quicNeeds: func() (int, error) { return int(l.quic.Load()), nil }, slow: slow, path: l,
 			log: slog.New(slog.DiscardHandler)}
-		over := make(chan error, 1)
-		go func() { over <- s.run(context.Background()) }()
-		f(l)
-		l.ended <- errEnded
-		if err := <-over; !errors.Is(err, errEnded) || l.size.Load() != 0 {
-			t.Errorf("at the end: %v, size %d", err, l.size.Load())
+		if slow != nil {
+			s.quicNeeds = nil
 		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { l.over <- s.run(ctx); close(ended) }()
+		f(l)
+		cancel()
+		<-ended
 	})
+}
+
+// ends checks what the search has ended with; nil: it has not.
+func (l *testLink) ends(t *testing.T, when string, want error) {
+	t.Helper()
+	synctest.Wait()
+	var got error
+	select {
+	case got = <-l.over:
+	default:
+	}
+	if !errors.Is(got, want) {
+		t.Errorf("%s: the search has ended with %v, want %v", when, got, want)
+	}
 }
 
 // use has packets carried for a time. The owner of a path that was quiet has its size confirmed.
@@ -84,8 +101,8 @@ func (l *testLink) use(d time.Duration) {
 }
 
 func TestSearchFindsTheSize(t *testing.T) {
-	for _, c := range []struct{ mtu, want int32 }{{9000, 8972}, {8971, 1472}, {1472, 1472}, {1471, 1464}, {1252, 1252}, {1251, 1200}, {1199, 0}} {
-		searching(t, int(c.mtu), 0, func(l *testLink) {
+	for _, c := range []struct{ mtu, want int32 }{{9000, 8972}, {8971, 1472}, {1472, 1472}, {1471, 1464}, {1252, 1252}, {1251, 1200}} {
+		searching(t, int(c.mtu), 0, nil, func(l *testLink) {
 			time.Sleep(30 * time.Second)
 			if got := l.size.Load(); got != c.want {
 				t.Errorf("packets of %d pass: size %d, want %d", c.mtu, got, c.want)
@@ -98,7 +115,7 @@ func TestSearchFindsTheSize(t *testing.T) {
 // hole is found on it all the same.
 func TestSearchIsPatient(t *testing.T) {
 	for _, late := range []time.Duration{310 * time.Millisecond, 600 * time.Millisecond, 1400 * time.Millisecond, 3 * time.Second} {
-		searching(t, 1472, 0.03, func(l *testLink) {
+		searching(t, 1472, 0.03, nil, func(l *testLink) {
 			l.late.Store(int64(late))
 			time.Sleep(10 * late)
 			if size := l.size.Load(); size < 1200 {
@@ -114,7 +131,7 @@ func TestSearchIsPatient(t *testing.T) {
 				t.Errorf("%v: size %d, want 1332; told %d times, want 1", late, size, l.narrowed.Load())
 			}
 		})
-		searching(t, 1472, 0, func(l *testLink) {
+		searching(t, 1472, 0, nil, func(l *testLink) {
 			l.use(10 * time.Second)
 			l.late.Store(int64(late))
 			for range 100 {
@@ -133,7 +150,7 @@ func TestSearchIsPatient(t *testing.T) {
 
 // One late answer is one round trip, however long nothing was asked afterwards.
 func TestSearchAfterALateAnswer(t *testing.T) {
-	searching(t, 1472, 0, func(l *testLink) {
+	searching(t, 1472, 0, nil, func(l *testLink) {
 		l.use(10 * time.Second)
 		l.late.Store(int64(150 * time.Millisecond))
 		l.use(1100 * time.Millisecond)
@@ -150,7 +167,7 @@ func TestSearchAfterALateAnswer(t *testing.T) {
 
 // A smaller link is noticed within two or three seconds of use, and not while nothing is sent.
 func TestSearchNoticesABlackHole(t *testing.T) {
-	searching(t, 1472, 0, func(l *testLink) {
+	searching(t, 1472, 0, nil, func(l *testLink) {
 		l.use(10 * time.Second)
 		time.Sleep(2 * confirmEvery) // another look follows what was sent last
 		l.mtu.Store(1350)
@@ -170,38 +187,28 @@ func TestSearchNoticesABlackHole(t *testing.T) {
 	})
 }
 
-// Confirm has a quiet path looked at, and an interface that refuses the size is not waited for.
-// Where no packet passes any longer, whatever its size, none are sent soon, and again once they pass. On a path of much loss
-// that takes longer.
+// Where no packet passes any longer, whatever its size, the path ends soon. On one of much loss that takes longer.
 func TestSearchNoticesSilence(t *testing.T) {
 	for _, c := range []struct {
 		loss   float64
 		within time.Duration
 	}{{0, 2500 * time.Millisecond}, {0.1, 2500 * time.Millisecond}, {0.4, 6 * time.Second}} {
-		searching(t, 1472, c.loss, func(l *testLink) {
+		searching(t, 1472, c.loss, nil, func(l *testLink) {
 			l.use(30 * time.Second)
-			if l.size.Load() == 0 {
-				t.Fatalf("loss %.1f: no size", c.loss)
-			}
+			l.ends(t, "at first", nil)
 			l.mtu.Store(0)
 			l.use(c.within)
-			if size := l.size.Load(); size != 0 {
-				t.Errorf("loss %.1f: packets of %d are sent %v after none pass", c.loss, size, c.within)
-			}
+			l.ends(t, "no packet passes", errMute)
 			if l.narrowed.Load() != 0 || l.broken.Load() != nil {
 				t.Errorf("loss %.1f: taken for an MTU black hole", c.loss)
-			}
-			l.mtu.Store(1472)
-			l.use(10 * time.Second)
-			if l.size.Load() == 0 {
-				t.Errorf("loss %.1f: no size after packets pass again", c.loss)
 			}
 		})
 	}
 }
 
+// Confirm has a quiet path looked at, and an interface that refuses the size is not waited for.
 func TestSearchIsTold(t *testing.T) {
-	searching(t, 1472, 0, func(l *testLink) {
+	searching(t, 1472, 0, nil, func(l *testLink) {
 		time.Sleep(10 * time.Second)
 		l.mtu.Store(1350)
 		l.confirm.Wake()
@@ -221,18 +228,14 @@ func TestSearchIsTold(t *testing.T) {
 
 // Where QUIC's own packets vanish, too, the path is of no use.
 func TestSearchGivesThePathUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &testLink{rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne()}
-		l.mtu.Store(1472)
-		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() {}, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
-			confirm: l.confirm, quicNeeds: func() (int, error) { return 1400, nil }, path: l, log: slog.New(slog.DiscardHandler)}
-		over := make(chan error, 1)
-		go func() { over <- s.run(t.Context()) }()
+	searching(t, 1472, 0, nil, func(l *testLink) {
+		l.quic.Store(1400)
 		l.use(10 * time.Second)
 		l.mtu.Store(1300)
 		l.use(5 * time.Second)
-		if err := <-over; !errors.Is(err, errEnded) || l.broken.Load() == nil {
-			t.Errorf("%v, broken %v", err, l.broken.Load())
+		l.ends(t, "QUIC's packets vanish", errEnded)
+		if l.broken.Load() == nil {
+			t.Error("the path's owner is not told")
 		}
 	})
 }
@@ -240,7 +243,7 @@ func TestSearchGivesThePathUp(t *testing.T) {
 // Loss is not taken for a black hole, not for ten minutes of use.
 func TestSearchBearsLoss(t *testing.T) {
 	for _, loss := range []float64{0.01, 0.1, 0.2} {
-		searching(t, 1472, loss, func(l *testLink) {
+		searching(t, 1472, loss, nil, func(l *testLink) {
 			l.use(10 * time.Minute)
 			if n := l.narrowed.Load(); n != 0 || l.broken.Load() != nil {
 				t.Errorf("%.0f %% loss: %d alarms, broken %v", 100*loss, n, l.broken.Load())
@@ -249,39 +252,34 @@ func TestSearchBearsLoss(t *testing.T) {
 	}
 }
 
-// Where the circuit carries packets better it does so for a minute, and where none passes until one does; each time it is known why.
-func TestSearchRests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &testLink{rnd: rand.New(rand.NewPCG(1, 2)), arrived: make(chan uint32, 16), tooLarge: wake.NewOne(), confirm: wake.NewOne(), ended: make(chan error, 1)}
-		l.mtu.Store(1472)
-		v := &via{trip: func() time.Duration { return time.Millisecond }}
-		ss := &Session{sending: sending{link: link{via: v}}}
-		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, works: func() { v.note(nil) }, rests: v.note, slow: v.slow, probe: l.probe,
-			arrived: l.arrived, tooLarge: l.tooLarge, confirm: l.confirm, ended: l.ended, path: l, log: slog.New(slog.DiscardHandler)}
-		over := make(chan error, 1)
-		go func() { over <- s.run(t.Context()) }()
-		check := func(when, why string) {
-			t.Helper()
-			if got, _ := ss.Forwarding(); (l.size.Load() == 0) != (why != "") || got != why && why != "" || why == "" && v.why.Load() != nil {
-				t.Errorf("%s: size %d, %q", when, l.size.Load(), got)
-			}
-		}
-		v.note(errors.New("the relay is not connected over UDP"))
+// Where the circuit carries packets better the path ends.
+func TestSearchLeavesItToTheCircuit(t *testing.T) {
+	v := &via{trip: func() time.Duration { return time.Millisecond }}
+	searching(t, 1472, 0, v.slow, func(l *testLink) {
 		l.use(20 * time.Second)
-		check("at first", "")
+		l.ends(t, "as fast", nil)
 		l.late.Store(int64(90 * time.Millisecond))
 		l.use(30 * time.Second)
-		check("slower than the circuit", errWorse.Error())
-		l.late.Store(0)
-		l.use(time.Minute)
-		check("as fast again", "")
-		l.mtu.Store(0)
-		l.use(20 * time.Second)
-		check("no packet passes", errMute.Error())
-		l.mtu.Store(1472)
-		l.use(5 * time.Second)
-		check("packets pass again", "")
-		l.ended <- errEnded
-		<-over
+		l.ends(t, "slower than the circuit", errWorse)
+	})
+}
+
+// A circuit that is better carries all for a minute, and it is known why.
+func TestCircuitRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Flight{link: link{via: &via{}}, among: &flights{}, conn: testConn{}}
+		if pause := f.via.failed(errWorse, time.Second); pause != worseRest {
+			t.Errorf("a pause of %v", pause)
+		}
+		if why, _ := f.Forwarding(); why != errWorse.Error() {
+			t.Errorf("the circuit has them: %q", why)
+		}
+		time.Sleep(worseRest)
+		if d := f.via.rest(); d > 0 {
+			t.Errorf("it rests for %v more", d)
+		}
+		if pause := f.via.failed(errUnused, time.Second); pause != time.Second || f.via.why.Load() != nil {
+			t.Errorf("unused: a pause of %v", pause)
+		}
 	})
 }

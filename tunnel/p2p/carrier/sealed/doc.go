@@ -10,8 +10,7 @@
 // TLS 1.3's traffic secrets do (section 7.3), are updated as those are (section
 // 7.2), the nonce is made as there (section 5.3), and the cipher is the session's
 // own. The packet is that of WireGuard's data message: the receiver's index, a counter,
-// the sealed payload. Open refuses replay with the window of RFC 6479; OpenAny leaves that to who knows the
-// packets' numbers.
+// the sealed payload. Replays are for who knows the packets' numbers to refuse.
 //
 //	 0        4                12
 //	+--------+----------------+------------------------+--------------+

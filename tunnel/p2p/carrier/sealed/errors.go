@@ -7,6 +7,4 @@ var (
 	ErrCipher = errors.New("unknown cipher suite")
 	// ErrForged means that a packet does not come from the holder of the key.
 	ErrForged = errors.New("packet is not authentic")
-	// ErrReplayed means that a packet arrived before, or is older than the window.
-	ErrReplayed = errors.New("packet is a replay")
 )

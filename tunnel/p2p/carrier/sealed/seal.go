@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"golang.zx2c4.com/wireguard/replay"
 )
 
 const (
@@ -78,7 +76,6 @@ type Opener struct {
 	suite       uint16
 	before, now *key // before is nil in the first era
 	next        *key // nil until the next era's first packet
-	window      replay.Filter
 	nonce       [nonceLen]byte
 }
 
@@ -91,18 +88,8 @@ func NewOpener(suite uint16, secret []byte) (*Opener, error) {
 	return &Opener{suite: suite, now: k}, nil
 }
 
-// Open returns the payload of b, in place of the ciphertext. Errors: ErrForged,
-// ErrReplayed.
+// Open returns the payload of b, in place of the ciphertext. The caller tells replays by Counter. Error: ErrForged.
 func (o *Opener) Open(b []byte) ([]byte, error) {
-	payload, err := o.OpenAny(b)
-	if err == nil && !o.window.ValidateCounter(Counter(b), maxCounter) {
-		return nil, ErrReplayed
-	}
-	return payload, err
-}
-
-// OpenAny is Open for a caller that tells replays itself. Error: ErrForged.
-func (o *Opener) OpenAny(b []byte) ([]byte, error) {
 	if !Is(b) {
 		return nil, ErrForged
 	}

@@ -16,9 +16,8 @@ import (
 type Conn struct {
 	line
 	streams
-	Probes    Probes
-	datagrams *packet.Session
-	flight    *packet.Flight
+	Probes Probes
+	flight *packet.Flight
 }
 
 // New makes c a path of the owner. Run has to be called.
@@ -33,22 +32,21 @@ func New(cfg *Config, owner Owner, c network.Conn, id ladder.PathID) *Conn {
 	}
 	_, err := a.ValueForProtocol(ma.P_QUIC_V1)
 	x.udp = err == nil
-	if x.Relay == "" {
-		x.datagrams = cfg.Packets.Session(x.ctx, c, datagrams{x})
-		if cfg.Sealed {
-			x.flight = cfg.Packets.Flight(x.datagrams)
-		}
-	} else if cfg.Channel != nil {
-		x.datagrams = cfg.Packets.Relayed(x.ctx, c, forwarded{datagrams{x}}, x.Probes.RTT,
+	switch {
+	case !cfg.Sealed:
+	case x.Relay == "":
+		x.flight = cfg.Packets.Flight(x.ctx, c, beside{x})
+	case cfg.Channel != nil:
+		x.flight = cfg.Packets.Relayed(x.ctx, c, forwarded{beside{x}}, x.Probes.RTT,
 			func(ctx context.Context) (*packet.Channel, error) { return cfg.Channel(ctx, x.Relay, owner.ID()) })
 	}
 	return x
 }
 
-// Run probes the connection and offers datagrams on it. It does not wait; false: the
+// Run probes the connection and offers sealed packets beside it. It does not wait; false: the
 // node is closed.
 func (c *Conn) Run() bool {
-	return c.cfg.Spawn(c.Probes.run) && c.cfg.Spawn(c.datagrams.Run) && c.cfg.Spawn(c.flight.Run)
+	return c.cfg.Spawn(c.Probes.run) && c.cfg.Spawn(c.flight.Run)
 }
 
 // Link describes c for the machine, without the order of its relay.
@@ -71,7 +69,7 @@ func (c *Conn) Path() Path {
 	}
 	rtt, queue, direct := c.Probes.path()
 	forwarding := ""
-	if why, ok := c.datagrams.Forwarding(); ok {
+	if why, ok := c.flight.Forwarding(); ok {
 		forwarding = Forwarded
 		if why != "" {
 			forwarding = "in the circuit: " + why
@@ -120,17 +118,8 @@ func (c *Conn) CarrierHeard() time.Time {
 	return last
 }
 
-// AnswerDatagrams serves the datagrams that a stream of the peer offers. It returns false, and
+// AnswerFlight serves the sealed packets that a stream of the peer offers. It returns false, and
 // leaves the stream to the caller, if c takes none.
-func (c *Conn) AnswerDatagrams(s network.Stream) bool {
-	if c.datagrams == nil {
-		return false
-	}
-	c.datagrams.Answer(s)
-	return true
-}
-
-// AnswerFlight is AnswerDatagrams for sealed packets with repair.
 func (c *Conn) AnswerFlight(s network.Stream) bool {
 	if c.flight == nil {
 		return false
@@ -139,8 +128,11 @@ func (c *Conn) AnswerFlight(s network.Stream) bool {
 	return true
 }
 
-// Sealed reports whether sealed packets with repair carry the peer's lanes beside c.
+// Spare says whether the datagram lane has a direct path: sealed packets beside a circuit end then.
+func (c *Conn) Spare(direct bool) { c.flight.Spare(direct) }
+
+// Sealed reports whether sealed packets carry the peer's lanes beside c.
 func (c *Conn) Sealed() bool { return c.flight.Carries() }
 
-// ConfirmSize confirms the size of datagrams, which may have become smaller.
-func (c *Conn) ConfirmSize() { c.datagrams.Confirm() }
+// ConfirmSize confirms the size of sealed packets, which may have become smaller.
+func (c *Conn) ConfirmSize() { c.flight.Confirm() }

@@ -28,10 +28,9 @@ type Config struct {
 	Spawn func(func()) bool
 	// Owns reports whether an endpoint is this node's: at an address of this host, or mapped for it by a router.
 	Owns func(endpoint.Endpoint) bool
-	// Packets makes the datagrams beside a QUIC connection.
+	// Packets makes the sealed packets beside connections; without Sealed there are none.
 	Packets *packet.Service
-	// Sealed has sealed packets with repair carry the lanes beside QUIC connections.
-	Sealed bool
+	Sealed  bool
 	// Channel opens a channel to a peer at a relay; nil: what goes through a relay takes circuits alone.
 	Channel func(ctx context.Context, relay, to peer.ID) (*packet.Channel, error)
 	// TCP has the kernel's figures of TCP connections, and Conns returns the connections to
@@ -64,7 +63,7 @@ type Owner interface {
 	Narrowed(path ladder.PathID)
 }
 
-// line is a connection to a peer as its probes, streams and datagrams see it.
+// line is a connection to a peer as its probes, streams and sealed packets see it.
 type line struct {
 	network.Conn
 	traffic

@@ -4,11 +4,11 @@
 //
 //	path.go       what the status says of a path
 //	conn.go       one connection as a path
-//	line.go       what its probes, streams and datagrams know of it
+//	line.go       what its probes and streams know of it
 //	traffic.go    bytes on it, and when something last arrived
 //	stream.go     a stream on it
 //	streams.go    which streams are open
-//	datagrams.go  datagrams beside its streams
+//	beside.go     what sealed packets know of it
 //	probe.go      probes: round-trip time, whether addresses are translated, other news
 //	trip.go       the round trip, and the part of it that is waiting
 //	frame.go      the frame of a probe

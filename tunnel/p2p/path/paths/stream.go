@@ -11,15 +11,17 @@ import (
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/ladder"
 	"edgemesh/tunnel/p2p/base/timeline"
+	"edgemesh/tunnel/p2p/carrier/packet"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Stream is a byte stream to or from a peer on one path. It stays on that path
 // until it ends. Read and Write may be called at the same time.
 type Stream struct {
-	s    network.Stream
-	c    *Conn
-	read atomic.Bool // something was
+	s      network.Stream
+	c      *Conn
+	wanted *packet.Flight // may carry what the stream does; nil: of the datagram lane alone
+	read   atomic.Bool    // something was
 }
 
 // Read returns io.EOF after the peer's CloseWrite.
@@ -27,6 +29,7 @@ func (s *Stream) Read(b []byte) (int, error) {
 	n, err := s.s.Read(b)
 	if n > 0 {
 		s.c.received(n)
+		s.wanted.Want()
 		if !s.read.Load() && !s.read.Swap(true) && s.ofLane() {
 			s.c.cfg.Timeline.Note(s.c.owner.ID(), timeline.Read)
 		}
@@ -40,6 +43,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 	n, err := s.s.Write(b)
 	if n > 0 {
 		s.c.sent(n)
+		s.wanted.Want()
 	}
 	return n, err
 }
@@ -128,19 +132,12 @@ func (c *Conn) OpenStream(ctx context.Context, proto protocol.ID) (*Stream, erro
 // Wrap makes s a stream of this path.
 func (c *Conn) Wrap(s network.Stream) *Stream {
 	st := &Stream{s: s, c: c}
+	if s.Protocol() == identity.DatagramProtocol {
+		st.wanted = c.flight
+	}
 	c.streams.add(st)
 	return st
 }
-
-// DatagramSize is the longest datagram that the stream's path takes beside it now, 0: none.
-func (s *Stream) DatagramSize() int { return s.c.datagrams.Size() }
-
-// PutDatagram sends b beside the stream, unreliably and out of order, at the latest with the next FlushDatagrams. Its
-// first byte is below 128. The error is ErrNoDatagrams, after which the stream can still be used, or the socket's.
-func (s *Stream) PutDatagram(b []byte) error { return s.c.datagrams.Put(b) }
-
-// FlushDatagrams sends what was put. An error says that some of it is lost.
-func (s *Stream) FlushDatagrams() error { return s.c.datagrams.Flush() }
 
 // Ping measures a round trip on a stream that was opened for it, which is reset then.
 func Ping(ctx context.Context, s *Stream) (time.Duration, error) {

@@ -10,7 +10,7 @@ import (
 func TestForwardedSpeaksForACircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &Conn{line: line{traffic: traffic{opened: time.Now()}}}
-		d := forwarded{datagrams{c}}
+		d := forwarded{beside{c}}
 		c.hear()
 		for _, step := range []struct {
 			after time.Duration

@@ -109,9 +109,12 @@ func (s *state) apply(e ladder.Event) {
 	if a.Last {
 		s.notify(a.Path, s.owed.over(a.Path, s.Now())...)
 	}
+	at, _ := s.m.Using(ladder.DatagramLane)
+	direct := s.paths[at] != nil && !s.paths[at].Relayed()
 	for id, x := range s.paths {
 		v, _ := s.m.Path(id)
 		x.Quiet(v.Quiet)
+		x.Spare(direct)
 	}
 	s.plan()
 	if len(s.paths) != before || proved.State != unproved.State || proved.Direct != unproved.Direct {

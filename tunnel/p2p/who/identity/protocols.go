@@ -8,14 +8,10 @@ const (
 	StreamProtocol protocol.ID = "/edgemesh/stream/1"
 	// DatagramProtocol carries the datagram lane (all other packets).
 	DatagramProtocol protocol.ID = "/edgemesh/datagram/1"
-	// PacketProtocol agrees on sealed packets beside a QUIC connection, which then
-	// carry the datagram lane.
-	PacketProtocol protocol.ID = "/edgemesh/packet/1"
-	// FlightProtocol agrees on sealed packets with repair there, which then carry both lanes.
+	// FlightProtocol agrees on sealed packets beside a QUIC connection, which then carry both lanes, or beside a circuit, whose
+	// relay forwards them: the datagram lane.
 	FlightProtocol protocol.ID = "/edgemesh/flight/2"
-	// ForwardedProtocol agrees on sealed packets beside a circuit, which its relay forwards.
-	ForwardedProtocol protocol.ID = "/edgemesh/forwarded/1"
-	// ChannelProtocol requests a channel for them from a relay.
+	// ChannelProtocol requests a channel for those from a relay.
 	ChannelProtocol protocol.ID = "/edgemesh/channel/1"
 	// PathProtocol probes one connection: liveness, round-trip time, and the
 	// addresses each side sees of the other.
@@ -60,7 +56,7 @@ func OfLane(p protocol.ID) bool { return p == StreamProtocol || p == DatagramPro
 // number behind the last slash counts what two versions cannot say to each other.
 func Protocols() []protocol.ID {
 	return []protocol.ID{
-		StreamProtocol, DatagramProtocol, PacketProtocol, FlightProtocol, ForwardedProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
+		StreamProtocol, DatagramProtocol, FlightProtocol, ChannelProtocol, PathProtocol, PunchProtocol, RelaysProtocol, SeenProtocol, LoadProtocol, InstanceProtocol,
 		LANProtocol, ObserveProtocol, ExplainProtocol, ContactProtocol, JoinProtocol, MemberProtocol, SignedProtocol, EnrollProtocol, DHTPrefix + "/kad/1.0.0",
 	}
 }
