@@ -33,9 +33,10 @@ const (
 	flightLabel    = "EXPORTER-edgemesh-flight"
 	nonceLen       = 16                   // each end's
 	flightHelloLen = 1 + nonceLen + 4 + 8 // an offer, an answer
-	// silentTime is how long nothing may be acknowledged until a path is left.
-	silentTime = 2.0
-	ethernet   = 14
+	// silentTime is how long nothing may be acknowledged until a path is left, seconds, narrowTime until it is asked whether its large
+	// packets vanish.
+	silentTime, narrowTime = 2.0, 0.5
+	ethernet               = 14
 	// firstPause is the pause before a path is offered again, lastPause the longest: the peer may be starting, which takes it a
 	// moment.
 	firstPause, lastPause = 100 * time.Millisecond, time.Minute
@@ -47,12 +48,10 @@ const (
 // Flight is sealed packets beside one connection, in both directions. Nil has none.
 type Flight struct {
 	link
-	conn    network.Conn
-	in      *intake
-	on      *sockets
-	among   *flights
-	size    atomic.Int32 // largest packet that passes, with a channel's header, bytes
-	confirm wake.One     // that size may be too large
+	conn  network.Conn
+	in    *intake
+	on    *sockets
+	among *flights
 }
 
 // Carry has f make what the sealed paths to a peer carry. Before the call none are agreed on.
@@ -62,8 +61,8 @@ func (f *Flight) peer() peer.ID { return f.conn.RemotePeer() }
 
 // Confirm makes the search confirm the size in use, whether or not the path is used.
 func (f *Flight) Confirm() {
-	if f != nil {
-		f.confirm.Wake()
+	if x := f.active(); x != nil {
+		x.confirm.Wake()
 	}
 }
 
@@ -117,13 +116,19 @@ func (f *Flight) offer() error {
 		return fmt.Errorf("%w: nothing takes packets here yet", errBadSetup)
 	}
 	to := f.peer()
+	x, err := f.newPath() // which may wait for a relay
+	if err != nil {
+		return err
+	}
 	known, ok := f.among.begin(to)
 	if !ok {
+		x.end()
 		return errOffering
 	}
-	x, st, err := f.agree(to, known)
+	st, err := f.agree(x, to, known)
 	f.among.end(to)
 	if err != nil {
+		x.end()
 		if st != nil {
 			f.cfg.Spawn(func() { _ = st.Reset() })
 		}
@@ -135,17 +140,13 @@ func (f *Flight) offer() error {
 	return x.serve(st)
 }
 
-func (f *Flight) agree(to peer.ID, known *flightPeer) (*flightPath, network.Stream, error) {
+// agree has x be one of the paths that the peer agrees to.
+func (f *Flight) agree(x *flightPath, to peer.ID, known *flightPeer) (network.Stream, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, setupTimeout)
 	defer cancel()
-	x, err := f.newPath()
-	if err != nil {
-		return nil, nil, err
-	}
 	st, err := conns.Open(ctx, f.conn, identity.FlightProtocol)
 	if err != nil {
-		x.end()
-		return nil, nil, err
+		return nil, err
 	}
 	_ = st.SetDeadline(time.Now().Add(setupTimeout))
 	offer := flightHello{index: x.index}
@@ -167,11 +168,7 @@ func (f *Flight) agree(to peer.ID, known *flightPeer) (*flightPath, network.Stre
 	default:
 		err = x.begin(f.among.agreed(to, answer.id, known), slices.Concat(offer.nonce[:], answer.nonce[:]), answer.index)
 	}
-	if err != nil {
-		x.end()
-		return nil, st, err
-	}
-	return x, st, nil
+	return st, err
 }
 
 // Answer serves a path that the peer offers on a stream, until it ends. It owns the stream.
@@ -284,9 +281,12 @@ type flightPath struct {
 	base     []byte   // control message with the source address, or empty
 	over     wake.One // it is to end
 	woken    wake.One
-	timer    *time.Timer // of serve
-	answers  chan uint32 // to probes of the size
-	tooLarge wake.One    // the interface refused a packet of the size in use
+	timer    *time.Timer  // of serve
+	answers  chan uint32  // to probes of the size
+	size     atomic.Int32 // largest packet that passes, with a channel's header, bytes
+	narrow   atomic.Bool  // whether that size still does is asked: packets are of basePacket
+	confirm  wake.One     // that size may be too large
+	tooLarge wake.One     // the interface refused a packet of the size in use
 
 	of      *flightPeer
 	added   bool // packets are let in
@@ -302,6 +302,8 @@ type flightPath struct {
 	next    float64      // when the timer has serve look, by of.now()
 	newest  uint64       // counter + 1 of the newest packet
 	reply   []reply      // to challenges
+	asked   int          // challenges that no answer has come to yet
+	small   int          // answers to small ones beside them
 	flightTrain
 }
 
@@ -322,7 +324,8 @@ type reply struct {
 // newPath makes a path without keys, which has an index. The relay lets packets to it in, where there is one.
 func (f *Flight) newPath() (x *flightPath, err error) {
 	x = &flightPath{Flight: f, over: wake.NewOne(), woken: wake.NewOne(), timer: time.NewTimer(time.Hour), answers: make(chan uint32, 16),
-		tooLarge: wake.NewOne()}
+		confirm: wake.NewOne(), tooLarge: wake.NewOne()}
+	x.size.Store(basePacket)
 	ctx, cancel := context.WithTimeout(f.ctx, setupTimeout)
 	defer cancel()
 	if x.route, x.release, err = f.route(ctx, x.over.Wake); err != nil {
@@ -409,10 +412,12 @@ func (x *flightPath) serve(st network.Stream) error {
 		if err := x.send(); err != nil {
 			return err
 		}
+		if x.spare() {
+			return errUnused
+		}
 		if !searches && x.isUp() {
 			searches = x.cfg.Spawn(func() {
 				if err := x.search().run(ctx); ctx.Err() == nil {
-					x.size.Store(basePacket)
 					ended <- err
 				}
 			})
@@ -437,8 +442,8 @@ func (x *flightPath) serve(st network.Stream) error {
 // search is what finds how large a packet passes.
 func (x *flightPath) search() *search {
 	at, ok := x.route.quic.RemoteAddr().(*net.UDPAddr)
-	s := &search{sizes: packetSizes(ok && at.IP.To4() == nil, maxPacket), size: &x.size, probe: x.probe, arrived: x.answers, tooLarge: x.tooLarge,
-		confirm: x.confirm, path: x.link.path, log: x.cfg.Log, seen: seen{id: mrand.Uint32()}}
+	s := &search{sizes: packetSizes(ok && at.IP.To4() == nil, maxPacket), size: &x.size, narrow: &x.narrow, passes: x.passes, probe: x.probe,
+		arrived: x.answers, tooLarge: x.tooLarge, confirm: x.confirm, path: x.link.path, log: x.cfg.Log, seen: seen{id: mrand.Uint32()}}
 	if x.via != nil {
 		s.slow = x.via.slow
 	} else {

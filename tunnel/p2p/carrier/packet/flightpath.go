@@ -3,6 +3,7 @@ package packet
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -110,14 +111,7 @@ func (x *flightPath) flush() {
 	}
 	x.link.path.Received(x.bytes)
 	x.bytes = 0
-	x.use()
-}
-
-// use has the relay keep forwarding.
-func (x *flightPath) use() {
-	if x.via != nil {
-		x.via.used.Store(true)
-	}
+	x.Want()
 }
 
 // isUp reports whether the other end was heard on the path.
@@ -125,6 +119,13 @@ func (x *flightPath) isUp() bool {
 	x.of.mu.Lock()
 	defer x.of.mu.Unlock()
 	return x.at.works
+}
+
+// passes reports whether packets other than probes were acknowledged a moment ago.
+func (x *flightPath) passes() bool {
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	return x.path.InFlight() > 0 && x.path.Silent(x.of.now()) < narrowTime
 }
 
 // overhead is what a packet has beside its payload, bytes.
@@ -139,8 +140,16 @@ func (x *flightPath) fill() (to *net.UDPAddr, each, count int, more bool, err er
 	defer p.mu.Unlock()
 	x.room = int(x.size.Load()) - x.overhead()
 	now := p.now()
-	if p.active.Load() == x && x.path.Silent(now) > silentTime {
-		return nil, 0, 0, false, errMute
+	if p.active.Load() == x {
+		switch silent := x.path.Silent(now); {
+		case silent > silentTime:
+			return nil, 0, 0, false, errMute
+		case silent > narrowTime && x.size.Load() > basePacket && !x.narrow.Swap(true):
+			x.confirm.Wake()
+		}
+	}
+	if x.narrow.Load() {
+		x.room = basePacket - x.overhead()
 	}
 	for count < trainPackets && len(x.buf)+x.room+x.overhead() <= trainBytes {
 		before := len(x.buf)
@@ -177,7 +186,7 @@ func (x *flightPath) write(to *net.UDPAddr, each, count int) error {
 	last := x.buf[len(train):]
 	x.longer = 0
 	x.link.path.Sent(len(x.buf))
-	x.use()
+	x.Want()
 	if count > 1 && !x.single {
 		if each != x.cut {
 			x.oob, x.cut = segmentControl(append(x.oob[:0:cap(x.oob)], x.base...), each), each
@@ -263,15 +272,24 @@ func (x *flightPath) validate() error {
 		size := 0
 		if !works { // of the least size that a path is to take (RFC 9000, 8.2.1)
 			size = basePacket
+			if x.asked++; x.asked > goneTries {
+				err = seal(to, kindChallenge, ^data, 0)
+			}
 		}
-		err = seal(to, kindChallenge, data, size)
+		if err == nil {
+			err = seal(to, kindChallenge, data, size)
+		}
 	}
+	vanish := !works && x.asked >= 2*goneTries && x.small > 1
 	known, addr := x.at.now, x.to
 	p.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	if failed && !works {
+	if vanish {
+		x.link.path.Broken(fmt.Sprintf("loses packets of %d bytes, smaller ones pass", basePacket))
+	}
+	if vanish || failed && !works {
 		return errMute
 	}
 	for _, o := range out {
@@ -326,7 +344,7 @@ func (x *flightPath) open(b []byte, in *received) (taken bool) {
 	now, clock, number, at := time.Now(), x.of.now(), sealed.Counter(b), unmapped(in.from)
 	own := len(payload) >= ownLen && (payload[0] == kindChallenge || payload[0] == kindResponse)
 	if own && !x.path.First(number) || !own && !x.path.Receive(number, payload, clock-in.age.Seconds(), clock) {
-		return true // a repetition, which says nothing of where the other end is
+		return false // a repetition, which says nothing of where the other end is
 	}
 	newest := number >= x.newest
 	x.newest = max(x.newest, number+1)
@@ -346,6 +364,9 @@ func (x *flightPath) open(b []byte, in *received) (taken bool) {
 		}
 	case kindResponse:
 		before := x.at.works
+		if !before && data == ^x.at.data {
+			x.small++
+		}
 		works, moved, line := x.at.answered(data)
 		if moved {
 			x.moved(x.at.now, net.UDPAddrFromAddrPort(x.at.now), line)

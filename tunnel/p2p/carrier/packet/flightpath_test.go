@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
@@ -118,4 +119,62 @@ func TestRefusalsOfReplacedPeers(t *testing.T) {
 	if len(f.to)+len(f.ending) > 0 {
 		t.Errorf("%d and %d are kept", len(f.to), len(f.ending))
 	}
+}
+
+// Where the datagram lane has a direct path nothing carries beside the circuit, whichever of its paths works first or is left.
+func TestSpareCircuit(t *testing.T) {
+	p := newFlightPeer(1, noLanes{}, flight.NewMemory(0))
+	of := &Flight{link: link{via: &via{wanted: wake.NewOne()}}, among: &flights{to: map[peer.ID]*flightPeer{"peer": p}}, conn: testConn{to: "peer"}}
+	path := func() *flightPath {
+		x := &flightPath{Flight: of, of: p, woken: wake.NewOne(), over: wake.NewOne()}
+		if !p.join(x, 0) {
+			t.Fatal("a path cannot join")
+		}
+		return x
+	}
+	works := func(x *flightPath) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		x.at.works = true
+		p.works(x)
+	}
+	first, second, third := path(), path(), path()
+	works(first)
+	works(second)
+	if p.active.Load() != second {
+		t.Fatal("the newest that works does not carry")
+	}
+	<-second.woken
+	of.Spare(true)
+	if len(second.woken) == 0 {
+		t.Error("the path that carries is not told")
+	}
+	p.leave(second)
+	works(third)
+	if p.active.Load() != nil {
+		t.Error("a path carries beside the circuit")
+	}
+	of.Spare(false)
+	works(third)
+	if p.active.Load() != third {
+		t.Error("nothing carries, and there is no direct path any longer")
+	}
+}
+
+// What arrives on a path keeps the circuit wanted, and wakes who waits for that.
+func TestUsedCircuitIsWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := testFlight(testService(), "peer", &testPath{})
+		f.via = &via{wanted: wake.NewOne()}
+		x, _ := newTestPath(f, 1, noLanes{})
+		awaited := make(chan bool, 1)
+		go func() { awaited <- f.via.await(t.Context()) }()
+		synctest.Wait()
+		x.bytes = 100
+		x.flush()
+		synctest.Wait()
+		if len(awaited) == 0 {
+			t.Error("the offer still waits")
+		}
+	})
 }

@@ -231,6 +231,9 @@ func (p *flightPeer) join(x *flightPath, overhead int) bool {
 // works has a path carry that the other end was heard on, unless it is a circuit's and there is a direct one. Those before it on the
 // same connection end a little later. The caller holds mu.
 func (p *flightPeer) works(x *flightPath) {
+	if x.spare() {
+		return
+	}
 	for _, o := range p.paths {
 		if o != x && o.Flight == x.Flight {
 			time.AfterFunc(drainTime, o.over.Wake)
@@ -274,7 +277,7 @@ func (p *flightPeer) leave(x *flightPath) (over bool) {
 	if p.active.Load() == x {
 		var next *flightPath
 		for _, o := range slices.Backward(p.paths) {
-			if o.at.works && (next == nil || next.via != nil && o.via == nil) {
+			if o.at.works && !o.spare() && (next == nil || next.via != nil && o.via == nil) {
 				next = o
 			}
 		}

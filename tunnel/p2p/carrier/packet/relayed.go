@@ -87,11 +87,14 @@ func (f *Flight) Spare(spare bool) {
 	if f == nil || f.via == nil || f.via.spare.Swap(spare) == spare {
 		return
 	}
-	if x := f.active(); spare && x != nil {
-		x.over.Wake()
+	if x := f.active(); x != nil {
+		x.woken.Wake() // to end
 	}
 	f.via.wanted.Wake()
 }
+
+// spare reports whether nothing is to be sent beside the connection.
+func (f *Flight) spare() bool { return f.via != nil && f.via.spare.Load() }
 
 // await waits until the lane uses the circuit; false: ctx has ended before.
 func (v *via) await(ctx context.Context) bool {

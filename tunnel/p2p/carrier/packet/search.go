@@ -71,6 +71,10 @@ func packetSizes(v6 bool, largest int) []int {
 type search struct {
 	sizes []int         // to try, ascending
 	size  *atomic.Int32 // in use
+	// narrow says that the size is asked about because nothing is acknowledged; packets are of basePacket until it is answered.
+	narrow *atomic.Bool
+	// passes reports whether other packets were acknowledged a moment ago: probes wait in the queue then.
+	passes func() bool
 	// probe sends a probe of a size; its ID comes back on arrived if it passes.
 	probe   func(id uint32, size int) error
 	arrived <-chan uint32
@@ -135,6 +139,7 @@ func (s *search) run(ctx context.Context) error {
 			return err
 		}
 		s.size.Store(basePacket)
+		s.narrow.Store(false)
 		if err := s.checkQUIC(ctx, before); err != nil {
 			return err
 		}
@@ -225,6 +230,7 @@ func (s *search) hold(ctx context.Context) (size int, err error) {
 		if vanish || err != nil {
 			return size, err
 		}
+		s.narrow.Store(false)
 		if s.slow != nil && quiet && s.isWorse() {
 			return 0, errWorse
 		}
@@ -272,6 +278,9 @@ func (s *search) blackHole(ctx context.Context, size int) (bool, error) {
 		s.note(ok)
 		if s.answers == 0 && failed >= goneTries && math.Pow(loss, float64(2*failed)) <= goneByLoss {
 			s.loss = loss
+			if s.passes() {
+				return false, nil
+			}
 			return false, errMute
 		}
 	}

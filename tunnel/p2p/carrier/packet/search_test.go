@@ -32,6 +32,8 @@ type testLink struct {
 	carried  atomic.Uint64
 	narrowed atomic.Int32
 	broken   atomic.Pointer[string]
+	narrow   atomic.Bool
+	passes   atomic.Bool
 }
 
 func (*testLink) Peer() string           { return "b" }
@@ -62,7 +64,7 @@ func searching(t *testing.T, mtu int, loss float64, slow func(time.Duration) boo
 		l.mtu.Store(int32(mtu))
 		l.size.Store(basePacket)
 		l.quic.Store(1300)
-		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
+		s := search{sizes: packetSizes(false, maxPacket), size: &l.size, narrow: &l.narrow, passes: l.passes.Load, probe: l.probe, arrived: l.arrived, tooLarge: l.tooLarge,
 			confirm: l.confirm, quicNeeds: func() (int, error) { return int(l.quic.Load()), nil }, slow: slow, path: l,
 			log: slog.New(slog.DiscardHandler)}
 		if slow != nil {
@@ -204,6 +206,36 @@ func TestSearchNoticesSilence(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Probes that wait behind a long queue do not end a path whose other packets are acknowledged.
+func TestSearchBearsAQueue(t *testing.T) {
+	searching(t, 1472, 0, nil, func(l *testLink) {
+		l.use(10 * time.Second)
+		l.passes.Store(true)
+		l.late.Store(int64(4 * time.Second))
+		l.use(10 * time.Second)
+		l.ends(t, "a queue of four seconds", nil)
+		if size := l.size.Load(); size != 1472 || l.narrowed.Load() != 0 {
+			t.Errorf("size %d; told %d times of a black hole", size, l.narrowed.Load())
+		}
+	})
+}
+
+// Packets are small while it is asked whether the large ones vanish, and large again once they do not.
+func TestSearchAnswersSilence(t *testing.T) {
+	searching(t, 1472, 0, nil, func(l *testLink) {
+		l.use(10 * time.Second)
+		for _, mtu := range []int32{1472, 1350} {
+			l.mtu.Store(mtu)
+			l.narrow.Store(true)
+			l.confirm.Wake()
+			time.Sleep(3 * time.Second)
+			if want := min(mtu, 1472); l.narrow.Load() || l.size.Load() > want {
+				t.Errorf("packets of %d pass: narrow %v, size %d", mtu, l.narrow.Load(), l.size.Load())
+			}
+		}
+	})
 }
 
 // Confirm has a quiet path looked at, and an interface that refuses the size is not waited for.

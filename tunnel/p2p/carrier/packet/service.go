@@ -10,7 +10,6 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"edgemesh/internal/upkeep"
-	"edgemesh/internal/wake"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/carrier/flight"
 )
@@ -57,7 +56,5 @@ func (s *Service) Flight(ctx context.Context, c network.Conn, p Path) *Flight {
 }
 
 func (s *Service) beside(l link, c network.Conn) *Flight {
-	f := &Flight{link: l, conn: c, in: &s.in, on: &s.sockets, among: &s.flights, confirm: wake.NewOne()}
-	f.size.Store(basePacket)
-	return f
+	return &Flight{link: l, conn: c, in: &s.in, on: &s.sockets, among: &s.flights}
 }
