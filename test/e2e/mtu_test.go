@@ -31,7 +31,7 @@ func holed(t *testing.T, mtu int) (p *pair, k *lab.Link) {
 func (p *pair) echoes(ctx context.Context) error {
 	for _, size := range []string{"1280", "1380", "1472"} {
 		var u lab.Echoed
-		if err := p.pod1.Tool(ctx, &u, "udp", "--size", size, "--count", "10", "--timeout", "300ms",
+		if err := p.pod1.Tool(ctx, &u, "udp", "--size", size, "--count", "10", "--timeout", "900ms",
 			p.pod2.IP4().String()); err != nil {
 			return fmt.Errorf("%s bytes: %+v: %w", size, u, err)
 		}
