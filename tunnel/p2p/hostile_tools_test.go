@@ -271,8 +271,9 @@ func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err erro
 	}
 	defer sock.Close()
 	var sealers []*sealed.Sealer
+	var of [8]byte // what is agreed on, so that paths are added to it
 	for range count {
-		k, err := h.session(ctx, c, q)
+		k, err := h.session(ctx, c, q, of[:])
 		if err == nil {
 			sealers = append(sealers, k)
 		}
@@ -299,14 +300,14 @@ func (h *hostile) sessions(ctx context.Context, count int) (agreed int, err erro
 	return len(sealers), nil
 }
 
-// session begins one.
-func (h *hostile) session(ctx context.Context, c network.Conn, q *quic.Conn) (*sealed.Sealer, error) {
+// session begins one. It names what is agreed on by of, zeros at first, and says it there.
+func (h *hostile) session(ctx context.Context, c network.Conn, q *quic.Conn, of []byte) (*sealed.Sealer, error) {
 	s, err := conns.Open(ctx, c, identity.FlightProtocol)
 	if err != nil {
 		return nil, err
 	}
 	_ = s.SetDeadline(time.Now().Add(5 * time.Second))
-	offer := append([]byte{2}, make([]byte, 28)...)
+	offer := append(append([]byte{2}, make([]byte, 20)...), of...)
 	if _, err := s.Write(offer); err != nil {
 		return nil, err
 	}
@@ -314,6 +315,7 @@ func (h *hostile) session(ctx context.Context, c network.Conn, q *quic.Conn) (*s
 	if _, err := io.ReadFull(s, answer[:]); err != nil {
 		return nil, err
 	}
+	copy(of, answer[21:])
 	self, to := h.n.ID(), h.to
 	about := append(append(append([]byte{}, offer[1:17]...), answer[1:21]...), byte(len(self)))
 	about = append(append(append(about, self...), byte(len(to))), to...)
