@@ -124,7 +124,7 @@ func (c *collector) size(to peer.ID) int {
 	}
 	l.asks, l.room = true, 0
 	c.mu.Unlock()
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // sleep: between looks
 		l.wake()
 		c.mu.Lock()
 		room := l.room
@@ -154,7 +154,7 @@ func (c *collector) put(to peer.ID, b []byte) error {
 			return nil
 		}
 		c.mu.Unlock()
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // sleep: the queue is full
 	}
 }
 
