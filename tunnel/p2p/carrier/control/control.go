@@ -44,7 +44,8 @@ func (s State) String() string { return [...]string{"probe", "drain", "hold"}[s]
 const (
 	packet = 1514.0 // RFC 894's frame
 
-	startRate = 16 * packet / 0.1 // RFC 6928's ten packets, a bit more, at BBR's guess of a round trip
+	startWindow = 16 * packet       // RFC 6928's ten packets, a bit more
+	startRate   = startWindow / 0.1 // at BBR's guess of a round trip
 	leastRate = 4 * packet        // RFC 9002 7.2's least window takes a second
 	mostRate  = 12.5e9            // 100 Gbit/s
 
@@ -67,6 +68,7 @@ type Control struct {
 	since float64 // when it arrived; 0: not yet
 	grown float64 // own clock, when the rate was raised by much
 	full  bool    // a queue or losses have answered once: before that the rate is doubled
+	acked float64 // bytes, until then
 }
 
 // New is for a path of which nothing is known.
@@ -81,6 +83,10 @@ func (c *Control) Acked(a Ack) {
 		return
 	}
 	p := &c.path
+	if c.acked == 0 && a.RTT > 0 && a.RTT < startInterval { // else the rate doubles once for each round trip
+		c.rate = startWindow / max(p.minRTT, 0.002)
+	}
+	c.acked += a.Acked
 	p.judge(a.Arrived, c.target())
 	c.full = c.full || p.stands != 0
 	if rate, lossy := p.countLoss(a, c.state == Probe); lossy {
@@ -200,7 +206,11 @@ func (c *Control) Window() float64 {
 	case Hold: // the rate is held whatever the queue
 		return (c.rate*(1.5*p.srtt+0.02) + 8*packet) * (1 + p.loss)
 	}
-	return max(c.rate*(p.minRTT*(1+step)+c.target()+0.010+p.gap)*(1+p.loss)+2*packet, 4*packet)
+	window := max(c.rate*(p.minRTT*(1+step)+c.target()+0.010+p.gap)*(1+p.loss)+2*packet, 4*packet)
+	if !c.full { // as a slow start's
+		window = min(window, startWindow+c.acked)
+	}
+	return window
 }
 
 // Full reports whether a queue or losses have shown what the path carries.
