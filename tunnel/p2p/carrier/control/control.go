@@ -79,12 +79,13 @@ func New() *Control { return &Control{path: newPath(), rate: startRate, step: 1}
 func (c *Control) Acked(a Ack) {
 	// That a small packet takes less time on the line does not make the queue shorter: at 2 Mbit/s 6 ms.
 	less := (packet - a.Size) / max(c.rate, c.line.rate())
+	first := c.path.srtt == 0
 	if !c.path.ack(a, max(less, 0), c.state == Hold) {
 		return
 	}
 	p := &c.path
-	if c.acked == 0 && a.RTT > 0 && a.RTT < startInterval { // else the rate doubles once for each round trip
-		c.rate = startWindow / max(p.minRTT, 0.002)
+	if first && a.RTT > 0 && a.RTT < startInterval && !c.full { // else doubling takes no longer than the round trips
+		c.rate = max(c.rate, startWindow/max(a.RTT, 0.002))
 	}
 	c.acked += a.Acked
 	p.judge(a.Arrived, c.target())

@@ -287,6 +287,25 @@ func TestStartOfLess(t *testing.T) {
 	}
 }
 
+// Where a round trip takes .5 ms, the rate has doubled often enough for 500 Mbit/s before a queue of packets at that rate overflows. Until then
+// no more is in flight than a slow start has.
+func TestNearStart(t *testing.T) {
+	const rtt = 0.0005
+	c, got, now, next := control.New(), 0.0, 1.0, uint64(0)
+	for bytes := 1514.0; c.Rate(0) < 500e6/8; now += rtt { // the first packet is alone
+		got += bytes
+		next += uint64(bytes / 1514)
+		c.Acked(control.Ack{Now: now + rtt, Sent: now, Arrived: now + rtt/2, Got: got, Size: 1514, Number: next - 1, Next: next, RTT: rtt, Waited: true, Acked: bytes})
+		bytes = max(1514, min(c.Rate(0)*rtt, c.Window()))
+		if most := got + 16*1514; bytes > most {
+			t.Fatalf("%.0f bytes leave in a round trip after %.0f have arrived", bytes, got)
+		}
+		if now > 1.025 {
+			t.Fatalf("after %.1f ms the rate is %.0f Mbit/s", 1000*(now-1), c.Rate(0)*8e-6)
+		}
+	}
+}
+
 // The rate of a path that takes all there is grows, until less is sent. What the path carries shows in a queue.
 func TestGrows(t *testing.T) {
 	c, got, now := control.New(), 0.0, 1.0
