@@ -46,8 +46,8 @@ const (
 
 	startWindow = 16 * packet       // RFC 6928's ten packets, a bit more
 	startRate   = startWindow / 0.1 // at BBR's guess of a round trip
-	leastRate = 4 * packet        // RFC 9002 7.2's least window takes a second
-	mostRate  = 12.5e9            // 100 Gbit/s
+	leastRate   = 4 * packet        // RFC 9002 7.2's least window takes a second
+	mostRate    = 12.5e9            // 100 Gbit/s
 
 	grows = 1.1 // times the rate that was known: more than noise
 
