@@ -47,19 +47,19 @@ import (
 //		set back-0, back-1, back-2 { type iface_index }           one uplink each, by which peers' packets may come
 //		chain unpacked {
 //			ip daddr 127.0.0.0/8 drop
-//			ip6 meta mark set 0x3ec0000
+//			ip6 meta mark set mark & 0xff00ffff | 0xe30000
 //			accept                                                chain vxlan has checked it
 //		}
 //		chain tunneled {
-//			ip6 meta mark set 0x4ec0000
+//			ip6 meta mark set mark & 0xff00ffff | 0xe40000
 //			accept                                                the tunnel has checked it
 //		}
 //		chain unmarked { type filter hook prerouting priority 2147483646
-//			ip6, mark & 0xff0000 == 0xec0000 meta mark set mark & 0xf000ffff   reverse path filters have seen it
+//			ip6, mark & 0xf80000 == 0xe00000 meta mark set mark & 0xff00ffff   reverse path filters have seen it
 //		}
 //		chain lan4 {
 //			ip daddr 127.0.0.0/8 drop
-//			iif @back-0 meta mark set 0xec0000                    and so on, in chain lan6
+//			iif @back-0 meta mark set mark & 0xff00ffff | 0xe00000    and so on, in chain lan6
 //			ip daddr PROBE, ether saddr . (ip saddr & MASK) @native4-24-probes accept   forwarded probes, uncounted
 //			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have; with hostAccess nodes or
 //			                                                      none not from the block's gateway: nodes send through the tunnel
@@ -230,7 +230,7 @@ func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs)
 func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(26, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(27, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -404,9 +404,7 @@ func (g guard) let(name string, back int) chain {
 // unmarked takes these marks away before the packets are routed.
 func (g guard) unmarked() chain {
 	c := chain{name: chainUnmarked, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: lastPriority}
-	none := markTo(0)
-	none = append(mark.and(bytesOf(host(^uint32(plan.BackMask)))).into(1), none[1:]...)
-	c.add(isVersion(true), mark.and(bytesOf(host(plan.MarkMask))).is(host(plan.BackMark(0))), none)
+	c.add(isVersion(true), mark.and(bytesOf(host(plan.OwnMarkMask))).is(host(plan.BackMarks)), markTo(0))
 	return c
 }
 

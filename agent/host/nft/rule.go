@@ -23,6 +23,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"edgemesh/agent/host/plan"
 )
 
 // A rule is written as nft prints it, one word per argument:
@@ -156,16 +158,16 @@ func (h header) hopLimitTo(n byte) words {
 	return words{&expr.Immediate{Register: 1, Data: []byte{n}}, write}
 }
 
-// markTo sets a packet's mark.
-func markTo(m int) words {
-	return words{&expr.Immediate{Register: 1, Data: bytesOf(host(m))}, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}}
-}
+// markTo gives a packet's mark our byte, 0: none. Other programs' bits stay.
+func markTo(m int) words { return bitsTo(mark, expr.MetaKeyMARK, ^host(plan.MarkMask), host(m)) }
 
 // priorityTo keeps some bits of a packet's priority, and sets others.
-func priorityTo(keep, set host) words {
-	out := priority.and(bytesOf(keep)).into(1)
+func priorityTo(keep, set host) words { return bitsTo(priority, expr.MetaKeyPRIORITY, keep, set) }
+
+func bitsTo(f field, key expr.MetaKey, keep, set host) words {
+	out := f.and(bytesOf(keep)).into(1)
 	out[1].(*expr.Bitwise).Xor = bytesOf(set)
-	return append(out, &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: 1})
+	return append(out, &expr.Meta{Key: key, SourceRegister: true, Register: 1})
 }
 
 // isVersion matches an IP version.

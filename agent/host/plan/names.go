@@ -44,17 +44,16 @@ const (
 	ProbeMark    = 0xe80000
 	ForwardTable = ProbeTable + mesh.ProbeSlots
 	// BackTable is the first of BackSlots tables in which the reverse path of packets is looked for that the guard has let in, and BackMark
-	// the mark, under BackMask, that leads there meanwhile: from each of BackLinks uplinks, from VXLAN's device and from the TUN.
+	// the mark, under MarkMask, that leads there meanwhile: from each of BackLinks uplinks, from VXLAN's device and from the TUN.
 	BackTable = ForwardTable + 1
 	BackLinks = 3
 	BackVXLAN = BackLinks
 	BackTUN   = BackLinks + 1
 	BackSlots = BackLinks + 2
-	backMark  = 0xec0000
-	BackMask  = 0xfff0000
+	BackMarks = 0xe00000 // under OwnMarkMask
 	// ForwardGroup is the NFLOG group that forwarded probes are taken from.
 	ForwardGroup = 5212
-	// OwnMarks under OwnMarkMask covers Mark and all marks of probes and reverse paths.
+	// OwnMarks under OwnMarkMask covers Mark and all marks of probes.
 	OwnMarks    = 0xe80000
 	OwnMarkMask = 0xf80000
 
@@ -69,7 +68,7 @@ const (
 func SlotMark(slot int) int { return ProbeMark + slot<<16 }
 
 // BackMark is that of packets that came in by one of these.
-func BackMark(n int) int { return backMark | n<<24 }
+func BackMark(n int) int { return BackMarks | n<<16 }
 
 // OurTable reports whether a routing table is ours.
 func OurTable(id int) bool {

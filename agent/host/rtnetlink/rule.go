@@ -44,8 +44,8 @@ func rules(f plan.Family, at int) []rule {
 	for slot := range f.ProbeSlots() { // probes of each slot go to its table
 		out = append(out, rule{priority: main.priority, mark: uint32(plan.SlotMark(slot)), mask: plan.MarkMask, table: plan.ProbeTable + slot})
 	}
-	for n := range f.BackSlots() {
-		out = append(out, rule{priority: main.priority, mark: uint32(plan.BackMark(n)), mask: plan.BackMask, table: plan.BackTable + n})
+	for n := range f.BackSlots() { // what they have no route for is looked up as without the mark
+		out = append(out, rule{priority: at, mark: uint32(plan.BackMark(n)), mask: plan.MarkMask, table: plan.BackTable + n})
 	}
 	return out
 }
@@ -59,7 +59,7 @@ func width(f plan.Family) int {
 	if len(f.Moved) > 0 {
 		n += 2
 	}
-	if f.Probe.IsValid() {
+	if f.Probe.IsValid() || f.BackSlots() > 0 { // what comes from the bridge has no mark
 		n++
 	}
 	return n

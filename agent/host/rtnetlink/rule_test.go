@@ -35,10 +35,10 @@ func TestRules(t *testing.T) {
 		{"nothing wanted", plan.Family{}, ""},
 		{"own pods", f, "rule 5200" + main},
 		{"LAN paths", withLAN, "rule 5200" + main + probes},
-		{"LAN paths of IPv6", withLAN6, "rule 5200" + main + probes +
-			"\nrule 5200: fwmark 0xec0000/0xfff0000 lookup 5225\nrule 5200: fwmark 0x1ec0000/0xfff0000 lookup 5226" +
-			"\nrule 5200: fwmark 0x2ec0000/0xfff0000 lookup 5227\nrule 5200: fwmark 0x3ec0000/0xfff0000 lookup 5228" +
-			"\nrule 5200: fwmark 0x4ec0000/0xfff0000 lookup 5229"},
+		{"LAN paths of IPv6", withLAN6, "rule 5201" + main + strings.ReplaceAll(probes, "5200", "5201") +
+			"\nrule 5200: fwmark 0xe00000/0xff0000 lookup 5225\nrule 5200: fwmark 0xe10000/0xff0000 lookup 5226" +
+			"\nrule 5200: fwmark 0xe20000/0xff0000 lookup 5227\nrule 5200: fwmark 0xe30000/0xff0000 lookup 5228" +
+			"\nrule 5200: fwmark 0xe40000/0xff0000 lookup 5229"},
 		{"another plugin's pods", kept, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5200: to 10.244.0.0/16 lookup main\nrule 5201" + main},
 		{"peers that have moved", moving, "rule 5200: to 10.244.1.0/24 lookup main\nrule 5201: to 10.244.3.0/24 lookup 5210\nrule 5201: to 10.244.4.0/24 lookup 5210" +
 			"\nrule 5202: to 10.244.0.0/16 lookup main\nrule 5203" + main},
