@@ -15,9 +15,10 @@ const chooseEvery = 25 * time.Millisecond
 // chooser says whether Pulled or carriers take a peer's stream lane, where both can. A goroutine looks, from a packet that has to wait until
 // none have waited for a while.
 type chooser struct {
-	lanes  atomic.Bool  // carriers are to take them
-	sleeps atomic.Bool  // there is a choice, and nobody looks
-	next   atomic.Int64 // from when one may
+	lanes  atomic.Bool   // carriers are to take them
+	taken  atomic.Uint64 // bytes of the stream lane, by either
+	sleeps atomic.Bool   // there is a choice, and nobody looks
+	next   atomic.Int64  // from when one may
 
 	mu      sync.Mutex // a leaf, except for wake
 	choice  choice.Choice
@@ -102,7 +103,7 @@ func (p *peer) choose() {
 // compare takes what is seen now, and reports whether to look again.
 func (p *peer) compare() (again bool) {
 	waits, line := p.lanes[StreamLane].seen()
-	seen := choice.Seen{Now: time.Duration(p.t.now()), Bytes: p.counters.txBytes.Load(), Waits: waits, RTT: seconds(line.Least), Loss: line.Loss,
+	seen := choice.Seen{Now: time.Duration(p.t.now()), Bytes: p.chooser.taken.Load(), Waits: waits, RTT: seconds(line.Least), Loss: line.Loss,
 		TCP: true}
 	if tcp := p.t.cfg.TCP; tcp != nil {
 		seen.Least, seen.TCP = tcp(p.id)

@@ -171,6 +171,8 @@ func (x *Pulled) Take(line pull.Line) (pull.Frame, int) {
 		return nil, 0
 	} else if p = x.p.lanes[StreamLane].take(line); p == nil {
 		return nil, 0
+	} else {
+		x.p.chooser.taken.Add(uint64(len(p.ip())))
 	}
 	x.p.clear.Store(line.Clean())
 	x.p.counters.txPackets.Add(1)

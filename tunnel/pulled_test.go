@@ -411,9 +411,15 @@ func TestDatagramsBesideCarriers(t *testing.T) {
 		b.packets(t, count)
 		fair.Eventually(t, patience, "carriers have the stream lane", fair.True(func() bool { return !x.from.Carries() }))
 		for i := range count {
-			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("by a carrier")))
+			before := a.Taken(nodeB)
 			a.dev.Inject(tunneltest.UDPPacket(addrA, addrB, []byte("beside it")))
+			b.packets(t, count+2*i+1)
+			if a.Taken(nodeB) != before {
+				t.Fatal("a datagram counts as taken by the carrier that is compared")
+			}
+			a.dev.Inject(tunneltest.TCPPacket(addrA, addrB, []byte("by a carrier")))
 			b.packets(t, count+2*i+2)
+			fair.Eventually(t, patience, "it counts", fair.True(func() bool { return a.Taken(nodeB) > before }))
 		}
 		if n, _ := x.datagrams(); n != count || net.Opened() > 2 || a.Stats().Total.Drops.Total() != 0 {
 			t.Errorf("all %v: %d datagrams of %d, %d carriers, drops %v", all, n, count, net.Opened(), a.Stats().Total.Drops)

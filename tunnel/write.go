@@ -191,6 +191,9 @@ func (b *batch) sent(n int) (bytes int) {
 	}
 	b.p.counters.txPackets.Add(uint64(n))
 	b.p.counters.txBytes.Add(uint64(bytes))
+	if b.lane == StreamLane {
+		b.p.chooser.taken.Add(uint64(bytes))
+	}
 	rest := copy(b.packets, b.packets[n:])
 	clear(b.packets[rest:])
 	b.packets = b.packets[:rest]
