@@ -208,11 +208,14 @@ func (c *Control) Window() float64 {
 		return (c.rate*(1.5*p.srtt+0.02) + 8*packet) * (1 + p.loss)
 	}
 	window := max(c.rate*(p.minRTT*(1+step)+c.target()+0.010+p.gap)*(1+p.loss)+2*packet, 4*packet)
-	if !c.full { // as a slow start's
+	if c.SlowStart() {
 		window = min(window, startWindow+c.acked)
 	}
 	return window
 }
+
+// SlowStart reports whether the window is that of a slow start, and the rate a guess from the round trip: nothing may leave past the window.
+func (c *Control) SlowStart() bool { return !c.full && c.path.minRTT < startInterval }
 
 // Full reports whether a queue or losses have shown what the path carries.
 func (c *Control) Full() bool { return c.full }

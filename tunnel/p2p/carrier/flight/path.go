@@ -71,7 +71,7 @@ func (p *Path) Next(now float64, number uint64, dst []byte, room int) (payload [
 	waits, datagram := out.waits()
 	idle := !waits && !datagram
 	stream := open && !p.rests && waits
-	datagram = datagram && !p.rests
+	datagram = datagram && !p.rests && (open || !s.control.SlowStart())
 	pace := s.pace(rate)
 	if s.parity.most > room-parityHeader { // packets are smaller from now on
 		s.parity.reset()
