@@ -36,7 +36,7 @@ type via struct {
 	trip   func() time.Duration // the circuit's round trip
 	tls    *tls.ConnectionState // of the circuit
 	used   atomic.Bool          // since it was looked at last
-	spare  atomic.Bool          // there is a direct path
+	spare  atomic.Bool          // there is a better path
 	wanted wake.One
 	why    atomic.Pointer[string] // not forwarded now; nil: they are, or are not to be
 
@@ -82,7 +82,7 @@ func (f *Flight) Want() {
 	}
 }
 
-// Spare says whether the datagram lane has a direct path: nothing is sent beside a circuit then.
+// Spare says whether the datagram lane has a better path: nothing is sent beside a circuit then.
 func (f *Flight) Spare(spare bool) {
 	if f == nil || f.via == nil || f.via.spare.Swap(spare) == spare {
 		return

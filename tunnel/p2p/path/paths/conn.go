@@ -128,8 +128,8 @@ func (c *Conn) AnswerFlight(s network.Stream) bool {
 	return true
 }
 
-// Spare says whether the datagram lane has a direct path: sealed packets beside a circuit end then.
-func (c *Conn) Spare(direct bool) { c.flight.Spare(direct) }
+// Spare says whether the datagram lane has a better path: sealed packets beside a circuit end then.
+func (c *Conn) Spare(spare bool) { c.flight.Spare(spare) }
 
 // Sealed reports whether sealed packets carry the peer's lanes beside c.
 func (c *Conn) Sealed() bool { return c.flight.Carries() }

@@ -110,11 +110,11 @@ func (s *state) apply(e ladder.Event) {
 		s.notify(a.Path, s.owed.over(a.Path, s.Now())...)
 	}
 	at, _ := s.m.Using(ladder.DatagramLane)
-	direct := s.paths[at] != nil && !s.paths[at].Relayed()
+	used := s.paths[at] != nil
 	for id, x := range s.paths {
 		v, _ := s.m.Path(id)
 		x.Quiet(v.Quiet)
-		x.Spare(direct)
+		x.Spare(used && id != at) // also beside a circuit through another relay
 	}
 	s.plan()
 	if len(s.paths) != before || proved.State != unproved.State || proved.Direct != unproved.Direct {
