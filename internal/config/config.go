@@ -322,7 +322,7 @@ func Help() string {
   punch           {guess: auto}: ports of random NATs are guessed where nothing else helps; never, for
                   links that are metered or run on batteries (birthday: accepted for one release)
   carrier         {sealed: auto}: sealed packets with repair carry what goes to peers that have them, too, where a
-                  QUIC connection leads to them; "off": TCP lanes only (default as the membership has it, which is auto)
+                  QUIC connection leads to them; "off": TCP alone, also for UDP (default as the membership has it, which is auto)
   uplink          {metered: auto}: whether each byte is paid for: true, false, or auto: a modem's interface with a
                   default route, or one that NetworkManager calls metered (in a pod: by a profile in /run). The
                   Node's annotation network.edgemesh.io/metered goes before it (read every hour). Then no ports are guessed, and direct paths are
