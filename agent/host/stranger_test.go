@@ -451,9 +451,14 @@ func TestPortsOfNobody(t *testing.T) {
 	}
 	fair.Eventually(t, deadline, "no answer although its carrier came", fair.True(func() bool { shut(true); return !answered() }))
 	fair.Eventually(t, deadline, "an answer once it is open again", fair.True(func() bool { shut(false); return answered() }))
-	if out, err := exec.Command("ip", "link", "set", "vethA", "alias", conf.PodAlias+podA4).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	name := func(of string) {
+		if out, err := exec.Command("ip", "link", "set", "vethA", "alias", conf.PodAlias+of).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
+	name("of somebody") // whose it is not
+	shut(true)
+	name(podA4 + " eth0 0123456789ab")
 	if names, err := rtnetlink.ShutOthers(true); err != nil || !slices.Equal(names, []string{"vethB"}) || !answered() {
 		t.Errorf("with a pod's name: %v, %v", names, err)
 	}

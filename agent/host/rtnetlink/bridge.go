@@ -187,12 +187,12 @@ const (
 	portForwarding = 3
 )
 
-// ShutOthers names the ports of our bridge that are neither pods' nor ours. While shut is true they carry nothing: who sends there nobody
-// can say. The kernel opens a port whose carrier comes, so it is called again after each change.
+// ShutOthers names the ports of our bridge that are neither ours nor pods', by an alias that says whose they are. While shut is true they
+// carry nothing: who sends there nobody can say. The kernel opens a port whose carrier comes, so it is called again after each change.
 func ShutOthers(shut bool) (names []string, _ error) {
 	all, err := ports()
 	all = slices.DeleteFunc(all, func(l netlink.Link) bool {
-		return IsPod(l) || strings.HasPrefix(l.Attrs().Name, plan.LinkPrefix)
+		return IsPod(l) && len(podlink.Addresses(l)) > 0 || strings.HasPrefix(l.Attrs().Name, plan.LinkPrefix)
 	})
 	if err != nil || len(all) == 0 {
 		return nil, err
