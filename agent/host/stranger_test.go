@@ -456,7 +456,7 @@ func TestPortsOfNobody(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	name("of somebody") // whose it is not
+	name("of another") // which says not whose it is
 	shut(true)
 	name(podA4 + " eth0 0123456789ab")
 	if names, err := rtnetlink.ShutOthers(true); err != nil || !slices.Equal(names, []string{"vethB"}) || !answered() {
