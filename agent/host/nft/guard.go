@@ -230,7 +230,7 @@ func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs)
 func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(27, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(28, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -348,7 +348,10 @@ func (g guard) chains() []chain {
 	if g.port != 0 {
 		first.add(g.toVXLAN(), jump(chainVXLAN))
 	}
-	out := []chain{g.pods(), g.let(chainTunnel, plan.BackTUN), g.unmarked()}
+	out := []chain{g.pods(), g.let(chainTunnel, plan.BackTUN)}
+	if g.marks() {
+		out = append(out, g.unmarked())
+	}
 	for _, f := range g.families {
 		c := g.lan(f)
 		for _, r := range f.Ranges {
@@ -389,6 +392,11 @@ func (g guard) pods() chain {
 // alone. The kernel drops them unless another program has set route_localnet; IPv6's are never routed.
 var toLoopback = []words{isVersion(false), ip(false).daddr().in(netip.MustParsePrefix("127.0.0.0/8")), drop}
 
+// marks reports whether packets get marks for reverse path filters, which costs each packet of the host a hook.
+func (g guard) marks() bool {
+	return slices.ContainsFunc(g.families, func(f plan.Family) bool { return f.BackSlots() > 0 })
+}
+
 // let accepts what was inside VXLAN, or what the tunnel has checked.
 // IPv6's gets its mark for reverse path filters.
 func (g guard) let(name string, back int) chain {
@@ -396,7 +404,9 @@ func (g guard) let(name string, back int) chain {
 	if name == chainInner {
 		c.add(toLoopback...)
 	}
-	c.add(isVersion(true), markTo(plan.BackMark(back)))
+	if g.marks() {
+		c.add(isVersion(true), markTo(plan.BackMark(back)))
+	}
 	c.add(accept)
 	return c
 }

@@ -68,7 +68,7 @@ type Control struct {
 	since float64 // when it arrived; 0: not yet
 	grown float64 // own clock, when the rate was raised by much
 	full  bool    // a queue or losses have answered once: before that the rate is doubled
-	acked float64 // bytes, until then
+	acked float64 // bytes, by which a slow start's window grows
 }
 
 // New is for a path of which nothing is known.
