@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -81,6 +82,75 @@ func TestNativeSenders(t *testing.T) {
 		mustSetPaths(t, l.host, mesh.Paths{})
 		l.droppedByGuard(chain, func() { send(peer, what, v.podA, probe) })
 		l.nothing(pod, what)
+	}
+}
+
+// TestProbesAreNoTraffic: what pods send on a path that is in use is counted, and no probe that comes the same way, or both ends would prove it as
+// often as in traffic forever.
+func TestProbesAreNoTraffic(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "")
+	var mac [6]byte
+	l.in(l.lan, func() {
+		run(t, "ip addr add "+far4+" dev lan0\nip addr add "+far6+" dev lan0 nodad\nip addr add 192.168.1.51 dev lan0")
+		link, err := netlink.LinkByName("lan0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mac = [6]byte(link.Attrs().HardwareAddr)
+	})
+	probe, underlay := int(dual().LAN.ProbePort), l.listen(l.lan, "192.168.1.51", 0)
+	var senders []mesh.Sender
+	for _, block := range []string{"10.244.2.0/24", "fd00:2::/64"} {
+		b := netip.MustParsePrefix(block)
+		senders = append(senders, mesh.Sender{Block: b, Link: "up0", MAC: mac, Pods: true},
+			mesh.Sender{Block: b, Underlay: netip.MustParseAddr("192.168.1.51"), Local: netip.MustParseAddr(nodeLAN4), Pods: true})
+	}
+	mustSetPaths(t, l.host, mesh.Paths{Senders: senders})
+	count := func() map[mesh.Inlet]mesh.Count {
+		t.Helper()
+		counts, err := l.host.Traffic()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counts
+	}
+	for _, x := range []struct{ far, pod, gateway string }{{far4, podA4, gateway4}, {far6, podA6, gateway6}} {
+		peer, pod, gateway := l.listen(l.lan, x.far, 0), l.listen(l.podA, x.pod, serverPort), l.listen(l.node, x.gateway, probe)
+		packets := func(what, to string, port int, on *net.UDPConn) {
+			t.Helper()
+			if err := send(peer, what+", native", to, port); err != nil {
+				t.Fatal(err)
+			}
+			l.receive(on, what+", native")
+			inner := inVXLAN(udpPacket(netip.MustParseAddrPort(at(x.far, 7)), netip.MustParseAddrPort(at(to, port)), what+", VXLAN"))
+			if err := send(underlay, inner, nodeLAN4, mesh.VXLANPort); err != nil {
+				t.Fatal(err)
+			}
+			l.receive(on, what+", VXLAN")
+		}
+		for _, c := range []struct {
+			what, to string
+			port     int
+			at       *net.UDPConn
+			counted  uint64
+		}{{"first", x.pod, serverPort, pod, 0}, {"pod", x.pod, serverPort, pod, 1}, {"probe", x.gateway, probe, gateway, 0}} {
+			before, seen := count(), 0
+			packets(c.what, c.to, c.port, c.at)
+			for in, after := range count() {
+				if !in.Block.Contains(netip.MustParseAddr(x.far)) {
+					continue
+				}
+				seen++
+				// the first one has the host look for its neighbour
+				if got := after.Packets - before[in].Packets; c.what != "first" && got != c.counted {
+					t.Errorf("%s of %+v: %d packets counted, want %d", c.what, in, got, c.counted)
+				}
+			}
+			if seen != 2 {
+				t.Errorf("%d counters, want native and VXLAN", seen)
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -8,7 +9,8 @@ import (
 	"edgemesh/test/tier"
 )
 
-// TestLANPathStays: two nodes of one LAN keep the native path, with traffic and without, for longer than any of its timers.
+// TestLANPathStays: two nodes of one LAN keep the native path, with traffic and without, for longer than any of its timers, and
+// prove it seldom without.
 func TestLANPathStays(t *testing.T) {
 	tier.Long(t)
 	beside(t)
@@ -27,5 +29,22 @@ func TestLANPathStays(t *testing.T) {
 				t.Errorf("%v after it was native: %s to %s: %s", time.Since(start).Round(time.Second), to.Path, n[1].Name, to.Reason)
 			}
 		}
+	}
+	// Two nodes whose pods say nothing prove their paths seldom: three of them, in each direction, every two seconds.
+	time.Sleep(75 * time.Second) // sleep: 30 s after traffic, and as long after the peer's word of its own
+	frames := func() (n int) {
+		t.Helper()
+		out, err := p.n1.Run(t.Context(), "awk", "$1 == \""+p.n1.Uplink+":\" {print $3}", "/proc/net/dev")
+		ok(t, err)
+		_, err = fmt.Sscan(out, &n)
+		ok(t, err)
+		return n
+	}
+	before := frames()
+	time.Sleep(30 * time.Second) // sleep: what is counted
+	if n := frames() - before; n > 200 {
+		t.Errorf("%d frames in 30 s without traffic", n)
+	} else {
+		t.Logf("%d frames in 30 s without traffic", n)
 	}
 }

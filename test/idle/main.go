@@ -2,6 +2,7 @@
 // directions, by what they are for. `make bench-idle` runs it; all states stand side by side in one lab.
 //
 //	main.go     the states, and what happens in them
+//	lan.go      what neighbours on a LAN cost an agent (-lan N)
 //	account.go  what nodes count themselves, beside what is seen
 //	capture.go  reads what tcpdump wrote, and sums it up
 package main
@@ -91,11 +92,19 @@ func main() {
 	hub := flag.Int("hub", 100, "how many peers a hub has")
 	bin := flag.String("bin", "", "directory of agents, relays and tools; default: bin")
 	relays := flag.String("relays", "", "directory of other relays")
+	lan := flag.Int("lan", 0, "only measure the processor time that so many idle neighbours on a LAN cost an agent")
 	verbose := flag.Bool("v", false, "list who sent what")
 	keep := flag.String("keep", "", "directory for captures and logs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *lan > 0 {
+		if err := neighbours(ctx, *bin, *lan, *warm, *d); err != nil {
+			fmt.Fprintln(os.Stderr, "idle:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	b := bench{states: states(*d, *hub), hub: *hub, watched: *d, warm: *warm, silence: *silence, delay: *delay, relays: *relays, verbose: *verbose, keep: *keep}
 	if *nats {
 		b.states = append(b.states, routers(*d)...)

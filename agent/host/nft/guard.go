@@ -230,7 +230,7 @@ func (g guard) wanted() bool  { return g.sources() || len(g.between)+len(g.outs)
 func (g guard) outside() outside { return outside{g.outs, g.native, g.routed, g.realms} }
 
 func (g guard) table() table {
-	t := table{name: guardTable, print: fingerprint(28, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
+	t := table{name: guardTable, print: fingerprint(29, g), sets: g.sets(), marks: []string{chainPods, chainVXLAN, chainBetween, chainLast}}
 	if g.sources() {
 		t.vmap, t.chains = g.inputs(), g.chains()
 	}
@@ -431,14 +431,12 @@ func (g guard) lan(f plan.Family) chain {
 			c.add(inSet(backSet(n), iif), markTo(plan.BackMark(n)))
 		}
 		for _, bits := range f.LAN.Bits {
-			if f.Probe.IsValid() { // not counted: it is no traffic
-				c.add(daddr.is(f.Probe), inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)), accept)
+			known := inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits))
+			if f.Probe.IsValid() { // probes are no traffic, so they are not counted
+				c.add(daddr.is(f.Probe), known, accept)
 			}
+			c.add(daddr.is(f.Gateway), isUDP, dport.is(g.probePort), known, accept)
 			c.add(notGateway(f, saddr, bits), inSet(nativeSet(f.V6, bits), iif, etherSaddr, saddr.bits(bits)), accept)
-		}
-		for _, bits := range f.LAN.Bits {
-			c.add(inSet(nativeSet(f.V6, bits)+probing, etherSaddr, saddr.bits(bits)),
-				daddr.is(f.Gateway), isUDP, dport.is(g.probePort), accept)
 		}
 	}
 	c.add(drop)
@@ -482,9 +480,9 @@ var (
 // innerProbe matches a probe inside VXLAN. Its header has no options: they would stand where the port is looked for.
 func (g guard) innerProbe(f plan.Family) words {
 	h := inner(f.V6)
-	out := rule(h.protocol().is(byte(unix.IPPROTO_UDP)), h.daddr().is(f.Gateway), h.dport().is(g.probePort))
+	out := rule(h.daddr().is(f.Gateway), h.protocol().is(byte(unix.IPPROTO_UDP)), h.dport().is(g.probePort))
 	if !f.V6 {
-		out = append(h.first().is(byte(0x45)), out...)
+		out = append(out, h.first().is(byte(0x45))...)
 	}
 	return out
 }
@@ -520,19 +518,14 @@ func (g guard) vxlan() chain {
 	}
 	for _, f := range g.families {
 		for _, bits := range f.LAN.Bits {
-			if f.Probe.IsValid() {
-				c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+bound+probing), notrack, accept)
-				c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+probing), notrack, accept)
+			for _, end := range []string{bound + probing, probing} { // not counted
+				if f.Probe.IsValid() {
+					c.add(inner(f.V6).daddr().is(f.Probe), from(f, bits, vxlanSet(f.V6, bits)+end), notrack, accept)
+				}
+				c.add(g.innerProbe(f), from(f, bits, vxlanSet(f.V6, bits)+end), notrack, accept)
 			}
 			c.add(from(f, bits, vxlanSet(f.V6, bits)+bound), notGateway(f, inner(f.V6).saddr(), bits), notrack, accept)
 			c.add(from(f, bits, vxlanSet(f.V6, bits)), notGateway(f, inner(f.V6).saddr(), bits), notrack, accept)
-		}
-	}
-	for _, f := range g.families {
-		for _, bits := range f.LAN.Bits {
-			for _, end := range []string{bound + probing, probing} {
-				c.add(from(f, bits, vxlanSet(f.V6, bits)+end), g.innerProbe(f), notrack, accept)
-			}
 		}
 	}
 	c.add(forUs, drop)
