@@ -82,7 +82,7 @@ func TestQuietAfterTraffic(t *testing.T) {
 		probes.Store(0)
 		bytes.Store(0)
 		time.Sleep(time.Minute)
-		if n, b := probes.Load(), bytes.Load(); n > 300 || b > 150_000 { // two candidates, each end's and their answers
+		if n, b := probes.Load(), bytes.Load(); n > 60 || b > 30_000 { // two candidates, each end's and their answers
 			t.Errorf("%d probes and answers of %d bytes in a minute without traffic", n, b)
 		}
 		if n := offers.Load(); n > 4 {

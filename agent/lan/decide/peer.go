@@ -122,6 +122,16 @@ func (p *peer) drop() {
 // works reports whether any path is in use.
 func (p *peer) works() bool { return p.using[0] != nil || p.using[1] != nil }
 
+// proved reports whether gateway probes are answered on any path.
+func (p *peer) proved() bool {
+	for _, t := range p.tracks {
+		if t.usable() {
+			return true
+		}
+	}
+	return false
+}
+
 // wantsOffer reports whether offers should be exchanged now, given that there is a
 // connection.
 func (p *peer) wantsOffer(now time.Time) bool {

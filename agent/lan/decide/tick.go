@@ -69,7 +69,7 @@ func (m *Machine) Tick(now time.Time, connected func(mesh.PeerID) bool) Orders {
 		if x := m.offer(p, now, connected); x != nil {
 			out.Offers = append(out.Offers, x)
 		}
-		if p.works() {
+		if p.proved() { // also while the tunnel stands in
 			out.Next = min(out.Next, chooseEvery)
 		}
 		if at, ok := p.next(); ok {

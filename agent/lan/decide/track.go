@@ -14,7 +14,8 @@ const (
 	smallNth   = 4                      // every nth probe is small while proving
 
 	upEvery   = 250 * time.Millisecond // with traffic
-	idleEvery = 2 * time.Second        // without
+	idleEvery = 2 * time.Second        // without, at first; then it doubles
+	idleMost  = 16 * time.Second       // well below acceptFor
 	fullNth   = 4                      // every nth probe of an idle path is of full size
 	busyFor   = 30 * time.Second       // after the last traffic, and after coming up
 
@@ -48,11 +49,12 @@ func (s state) String() string { return [...]string{"proving", "up", "failing", 
 type track struct {
 	c     candidate
 	state state
-	since time.Time // of the state
-	next  time.Time // when tick is due
-	rest  time.Time // no probe before, while there is no traffic
-	busy  time.Time // the last traffic here
-	told  time.Time // when the peer said last that it has some
+	since time.Time     // of the state
+	next  time.Time     // when tick is due
+	rest  time.Time     // no probe before, while there is no traffic
+	idle  time.Duration // between the last two of these
+	busy  time.Time     // the last traffic here
+	told  time.Time     // when the peer said last that it has some
 	pause time.Duration
 	upAt  time.Time
 
@@ -149,13 +151,15 @@ func (t *track) tick(now time.Time) (p probe, ok bool) {
 			return t.send(now, failEvery, true), true
 		}
 		if t.active(now) {
+			t.idle = 0
 			return t.send(now, upEvery, true), true
 		}
 		if now.Before(t.rest) { // the last one was answered
 			t.next = t.rest
 			return probe{}, false
 		}
-		t.rest = now.Add(idleEvery)
+		t.idle = min(max(2*t.idle, idleEvery), idleMost)
+		t.rest = now.Add(t.idle)
 		return t.send(now, upEvery, (t.sent+1)%fullNth == 0), true
 	case failing:
 		if t.unanswered >= lostLimit && now.Sub(t.silentSince()) >= silence {

@@ -151,12 +151,21 @@ func TestTrackIdleIsCheap(t *testing.T) {
 	b.probes, b.big = 0, 0
 	b.run(10 * time.Minute)
 	b.want(up)
-	if b.probes > 310 || b.big > b.probes/fullNth+1 {
+	if b.probes > 42 || b.big > b.probes/fullNth+1 {
 		t.Errorf("%d probes in ten idle minutes, %d of them full", b.probes, b.big)
 	}
 	b.answer = none
-	if took := b.until(down, 10*time.Second); took > 3*time.Second {
+	if took := b.until(down, time.Minute); took > idleMost+time.Second {
 		t.Errorf("an idle path is left after %v", took)
+	}
+	// With the first packets it is left as fast as with traffic.
+	b = newBench(t)
+	b.until(up, time.Second)
+	b.run(busyFor + 2*time.Minute)
+	b.answer = none
+	b.track.traffic(b.now)
+	if took := b.until(down, time.Minute); took > time.Second {
+		t.Errorf("an idle path is left %v after the first packets", took)
 	}
 }
 
