@@ -139,7 +139,7 @@ func TestForwardedProbes(t *testing.T) {
 	}
 }
 
-// TestSent: what pods send to others' blocks is noted, also under a Service's address, and nothing that others send.
+// TestSent: what pods and the host send to others' blocks is noted, also under a Service's address or port, no probe, and nothing else that others send.
 func TestSent(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, `
@@ -147,14 +147,21 @@ nft add table inet proxy
 nft add chain inet proxy pre {type nat hook prerouting priority -100 ; }
 nft add rule inet proxy pre ip daddr 10.96.0.1 dnat ip to 10.244.3.5
 nft add rule inet proxy pre ip6 daddr fd96::1 dnat ip6 to fd00:3::5
+nft add rule inet proxy pre ip daddr 192.168.1.2 udp dport 30080 dnat ip to 10.244.8.5
 iptables-nft -t nat -A PREROUTING -d 10.96.0.2 -j DNAT --to-destination 10.244.4.5
 ip6tables-nft -t nat -A PREROUTING -d fd96::2 -j DNAT --to-destination fd00:4::5`)
 	outside := l.listen(l.lan, lanHost4, 0)
 	from := map[string]*net.UDPConn{podA4: l.listen(l.podA, podA4, 0), podA6: l.listen(l.podA, podA6, 0)}
 	to := map[string][]string{podA4: {far4, "10.96.0.1", "10.96.0.2"}, podA6: {far6, "fd96::1", "fd96::2"}}
-	want := []string{"10.244.2.0/24", "10.244.3.0/24", "10.244.4.0/24", "fd00:2::/64", "fd00:3::/64", "fd00:4::/64"}
+	host, probes := l.listen(l.node, nodeLAN4, 0), l.listen(l.node, gateway4, int(dual().LAN.ProbePort))
+	host6 := l.listen(l.node, nodeLAN6, 0)
+	want := []string{"10.244.2.0/24", "10.244.3.0/24", "10.244.4.0/24", "10.244.5.0/24", "10.244.8.0/24", "fd00:2::/64", "fd00:3::/64", "fd00:4::/64", "fd00:5::/64"}
 	fair.Eventually(t, deadline, "what pods send is noted", func() error {
 		_ = send(outside, "by no pod", "10.244.6.5", serverPort)
+		_ = send(outside, "to a node's port", nodeLAN4, 30080)
+		_ = send(host, "by the host", "10.244.5.5", serverPort)
+		_ = send(host6, "by the host", "fd00:5::5", serverPort)
+		_ = send(probes, "a probe", "10.244.7.1", int(dual().LAN.ProbePort))
 		for pod, c := range from {
 			for _, a := range to[pod] {
 				_ = send(c, "by a pod", a, serverPort)

@@ -27,8 +27,7 @@ import (
 //	}
 //	chain translated { type filter hook prerouting priority -99
 //		ct status & dnat == 0 accept                              chain pods has noted it
-//		iifname != edgemesh-br accept
-//		ip daddr RANGE, ip saddr != PROBE add @sent4-24           what pods send to Services
+//		ip daddr RANGE, ip saddr != PROBE add @sent4-24           what goes to Services
 //	}
 //	chain taken4 {
 //		update @probers4-rate { ip saddr limit rate over 200/second } drop
@@ -49,30 +48,31 @@ const (
 
 func proberSet(v6 bool) string { return "probers" + suffix(v6) }
 
-// noteSent notes to which blocks pods send.
-func (c *chain) noteSent(f plan.Family) {
+// noteSent notes to which blocks packets are sent that the words match.
+func (c *chain) noteSent(f plan.Family, which words) {
+	daddr := ip(f.V6).daddr()
+	if f.Probe.IsValid() {
+		which = append(which, ip(f.V6).saddr().isNot(f.Probe)...)
+	}
 	for _, r := range f.Ranges {
 		for _, bits := range f.LAN.Bits {
-			if daddr := ip(f.V6).daddr(); f.Probe.IsValid() {
-				c.add(isVersion(f.V6), daddr.in(r), ip(f.V6).saddr().isNot(f.Probe), noteOnce(sentSet(f.V6, bits), sentStays, daddr.bits(bits)))
-			}
+			c.add(isVersion(f.V6), daddr.in(r), which, noteOnce(sentSet(f.V6, bits), sentStays, daddr.bits(bits)))
 		}
 	}
 }
 
-// forwarded are the chains that take forwarded probes of these families, and that which notes what pods send to Services.
+// forwarded are the chains that take forwarded probes of these families, and that which notes what is sent to Services.
 // Each packet of the host enters the hooks, so these have as few rules as can be.
 func forwarded(families []plan.Family) (out []chain) {
 	log := words{&expr.Log{Key: 1 << unix.NFTA_LOG_GROUP, Group: plan.ForwardGroup}}
 	hook := chain{name: chainForwarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: lastPriority}
 	services := chain{name: chainDNAT, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityNATDest + 1}
 	services.add(ctStatus.and(bytesOf(host(destinationNAT))).is(host(0)), accept)
-	services.add(iifname.isNot(plan.BridgeName), accept)
 	for _, f := range families {
 		if !f.Probe.IsValid() {
 			continue
 		}
-		services.noteSent(f)
+		services.noteSent(f, nil)
 		saddr, daddr := ip(f.V6).saddr(), ip(f.V6).daddr()
 		probes, taken := chain{name: chainProbes + suffix(f.V6)}, chain{name: chainTaken + suffix(f.V6)}
 		hook.add(isVersion(f.V6), daddr.is(f.Probe), oifname.is(plan.BridgeName), iifname.isNot(plan.BridgeName), goTo(probes.name))

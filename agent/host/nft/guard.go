@@ -360,8 +360,9 @@ func (g guard) chains() []chain {
 		out = append(out, c)
 	}
 	if g.port != 0 {
-		out = append(out, g.vxlan(), g.let(chainInner, plan.BackVXLAN), g.forged(), g.output(), g.leave(), g.sent())
+		out = append(out, g.vxlan(), g.let(chainInner, plan.BackVXLAN), g.forged(), g.leave(), g.sent())
 	}
+	out = append(out, g.output())
 	if g.alone {
 		out = append(out, g.input())
 	}
@@ -375,7 +376,7 @@ func (g guard) pods() chain {
 	c.add(toLoopback...)
 	for _, f := range g.families {
 		saddr := ip(f.V6).saddr()
-		c.noteSent(f)
+		c.noteSent(f, nil)
 		for _, b := range f.Blocks {
 			c.add(isVersion(f.V6), saddr.inBut(b, mesh.Gateway(b)), accept)
 		}
@@ -535,10 +536,18 @@ func (g guard) vxlan() chain {
 // devices is the upper half of the priority of what the VXLAN device sends.
 const devices = mesh.VXLANID << 16
 
-// output sends what goes to VXLAN's port to the chain that knows where it may go.
+// output sends what goes to VXLAN's port to the chain that knows where it may go, and notes to which blocks the host itself sends other than
+// probes, where that takes LAN paths.
 func (g guard) output() chain {
 	c := chain{name: chainOut, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: *nftables.ChainPriorityRaw}
-	c.add(g.toVXLAN(), isUDP, goTo(chainLeave))
+	if g.port != 0 {
+		c.add(g.toVXLAN(), isUDP, goTo(chainLeave))
+	}
+	for _, f := range g.families {
+		if !f.LAN.PodsOnly {
+			c.noteSent(f, dport.isNot(g.probePort))
+		}
+	}
 	return c
 }
 

@@ -339,7 +339,7 @@ func (p *peer) orderForwarded(v int, now time.Time, all bool, out *Orders) {
 	}
 	f.sends = time.Time{}
 	out.Forwarded = append(out.Forwarded, x)
-	if f.tries > 1 || f.on != p.using[v] || !f.on.active(now) {
+	if f.tries > 1 || f.on != p.using[v] || !f.on.used(now) {
 		p.hasten(f, now.Add(forwardAsk))
 	}
 }

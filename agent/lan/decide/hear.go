@@ -37,7 +37,7 @@ func (m *Machine) Hear(k Packet) (answer []Send, next time.Time) {
 		return nil, time.Time{}
 	}
 	if k.flags&flagBusy != 0 {
-		t.told = k.At
+		t.tells(k.At)
 	}
 	before := p.seen(t, k.At)
 	if k.typ == typeAnswer {

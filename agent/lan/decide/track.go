@@ -294,9 +294,19 @@ func (t *track) request(now time.Time) {
 
 // traffic notes packets of pods on the path.
 func (t *track) traffic(now time.Time) {
-	idle := !t.active(now)
 	t.busy = now
-	if idle && t.usable() { // do not wait for the next of the rare probes
+	t.hurry(now)
+}
+
+// tells notes that the peer says that it has some.
+func (t *track) tells(now time.Time) {
+	t.told = now
+	t.hurry(now)
+}
+
+// hurry does not wait for the next of the rare probes.
+func (t *track) hurry(now time.Time) {
+	if t.usable() && t.next.Sub(now) > upEvery {
 		t.next = now
 	}
 }
