@@ -25,14 +25,16 @@ var _ = tier.Package(tier.OfAll)
 
 const repo = "../.."
 
-// sh runs a command, and returns its output as its error has it.
+// sh runs a command, and returns what it prints; its error has what it complains of, too.
 func sh(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), name, args...)
 	c.Env = append(os.Environ(), env...)
-	out, err := c.CombinedOutput()
+	var bad strings.Builder
+	c.Stderr = &bad
+	out, err := c.Output()
 	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", name, err, out)
+		err = fmt.Errorf("%s: %w: %s%s", name, err, out, &bad)
 	}
 	return string(out), err
 }
@@ -188,6 +190,18 @@ func TestRelease(t *testing.T) {
 	t.Run("package", func(t *testing.T) { deb(t, dir) })
 	t.Run("contents", func(t *testing.T) { contents(t, dir) })
 	t.Run("krew", func(t *testing.T) { krew(t, dir, sums) })
+}
+
+// TestToolPath: whatever Go says while it fetches and builds a tool, the path alone is printed.
+func TestToolPath(t *testing.T) {
+	dir := t.TempDir()
+	write(t, "#!/bin/sh\necho compiling\necho go: downloading helm >&2\ntouch $GOBIN/helm\nchmod +x $GOBIN/helm\n", dir, "bin/go")
+	for _, built := range []string{"at first", "once built"} {
+		out, err := sh(t, []string{"PATH=" + dir + "/bin:" + os.Getenv("PATH"), "EDGEMESH_TOOLS=" + dir + "/tools"}, repo+"/build/tool.sh", "helm")
+		if err != nil || filepath.Dir(filepath.Dir(out)) != dir+"/tools" || !strings.HasSuffix(out, "/helm\n") {
+			t.Errorf("%s: %q, %v", built, out, err)
+		}
+	}
 }
 
 // signatures: openssl verifies those of checksums and provenance, and no other file's.
