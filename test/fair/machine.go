@@ -63,7 +63,8 @@ func (p *Product) otherThreads() int {
 
 // countLocked counts for otherThreads. When so few threads want to run that they cannot
 // slow anybody, their owners are not looked up. What changes while it looks is counted in
-// the product's disfavour. Where the machine does not say, there are no others.
+// the product's disfavour, except a process that began since the last list of processes.
+// Where the machine does not say, there are no others.
 func (p *Product) countLocked() int {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -112,11 +113,7 @@ type process struct {
 
 // wanting counts the threads of the machine that run or want to; 0 where it does not say.
 func wanting() int {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 0
-	}
-	fields := bytes.Fields(b)
+	fields := bytes.Fields(read("/proc/loadavg", make([]byte, 128)))
 	if len(fields) < 4 {
 		return 0
 	}
@@ -128,19 +125,36 @@ func wanting() int {
 	return n
 }
 
-// processes lists all processes by their IDs.
+// listed are the processes of the machine at a moment.
+var listed struct {
+	sync.Mutex // a leaf
+
+	all map[int]process // once here, only read
+	at  time.Time
+}
+
+// processes lists all processes by their IDs. All products share one list: it takes
+// longer than everything else here.
 func processes() map[int]process {
+	listed.Lock()
+	defer listed.Unlock()
+	now := time.Now()
+	if now.Sub(listed.at) <= every/2 {
+		return listed.all
+	}
 	all := map[int]process{}
+	b := make([]byte, 1024)
 	for _, pid := range numbers("/proc") {
-		name, fields := stat(fmt.Sprintf("/proc/%d/stat", pid))
+		name, fields := stat(fmt.Sprintf("/proc/%d/stat", pid), b)
 		if len(fields) < 18 {
 			continue // it has ended
 		}
-		x := process{name: name, running: fields[0] == "R"}
-		x.parent, _ = strconv.Atoi(fields[1])
-		x.threads, _ = strconv.Atoi(fields[17])
+		x := process{name: string(name), running: fields[0][0] == 'R'}
+		x.parent, _ = strconv.Atoi(string(fields[1]))
+		x.threads, _ = strconv.Atoi(string(fields[17]))
 		all[pid] = x
 	}
+	listed.all, listed.at = all, now
 	return all
 }
 
@@ -153,30 +167,40 @@ func runningThreads(pid int, x process, not int) int {
 		}
 		return n
 	}
+	b := make([]byte, 1024)
 	for _, tid := range numbers(fmt.Sprintf("/proc/%d/task", pid)) {
 		if tid == not {
 			continue
 		}
-		if _, fields := stat(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid)); len(fields) > 0 && fields[0] == "R" {
+		if _, fields := stat(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid), b); len(fields) > 0 && fields[0][0] == 'R' {
 			n++
 		}
 	}
 	return n
 }
 
-// stat reads a file like /proc/PID/stat: the name, and the fields behind it, from the
+// stat reads a file like /proc/PID/stat into b: the name, and the fields behind it, from the
 // state on. There are none when the process has ended.
-func stat(file string) (name string, fields []string) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return "", nil
-	}
+func stat(file string, b []byte) (name []byte, fields [][]byte) {
+	b = read(file, b)
 	// The name stands in parentheses and may itself hold some.
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 0 || end < open {
-		return "", nil
+		return nil, nil
 	}
-	return string(b[open+1 : end]), strings.Fields(string(b[end+1:]))
+	return b[open+1 : end], bytes.Fields(b[end+1:])
+}
+
+// read is what fits into b of a file of /proc, which the kernel gives at one go; nothing on an
+// error. os.ReadFile has twice as many system calls.
+func read(file string, b []byte) []byte {
+	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer syscall.Close(fd)
+	n, _ := syscall.Read(fd, b)
+	return b[:max(n, 0)]
 }
 
 // numbers lists the entries of a directory that are numbers.
