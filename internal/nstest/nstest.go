@@ -87,7 +87,12 @@ func Enter(t testing.TB) Namespace {
 // become valid later would make dumps differ.
 func Prepare(t testing.TB) {
 	t.Helper()
-	Run(t, "ip link set lo up\nsysctl -qw net.ipv6.conf.all.accept_dad=0\nsysctl -qw net.ipv6.conf.default.accept_dad=0")
+	Run(t, "ip link set lo up")
+	for _, which := range []string{"all", "default"} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/accept_dad", []byte("0"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // locking are the programs that fail while another one of them runs, in whatever namespace.
