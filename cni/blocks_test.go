@@ -30,6 +30,7 @@ func (p *pod) prefixes() []string {
 // The node gets a further block, then others instead: an address is always of a
 // present block, with its mask and gateway.
 func TestBlocksChange(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/30")
 	first := n.add("web-0")
 	wantEqual(t, "first", first.prefixes(), []string{"10.244.1.2/30"})
@@ -102,6 +103,7 @@ func (n *node) lockWaited() bool {
 
 // The blocks are replaced while an ADD waits for the lock.
 func TestBlocksChangeUnderWay(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	unlock := n.lockStore()
 	type outcome struct {
@@ -126,6 +128,7 @@ func TestBlocksChangeUnderWay(t *testing.T) {
 // Calls that run are no reason to call the node not ready, and to make its
 // kubelet wait.
 func TestStatusWhileLocked(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	defer n.lockStore()()
 	done := make(chan error, 1)
@@ -146,6 +149,7 @@ func TestStatusWhileLocked(t *testing.T) {
 // Two networks with stores of their own on the same blocks: no address twice,
 // and what is one's is not touched by the other.
 func TestTwoNetworks(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	second := map[string]any{"name": "second", "dataDir": filepath.Join(t.TempDir(), "second")}
 	type outcome struct {
@@ -207,6 +211,7 @@ func TestTwoNetworks(t *testing.T) {
 
 // Behind another plugin of a list: its result comes first in ours.
 func TestBehindAnotherPlugin(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	prev := map[string]any{"cniVersion": "1.1.0",
 		"interfaces": []any{map[string]any{"name": "other0"}},
@@ -231,6 +236,7 @@ func TestBehindAnotherPlugin(t *testing.T) {
 // TestElsewhere: a plugin that keeps its records where the agent does not read them gives no pod a network, since no policy would hold for
 // it. Other paths to the same directory, an agent that says nothing, and a directory whose content was deleted pass.
 func TestElsewhere(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	agents := filepath.Join(t.TempDir(), "records")
 	d, err := conf.MakeDirectory(agents)

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,27 +16,23 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// referencePlugins builds the real plugins, pinned in ../test/cni/testdata/plugins, beside ours, once.
-func referencePlugins(t *testing.T) string {
+// referencePlugins builds real plugins, pinned in ../test/cni/testdata/plugins, beside ours: those named, or all that a test uses.
+func referencePlugins(t *testing.T, names ...string) string {
 	t.Helper()
-	if err := buildPlugins(); err != nil {
-		t.Fatal(err)
+	if names == nil {
+		names = []string{"ipam/host-local", "main/bridge", "main/loopback", "meta/bandwidth", "meta/firewall", "meta/portmap", "meta/sbr", "meta/tuning", "meta/vrf"}
 	}
-	return binDir
-}
-
-var buildPlugins = sync.OnceValue(func() error {
 	cmd := exec.Command("go", "build", "-o", binDir+"/")
-	for _, p := range []string{"ipam/host-local", "main/bridge", "main/loopback", "meta/bandwidth", "meta/firewall", "meta/portmap", "meta/sbr", "meta/tuning", "meta/vrf"} {
-		cmd.Args = append(cmd.Args, "github.com/containernetworking/plugins/plugins/"+p)
+	for _, n := range names {
+		cmd.Args = append(cmd.Args, "github.com/containernetworking/plugins/plugins/"+n)
 	}
 	cmd.Dir = "../test/cni/testdata/plugins"
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the reference plugins: %w\n%s", err, out)
+		t.Fatalf("build the reference plugins: %v\n%s", err, out)
 	}
-	return nil
-})
+	return binDir
+}
 
 // serve answers each TCP connection in netns with the client's address.
 func serve(t *testing.T, netns ns.NetNS, addr string) {
@@ -96,7 +91,8 @@ func reach(netns ns.NetNS, addr string) (from string, err error) {
 // A node moves over from the reference bridge and host-local, running pods
 // included: nobody's address is given away, and pods come back with theirs.
 func TestMigrateFromHostLocal(t *testing.T) {
-	refs := referencePlugins(t)
+	t.Parallel()
+	refs := referencePlugins(t, "ipam/host-local", "main/bridge")
 	n := newNode(t, "10.244.1.0/24")
 	oldData, results := filepath.Join(t.TempDir(), "networks"), filepath.Join(t.TempDir(), "cache")
 	old, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"cbr0","plugins":[

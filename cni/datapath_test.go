@@ -1,14 +1,12 @@
 package main_test
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -33,11 +31,13 @@ func inNS(t *testing.T, netns ns.NetNS, command ...string) string {
 // Pods of every kind reach their gateway and each other immediately, with full
 // packets; IPv6 addresses are usable without waiting for DAD.
 func TestConnectivity(t *testing.T) {
+	t.Parallel()
 	for name, blocks := range map[string][]string{
 		"IPv4": {"10.244.1.0/24"}, "IPv6": {"fd00:1::/64"}, "dual": {"10.244.1.0/24", "fd00:1::/64"},
 		"IPv6 first": {"fd00:1::/112", "10.244.1.0/26"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, blocks...)
 			a, b := n.add("a"), n.add("b")
 			if len(a.addrs()) != len(blocks) {
@@ -80,6 +80,7 @@ func TestConnectivity(t *testing.T) {
 
 // Where the host forwards between its pods, new ones are kept apart from the start: their frames reach the host alone, which answers for them.
 func TestRouted(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	n.add("before").del() // makes the bridge
 	for _, s := range []string{"ipv4/conf/edgemesh-br/proxy_arp_pvlan=1", "ipv4/ip_forward=1", "ipv4/neigh/edgemesh-br/proxy_delay=0", "ipv6/conf/edgemesh-br/proxy_ndp=1",
@@ -109,6 +110,7 @@ func TestRouted(t *testing.T) {
 
 // A pod reaches itself through a Service's address.
 func TestHairpin(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	p := n.add("a")
 	inNS(t, n.netns, "sysctl", "-qw", "net.ipv4.ip_forward=1")
@@ -122,6 +124,7 @@ func TestHairpin(t *testing.T) {
 // A pod that takes a neighbour's address, or talks ARP in its name, is not
 // heard; the neighbour and its caches stay right.
 func TestSpoofing(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	victim, evil, third := n.add("victim"), n.add("evil"), n.add("third")
 	for _, a := range victim.addrs() {
@@ -185,6 +188,7 @@ func sendRaw(dev string, frame []byte) error {
 
 // The bridge is repaired, and created again with the pods that were on it.
 func TestBridgeRepair(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	a := n.add("a")
 	inNS(t, n.netns, "ip", "link", "set", "edgemesh-br", "down")
@@ -228,6 +232,7 @@ func TestBridgeRepair(t *testing.T) {
 }
 
 func TestPromiscuous(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	n.conf["promiscMode"] = true
 	p := n.add("a")
@@ -241,6 +246,7 @@ func TestPromiscuous(t *testing.T) {
 
 // Neighbours need not learn a pod's MAC again when it comes back.
 func TestNeighbourCaches(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	a, b := n.add("a"), n.add("b")
 	for i, addr := range b.addrs() {
@@ -262,6 +268,7 @@ func TestNeighbourCaches(t *testing.T) {
 // Another network with the pods' addresses is found before the first pod, and
 // explained; running pods are not punished for one that comes later.
 func TestOverlap(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		setup []string
 		says  []string
@@ -278,6 +285,7 @@ func TestOverlap(t *testing.T) {
 			"ip link add edgemesh-tun type bridge", "ip addr add 10.244.1.1/32 dev edgemesh-tun", "ip link set edgemesh-tun up"}, fine: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 			for _, s := range c.setup {
 				inNS(t, n.netns, strings.Fields(s)...)
@@ -303,6 +311,7 @@ func TestOverlap(t *testing.T) {
 
 // The host end is silent on its own, whatever becomes of the bridge.
 func TestStaleVeth(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	p := n.add("a")
 	inNS(t, n.netns, "ip", "link", "del", "edgemesh-br")
@@ -312,78 +321,6 @@ func TestStaleVeth(t *testing.T) {
 	}
 	if out := inNS(t, n.netns, "ip", "link", "show", "dev", host); !strings.Contains(out, "edgemesh pod 10.244.1.2,fd00:1::2 eth0 "+p.id) {
 		t.Errorf("the host end does not say whose it is: %s", out)
-	}
-}
-
-// 100 ADDs in parallel: all succeed, with different addresses; it logs how long they took.
-func TestParallel(t *testing.T) {
-	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
-	const count = 100
-	nets := make([]ns.NetNS, count)
-	for i := range nets {
-		nets[i] = newNS(t)
-	}
-	conf := n.netconf(nil)
-	type outcome struct {
-		addrs string
-		took  time.Duration
-		err   error
-	}
-	results := make(chan outcome, count)
-	start := time.Now()
-	for i := range count {
-		go func() {
-			began := time.Now()
-			name := fmt.Sprintf("p%d", i)
-			out, err := n.call("ADD", "c-"+name, nets[i].Path(), args(name, name), conf)
-			o := outcome{err: err, took: time.Since(began)}
-			if err == nil {
-				p := &pod{}
-				p.result, o.err = parseResult(out)
-				if o.err == nil {
-					o.addrs = strings.Join(p.addrs(), " ")
-				}
-			}
-			results <- o
-		}()
-	}
-	seen := map[string]bool{}
-	var slowest time.Duration
-	for range count {
-		o := <-results
-		if o.err != nil {
-			t.Error(o.err)
-			continue
-		}
-		for _, a := range strings.Fields(o.addrs) {
-			if seen[a] {
-				t.Errorf("%s was given twice", a)
-			}
-			seen[a] = true
-		}
-		slowest = max(slowest, o.took)
-	}
-	t.Logf("%d parallel ADDs: %v in all, slowest %v", count, time.Since(start).Round(time.Millisecond), slowest.Round(time.Millisecond))
-	if len(seen) != 2*count || len(n.used()) != 2*count || len(n.veths()) != count {
-		t.Errorf("%d addresses, %d in use, %d interfaces", len(seen), len(n.used()), len(n.veths()))
-	}
-	start = time.Now()
-	done := make(chan error, count)
-	for i := range count {
-		go func() {
-			name := fmt.Sprintf("p%d", i)
-			_, err := n.call("DEL", "c-"+name, nets[i].Path(), args(name, name), conf)
-			done <- err
-		}()
-	}
-	for range count {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	t.Logf("%d parallel DELs: %v in all", count, time.Since(start).Round(time.Millisecond))
-	if len(n.used()) != 0 || len(n.veths()) != 0 {
-		t.Errorf("left: %v, %v", n.used(), n.veths())
 	}
 }
 

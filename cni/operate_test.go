@@ -14,6 +14,7 @@ import (
 
 // What the runtime's configuration says of the plugin holds for the operator, too.
 func TestOperatorReadsTheConflist(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	n.conf["exclude"] = []string{"10.244.1.2-10.244.1.9"}
 	n.add("gone").del()
@@ -77,6 +78,7 @@ func TestOperatorReadsTheConflist(t *testing.T) {
 
 // An address whose ADD may still run is in use; only later is it lost.
 func TestListTellsLostFromUnderWay(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	n.add("web-0")
 	state := func() string {
@@ -113,6 +115,7 @@ func TestListTellsLostFromUnderWay(t *testing.T) {
 
 // What a repair frees is kept for its pod only where the configuration says so.
 func TestRepairKeepsTheOperatorsPolicy(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	n.conf["keepOnly"] = "statefulset"
 	n.add("web-0")
@@ -147,6 +150,7 @@ func TestRepairKeepsTheOperatorsPolicy(t *testing.T) {
 }
 
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	p := n.add("web-0")
 	n.add("web-1").del()
@@ -207,6 +211,7 @@ func TestOperator(t *testing.T) {
 
 // Whatever is typed, the answer says what was wrong with it.
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	for _, c := range []struct {
 		args        string

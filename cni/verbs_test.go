@@ -24,8 +24,10 @@ import (
 
 // Every version the plugin speaks, called by the library that runtimes use.
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	for _, v := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(v, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 			n.version = v
 			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":%q,"name":"edgemesh","plugins":[%s]}`, v, n.netconf(nil)))
@@ -86,6 +88,7 @@ func allAddresses(t *testing.T) string {
 }
 
 func TestVersionVerb(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	out, err := n.call("VERSION", "", "", "", nil)
 	if err != nil {
@@ -113,6 +116,7 @@ func TestVersionVerb(t *testing.T) {
 // An error says which version of the specification it follows: the call's,
 // also where the call is refused before anything is looked at.
 func TestErrorVersion(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	for _, c := range []struct {
 		version, id, want string
@@ -144,6 +148,7 @@ func TestErrorVersion(t *testing.T) {
 // The specification's text, verb by verb, where it says what a plugin must do
 // with a bad or repeated call.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	p := n.add("web-0")
 	dead := filepath.Join(t.TempDir(), "gone")
@@ -247,6 +252,7 @@ func TestConformance(t *testing.T) {
 // A lost record is no reason to end a pod: its interface vouches for the
 // address, which nobody else gets.
 func TestLostStore(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	p := n.add("web-0")
 	if err := os.RemoveAll(n.data); err != nil {
@@ -262,6 +268,7 @@ func TestLostStore(t *testing.T) {
 
 // Each single change that CHECK must notice.
 func TestCheckNotices(t *testing.T) {
+	t.Parallel()
 	inPod := func(p *pod, f func(netlink.Link) error) error {
 		return p.netns.Do(func(ns.NetNS) error {
 			l, err := netlink.LinkByName("eth0")
@@ -312,6 +319,7 @@ func TestCheckNotices(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 			p := n.add("web-0")
 			if err := p.check(); err != nil {
@@ -327,6 +335,7 @@ func TestCheckNotices(t *testing.T) {
 
 // CHECK takes the MAC that a chained plugin (tuning) has set, where the source filter does not drop it.
 func TestCheckChainedMAC(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	const mac = "02:00:00:00:00:01"
 	retune := func(p *pod) {
@@ -348,6 +357,7 @@ func TestCheckChainedMAC(t *testing.T) {
 }
 
 func TestGC(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	var pods []*pod
 	for i := range 4 {
@@ -378,6 +388,7 @@ func TestGC(t *testing.T) {
 
 // A pod may have two interfaces in this network, as Multus attaches it: both addresses answer, and the first keeps the default route.
 func TestSecondInterface(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	web, other := n.add("web"), n.add("other")
 	n.env = append(n.env, "CNI_IFNAME=net1")
@@ -445,6 +456,7 @@ func TestSecondInterface(t *testing.T) {
 // TestOnlyFurtherInterface: another network has eth0 and the default route, as with Multus. What the pod sends to pods of the cluster leaves through
 // this network, of both IP versions, but not to a range of which the other network has a part.
 func TestOnlyFurtherInterface(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24", "fd00:1::/64")
 	if err := os.WriteFile(filepath.Join(n.run, "subnet.json"), []byte(`{"podCIDRs":["10.244.1.0/24","fd00:1::/64"],"clusterCIDRs":["10.244.0.0/16","10.200.0.0/16","fd00::/16"],"mtu":1500}`), 0o644); err != nil {
 		t.Fatal(err)
@@ -498,6 +510,7 @@ func TestOnlyFurtherInterface(t *testing.T) {
 
 // TestFormerNames: a pod made by a release before, whose interface had another name, is checked, not attached again, and deleted.
 func TestFormerNames(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	p := n.add("web-0")
 	if name := n.veths()[0]; !strings.HasPrefix(name, "veth") || len(name) > 15 {
@@ -526,6 +539,7 @@ func TestFormerNames(t *testing.T) {
 
 // TestSetDownIsNoFailedADD: another program set the host's end down; the pod keeps its interface, and its address when the store is lost.
 func TestSetDownIsNoFailedADD(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, "10.244.1.0/24")
 	p := n.add("web-0")
 	n.onHost(func() error {
