@@ -73,12 +73,14 @@ func (c *copied) single(n *Node) error {
 // TestTwoPlacesOfOneKey: within seconds both places and the peer know, exactly one stands by, the one whose hardware does not match
 // or that came later, and it takes over once the other one is gone.
 func TestTwoPlacesOfOneKey(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name          string
 		first, second bool // the hardware matches
 		firstKeeps    bool
 	}{{"neither matches", false, false, true}, {"the second one's hardware matches", false, true, false}} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			c := newCopied(t)
 			one := c.place(tc.first)
 			if err := c.single(one); err != nil {

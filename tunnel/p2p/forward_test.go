@@ -155,6 +155,7 @@ func (p *process) carries(to *process) {
 
 // Two symmetric NATs: the relay forwards in both directions, and again once it was restarted.
 func TestForwardedThroughNATs(t *testing.T) {
+	t.Parallel()
 	_, relay, restart, a, b := takers(t)
 	a.call(b)
 	a.carries(b)
@@ -173,6 +174,7 @@ func TestForwardedThroughNATs(t *testing.T) {
 
 // A router begins to drop UDP while the relay forwards: the circuit carries datagrams until it passes again.
 func TestForwardedUntilUDPIsBlocked(t *testing.T) {
+	t.Parallel()
 	w, _, _, a, b := takers(t)
 	a.call(b)
 	a.carries(b)

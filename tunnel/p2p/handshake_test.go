@@ -15,6 +15,7 @@ import (
 
 // A handshake that gets no answer is begun again with smaller segments, twice.
 func TestStuckHandshake(t *testing.T) {
+	t.Parallel()
 	_, relay := relaytest.Loopback(t)
 	a, b, _ := pair(t, relay)
 	l, err := net.Listen("tcp4", "127.0.0.1:0") // takes connections and says nothing

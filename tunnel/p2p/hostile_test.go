@@ -216,7 +216,7 @@ func TestHostileMember(t *testing.T) {
 func offersAtStrangers(w *world, good, bad string, v, h *process) {
 	t := w.t
 	t.Helper()
-	least, most := 12*time.Second, 70*time.Second
+	least, most := 6*time.Second, 70*time.Second
 	if tier.IsLong() {
 		least = most
 	}

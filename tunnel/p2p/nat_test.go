@@ -147,8 +147,10 @@ func TestPathsThroughNATs(t *testing.T) {
 
 // Where members are many the relay sees UDP only when punching asks, and that is soon enough for the first attempt.
 func TestPathsThroughNATsOfMany(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ a, b string }{{natKeep, natKeep}, {natSequential, natKeep}, {natSymmetric, natOpen}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.site(1, c.a, 1)
 			w.site(2, c.b, 1)
@@ -167,11 +169,13 @@ func TestPathsThroughNATsOfMany(t *testing.T) {
 
 // A company's WAN has private addresses: those of wanCIDRs count as public.
 func TestPrivateWAN(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		a, b string
 		want paths.Kind
 	}{{natKeep, natKeep, paths.KindPunched}, {natNone, natSymmetric, paths.KindDirect}, {natNone, natNone, paths.KindDirect}} {
 		t.Run(c.a+" "+c.b, func(t *testing.T) {
+			t.Parallel()
 			w := newWorldAt(t, "10.55")
 			w.site(1, c.a, 1)
 			w.site(2, c.b, 1)
@@ -184,6 +188,7 @@ func TestPrivateWAN(t *testing.T) {
 }
 
 func TestSameLANBehindOneNAT(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.site(1, natKeep, 2)
 	_, _, nodes := w.cluster(w.host(1, 1), w.host(1, 2))
@@ -194,6 +199,7 @@ func TestSameLANBehindOneNAT(t *testing.T) {
 
 // TestIPv6Underlay: relay and nodes that have nothing but IPv6.
 func TestIPv6Underlay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.in("relay", "ip addr flush dev wan0", "ip addr add 2001:db8:5::5/64 dev wan0 nodad")
 	for x := 1; x <= 2; x++ {
@@ -211,6 +217,7 @@ func TestIPv6Underlay(t *testing.T) {
 
 // TestIPv6First: where both have both, IPv6 is used.
 func TestIPv6First(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for x := 1; x <= 2; x++ {
 		w.site(x, natNone, 1)

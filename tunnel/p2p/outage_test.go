@@ -17,6 +17,7 @@ import (
 )
 
 func TestRelayRestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.site(1, natSymmetric, 1)
 	w.site(2, natSymmetric, 1)
@@ -42,6 +43,7 @@ func TestRelayRestart(t *testing.T) {
 }
 
 func TestDeadDirectPathIsLeft(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoSites(t, natKeep, natKeep)
 	a.call(b)
 	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")
@@ -70,6 +72,7 @@ func TestDeadDirectPathIsLeft(t *testing.T) {
 // Packets that get lost in the middle of a TCP punch leave routers with half a
 // connection. Once packets pass again, TCP gets through all the same.
 func TestHalfMadePunch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.site(1, natKeep, 1)
 	w.site(2, natKeep, 1)
@@ -110,8 +113,10 @@ func TestHalfMadePunch(t *testing.T) {
 // A slow path under full load answers late and is not taken for a dead one,
 // neither the direct path nor the relay's connection.
 func TestSlowPathUnderLoad(t *testing.T) {
+	t.Parallel()
 	for _, nat := range []string{natNone, natSymmetric} {
 		t.Run(nat, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.site(1, nat, 1)
 			w.site(2, nat, 1)
@@ -145,6 +150,7 @@ func TestSlowPathUnderLoad(t *testing.T) {
 
 // A peer that was killed and started again is reached again immediately.
 func TestPeerRestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.site(1, natKeep, 1)
 	w.site(2, natKeep, 1)
@@ -198,6 +204,7 @@ func TestCrashIsALoss(t *testing.T) {
 
 // A site that gets another address is found at the new one.
 func TestAddressChange(t *testing.T) {
+	t.Parallel()
 	w, a, b := twoSites(t, natKeep, natKeep)
 	a.call(b)
 	a.onPath(b, 10*time.Second, paths.KindPunched, "tcp")

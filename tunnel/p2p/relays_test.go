@@ -196,6 +196,7 @@ func tcpAloneFirst(t *testing.T, r *relaytest.Relay, one peer.AddrInfo, mostTCP 
 
 // A relay that is unreachable does not keep peers from the other one.
 func TestOneOfTwoRelaysIsUnreachable(t *testing.T) {
+	t.Parallel()
 	_, one := relaytest.Loopback(t)
 	away := peer.AddrInfo{ID: idOf(t, newKey(t)), Addrs: addrs(t, "/ip4/127.0.0.1/tcp/9", "/ip4/127.0.0.1/udp/9/quic-v1")}
 	a, b, _ := reservedPair(t, away, one)
@@ -215,6 +216,7 @@ func TestOneOfTwoRelaysIsUnreachable(t *testing.T) {
 
 // The causes are there from the first moment on.
 func TestCheckRelaysSaysWhy(t *testing.T) {
+	t.Parallel()
 	silent, err := net.ListenPacket("udp4", "127.0.0.1:0") // takes QUIC's packets and says nothing
 	if err != nil {
 		t.Fatal(err)
@@ -277,6 +279,7 @@ func (nowhere) NoteStranger(endpoint.Endpoint, error) {}
 
 // A peer without a reservation at any relay is found by the DHT.
 func TestFoundByDHT(t *testing.T) {
+	t.Parallel()
 	_, relay := relaytest.Loopback(t)
 	a, b, _ := reservedPair(t, relay)
 	fair.Eventually(t, 10*time.Second, "relay is in a's routing table", func() error {

@@ -26,6 +26,7 @@ import (
 
 // A session gets new keys again and again, and no datagram is lost by that.
 func TestKeysAreRenewed(t *testing.T) {
+	t.Parallel()
 	_, relay := relaytest.Loopback(t)
 	ka, kb := newKey(t), newKey(t)
 	m := members.Membership{Members: []members.Member{{Name: "a", ID: idOf(t, ka)}, {Name: "b", ID: idOf(t, kb)}}, Relays: []peer.AddrInfo{relay}}

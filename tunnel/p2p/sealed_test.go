@@ -228,6 +228,7 @@ func areUp(last [2]func() *lanes) func() error {
 
 // Two nodes carry frames and datagrams in both directions, while keys change again and again.
 func TestSealedPacketsCarryLanes(t *testing.T) {
+	t.Parallel()
 	nodes, last := sealedPair(t, 2*time.Second, [2]bool{true, true})
 	datagramStream(t, nodes[0], nodes[1].ID())
 	fair.Eventually(t, 20*time.Second, "sealed packets with repair", areUp(last))

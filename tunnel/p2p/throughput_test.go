@@ -28,7 +28,7 @@ func TestOneStreamFillsItsPath(t *testing.T) {
 		}
 		for _, proto := range []string{string(sinkProto), string(identity.DatagramProtocol)} {
 			clock := fair.Start()
-			r := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: proto, Time: 2 * time.Second})
+			r := a.ask(request{Cmd: "blast", Peer: b.id.String(), Proto: proto, Time: time.Second})
 			clock.Stop()
 			rate := float64(r.Bytes) * 8 / 1e6 / clock.Elapsed().Seconds()
 			t.Logf("%s over %s %s: %.0f Mbit/s", proto, r.Path.Kind, r.Path.Transport, rate)

@@ -13,6 +13,7 @@ import (
 
 // Members that hold their reservations at different relays: what either sends is forwarded, by the relay of the one who was called.
 func TestForwardedByDifferentRelays(t *testing.T) {
+	t.Parallel()
 	for name, swap := range map[string]bool{"first calls second": false, "second calls first": true} {
 		t.Run(name, func(t *testing.T) {
 			_, one := relaytest.LoopbackFor(t, 1)
