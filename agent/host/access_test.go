@@ -176,6 +176,7 @@ func (l *lab) hostAccess(v version, mode mesh.HostAccess) {
 
 // TestHostAccessEndsFlows: what pods have open when the ports are closed ends there, and what the node has open stays.
 func TestHostAccessEndsFlows(t *testing.T) {
+	t.Parallel()
 	l := newLabOf(t, "", limited(dual(), mesh.HostAll, true))
 	pod, node := l.listen(l.podA, podA4, 0), l.listen(l.node, gateway4, closedPort)
 	server, client := l.listen(l.podA, podA4, serverPort), l.listen(l.node, gateway4, 0)
@@ -200,6 +201,7 @@ func TestHostAccessEndsFlows(t *testing.T) {
 
 // TestHostAccessLinkLocal: nor does the bridge's link-local address open what is closed.
 func TestHostAccessLinkLocal(t *testing.T) {
+	t.Parallel()
 	l := newLabOf(t, "", limited(dual(), mesh.HostAll, true))
 	server := l.listen(l.node, "::", closedPort)
 	_, bridge, _ := strings.Cut(run(t, "ip -6 -o addr show dev "+BridgeName+" scope link"), "inet6 ")
@@ -444,6 +446,7 @@ func (l *lab) raw(from nstest.Namespace, dev string, to net.HardwareAddr, packet
 // TestGuestsReachNoMeshAddress: with hostAccess all, too, a host of the LAN reaches no port of the node under its address in the pod
 // network, unless hostPorts or forward name it; what else comes in there does.
 func TestGuestsReachNoMeshAddress(t *testing.T) {
+	t.Parallel()
 	for name, v := range versions("nft") {
 		t.Run(name, func(t *testing.T) {
 			l := newLabOf(t, "ip link add docker0 type bridge\nip addr add 172.17.0.1/16 dev docker0\nip link set docker0 up", dual())

@@ -30,6 +30,7 @@ func TestLookingMakesNoLegacyTables(t *testing.T) {
 }
 
 func TestOtherBackendIsSwept(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	run(t, "iptables-legacy -A INPUT -i lo -j ACCEPT")
@@ -68,6 +69,7 @@ func TestNoIPTables(t *testing.T) {
 
 // TestWithoutIPv6: IPv4 works, IPv6 is left alone, the log says so once.
 func TestWithoutIPv6(t *testing.T) {
+	t.Parallel()
 	noIP6Tables := func(name string) string {
 		if strings.HasPrefix(name, "ip6") {
 			return ""
@@ -152,6 +154,7 @@ func TestOnlyIPv6BlocksWithoutIPv6(t *testing.T) {
 // TestNetworkPolicyIsNotBypassed: what a policy engine drops is dropped, wherever in FORWARD it
 // says so; what it leaves alone passes, though the host rejects everything else.
 func TestNetworkPolicyIsNotBypassed(t *testing.T) {
+	t.Parallel()
 	forbid := func(place, pod string, port int) string {
 		return fmt.Sprintf("iptables %s -s %s -p udp --dport %d -j DROP\n", place, pod, port)
 	}

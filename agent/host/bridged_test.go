@@ -53,6 +53,7 @@ func onThread(ns nstest.Namespace, f func() error) error {
 // TestPodsOfOneNode: a Service whose endpoint is on the client's own node answers, and what drops between two pods of a node does,
 // whatever net.bridge.bridge-nf-call-* say; another program's bridge stays as it is.
 func TestPodsOfOneNode(t *testing.T) {
+	t.Parallel()
 	for _, global := range []string{"0", "1"} {
 		t.Run("bridge-nf-call "+global, func(t *testing.T) {
 			set := fmt.Sprintf("sysctl -qw net.bridge.bridge-nf-call-iptables=%[1]s\nsysctl -qw net.bridge.bridge-nf-call-ip6tables=%[1]s", global)

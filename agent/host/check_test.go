@@ -166,6 +166,7 @@ func writes(tun *os.File) func([]byte) error {
 // TestPodsReturnToTheBridge: the bridge is deleted; the pods' interfaces lose it, and get
 // it back.
 func TestPodsReturnToTheBridge(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "")
 	run(t, "ip link del edgemesh-br")
 	setAlias(t, "vethA", conf.PodAlias+podA4+" eth0 0123456789ab edgemesh")

@@ -17,6 +17,7 @@ import (
 
 // TestEveryStepIsSafe looks at the host after each single change of Set.
 func TestEveryStepIsSafe(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	run(t, uplinkScript+"\nip route add default via 192.168.1.1\nip -6 route add default dev up0")
 	makeTUN(t)
@@ -31,21 +32,23 @@ func TestEveryStepIsSafe(t *testing.T) {
 // Set puts the rest in place.
 func TestCrashBetweenSteps(t *testing.T) {
 	t.Parallel()
-	for last := 0; ; last += 5 {
-		made := 0
+	enter(t)
+	makeTUN(t)
+	all := setSome(t, newHost(t), 1000, func(*testing.T) {})
+	for last := 0; last < all; last += 5 {
 		t.Run(fmt.Sprint(last), func(t *testing.T) {
+			t.Parallel()
 			enter(t)
 			makeTUN(t)
 			dir := t.TempDir()
 			log := slog.New(slog.NewTextHandler(testLog{t}, nil))
-			made = setSome(t, New(Config{StateDir: dir, Log: log}), last, func(*testing.T) {})
+			if made := setSome(t, New(Config{StateDir: dir, Log: log}), last, func(*testing.T) {}); made != last {
+				t.Errorf("Set made %d changes", made)
+			}
 			h := New(Config{StateDir: dir, Log: log})
 			mustSet(t, h, dual())
 			wantUnchanged(t, h, dual())
 		})
-		if made < last || t.Failed() {
-			break
-		}
 	}
 }
 

@@ -86,6 +86,7 @@ func TestNativeFilter(t *testing.T) {
 // TestProbeLeavesNothing: no probe arrives anywhere, nor stays in a table of the kernel; and what is left of one that a kill
 // interrupted goes with the next, which hears of others' changes meanwhile.
 func TestProbeLeavesNothing(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "nft add table inet edgemesh-probe\nnft add chain inet edgemesh-probe FORWARD_1")
 	l.host.toTUN = writes(l.tun)
 	run(t, "ip link add other9 type bridge") // another program's, which sees no packets
@@ -139,6 +140,7 @@ func TestLostUnseen(t *testing.T) {
 
 // TestProbeNameTaken: another program's table under the probe's name stays as it is, and doctor says that nothing was probed.
 func TestProbeNameTaken(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	h := newHost(t)
 	h.toTUN = writes(openTUN(t))
@@ -156,6 +158,7 @@ func TestProbeNameTaken(t *testing.T) {
 
 // TestRedirected: a forwarded probe that a rule sends to this node itself arrives at no socket, and counts as passed.
 func TestRedirected(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	h := newHost(t)
 	h.toTUN = writes(openTUN(t))

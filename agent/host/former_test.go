@@ -59,6 +59,7 @@ func TestFormerNames(t *testing.T) {
 
 // TestOthersEdgemesh0: KubeEdge's EdgeMesh has a device of our former name. It stays as it is, whatever we do.
 func TestOthersEdgemesh0(t *testing.T) {
+	t.Parallel()
 	for name, add := range map[string]string{
 		"a dummy, here a bridge": "ip link add edgemesh0 type bridge",
 		"a TUN of a VPN":         "ip tuntap add dev edgemesh0 mode tun",

@@ -15,6 +15,7 @@ import (
 )
 
 func TestSet(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	state := t.TempDir()
@@ -39,6 +40,7 @@ func TestSet(t *testing.T) {
 }
 
 func TestSetWithoutTUN(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	h := newHost(t)
 	if _, err := h.Set(context.Background(), dual()); !errors.Is(err, rtnetlink.ErrNoTUN) {
@@ -144,6 +146,7 @@ func TestDriftIsRepaired(t *testing.T) {
 
 // TestPromiscuous: the setting takes hold of pods that are there, and goes again.
 func TestPromiscuous(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)
@@ -183,6 +186,7 @@ func TestOneNodeOwnsTheRange(t *testing.T) {
 
 // TestSeveralBlocks: two blocks and two ranges of one family.
 func TestSeveralBlocks(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)
@@ -201,6 +205,7 @@ func TestSeveralBlocks(t *testing.T) {
 }
 
 func TestFormerBlocksGo(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)

@@ -53,6 +53,7 @@ ip -6 route add fd00:9::/64 via `+lanHost6)
 // with their own addresses; that the rest stays with that plugin; and that
 // nobody outside gets further than on a node of ours.
 func TestKeep(t *testing.T) {
+	t.Parallel()
 	for name, v := range versions("nft") {
 		t.Run(name, func(t *testing.T) {
 			l := newKeepLab(t, fmt.Sprintf(hardened, "nft"))
@@ -155,6 +156,7 @@ func (l *lab) keptForbidden(v version) {
 // TestKeepFormerNodeIP: where another plugin has the pods, the TUN keeps what kubelet reports of a former block, unless that
 // plugin has it, or may give it to a pod.
 func TestKeepFormerNodeIP(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	h := newHost(t)
 	makeTUN(t)

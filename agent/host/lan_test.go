@@ -338,6 +338,7 @@ func TestUplinkGetsItsFilterBack(t *testing.T) {
 // TestUplinkSetDown: the kernel drops the routes of an uplink that is set down; Set works
 // meanwhile, and the routes come back with it.
 func TestUplinkSetDown(t *testing.T) {
+	t.Parallel()
 	h, p := lanHost(t, 1)
 	mustSet(t, h, p.Host)
 	paths := p.Paths(candidates(1))

@@ -330,6 +330,7 @@ func TestMarksOfOthers(t *testing.T) {
 // TestOtherHopsOverIPv6: beside a native path of IPv4 over an IPv6 next hop, which the kernel does not show to the firewall, packets that a
 // foreign route sends over the same interface are dropped: to another IPv6 next hop, an IPv4 one, and without any.
 func TestOtherHopsOverIPv6(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "")
 	if !rtnetlink.Realms() {
 		t.Skip("NOT RUN: this kernel has no realms (CONFIG_IP_ROUTE_CLASSID)")
@@ -361,6 +362,7 @@ func TestOtherHopsOverIPv6(t *testing.T) {
 
 // TestNothingLeavesInClear without nf_tables, and what doctor finds where no pod has sent anything.
 func TestNothingLeavesInClear(t *testing.T) {
+	t.Parallel()
 	prepare := "ip route add default via " + lanHost4 + " table 1\nip rule add pref 1 fwmark 0x100/0x3f00 lookup 1\niptables-nft -t mangle -A PREROUTING -j MARK --set-xmark 0x100/0x3f00"
 	l := newLab(t, prepare)
 	if f := findingOf(t, l.host.Check(t.Context(), dual()), "way"); f.Severity != findings.Broken || !strings.Contains(f.Text, "rule 1: fwmark 0x100/0x3f00 lookup 1") {

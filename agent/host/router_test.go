@@ -192,6 +192,7 @@ func TestNoRouterBetweenUplinks(t *testing.T) {
 // TestCLATIsNoUplink: a translator of the node's own IPv4 sends and receives through the uplinks. It is a TUN device with an address
 // of RFC 7335; a VPN with another one is an uplink, and so is hardware, whatever a DHCP server gives it.
 func TestCLATIsNoUplink(t *testing.T) {
+	t.Parallel()
 	p := newPlant(t, "")
 	run(t, `
 ip tuntap add dev clat0 mode tun
@@ -279,6 +280,7 @@ func (p *plant) containers(w mesh.Host) {
 
 // TestRouterStaysOne: a host that forwarded before the agent, by a switch for all or for one interface, forwards what it did.
 func TestRouterStaysOne(t *testing.T) {
+	t.Parallel()
 	t.Run("all", func(t *testing.T) {
 		p := newPlant(t, "sysctl -qw net.ipv4.ip_forward=1")
 		p.start(true)
@@ -304,6 +306,7 @@ func TestRouterStaysOne(t *testing.T) {
 
 // TestLaterUplinks: a VPN that comes up later is an uplink; a TAP device, a virtual machine's, is not.
 func TestLaterUplinks(t *testing.T) {
+	t.Parallel()
 	p := newPlant(t, "")
 	p.start(true)
 	mustSet(t, p.host, dual())
@@ -322,6 +325,7 @@ func TestLaterUplinks(t *testing.T) {
 // TestContainersOfOneVersion: a bridge and its containers that were there before the agent, where IPv4 was forwarded and IPv6
 // was not, are no uplinks for IPv6.
 func TestContainersOfOneVersion(t *testing.T) {
+	t.Parallel()
 	p := newPlant(t, "sysctl -qw net.ipv4.ip_forward=1")
 	run(t, "ip link add docker0 type bridge\nip link set docker0 up\nip link add vethc0 type veth peer name eth0c\nip link set vethc0 master docker0")
 	p.start(true)
@@ -335,6 +339,7 @@ func TestContainersOfOneVersion(t *testing.T) {
 
 // TestSecondUplinkIsRefused: where nf_tables refuses the rules for a second uplink that comes later, iptables gets them.
 func TestSecondUplinkIsRefused(t *testing.T) {
+	t.Parallel()
 	l := newBareLab(t, "")
 	w := dual()
 	w.LAN = mesh.LAN{}

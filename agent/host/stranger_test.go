@@ -100,6 +100,7 @@ func TestStrangersVXLAN(t *testing.T) {
 // TestVXLANOnOneLink: between two nodes of one link, a packet with the right inner and outer addresses and another host's MAC does
 // not come in, and what leaves crosses no router. Across routers, which the membership must trust, neither holds.
 func TestVXLANOnOneLink(t *testing.T) {
+	t.Parallel()
 	for name, v6 := range map[string]bool{"over IPv4": false, "over IPv6": true} {
 		t.Run(name, func(t *testing.T) {
 			w, node, peer := dual(), nodeLAN4, lanHost4
@@ -167,6 +168,7 @@ func overVXLAN(v mesh.VTEP) mesh.PathRoute {
 // whom this node translates, nor programs on it without privileges can send that, also with VXLAN's header in the second segment of
 // a datagram that the kernel cuts. The device sends, and the port is as good as any other elsewhere.
 func TestOnlyTheDeviceSendsVXLAN(t *testing.T) {
+	t.Parallel()
 	for name, v6 := range map[string]bool{"over IPv4": false, "over IPv6": true} {
 		t.Run(name, func(t *testing.T) {
 			w, node, gateway, peer, other, pod := dual(), nodeLAN4, gateway4, lanHost4, "192.168.1.51", podB4
@@ -294,6 +296,7 @@ func hopLimit(t *testing.T, c *net.UDPConn, v6 bool) int {
 // tell what is inside, does not come in, and a peer's does: where no rule of iptables has
 // the kernel put fragments together before they are looked at.
 func TestStrangersFragments(t *testing.T) {
+	t.Parallel()
 	w := planOf("10.244.1.0/24", "10.244.0.0/16")
 	w.LAN = dual().LAN
 	w.LAN.Bits, w.LAN.IPv6Underlay = [2][]int{{24}}, true

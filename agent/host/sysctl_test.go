@@ -105,6 +105,7 @@ func TestAdvertisedRouterStays(t *testing.T) {
 
 // TestRouterIsLeftAsItIs: a host that forwards already did not listen.
 func TestRouterIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
 	l := &lab{t: t, node: enter(t)}
 	l.lan = l.namespace()
 	l.wire("up0", l.lan, "lan0")
@@ -119,6 +120,7 @@ func TestRouterIsLeftAsItIs(t *testing.T) {
 // TestForwardingOfUplinks: an interface by which pods reach others may have forwarding off, as hardening and systemd-networkd set it, from before
 // the first start or later. It is switched on once, and off again by a cleanup; that of others is left alone. Who sets it back is told.
 func TestForwardingOfUplinks(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	run(t, uplinkScript+`
 ip link add dev wan0 type bridge
@@ -175,6 +177,7 @@ sysctl -qw net.ipv4.conf.mgmt0.forwarding=0`)
 // TestForwardingRepairedOnce: on a host that did not forward before, and on an interface that was recreated under its name, the first one who switches
 // forwarding off is overruled, the second one is not.
 func TestForwardingRepairedOnce(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	const made = "ip link add dev wan0 type bridge\nip link set wan0 up\nip addr add 198.51.100.2/24 dev wan0\nip route add default via 198.51.100.1\n"
 	run(t, made+"sysctl -qw net.ipv4.ip_forward=0")
@@ -197,6 +200,7 @@ func TestForwardingRepairedOnce(t *testing.T) {
 // TestReverseFilter: the kernel looks at sources on our interfaces where nothing else does,
 // and never strictly.
 func TestReverseFilter(t *testing.T) {
+	t.Parallel()
 	enter(t)
 	makeTUN(t)
 	h := newHost(t)

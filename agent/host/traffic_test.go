@@ -222,6 +222,7 @@ func nodad(v version) string {
 
 // TestNothingLeaksWithoutTUN: the agent is gone and the TUN with it.
 func TestNothingLeaksWithoutTUN(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, "")
 	l.tun.Close() // not persistent here: the kernel removes it
 	if out := run(t, "ip -br link"); strings.Contains(out, TUNName) {
