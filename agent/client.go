@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"edgemesh/agent/control"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 // clientFlags are shared by the commands that query a running agent.

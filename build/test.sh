@@ -109,11 +109,11 @@ skipped() { # REASON PACKAGE TEST: what go test does not report itself
 # processors among sessions first, nice counts only within one, and the session's own priority is set.
 priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true; }
 checks() { # where int has 32 bits: types, and the analyzer that depends on its size; not optimized, which takes long
-  GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./relay/... ./tunnel/...
+  GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./internal/cni/... ./relay/... ./tunnel/...
 }
 small() { # unit tests with int of 32 bits: the packet's way, what is on disk, the kernel's structures
   local p packages=(./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{carrier/sealed,carrier/socket,base/ladder,relay/relays/choice} ./internal/membership/{mesh,snapshot} ./agent/capture
-    ./agent/host/{nft,rtnetlink,plan} ./cni/{antispoof,calls,conf} ./internal/{rawio,memory,durable,endpoint,drain,processors})
+    ./agent/host/{nft,rtnetlink,plan} ./internal/{cni/antispoof,cni/calls,cni/conf,rawio,memory,durable,endpoint,drain,processors})
   GOARCH=386 go build -o "$TMPDIR/testlog386" ./test/testlog
   local status=0
   "$TMPDIR/testlog386" summary -results /dev/null >/dev/null 2>&1 || status=$?
@@ -128,12 +128,12 @@ small() { # unit tests with int of 32 bits: the packet's way, what is on disk, t
   done
 }
 race() { # on the packet way
-  local t long=(cni/ipam/TestModel cni/ipam/TestPowerCutEverywhere cni/ipam/TestPowerCutAfterTwoKills internal/membership/file/TestLoadManyNodes)
+  local t long=(internal/cni/ipam/TestModel internal/cni/ipam/TestPowerCutEverywhere internal/cni/ipam/TestPowerCutAfterTwoKills internal/membership/file/TestLoadManyNodes)
   # go test does not say what -skip leaves out.
   for t in "${long[@]}"; do
     skipped 'with the race detector only: computes long, in one goroutine' "${t%/*}" "${t##*/}"
   done
-  CGO_ENABLED=1 gotest -race -skip "^($(IFS='|'; echo "${long[*]##*/}"))\$" -timeout 15m -- ./tunnel ./internal/membership/mesh ./internal/membership/file ./cni/ipam
+  CGO_ENABLED=1 gotest -race -skip "^($(IFS='|'; echo "${long[*]##*/}"))\$" -timeout 15m -- ./tunnel ./internal/membership/mesh ./internal/membership/file ./internal/cni/ipam
 }
 # What make test-all compares with, and what judges: each is built once into a cache, by its version.
 programs() {

@@ -13,12 +13,12 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/cni/antispoof"
-	"edgemesh/cni/closing"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/antispoof"
+	"edgemesh/internal/cni/closing"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/podlink"
+	"edgemesh/internal/cni/upkeep"
 	"edgemesh/internal/membership/mesh"
 )
 

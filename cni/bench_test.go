@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/ipam"
 )
 
 // BenchmarkADD is one ADD, process start included, of a dual-stack pod on a

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/test/fair"
 
 	"github.com/containernetworking/cni/pkg/types"

@@ -11,10 +11,10 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/ns"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/podlink"
+	"edgemesh/internal/cni/upkeep"
 )
 
 // call is one invocation, parsed.

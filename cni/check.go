@@ -10,9 +10,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/podlink"
+	"edgemesh/internal/cni/upkeep"
 )
 
 // check verifies that an attachment is still as ADD left it: prevResult, the

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 func inNS(t *testing.T, netns ns.NetNS, command ...string) string {

@@ -11,9 +11,9 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"edgemesh/cni/closing"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/closing"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
 )
 
 // del removes the attachment's interface and frees its addresses. It needs

@@ -9,13 +9,13 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"edgemesh/cni/antispoof"
-	"edgemesh/cni/calls"
-	"edgemesh/cni/closing"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/overlap"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/antispoof"
+	"edgemesh/internal/cni/calls"
+	"edgemesh/internal/cni/closing"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/overlap"
+	"edgemesh/internal/cni/podlink"
 )
 
 // Error codes of our own; the specification leaves those from 100 on to plugins.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
 )
 
 // Causes that tests cannot bring about in a real call.

@@ -21,8 +21,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/cni/nstest"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/nstest"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/test/fair"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/test/tier"
 )
 

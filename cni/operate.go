@@ -15,10 +15,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/podlink"
+	"edgemesh/internal/cni/upkeep"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wording"
 )

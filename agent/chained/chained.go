@@ -20,7 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/ipam"
 )
 
 // inFirewall are the reference plugins whose ADD makes rules there, and none twice.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/ipam"
 )
 
 // bench is a runtime's cache and a portmap that writes down its calls; CHECK fails.

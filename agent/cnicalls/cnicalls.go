@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"edgemesh/cni/calls"
+	"edgemesh/internal/cni/calls"
 )
 
 // Collector takes the calls whenever it is scraped.

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	"edgemesh/cni/calls"
+	"edgemesh/internal/cni/calls"
 )
 
 // Each call counts once, however often it is scraped; every series is there before.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/config/strict"
 	"edgemesh/internal/durable"

@@ -19,7 +19,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config/strict"
 )
 

@@ -23,7 +23,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/netcheck"
 	"edgemesh/agent/plugins"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/passon"

@@ -12,7 +12,7 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/explain"
 	"edgemesh/agent/findings"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/upkeep"
 	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/p2p"

@@ -12,7 +12,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/plugins"
-	"edgemesh/cni/overlap"
+	"edgemesh/internal/cni/overlap"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
 )

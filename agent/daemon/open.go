@@ -14,7 +14,7 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/host"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/upkeep"

@@ -14,7 +14,7 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/deputy"
 	"edgemesh/agent/findings"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/upkeep"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/resolve"

@@ -12,9 +12,9 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/upkeep"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/upkeep"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"

@@ -16,9 +16,9 @@ import (
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/internal/membership/mesh"
 )
 

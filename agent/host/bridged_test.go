@@ -17,7 +17,7 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
 )

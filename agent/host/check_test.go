@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/findings"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 func findingOf(t *testing.T, all []findings.Finding, name string) findings.Finding {

@@ -37,7 +37,7 @@ import (
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/uplink"
 	"edgemesh/internal/wording"

@@ -11,7 +11,7 @@ import (
 
 	"edgemesh/agent/host/rtnetlink"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 func TestSet(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/findings"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 // TestOthersConfigureInterfaces: what dhcpcd, connman and NetworkManager do to each interface that they find is undone, counted and

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/rtnetlink"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/nstest"
 	"edgemesh/test/fair"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"

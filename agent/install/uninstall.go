@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/ipam"
 	"edgemesh/internal/placed"
 	"edgemesh/tunnel/p2p/who/identity"
 )

@@ -17,8 +17,8 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/agent/findings"
-	"edgemesh/cni/detect"
-	"edgemesh/cni/overlap"
+	"edgemesh/internal/cni/detect"
+	"edgemesh/internal/cni/overlap"
 	"edgemesh/internal/config/strict"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"edgemesh/agent/findings"
-	"edgemesh/cni/detect"
+	"edgemesh/internal/cni/detect"
 )
 
 func TestCheck(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/disktest"
 	"edgemesh/internal/membership/mesh"
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/placed"

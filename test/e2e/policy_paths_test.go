@@ -17,7 +17,7 @@ import (
 
 	netns "github.com/containernetworking/plugins/pkg/ns"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/test/lab"
 	"edgemesh/test/tier"
 )

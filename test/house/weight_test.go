@@ -13,8 +13,8 @@ import (
 // maxFile is how large a file of the tree may be, in bytes.
 const maxFile = 200 << 10
 
-// bpf are the filters that the plugin loads, compiled: few users have clang. A test of cni/antispoof compares them with their source.
-const bpf = "cni/antispoof/filter_bpfe?.o"
+// bpf are the filters that the plugin loads, compiled: few users have clang. A test of internal/cni/antispoof compares them with their source.
+const bpf = "internal/cni/antispoof/filter_bpfe?.o"
 
 // TestWeight: a clone has no programs that were built, and no large files.
 func TestWeight(t *testing.T) {

@@ -94,7 +94,7 @@ var rules = []rule{
 		why: "a device knows no network",
 	}, {
 		path: "edgemesh/tunnel/p2p", below: true,
-		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni"},
+		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/relay", "edgemesh/cni", "edgemesh/internal/cni"},
 		why: "p2p knows no packets",
 	}, {
 		path: "edgemesh/tunnel/p2p/carrier/control",
@@ -118,15 +118,19 @@ var rules = []rule{
 		path: "edgemesh/agent", not: unused, why: "package plainhost leaves out what is not used",
 	}, {
 		path: "edgemesh/agent/fleet", below: true,
-		not: []string{"edgemesh/tunnel", "edgemesh/agent/host", "edgemesh/cni", "github.com/libp2p", "github.com/vishvananda", "k8s.io"},
+		not: []string{"edgemesh/tunnel", "edgemesh/agent/host", "edgemesh/cni", "edgemesh/internal/cni", "github.com/libp2p", "github.com/vishvananda", "k8s.io"},
 		why: "kubectl runs on other systems, too",
 	}, {
 		path: "edgemesh/cni", below: true,
 		not: []string{"edgemesh/agent", "edgemesh/tunnel", "edgemesh/relay", "github.com/libp2p", "k8s.io"},
 		why: "the plugin works without the agent",
 	}, {
+		path: "edgemesh/internal/cni", below: true,
+		not: []string{"github.com/libp2p", "k8s.io"},
+		why: "the plugin starts for each pod and is small",
+	}, {
 		path: "edgemesh/relay", below: true,
-		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/cni"},
+		not: []string{"edgemesh/tunnel/tun", "edgemesh/agent", "edgemesh/cni", "edgemesh/internal/cni"},
 		why: "the relay touches no kernel state and is no agent",
 	}, {
 		path: "edgemesh/internal", below: true,

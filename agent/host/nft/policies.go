@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"github.com/google/nftables/userdata"
 
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 )
 
 // PolicyCounts are packets that policies passed and dropped.

@@ -11,7 +11,7 @@ import (
 	mdnetlink "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 )
 
 // heldTable has the same rules as the first table, and belongs to this process (NFT_TABLE_F_OWNER): the kernel lets no other program change

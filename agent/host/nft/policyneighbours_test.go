@@ -16,7 +16,7 @@ import (
 
 	"edgemesh/agent/host/plan"
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/nstest"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/closing"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/closing"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/nstest"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"edgemesh/agent/host/plan"
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 	"edgemesh/internal/membership/mesh"
 )
 

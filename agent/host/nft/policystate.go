@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 )
 
 var policyTable = &nftables.Table{Name: closing.Table, Family: nftables.TableFamilyINet} //nolint:gochecknoglobals // a constant

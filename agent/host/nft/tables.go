@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 )
 
 // Tables compares and changes our tables. It is not safe for concurrent use, except for Stand.

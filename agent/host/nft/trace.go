@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/closing"
+	"edgemesh/internal/cni/closing"
 )
 
 // For as long as a trace lasts there is one more table. It sees marked packets only: it has the kernel report what each rule

@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 )
 

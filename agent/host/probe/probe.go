@@ -17,7 +17,7 @@ import (
 
 	"edgemesh/agent/host/nft"
 	"edgemesh/agent/host/plan"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/inet"
 )

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/podlink"
 )
 
 // apart keeps pods' ports apart where this host forwards between them: ports are isolated, so that a frame reaches the host alone, which

@@ -15,8 +15,8 @@ import (
 
 	"edgemesh/agent/host/plan"
 	"edgemesh/agent/host/sysctl"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/podlink"
 )
 
 // bridgeAlias distinguishes our bridge from a foreign one of the same name, even after its

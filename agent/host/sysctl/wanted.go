@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"edgemesh/agent/host/plan"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/internal/membership/mesh"
 )
 

@@ -27,8 +27,8 @@ import (
 
 	"edgemesh/agent/host/nft"
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
 	"edgemesh/internal/durable"
 	"edgemesh/internal/wake"
 )

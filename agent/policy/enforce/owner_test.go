@@ -20,7 +20,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 // fake is a kernel that refuses what err says.

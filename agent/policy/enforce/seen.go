@@ -15,7 +15,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/host/nft"
 	policy "edgemesh/agent/policy/compile"
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 )

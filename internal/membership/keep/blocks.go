@@ -24,7 +24,7 @@ func Kinds() []api.Kind {
 const MeteredAnnotation = "network.edgemesh.io/metered"
 
 // Annotations picks from a Node's annotations those of network plugins, see the
-// package cni/detect, and MeteredAnnotation.
+// package internal/cni/detect, and MeteredAnnotation.
 func Annotations(all map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range all {

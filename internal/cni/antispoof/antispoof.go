@@ -32,8 +32,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/fault"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/fault"
 )
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go@v0.22.0 -cc clang -strip llvm-strip -cflags "-O2 -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu" filter filter.c

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 func TestFullPool(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/membership/mesh"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/fault"
+	"edgemesh/internal/cni/fault"
 	"edgemesh/internal/durable"
 )
 

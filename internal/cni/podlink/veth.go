@@ -17,9 +17,9 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/fault"
-	"edgemesh/cni/ipam"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/fault"
+	"edgemesh/internal/cni/ipam"
 	"edgemesh/internal/wording"
 )
 

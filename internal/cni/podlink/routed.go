@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/fault"
+	"edgemesh/internal/cni/fault"
 )
 
 // RoutedKey is the sysctl by which the agent has the host answer for all pods of a bridge (proxy_arp_pvlan in the kernel's ip-sysctl.rst),

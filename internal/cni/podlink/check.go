@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/antispoof"
+	"edgemesh/internal/cni/antispoof"
 )
 
 // ErrDiffers means that an attachment has changed since ADD.

@@ -15,11 +15,11 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/nstest"
-	"edgemesh/cni/overlap"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/nstest"
+	"edgemesh/internal/cni/overlap"
+	"edgemesh/internal/cni/podlink"
 	"edgemesh/internal/membership/mesh"
 )
 

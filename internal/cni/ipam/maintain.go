@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 // adopt rewrites other plugins' records as our own. Records that it fails to write stay

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/fault"
+	"edgemesh/internal/cni/fault"
 )
 
 // Host is what the store needs from the kernel.

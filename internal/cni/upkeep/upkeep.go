@@ -9,10 +9,10 @@ import (
 	"os"
 	"slices"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/ipam"
-	"edgemesh/cni/overlap"
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/cni/overlap"
+	"edgemesh/internal/cni/podlink"
 )
 
 // Policy says which addresses the configuration c keeps for deleted pods.

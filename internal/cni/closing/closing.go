@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 // Table holds NetworkPolicy. It is the agent's.

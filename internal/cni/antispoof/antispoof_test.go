@@ -16,8 +16,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/nstest"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/nstest"
 )
 
 // Numbers of filter.c.

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/podlink"
+	"edgemesh/internal/cni/podlink"
 )
 
 // ErrOverlap means that a range of the pod network is in use on the node.

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"edgemesh/cni/conf"
-	"edgemesh/cni/fault"
+	"edgemesh/internal/cni/conf"
+	"edgemesh/internal/cni/fault"
 	"edgemesh/internal/membership/mesh"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"edgemesh/cni/conf"
+	"edgemesh/internal/cni/conf"
 )
 
 func TestReuseWithoutDel(t *testing.T) {
