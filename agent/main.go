@@ -12,6 +12,7 @@ import (
 	"edgemesh/internal/config"
 	"edgemesh/internal/self"
 	"edgemesh/internal/version"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const program = "edgemesh-agent"
@@ -32,7 +33,9 @@ func newRoot() *cobra.Command {
 members: over the LAN if they share one, otherwise through an encrypted tunnel that is
 dialed directly, hole-punched or relayed.`,
 	}
-	root.AddCommand(newRun(), newInit(), self.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(), newNetcheck(), newLogLevel(), newNodeIP(),
-		newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(), newConnectivity(), newConnectivityTest(), newCapture(), newMap(), newMembership(), newPolicy(), self.Version(program))
+	root.AddCommand(newRun(), newInit(), self.ID(program, "node", config.DefaultStateDir), newStatus(), newPing(), newDoctor(),
+		newNetcheck(), newLogLevel(), newNodeIP(), newCleanup(), newPlugin(), newInstall(), newUninstall(), newController(),
+		newConnectivity(), newConnectivityTest(), newCapture(), newMap(), newMembership(), newPolicy(),
+		self.Version(program, identity.Protocols()))
 	return root
 }

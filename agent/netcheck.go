@@ -18,8 +18,8 @@ import (
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/screen"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // netcheckCommand is one call of netcheck.

@@ -10,12 +10,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/internal/keyfile"
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func expand(ts *testscript.TestScript, _ bool, args []string) {
 
 // nodeKey STATEDIR FILE makes FILE a membership in which the key is a node's.
 func nodeKey(ts *testscript.TestScript, _ bool, args []string) {
-	key, err := identity.Load(filepath.Join(ts.MkAbs(args[0]), identity.KeyFile))
+	key, err := keyfile.Load(filepath.Join(ts.MkAbs(args[0]), keyfile.Name))
 	ts.Check(err)
 	id, err := peer.IDFromPrivateKey(key)
 	ts.Check(err)

@@ -30,6 +30,7 @@ import (
 	"edgemesh/internal/logs"
 	"edgemesh/internal/self"
 	"edgemesh/internal/version"
+	"edgemesh/tunnel/p2p/who/identity"
 )
 
 func main() { cli.Main(newRoot()) }
@@ -43,7 +44,8 @@ func newRoot() *cobra.Command {
 through it, use it to punch holes through their NATs, and send through it what cannot
 go directly. It sees ciphertext only and serves members only.`,
 	}
-	root.AddCommand(newInstall(), newRun(), newStatus(), newOwn(), newUninstall(), newLogLevel(), self.ID(program, "relay", defaultStateDir), self.Version(program))
+	root.AddCommand(newInstall(), newRun(), newStatus(), newOwn(), newUninstall(), newLogLevel(),
+		self.ID(program, "relay", defaultStateDir), self.Version(program, identity.Protocols()))
 	return root
 }
 

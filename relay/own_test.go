@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/internal/keyfile"
 )
 
 const nobody = 65532
@@ -30,7 +30,7 @@ func TestOwn(t *testing.T) {
 	}
 	base := t.TempDir()
 	state, outside := filepath.Join(base, "state"), filepath.Join(base, "outside")
-	before, err := identity.LoadOrCreate(state)
+	before, err := keyfile.LoadOrCreate(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestOwn(t *testing.T) {
 		if err := own(state, int(user)); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"", identity.KeyFile, "membership.json", "link"} {
+		for _, name := range []string{"", keyfile.Name, "membership.json", "link"} {
 			if got := owner(t, filepath.Join(state, name)); got != user {
 				t.Errorf("%q belongs to %d, want %d", name, got, user)
 			}
@@ -52,7 +52,7 @@ func TestOwn(t *testing.T) {
 			t.Fatal("a file outside of the state directory changed hands")
 		}
 	}
-	after, err := identity.LoadOrCreate(state)
+	after, err := keyfile.LoadOrCreate(state)
 	if err != nil || !after.Equals(before) {
 		t.Errorf("the key is another one: %v", err)
 	}
@@ -69,7 +69,7 @@ func TestOwn(t *testing.T) {
 		}
 	}
 	read := func(user uint32) error {
-		c := exec.Command("cat", filepath.Join(state, identity.KeyFile))
+		c := exec.Command("cat", filepath.Join(state, keyfile.Name))
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 		return c.Run()
 	}

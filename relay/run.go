@@ -19,6 +19,7 @@ import (
 
 	"edgemesh/internal/cli"
 	agent "edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
@@ -174,7 +175,7 @@ func fits(c config, s mesh.State, self peer.ID) error {
 	}
 	for _, n := range s.Nodes {
 		if n.PeerID == mesh.PeerID(self.String()) {
-			return fmt.Errorf("stateDir: %s/%s is node %s's key; give the relay a state directory of its own", c.stateDir, identity.KeyFile, n.Name)
+			return fmt.Errorf("stateDir: %s/%s is node %s's key; give the relay a state directory of its own", c.stateDir, keyfile.Name, n.Name)
 		}
 	}
 	if err := agent.OutsideOf(s.PodCIDRs, "listen", c.listen); err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/passon"
 	"edgemesh/internal/membership/signed"
@@ -28,6 +27,7 @@ import (
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/relay/relays/choice"
 	"edgemesh/tunnel/p2p/relay/relayservice"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/clones"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/members"

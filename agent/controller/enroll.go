@@ -18,7 +18,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/kube/api"
 	"edgemesh/internal/membership/kube/client"
@@ -27,6 +26,7 @@ import (
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/admission/join"
+	"edgemesh/tunnel/p2p/who/admit"
 )
 
 const (

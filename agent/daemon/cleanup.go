@@ -17,6 +17,7 @@ import (
 	"edgemesh/internal/cni/calls"
 	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
@@ -24,7 +25,6 @@ import (
 	"edgemesh/internal/version"
 	"edgemesh/internal/watchdog"
 	"edgemesh/tunnel/p2p/who/clones"
-	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
 
@@ -96,7 +96,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 	if purge {
 		errs = append(errs,
 			forget(cfg.StateDir),
-			removeFile(cfg.StateDir, identity.KeyFile+formerKey),
+			removeFile(cfg.StateDir, keyfile.Name+formerKey),
 			removeFile(cfg.StateDir, enforce.File),
 			removeFile(cfg.StateDir, source.StatementsFile),
 			removeFile(cfg.StateDir, config.PortFile),
@@ -111,7 +111,7 @@ func cleanFiles(cfg config.Config, purge bool, log *slog.Logger) error {
 // Forget removes who the node of a state directory is, and what was known by it: the next start makes a new key. The former one stays,
 // in another file.
 func Forget(stateDir string) error {
-	key := filepath.Join(stateDir, identity.KeyFile)
+	key := filepath.Join(stateDir, keyfile.Name)
 	if err := os.Rename(key, key+formerKey); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep the former key: %w", err)
 	}
@@ -123,7 +123,7 @@ const formerKey = ".old"
 
 func forget(stateDir string) error {
 	var errs []error
-	for _, name := range []string{identity.KeyFile, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
+	for _, name := range []string{keyfile.Name, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
 		errs = append(errs, removeFile(stateDir, name))
 	}
 	return errors.Join(errs...)

@@ -7,17 +7,17 @@ import (
 	"testing"
 
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/internal/membership/source"
 	"edgemesh/tunnel/p2p/who/clones"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // TestForgetsAll: of who a node was nothing stays in the state directory but the former key.
 func TestForgetsAll(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{identity.KeyFile, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
+	for _, name := range []string{keyfile.Name, clones.HardwareFile, snapshot.ChangesFile, snapshot.File, kube.MemoryFile, addressFile} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -26,7 +26,7 @@ func TestForgetsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != identity.KeyFile+formerKey {
+	if err != nil || len(left) != 1 || left[0].Name() != keyfile.Name+formerKey {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
@@ -34,7 +34,7 @@ func TestForgetsAll(t *testing.T) {
 // TestPurge: nothing of a killed agent stays in the state directory.
 func TestPurge(t *testing.T) {
 	cfg := config.Config{StateDir: t.TempDir(), RuntimeDir: t.TempDir()}
-	for _, name := range []string{identity.KeyFile, snapshot.File, source.StatementsFile, handoverFile, lockFile} {
+	for _, name := range []string{keyfile.Name, snapshot.File, source.StatementsFile, handoverFile, lockFile} {
 		if err := os.WriteFile(filepath.Join(cfg.StateDir, name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -6,10 +6,10 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/who/clones"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // followStandby takes this node's LAN paths down while another machine keeps its traffic.
@@ -41,7 +41,7 @@ func checkClones(node *p2p.Node, cfg config.Config) (out []findings.Finding) {
 		}
 		if node.StandsBy() {
 			out = append(out, findings.Brokenf(id, fmt.Sprintf("if this is the copy, remove %s, %s and membership.json from %s, restart the agent and register the new peer ID; "+
-				"if it is to carry the node, switch the other one off, then remove %[2]s and restart this agent", identity.KeyFile, clones.HardwareFile, cfg.StateDir),
+				"if it is to carry the node, switch the other one off, then remove %[2]s and restart this agent", keyfile.Name, clones.HardwareFile, cfg.StateDir),
 				"another machine runs as %s with the same key, at %s, seen by %s, and keeps the node's traffic: %s. This one stands by: its pods reach no other node",
 				cfg.NodeName, other, by, p.Theirs.Why(p.Mine)))
 		} else {

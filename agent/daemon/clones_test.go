@@ -6,15 +6,15 @@ import (
 	"path/filepath"
 	"testing"
 
+	"edgemesh/internal/keyfile"
 	"edgemesh/tunnel/p2p/who/clones"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // TestForget: a machine that was taken for a copy by mistake has its former key still, and no fingerprint of another one's hardware.
 func TestForget(t *testing.T) {
 	dir := t.TempDir()
-	key := filepath.Join(dir, identity.KeyFile)
-	if _, err := identity.LoadOrCreate(dir); err != nil {
+	key := filepath.Join(dir, keyfile.Name)
+	if _, err := keyfile.LoadOrCreate(dir); err != nil {
 		t.Fatal(err)
 	}
 	was, err := os.ReadFile(key)

@@ -56,6 +56,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/agent/observe"
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
@@ -195,7 +196,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) error {
 // or host.ErrNoIPv6, wrapped.
 func attempt(ctx context.Context, cfg config.Config, o Options, dog *watchdog.Watchdog, w *firstStart, local *localPods) error {
 	local.id = ""
-	key, err := identity.LoadOrCreate(cfg.StateDir)
+	key, err := keyfile.LoadOrCreate(cfg.StateDir)
 	if err != nil {
 		return badKeyError{keyError(err)}
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/internal/disktest"
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/internal/keyfile"
 )
 
 // fullDisk is a directory without room for anything but empty files.
@@ -36,14 +36,14 @@ func TestLockOnFullDisk(t *testing.T) {
 // mistake in the configuration.
 func TestKeyErrors(t *testing.T) {
 	config := new(*ConfigError)
-	if _, err := identity.LoadOrCreate(fullDisk(t)); !errors.Is(err, unix.ENOSPC) || errors.As(keyError(err), config) {
+	if _, err := keyfile.LoadOrCreate(fullDisk(t)); !errors.Is(err, unix.ENOSPC) || errors.As(keyError(err), config) {
 		t.Errorf("a full disk: %v", keyError(err))
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, identity.KeyFile), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, keyfile.Name), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := identity.LoadOrCreate(dir); err == nil || !errors.As(keyError(err), config) {
+	if _, err := keyfile.LoadOrCreate(dir); err == nil || !errors.As(keyError(err), config) {
 		t.Errorf("a key open to others: %v", keyError(err))
 	}
 }

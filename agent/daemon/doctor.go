@@ -25,6 +25,7 @@ import (
 	"edgemesh/agent/plugins"
 	"edgemesh/internal/cni/conf"
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/passon"
 	"edgemesh/internal/resolve"
@@ -34,7 +35,6 @@ import (
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/relay/relays"
-	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
 
@@ -264,8 +264,8 @@ func (d *doctor) relays(all []relays.Status) []control.RelayStatus {
 }
 
 func (d *doctor) checkKey() findings.Finding {
-	path := filepath.Join(d.cfg.StateDir, identity.KeyFile)
-	key, err := identity.Load(path)
+	path := filepath.Join(d.cfg.StateDir, keyfile.Name)
+	key, err := keyfile.Load(path)
 	if err != nil {
 		return findings.Brokenf("key", "restore the file now: the running agent still has its key, but the next start will fail", "%v", err)
 	}

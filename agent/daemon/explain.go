@@ -13,10 +13,10 @@ import (
 	"edgemesh/agent/explain"
 	"edgemesh/agent/findings"
 	"edgemesh/internal/cni/upkeep"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 

@@ -17,12 +17,12 @@ import (
 	"edgemesh/agent/lan"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/internal/config"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 

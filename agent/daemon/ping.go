@@ -14,11 +14,11 @@ import (
 	"edgemesh/agent/describe"
 	"edgemesh/agent/echo"
 	"edgemesh/internal/cause"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p"
+	"edgemesh/tunnel/p2p/who/admit"
 )
 
 const (

@@ -12,10 +12,10 @@ import (
 
 	"edgemesh/agent/findings"
 	"edgemesh/internal/config"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/members"
 )
 

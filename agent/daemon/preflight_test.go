@@ -12,7 +12,7 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/internal/config"
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/internal/keyfile"
 )
 
 // Everything a new version, or a new configuration, can be found wrong for while the
@@ -53,14 +53,14 @@ func TestPreflight(t *testing.T) {
 		}, "a", "joinSecretFile: ", true},
 		"a key for all to read": {func(c *config.Config) {
 			file(c)
-			if err := os.Chmod(filepath.Join(c.StateDir, identity.KeyFile), 0o644); err != nil {
+			if err := os.Chmod(filepath.Join(c.StateDir, keyfile.Name), 0o644); err != nil {
 				t.Error(err)
 			}
 		}, "a", "chmod 600", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			key, err := identity.LoadOrCreate(dir)
+			key, err := keyfile.LoadOrCreate(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

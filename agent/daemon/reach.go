@@ -11,12 +11,12 @@ import (
 
 	"edgemesh/agent/control"
 	"edgemesh/agent/describe"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
 	"edgemesh/tunnel/p2p/path/peers"
+	"edgemesh/tunnel/p2p/who/admit"
 )
 
 // reach describes how other members are reached: by p2p, by the tunnel and on the LAN.

@@ -18,6 +18,7 @@ import (
 	"edgemesh/agent/host"
 	"edgemesh/internal/config"
 	"edgemesh/internal/endpoint"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
@@ -25,7 +26,6 @@ import (
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/version"
 	"edgemesh/internal/wake"
-	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/tun"
 )
 
@@ -139,7 +139,7 @@ func preflight(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	var id peer.ID
-	key, err := identity.Load(filepath.Join(cfg.StateDir, identity.KeyFile))
+	key, err := keyfile.Load(filepath.Join(cfg.StateDir, keyfile.Name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // is made when it starts
 	case err != nil:

@@ -17,11 +17,11 @@ import (
 	"edgemesh/internal/cni/upkeep"
 	"edgemesh/internal/config"
 	"edgemesh/internal/membership/kube/client"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/secretfile"
 	"edgemesh/tunnel"
 	secret "edgemesh/tunnel/p2p/admission/join"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/relay/relayservice"
 )
 

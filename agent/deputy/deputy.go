@@ -15,13 +15,13 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/kube"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/admission/enroll"
 	"edgemesh/tunnel/p2p/admission/join"
-	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/tunnel/p2p/who/admit"
 )
 
 // files hold a certificate and its key.

@@ -10,7 +10,7 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/netcheck"
 	"edgemesh/internal/cause"
-	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/internal/proxy"
 	"edgemesh/tunnel/p2p/relay/relays"
 )
 

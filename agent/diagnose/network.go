@@ -8,8 +8,8 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/agent/lan/decide"
 	"edgemesh/agent/netcheck"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/wording"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Clock judges how far this host's clock is off. Packets flow with any clock, so that it warns; where something is broken

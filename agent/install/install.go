@@ -19,14 +19,14 @@ import (
 
 	"edgemesh/agent/cniconf"
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/kube/client"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/placed"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/secretfile"
 	"edgemesh/manifests"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/clones"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Form is how the agent is started.
@@ -171,7 +171,7 @@ func (i *installer) ifCloned() error {
 		return nil
 	}
 	dir := i.Path(i.o.StateDir)
-	key, err := identity.Load(filepath.Join(dir, identity.KeyFile))
+	key, err := keyfile.Load(filepath.Join(dir, keyfile.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (i *installer) ifCloned() error {
 		return err
 	}
 	matches, known := clones.Compare(dir, i.o.Root, id)
-	byHand := fmt.Sprintf("on a copy, stop the agent and remove %s, %s and membership.json from %s", identity.KeyFile, clones.HardwareFile, i.o.StateDir)
+	byHand := fmt.Sprintf("on a copy, stop the agent and remove %s, %s and membership.json from %s", keyfile.Name, clones.HardwareFile, i.o.StateDir)
 	switch {
 	case !known:
 		i.Say("whether this machine is a copy cannot be seen: %s has no fingerprint of the hardware for this key, which the agent writes when it starts, or this host shows nothing of its hardware; the key stays; %s", i.o.StateDir, byHand)
@@ -192,7 +192,7 @@ func (i *installer) ifCloned() error {
 		i.Say("this is the machine that the fingerprint in %s is of: the key stays; if an agent before 0.3 ran on the original, the fingerprint may be the copy's: %s", i.o.StateDir, byHand)
 		return nil
 	}
-	i.Say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one, and the former one stays as %s.old", i.o.StateDir, identity.KeyFile)
+	i.Say("this machine is a copy: its hardware is not that on which the key in %s was made; it gets a new one, and the former one stays as %s.old", i.o.StateDir, keyfile.Name)
 	if i.o.Form != Systemd {
 		i.Todo = append(i.Todo, "restart the agent's pod, which may still run with the former key")
 	}

@@ -17,10 +17,10 @@ import (
 
 	"edgemesh/internal/cni/podlink"
 	"edgemesh/internal/config"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/manifests"
 	"edgemesh/tunnel/p2p/who/clones"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // box is a host in a directory, and the agent's binaries to install.
@@ -483,7 +483,7 @@ func TestIfCloned(t *testing.T) {
 				if err := os.Remove(key); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := identity.LoadOrCreate(dir); err != nil {
+				if _, err := keyfile.LoadOrCreate(dir); err != nil {
 					t.Fatal(err)
 				}
 			case "no hardware":
@@ -508,7 +508,7 @@ func TestIfCloned(t *testing.T) {
 // withKey makes a key in a state directory, on hardware with a serial number, which is in a file.
 func (b *box) withKey(dir string) (serial string, id peer.ID) {
 	b.t.Helper()
-	key, err := identity.LoadOrCreate(dir)
+	key, err := keyfile.LoadOrCreate(dir)
 	if err == nil {
 		id, err = peer.IDFromPrivateKey(key)
 	}

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"edgemesh/internal/cni/ipam"
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/placed"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // Uninstall stops the agent and removes what it set up and what Install wrote. The node is
@@ -78,7 +78,7 @@ func Uninstall(ctx context.Context, o Options) error {
 	if err := os.Remove(i.recordPath()); err != nil {
 		return err
 	}
-	if exists(i.Path(filepath.Join(o.StateDir, identity.KeyFile))) {
+	if exists(i.Path(filepath.Join(o.StateDir, keyfile.Name))) {
 		i.Say("kept     %s (the node's key, so it can come back as the same node)", o.StateDir)
 	} else if os.Remove(i.Path(o.StateDir)) == nil {
 		i.Say("removed  %s", o.StateDir)

@@ -20,8 +20,8 @@ import (
 	"edgemesh/agent/control"
 	"edgemesh/agent/findings"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Config says what to check.

@@ -13,8 +13,8 @@ import (
 	"edgemesh/agent/findings"
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/proxy"
 	"edgemesh/test/relaytest"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // relay starts one on loopback and returns its entry of a membership.

@@ -24,9 +24,9 @@ import (
 	mss "github.com/multiformats/go-multistream"
 
 	"edgemesh/internal/membership/mesh"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/carrier/socket"
 	"edgemesh/tunnel/p2p/who/identity"

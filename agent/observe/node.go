@@ -8,11 +8,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"edgemesh/agent/control"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/tunnel"
 	"edgemesh/tunnel/p2p"
 	"edgemesh/tunnel/p2p/path/paths"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/spf13/cobra"
 
 	"edgemesh/internal/cli"
@@ -65,7 +66,7 @@ func TestExecute(t *testing.T) {
 			},
 		}
 		going.Flags().Int("times", 1, "")
-		root.AddCommand(self.Version("prog"), self.ID("prog", "relay", "/var/lib/x"), going)
+		root.AddCommand(self.Version("prog", []protocol.ID{"/edgemesh/stream/1", "/edgemesh/datagram/1"}), self.ID("prog", "relay", "/var/lib/x"), going)
 		var stdout, stderr strings.Builder
 		code := cli.Execute(t.Context(), root, strings.Fields(c.args), &stdout, &stderr)
 		for what, s := range map[string][2]string{"stdout": {stdout.String(), c.stdout}, "stderr": {stderr.String(), c.stderr}} {

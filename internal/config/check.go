@@ -22,7 +22,7 @@ import (
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/nat64"
-	"edgemesh/tunnel/p2p/base/proxy"
+	"edgemesh/internal/proxy"
 )
 
 // Check adds to bad unless there is exactly one source.

@@ -17,7 +17,7 @@ import (
 
 	"edgemesh/internal/cli"
 	"edgemesh/internal/config"
-	"edgemesh/tunnel/p2p/who/identity"
+	"edgemesh/internal/keyfile"
 )
 
 // ID is the command that prints the peer ID of this machine; who is "node" or "relay".
@@ -37,7 +37,7 @@ a mistyped path gets no key.`, who),
 			if _, err := os.Stat(parent); errors.Is(err, fs.ErrNotExist) {
 				return cli.Usage(fmt.Errorf("--state-dir %s: there is no directory %s; check the path, or create that directory first", stateDir, parent))
 			}
-			file := filepath.Join(stateDir, identity.KeyFile)
+			file := filepath.Join(stateDir, keyfile.Name)
 			_, missing := os.Lstat(file)
 			id, err := PeerID("--state-dir", stateDir)
 			if err != nil {
@@ -67,17 +67,17 @@ func PeerID(name, stateDir string) (string, error) {
 	return id.String(), nil
 }
 
-// LoadKey is identity.LoadOrCreate; an error that the operator has to fix is a usage
+// LoadKey is keyfile.LoadOrCreate; an error that the operator has to fix is a usage
 // error. name is the flag or key that set stateDir.
 func LoadKey(name, stateDir string) (crypto.PrivKey, error) {
-	key, err := identity.LoadOrCreate(stateDir)
+	key, err := keyfile.LoadOrCreate(stateDir)
 	if err == nil {
 		return key, nil
 	}
 	if err := config.MakeDir(name, stateDir, 0o700); err != nil {
 		return nil, cli.Usage(err)
 	}
-	if errors.Is(err, identity.ErrPermissions) || errors.Is(err, identity.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, keyfile.ErrPermissions) || errors.Is(err, keyfile.ErrCorrupt) || errors.Is(err, fs.ErrPermission) {
 		return nil, cli.Usage(err)
 	}
 	return nil, err

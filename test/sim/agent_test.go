@@ -15,12 +15,12 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/peer"
 
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/cpu"
 	"edgemesh/test/fair"
 	"edgemesh/test/tier"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 // TestAgent starts the real agent from a snapshot, in a network namespace of its own without any link, and weighs it. It
@@ -36,7 +36,7 @@ func TestAgent(t *testing.T) {
 	}
 	for _, n := range []int{10, 1_000, 100_000} {
 		dir := t.TempDir()
-		key, err := identity.LoadOrCreate(dir)
+		key, err := keyfile.LoadOrCreate(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

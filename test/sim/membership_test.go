@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"edgemesh/agent/lan/decide"
-	"edgemesh/internal/membership/admit"
 	"edgemesh/internal/membership/file"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/snapshot"
 	"edgemesh/test/tier"
 	"edgemesh/tunnel"
+	"edgemesh/tunnel/p2p/who/admit"
 	"edgemesh/tunnel/p2p/who/members"
 )
 

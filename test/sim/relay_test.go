@@ -23,13 +23,13 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/keyfile"
 	"edgemesh/internal/keytest"
 	"edgemesh/internal/membership/mesh"
 	"edgemesh/internal/membership/signed"
 	"edgemesh/internal/membership/source"
 	"edgemesh/test/fair"
 	"edgemesh/test/sim/herd"
-	"edgemesh/tunnel/p2p/who/identity"
 )
 
 const (
@@ -234,7 +234,7 @@ type relay struct {
 
 // startRelay starts bin/edgemesh-relay for a herd.
 func startRelay(t *testing.T, dir string, h *herd.Herd) *relay {
-	key, err := identity.LoadOrCreate(dir)
+	key, err := keyfile.LoadOrCreate(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/upkeep"
 	"edgemesh/internal/wake"
@@ -50,7 +51,6 @@ import (
 	"edgemesh/tunnel/p2p/admission/join"
 	"edgemesh/tunnel/p2p/base/endpoint"
 	"edgemesh/tunnel/p2p/base/ladder"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/stun"
 	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/carrier/dialer"

@@ -27,11 +27,11 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"edgemesh/internal/keytest"
+	"edgemesh/internal/proxy"
 	"edgemesh/test/fair"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/admission/transcript"
 	"edgemesh/tunnel/p2p/base/mux"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/identity"
 )
 

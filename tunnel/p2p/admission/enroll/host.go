@@ -16,10 +16,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/tunnel/p2p/admission/gate"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/who/identity"
 	"edgemesh/tunnel/p2p/who/refusals"

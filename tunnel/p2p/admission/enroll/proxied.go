@@ -15,10 +15,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // headStart is what a direct dial has before the proxy is tried (RFC 8305 section 5: 250 ms between attempts).

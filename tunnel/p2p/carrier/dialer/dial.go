@@ -35,10 +35,10 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/quic-go/quic-go"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/base/timeline"
 	"edgemesh/tunnel/p2p/carrier/plainhost"
 	"edgemesh/tunnel/p2p/who/members"

@@ -12,9 +12,9 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/upkeep"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/socket"
 )
 

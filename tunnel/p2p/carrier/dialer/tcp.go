@@ -16,8 +16,8 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 	"golang.org/x/sys/unix"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/tunnel/p2p/base/conns"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/carrier/socket"
 )
 

@@ -16,12 +16,12 @@ import (
 	madns "github.com/multiformats/go-multiaddr-dns"
 	manet "github.com/multiformats/go-multiaddr/net"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // tcpChance is how long a relay reached by QUIC waits for TCP to follow.

@@ -19,11 +19,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	ma "github.com/multiformats/go-multiaddr"
 
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/resolve"
 	"edgemesh/internal/wake"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
-	"edgemesh/tunnel/p2p/base/proxy"
 	"edgemesh/tunnel/p2p/who/members"
 )
 

@@ -15,10 +15,10 @@ import (
 	"github.com/libp2p/go-libp2p/core/sec"
 
 	"edgemesh/internal/cause"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
 	"edgemesh/tunnel/p2p/base/endpoint"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // Status is the state of one relay.

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"edgemesh/internal/cause"
+	"edgemesh/internal/proxy"
 	"edgemesh/internal/wording"
 	"edgemesh/tunnel/p2p/base/conns"
-	"edgemesh/tunnel/p2p/base/proxy"
 )
 
 // What only one address says counts more than that the others are silent, and no text of a library becomes a cause.

@@ -1,3 +1,12 @@
+// Package identity is what an agent and a relay must agree on: how a key is proved (TLS), the names of their protocols and
+// the limits of a libp2p host that carries an overlay instead of file sharing.
+//
+//	tls.go        TLS 1.3 with certificates that do not depend on clocks
+//	renew.go      a connection's next keys
+//	protocols.go  the names of the protocols
+//	seen.go       a relay's answers in words
+//	limits.go     resource limits, and yamux's configuration
+//	log.go        libp2p's own log
 package identity
 
 import (

@@ -1,4 +1,4 @@
-package identity
+package keyfile
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func TestLoadOrCreateKeepsTheKey(t *testing.T) {
 	if !first.Equals(second) {
 		t.Error("the key changed between two starts")
 	}
-	info, err := os.Stat(filepath.Join(dir, KeyFile))
+	info, err := os.Stat(filepath.Join(dir, Name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := LoadOrCreate(good); err != nil {
 		t.Fatal(err)
 	}
-	key, err := os.ReadFile(filepath.Join(good, KeyFile))
+	key, err := os.ReadFile(filepath.Join(good, Name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestLoadRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			path := filepath.Join(dir, KeyFile)
+			path := filepath.Join(dir, Name)
 			if err := os.WriteFile(path, c.content, c.mode); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestLoadWithoutKey(t *testing.T) {
-	if _, err := Load(filepath.Join(t.TempDir(), KeyFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Load(filepath.Join(t.TempDir(), Name)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v, want fs.ErrNotExist", err)
 	}
 }

@@ -1,15 +1,5 @@
-// Package identity is what an agent and a relay must agree on: who they are (an Ed25519 key in a file), the names of their
-// protocols and the limits of a libp2p host that carries an overlay instead of file sharing.
-//
-//	identity.go   the key file
-//	tls.go        TLS 1.3 with certificates that do not depend on clocks
-//	renew.go      a connection's next keys
-//	protocols.go  the names of the protocols
-//	seen.go       a relay's answers in words
-//	limits.go     resource limits, and yamux's configuration
-//	log.go        libp2p's own log
-//	errors.go     what callers can distinguish
-package identity
+// Package keyfile has who an agent or a relay is: an Ed25519 key in a file.
+package keyfile
 
 import (
 	"bytes"
@@ -28,17 +18,24 @@ import (
 	"edgemesh/internal/durable"
 )
 
-// KeyFile is the name of the key inside a state directory.
-const KeyFile = "identity.key"
+// Name is the name of the key inside a state directory.
+const Name = "identity.key"
 
-// maxKeyFile bounds what is read from a key file, in bytes; a key takes 68.
-const maxKeyFile = 4096
+// maxSize bounds what is read from a key file, in bytes; a key takes 68.
+const maxSize = 4096
+
+var (
+	// ErrPermissions means that users other than the owner may use the key file.
+	ErrPermissions = errors.New("permissions are too open, 0600 required")
+	// ErrCorrupt means that the key file is torn or is not an Ed25519 key.
+	ErrCorrupt = errors.New("not a valid key")
+)
 
 // LoadOrCreate returns the key in dir/identity.key and makes the directory (0700) and a random key (0600) where there is
 // none. Two processes that start at the same time end up with the same key. The errors are those of Load, and errors of
 // the file system; an existing file is never replaced.
 func LoadOrCreate(dir string) (crypto.PrivKey, error) {
-	path := filepath.Join(dir, KeyFile)
+	path := filepath.Join(dir, Name)
 	key, err := Load(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
@@ -70,7 +67,7 @@ func Load(path string) (crypto.PrivKey, error) {
 	if perm := info.Mode().Perm(); perm != 0o600 && perm != 0o400 {
 		return nil, fmt.Errorf("identity key %s: %w: mode is %#o; run: chmod 600 %s", path, ErrPermissions, perm, path)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	b, err := io.ReadAll(io.LimitReader(f, maxSize))
 	if err != nil {
 		return nil, fmt.Errorf("read identity key %s: %w", path, err)
 	}
