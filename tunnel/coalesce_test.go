@@ -27,18 +27,6 @@ func (j *joiner) Write(b []byte) error {
 	return nil
 }
 
-// catcher keeps the datagrams sent.
-type catcher struct {
-	size int
-	got  [][]byte
-}
-
-func (c *catcher) DatagramSize() int { return c.size }
-func (c *catcher) PutDatagram(b []byte) error {
-	c.got = append(c.got, bytes.Clone(b))
-	return nil
-}
-
 func joined(t testing.TB) (*Tunnel, *joiner, *DatagramSink) {
 	t.Helper()
 	dev := &joiner{}
@@ -77,19 +65,18 @@ func flowPacket(v6 bool, flow, i, n int) []byte {
 // expand returns the packets that frames stand for.
 func expand(t *testing.T, tun *Tunnel, frames [][]byte) (out [][]byte) {
 	t.Helper()
-	l := newLane(newPeer(tun, "x"), DatagramLane)
 	for _, f := range frames {
 		var h inet.Header
 		if err := h.Parse(f[virtio.HeaderLen:], 0); err != nil || !virtio.Get(f).Valid(&h, f[virtio.HeaderLen:]) {
 			t.Fatalf("a frame of %d bytes is not valid: %v, %+v", len(f), err, virtio.Get(f))
 		}
-		c := &catcher{size: 2000}
 		p := tun.pools.get(fullLen)
 		p.n = frameHdrLen + copy(p.buf[frameHdrLen:], f)
-		if sent, err := l.out.datagrams(c, p); !sent || err != nil {
-			t.Fatalf("cut: %v %v", sent, err)
+		var l pieceList
+		if l.begin(2000); !l.cut(p) {
+			t.Fatal("not cut")
 		}
-		for _, d := range c.got {
+		for d := l.next(2000, 2000, nil); d != nil; d = l.next(2000, 2000, nil) {
 			if d[0] != kindPartial {
 				t.Errorf("kind %d", d[0])
 			}
@@ -218,8 +205,7 @@ func BenchmarkDatagrams(b *testing.B) {
 			tun, _, s := joined(b)
 			dev := &nowhere{}
 			tun.cfg.Device = dev
-			l := newLane(newPeer(tun, "x"), DatagramLane)
-			c := &loop{s: s, size: size}
+			var l pieceList
 			p := flowPacket(false, 1, 1, 1372)
 			binary.BigEndian.PutUint16(p[6:], 0x4000)
 			f := append((&[virtio.HeaderLen]byte{1, 0, 0, 0, 0, 0, 20, 0, 6, 0})[:], p...)
@@ -228,9 +214,11 @@ func BenchmarkDatagrams(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(p)))
 			for i := 0; b.Loop(); i++ {
-				copy(pkt.buf[frameHdrLen:], f) // halves change it
-				if sent, err := l.out.datagrams(c, pkt); !sent || err != nil {
-					b.Fatal(sent, err)
+				if l.begin(size); !l.cut(pkt) {
+					b.Fatal("not cut")
+				}
+				for d := l.next(size, size, nil); d != nil; d = l.next(size, size, nil) {
+					s.Datagram(d)
 				}
 				if i%32 == 31 {
 					s.Flush()
@@ -252,18 +240,5 @@ func (n *nowhere) UDPSegments() bool        { return true }
 func (n *nowhere) Pending() bool            { return false }
 func (n *nowhere) Write(b []byte) error {
 	n.bytes += len(b)
-	return nil
-}
-
-// loop hands a sink what is sent.
-type loop struct {
-	s    *DatagramSink
-	size int
-	buf  [2000]byte
-}
-
-func (c *loop) DatagramSize() int { return c.size }
-func (c *loop) PutDatagram(b []byte) error {
-	c.s.Datagram(c.buf[:copy(c.buf[:], b)])
 	return nil
 }

@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"encoding/binary"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,9 +30,8 @@ type Pulled struct {
 	id PeerID
 	p  *peer // nil: there is no route yet
 
-	wake   func() // nil: down
-	all    bool   // it may take frames of the stream lane
-	cut    batch
+	wake   func()    // nil: down
+	all    bool      // it may take frames of the stream lane
 	pieces pieceList // of the packet that is being sent as datagrams
 	frames chain     // that do not fit two datagrams
 	flying int       // frames taken and not given back
@@ -104,7 +102,6 @@ func (x *Pulled) attach() bool {
 	if x.p = x.t.peer(x.id); x.p == nil {
 		return false
 	}
-	x.cut = batch{p: x.p, lane: DatagramLane}
 	x.p.beside.Store(x)
 	x.p.lanes[DatagramLane].pull(x.wake)
 	if x.all {
@@ -193,11 +190,7 @@ func (x *Pulled) TakeDatagram(line pull.Line, room int) []byte {
 			return nil
 		}
 		x.pieces.begin(line.Room)
-		sent, err := x.cut.datagrams(&x.pieces, p)
-		if err != nil && sent {
-			x.p.counters.drop(DropSend)
-		}
-		if !sent {
+		if !x.pieces.cut(p) {
 			x.frames.push(p)
 			continue
 		}
@@ -454,38 +447,3 @@ func (l *lane) take(line pull.Line) *packet {
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// pieceList is a carrier that datagrams are put to, to be taken one by one.
-type pieceList struct {
-	all  []byte // what buf is a part of
-	buf  []byte // length 2, datagram
-	size int
-}
-
-func (l *pieceList) begin(size int)    { l.buf, l.size = l.all[:0], size }
-func (l *pieceList) waits() bool       { return len(l.buf) > 0 }
-func (l *pieceList) DatagramSize() int { return l.size }
-
-// PutDatagram keeps a copy.
-func (l *pieceList) PutDatagram(b []byte) error {
-	l.buf = append(binary.BigEndian.AppendUint16(l.buf, uint16(len(b))), b...)
-	l.all = l.buf
-	return nil
-}
-
-// next takes the first, of at most room bytes. What is longer than a packet has room for is given up: the path has become narrower.
-func (l *pieceList) next(most, room int, drop func()) []byte {
-	for l.waits() {
-		end := 2 + int(binary.BigEndian.Uint16(l.buf))
-		b := l.buf[2:end]
-		if len(b) <= most && len(b) > room {
-			return nil
-		}
-		l.buf = l.buf[end:]
-		if len(b) <= most {
-			return b
-		}
-		drop()
-	}
-	return nil
-}

@@ -26,7 +26,6 @@ type batch struct {
 	lane    Lane
 	packets []*packet
 	drain   drain.Drain // how many bytes to take from the queue at a time; the lane's mu guards it
-	halfID  uint16      // of the last packet split in two
 }
 
 // expire moves every packet queued before the given time to late.
