@@ -1,8 +1,6 @@
 package livemap
 
-import (
-	"time"
-)
+import "edgemesh/agent/observe"
 
 // detail is what is known of one pair.
 type detail struct {
@@ -12,21 +10,11 @@ type detail struct {
 	History []change `json:"history"` // the latest first
 }
 
-// side is what one end says.
+// side is what one end says: the pair, whose relay has its name.
 type side struct {
-	Node      string     `json:"node"`
-	Path      string     `json:"path"`
-	Transport string     `json:"transport,omitempty"`
-	Relay     string     `json:"relay,omitempty"`
-	RTTMs     *float64   `json:"rttMs,omitempty"`
-	Since     *time.Time `json:"since,omitempty"`
-	Reason    string     `json:"reason,omitempty"`
-	Mbps      float64    `json:"mbps"` // that it sends
-	TxBytes   uint64     `json:"tx"`
-	RxBytes   uint64     `json:"rx"`
-	LANBytes  uint64     `json:"lanRx"`
-	QueueMs   *float64   `json:"queueMs,omitempty"`
-	Drops     uint64     `json:"drops"`
+	observe.Pair
+	Node string  `json:"node"`
+	Mbps float64 `json:"mbps"` // that it sends
 }
 
 // detail returns what is known of a pair; ok is false if it was never seen.
@@ -44,10 +32,9 @@ func (m *model) detail(a, b string) (d detail, ok bool) {
 		if here == nil {
 			continue
 		}
-		d.Ends = append(d.Ends, side{
-			Node: key[i], Path: here.Path, Transport: here.Transport, Relay: m.nameOf(here.Relay), RTTMs: here.RTTMs, Since: here.Since, Reason: here.Reason,
-			Mbps: throughput(here, there), TxBytes: here.TxBytes, RxBytes: here.RxBytes, LANBytes: here.LANBytes, QueueMs: here.QueueMs, Drops: here.Drops,
-		})
+		end := side{here.Pair, key[i], throughput(here, there)}
+		end.Relay = m.nameOf(here.Relay)
+		d.Ends = append(d.Ends, end)
 	}
 	for i := range p.history {
 		d.History = append(d.History, p.history[len(p.history)-1-i])

@@ -316,7 +316,7 @@ async function pairParts(id) {
     const other = x.node === a ? b : a;
     parts.push(make('h3', x.node + ' → ' + other), terms([['Path', x.path + (x.transport ? ' over ' + x.transport : '') + (x.relay ? ', by relay ' + x.relay : '')],
       ['Since', x.since && ago(x.since) + ' ago'], ['Why not better', x.reason], ['Round trip', ms(x.rttMs)], ['Sends', rate(x.mbps) + ' Mbit/s'],
-      ['Through the tunnel', bytes(x.tx) + ' sent, ' + bytes(x.rx) + ' received'], ['Past the tunnel', x.lanRx ? bytes(x.lanRx) + ' received' : ''],
+      ['Through the tunnel', bytes(x.tx || 0) + ' sent, ' + bytes(x.rx || 0) + ' received'], ['Past the tunnel', x.lanRx ? bytes(x.lanRx) + ' received' : ''],
       ['Waits', ms(x.queueMs)], ['Dropped', x.drops ? x.drops + ' packets' : '']]));
   }
   if (!pair.ends.length) parts.push(make('p', 'It is not in use now.'));
