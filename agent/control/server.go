@@ -91,17 +91,9 @@ func (s *Server) listen() error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return fmt.Errorf("create runtime directory: %w", err)
 	}
-	path := s.path()
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove old socket: %w", err)
-	}
-	l, err := net.Listen("unix", path)
+	l, err := logs.Listen(s.path())
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return fmt.Errorf("restrict %s: %w", path, err)
+		return err
 	}
 	s.listener = l
 	s.serving.Go(func() {
@@ -135,11 +127,7 @@ func handler(b Backend, log *slog.Logger) http.Handler {
 			return
 		}
 		out, err := b.Ping(r.Context(), req, func(PingResult) {})
-		if err != nil {
-			reply(w, http.StatusNotFound, Error{Error: err.Error()})
-			return
-		}
-		reply(w, http.StatusOK, out)
+		found(w, out, err)
 	})
 	mux.HandleFunc("POST "+pathPings, func(w http.ResponseWriter, r *http.Request) {
 		if req, ok := pingRequest(w, r, 0); ok {
@@ -155,11 +143,7 @@ func handler(b Backend, log *slog.Logger) http.Handler {
 			return
 		}
 		out, err := b.Explain(r.Context(), req.Target)
-		if err != nil {
-			reply(w, http.StatusNotFound, Error{Error: err.Error()})
-			return
-		}
-		reply(w, http.StatusOK, out)
+		found(w, out, err)
 	})
 	mux.HandleFunc("GET "+pathPaths, func(w http.ResponseWriter, r *http.Request) {
 		out, flush := lines(w)
@@ -206,6 +190,15 @@ func stream(w http.ResponseWriter, r *http.Request, req PingRequest, b Backend) 
 func lines(w http.ResponseWriter) (out *json.Encoder, flush func() error) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	return json.NewEncoder(w), http.NewResponseController(w).Flush
+}
+
+// found answers a request about a node or an address, which may be nobody's.
+func found(w http.ResponseWriter, body any, err error) {
+	if err != nil {
+		reply(w, http.StatusNotFound, Error{Error: err.Error()})
+		return
+	}
+	reply(w, http.StatusOK, body)
 }
 
 // reply writes one JSON response. It is no error if the client has gone.

@@ -64,17 +64,26 @@ func set(v *slog.LevelVar, log *slog.Logger, body io.Reader) error {
 	return nil
 }
 
-// Serve serves Handler, and others by their patterns, on a unix socket, which only this user may open, until stop is called.
-func Serve(socket string, v *slog.LevelVar, log *slog.Logger, others map[string]http.Handler) (stop func(), err error) {
+// Listen makes a unix socket, which only this user may open, in place of one that was left.
+func Listen(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen on %s: %w", socket, err)
 	}
 	if err := os.Chmod(socket, 0o600); err != nil {
 		l.Close()
+		return nil, fmt.Errorf("restrict %s: %w", socket, err)
+	}
+	return l, nil
+}
+
+// Serve serves Handler, and others by their patterns, on a unix socket, which only this user may open, until stop is called.
+func Serve(socket string, v *slog.LevelVar, log *slog.Logger, others map[string]http.Handler) (stop func(), err error) {
+	l, err := Listen(socket)
+	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
