@@ -94,7 +94,7 @@ func LAN(s control.PeerStatus, st decide.Status) control.PeerStatus {
 	s.LANBytes = st.Received
 	if st.Kind == "" {
 		if s.Path != Idle && s.Offline == nil && st.Reason != "" {
-			s.Reason = joinReasons(s.Reason, st.Reason)
+			s.Reason = decide.Join(s.Reason, st.Reason)
 		}
 		if s.Path == string(paths.KindNone) && !st.Heard.IsZero() && (s.LastHeard == nil || st.Heard.After(*s.LastHeard)) {
 			s.LastHeard = &st.Heard
@@ -126,13 +126,6 @@ func punch(p *peers.Punch) *control.Punch {
 		out.Next = &p.Next
 	}
 	return out
-}
-
-func joinReasons(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "; " + b
 }
 
 // waiting reports whether packets wait for a path.

@@ -116,7 +116,7 @@ func (p *peer) status(off Off) Status {
 		if why != "" {
 			text += " (" + why + ")"
 		}
-		out.Reason = join(out.Reason, name+" pods: "+text)
+		out.Reason = Join(out.Reason, name+" pods: "+text)
 	}
 	return out
 }
@@ -145,7 +145,7 @@ func (p *peer) reason(v6 bool, off Off) string {
 	out := "native: " + p.kindReason(mesh.Native, v6, off.Native, p.them.NoNative)
 	if p.using[v] == nil {
 		if vx := p.kindReason(mesh.VXLAN, v6, off.VXLAN, p.them.NoVXLAN); vx != "" {
-			out = join(out, "vxlan: "+vx)
+			out = Join(out, "vxlan: "+vx)
 		}
 	}
 	return out
@@ -178,9 +178,9 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 		}
 		switch {
 		case t.why != "":
-			out = join(out, t.reason())
+			out = Join(out, t.reason())
 		case !t.usable():
-			out = join(out, fmt.Sprintf("%s: being probed", t.c))
+			out = Join(out, fmt.Sprintf("%s: being probed", t.c))
 		}
 	}
 	switch {
@@ -213,7 +213,8 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	return "no pair of private addresses of one IP version that differ"
 }
 
-func join(a, b string) string {
+// Join is two reasons, either of which may be "".
+func Join(a, b string) string {
 	if a == "" {
 		return b
 	}

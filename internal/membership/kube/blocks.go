@@ -84,12 +84,3 @@ func after(p, r netip.Prefix, bits int) (netip.Prefix, bool) {
 	}
 	return netip.PrefixFrom(next, bits), true
 }
-
-// nodesByName indexes members.
-func nodesByName(list []mesh.Node) map[string]mesh.Node {
-	out := make(map[string]mesh.Node, len(list))
-	for _, n := range list {
-		out[n.Name] = n
-	}
-	return out
-}

@@ -42,7 +42,7 @@ func (h *history) keep(members []mesh.Node, retained func(name string) bool) {
 
 // keepSelf keeps this node a member while its own objects are repaired.
 func (h *history) keepSelf(members []mesh.Node, self string) {
-	if n, ok := nodesByName(members)[self]; ok {
+	if n, ok := mesh.ByName(members)[self]; ok {
 		h.kept[self] = keptMember{n, true}
 	}
 }

@@ -272,7 +272,7 @@ func (k *known) derive(o objects) (state mesh.State, present map[string]mesh.Nod
 	if found.PolicyProved = k.stores["podnetworks"].proved; !found.PolicyProved && k.have {
 		found.NetworkPolicy, found.MirrorPods, found.EnforcerNamespaces = k.last.NetworkPolicy, k.last.MirrorPods, k.last.EnforcerNamespaces // a cache opens no node
 	}
-	present = nodesByName(found.Nodes)
+	present = mesh.ByName(found.Nodes)
 	k.history.back(present)
 	state = merge(found, k.history.kept)
 	carry(state, k.node)
@@ -316,7 +316,7 @@ func (k *known) incomplete(state mesh.State, self mesh.Node, early bool) error {
 	if early && k.lacksFamily(state.PodCIDRs, self.PodCIDRs) {
 		return fmt.Errorf("node %s does not have a block of each IP version yet", k.cfg.NodeName)
 	}
-	n, ok := nodesByName(state.Nodes)[k.cfg.NodeName]
+	n, ok := mesh.ByName(state.Nodes)[k.cfg.NodeName]
 	if !ok {
 		return fmt.Errorf("node %s: %w", k.cfg.NodeName, ErrNotMember)
 	}

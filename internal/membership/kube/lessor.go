@@ -77,7 +77,7 @@ func (l *lessor) run(ctx context.Context) {
 			continue
 		}
 		r.look(version)
-		if r.kept && r.silent == 0 && !l.send(ctx, theirs(members)) {
+		if r.kept && r.silent == 0 && !send(ctx, l.out, theirs(members)) {
 			return
 		}
 		if unrenewed := name; r.kept || name == "" {
@@ -88,18 +88,9 @@ func (l *lessor) run(ctx context.Context) {
 		if r.kept == was {
 			continue
 		}
-		if !l.send(ctx, kept(r.kept)) {
+		if !send(ctx, l.out, kept(r.kept)) {
 			return
 		}
-	}
-}
-
-func (l *lessor) send(ctx context.Context, m any) bool {
-	select {
-	case l.out <- m:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -150,7 +141,7 @@ func (r *reflector) readSelf(ctx context.Context, again wake.One) {
 				wait = selfEvery
 			}
 			last = &n
-			r.send(ctx, event{api.Nodes(), modified, &n})
+			send(ctx, r.out, event{api.Nodes(), modified, &n})
 		case apierrors.IsNotFound(err):
 			wait = selfEvery
 		default:

@@ -80,7 +80,7 @@ func (r *reflector) run(ctx context.Context) {
 		if err == nil {
 			continue
 		}
-		if !r.send(ctx, trouble{r.kind, r.c.Explain(ctx, r.kind, err), r.refused}) {
+		if !send(ctx, r.out, trouble{r.kind, r.c.Explain(ctx, r.kind, err), r.refused}) {
 			return
 		}
 		if r.pause(ctx, wait) {
@@ -107,9 +107,10 @@ func (r *reflector) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (r *reflector) send(ctx context.Context, m any) bool {
+// send hands m on; false: the end.
+func send(ctx context.Context, out chan<- any, m any) bool {
 	select {
-	case r.out <- m:
+	case out <- m:
 		return true
 	case <-ctx.Done():
 		return false
@@ -223,8 +224,8 @@ func (r *reflector) list(ctx context.Context) error {
 	cancel()
 	r.refused = apierrors.IsForbidden(err)
 	if r.kind.Foreign && reason == nil && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
-		r.send(ctx, listed{kind: r.kind, missing: err})
-		r.send(ctx, trouble{kind: r.kind})
+		send(ctx, r.out, listed{kind: r.kind, missing: err})
+		send(ctx, r.out, trouble{kind: r.kind})
 		wait := absentWait
 		if r.absent++; r.absent <= absentTries {
 			wait = absentSoon
@@ -254,10 +255,10 @@ func (r *reflector) list(ctx context.Context) error {
 	if rv == "" {
 		r.rv = "0" // a cache without versions: watch from wherever it is
 	}
-	if !r.send(ctx, l) {
+	if !send(ctx, r.out, l) {
 		return ctx.Err()
 	}
-	r.send(ctx, trouble{kind: r.kind})
+	send(ctx, r.out, trouble{kind: r.kind})
 	return nil
 }
 
@@ -345,7 +346,7 @@ func (r *reflector) receive(ctx context.Context, length time.Duration) error {
 				continue // it is in the proved list, or was deleted before: KubeEdge's MetaServer replays that, too
 			}
 		}
-		if e.What != client.Bookmark && !r.send(ctx, event{r.kind, e.What, e.Object}) {
+		if e.What != client.Bookmark && !send(ctx, r.out, event{r.kind, e.What, e.Object}) {
 			return ctx.Err()
 		}
 	}

@@ -273,7 +273,7 @@ func (r *resolver) keptBlocks(plugins keep.Blocks, base mesh.State, m *api.MeshN
 	if !m.Kept() {
 		return nil, false
 	}
-	list, ok = plugins.Choose(ranges, name, nodesByName(base.Nodes)[name].PodCIDRs)
+	list, ok = plugins.Choose(ranges, name, mesh.ByName(base.Nodes)[name].PodCIDRs)
 	if all := plugins.Of(name); plugins.Complete && len(list) < len(all) {
 		r.problem("Node %s: its network plugin gives pods addresses of %v; only what is inside the PodNetwork's podCIDRs %v is carried", name, all, ranges)
 	}

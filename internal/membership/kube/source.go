@@ -136,7 +136,7 @@ func (s *Source) logWaiting(ctx context.Context, causes <-chan error) {
 
 // usable checks that a snapshot belongs to this node.
 func (s *Source) usable(snap mesh.State) error {
-	n, ok := nodesByName(snap.Nodes)[s.cfg.NodeName]
+	n, ok := mesh.ByName(snap.Nodes)[s.cfg.NodeName]
 	key := slices.IndexFunc(snap.Nodes, func(n mesh.Node) bool { return n.PeerID == s.cfg.PeerID })
 	switch {
 	case s.cfg.ReadOnly:

@@ -215,7 +215,7 @@ func (d *disputes) take(m vouched, cur *api.Node) (blocks []string, counts bool)
 // left remembers the blocks of members that were there and are no longer.
 func (d *disputes) left(were, are []mesh.Node) {
 	d.held = nil
-	stays := nodesByName(are)
+	stays := mesh.ByName(are)
 	maps.DeleteFunc(d.gone, func(name string, g departed) bool {
 		_, back := stays[name]
 		return back || d.now().Sub(g.at) >= goneFor

@@ -38,12 +38,7 @@ func (w *writer) ownerRefused(n *api.Node, what string, err error) {
 		"object", what, "node", n.Meta.Name, "err", err)
 }
 
-func (w *writer) send(ctx context.Context, m any) {
-	select {
-	case w.out <- m:
-	case <-ctx.Done():
-	}
-}
+func (w *writer) send(ctx context.Context, m any) { send(ctx, w.out, m) }
 
 // readBack reads what was written into out. The error wraps errLied if good
 // refuses it: some caches acknowledge what they cannot store.

@@ -158,3 +158,12 @@ type Relay struct {
 	PeerID PeerID   `json:"peerID"`
 	Addrs  []string `json:"addrs"` // multiaddrs without the trailing /p2p/…
 }
+
+// ByName indexes members.
+func ByName(list []Node) map[string]Node {
+	out := make(map[string]Node, len(list))
+	for _, n := range list {
+		out[n.Name] = n
+	}
+	return out
+}

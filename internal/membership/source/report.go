@@ -33,8 +33,8 @@ func (r *Reporter) Report(c mesh.Change, s mesh.State) {
 	if r.gone == nil {
 		r.gone = map[string]mesh.PeerID{}
 	}
-	left := nodes(c.Gone)
-	come := nodes(c.Come)
+	left := mesh.ByName(c.Gone)
+	come := mesh.ByName(c.Come)
 	lines := 0
 	line := func(what string, n mesh.Node) {
 		if lines++; lines <= mostLines {
@@ -77,12 +77,4 @@ func (r *Reporter) Report(c mesh.Change, s mesh.State) {
 	if lines > mostLines {
 		r.Log.Info("more members joined or left", "count", lines-mostLines)
 	}
-}
-
-func nodes(list []mesh.Node) map[string]mesh.Node {
-	out := make(map[string]mesh.Node, len(list))
-	for _, n := range list {
-		out[n.Name] = n
-	}
-	return out
 }
