@@ -69,7 +69,6 @@ type Config struct {
 // of the calling thread. Its methods may be called from several goroutines.
 type Host struct {
 	log   *slog.Logger
-	find  iptables.Find
 	toTUN func([]byte) error
 	keepers
 	asked   bool // the kernel was asked for br_netfilter
@@ -101,7 +100,7 @@ func New(c Config) *Host {
 		c.Find = iptables.LookPath
 	}
 	memory := sysctl.NewMemory(c.StateDir)
-	return &Host{log: c.Log, find: c.Find, toTUN: c.ToTUN, keepers: keepers{
+	return &Host{log: c.Log, toTUN: c.ToTUN, keepers: keepers{
 		Paths: &Paths{log: c.Log, memory: memory}, policy: &rtnetlink.Rules{}, memory: memory, fw: iptables.New(c.Log, c.Find), tables: nft.New(c.Log),
 	}}
 }

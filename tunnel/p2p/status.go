@@ -31,9 +31,7 @@ type Status struct {
 	NAT    string          // what stands between this node and its relays
 	Kind   ladder.NAT      // the same, of few values
 	Router string          // what routers have granted (portmap), "": nothing
-	// Relay reports whether this node is a relay itself; Reservations and Circuits
-	// are what it carries for others.
-	Relay                  bool
+	// Reservations and Circuits are what this node, as a relay, carries for others.
 	Reservations, Circuits int
 }
 
@@ -45,7 +43,7 @@ func (n *Node) Status() Status {
 	st.NAT = sense.Text(st.Kind)
 	st.Router = n.mapper.String()
 	if n.service != nil {
-		st.Relay, st.Reservations, st.Circuits = true, n.service.Reservations(), n.service.Circuits()
+		st.Reservations, st.Circuits = n.service.Reservations(), n.service.Circuits()
 	}
 	st.Peers = n.peers.Known()
 	return st

@@ -70,14 +70,10 @@ func (s socket4) send(b []byte, index int, from netip.Addr) error {
 
 func (s socket4) read(b []byte) (int, int, netip.Addr, error) {
 	n, cm, from, err := s.ReadFrom(b)
-	if err != nil {
-		return 0, 0, netip.Addr{}, err
+	if err != nil || cm == nil {
+		return n, 0, addrOf(from), err
 	}
-	index := 0
-	if cm != nil {
-		index = cm.IfIndex
-	}
-	return n, index, addrOf(from), nil
+	return n, cm.IfIndex, addrOf(from), nil
 }
 
 type socket6 struct{ *ipv6.PacketConn }
@@ -109,14 +105,10 @@ func (s socket6) send(b []byte, index int, from netip.Addr) error {
 
 func (s socket6) read(b []byte) (int, int, netip.Addr, error) {
 	n, cm, from, err := s.ReadFrom(b)
-	if err != nil {
-		return 0, 0, netip.Addr{}, err
+	if err != nil || cm == nil {
+		return n, 0, addrOf(from), err
 	}
-	index := 0
-	if cm != nil {
-		index = cm.IfIndex
-	}
-	return n, index, addrOf(from), nil
+	return n, cm.IfIndex, addrOf(from), nil
 }
 
 // joined ignores that the group was joined before.

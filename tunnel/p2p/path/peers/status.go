@@ -24,7 +24,6 @@ const (
 
 // Status is how one peer is reached now.
 type Status struct {
-	Peer  peer.ID
 	Path  paths.Path   // the best path for streams
 	All   []paths.Path // every live path, the best first
 	Since time.Time    // when Path became the best one
@@ -57,7 +56,7 @@ func (t *Table) Known() []peer.ID {
 func (t *Table) StatusOf(id peer.ID) (st Status, ok bool) {
 	p := t.registry.known(id)
 	if p == nil {
-		return Status{Peer: id, Path: paths.Path{Kind: paths.KindNone}}, false
+		return Status{Path: paths.Path{Kind: paths.KindNone}}, false
 	}
 	return p.status(), true
 }
@@ -91,7 +90,7 @@ func (p *Peer) status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.state
-	st := Status{Peer: p.id, Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor || s.unmet(),
+	st := Status{Path: s.path(), Since: s.using.since, Wanted: time.Since(s.round.wanted) < wantedFor || s.unmet(),
 		Heard: s.round.heard, Cause: reach.Cause(s.round.err), Rounds: s.round.ended, Failed: s.round.err != nil, Offline: s.round.absent}
 	for _, x := range s.ranked() {
 		st.All = append(st.All, x.Path())
