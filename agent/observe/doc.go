@@ -1,12 +1,10 @@
 // Package observe is how members report to each other which paths they use: any member may see the pair that it is one end
 // of, an observer of the membership everything. Who observes is known from the connection, which is encrypted.
 //
-//	report.go   what a member reports, and the bounds of it: the only place where bytes of others are read
+//	report.go   what a member reports, from its status, and the bounds of it: the only place where bytes of others are read
 //	answer.go   the member's side: who may see what, how often, and when a report is sent
-//	observer.go the observer's side: one stream to each member, while an operator looks
-//	status.go   the report of a node, from its status
+//	observer.go the observer's side: one stream to each member, while an operator looks, and what it hands on
 //	node.go     both sides, joined to a running agent
-//	event.go    what the observer's side hands on
 //
 // A stream for /edgemesh/observe/1 carries:
 //

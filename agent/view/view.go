@@ -1,8 +1,7 @@
 // Package view shows an operator what the agent says: as text for a terminal, or plain in a pipe. It does no I/O but
 // output, and keeps nothing.
 //
-//	view.go      names of package screen
-//	text.go      durations and round trips
+//	view.go      names of package screen; durations and round trips
 //	status.go    the verdict, the summary, relays and pools
 //	peers.go     peers by path, and which are shown
 //	peer.go      one peer
@@ -12,6 +11,9 @@
 package view
 
 import (
+	"fmt"
+	"time"
+
 	"edgemesh/internal/screen"
 	"edgemesh/internal/wording"
 )
@@ -36,3 +38,27 @@ const (
 
 // clean makes text of other machines safe to print: no control characters, no second line.
 func clean(text string) string { return wording.Foreign(text, 2<<10) }
+
+// Duration is d for a person; an age is not negative.
+func Duration(d time.Duration) string { return wording.Duration(max(d, 0).Truncate(time.Second)) }
+
+func since(t *time.Time, now time.Time) string {
+	if t == nil || t.IsZero() {
+		return "-"
+	}
+	return Duration(now.Sub(*t))
+}
+
+func millis(ms *float64) string {
+	if ms == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f ms", *ms)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
