@@ -92,7 +92,7 @@ finish() {
 
 # gotest [-v] FLAG… -- PACKAGE… runs tests and keeps their results (test/testlog); -v shows everything they print.
 # Suites whose tests make network namespaces, and that of the real API server: what fails there is tried once more.
-namespaces=$(grep -rlE 'nstest"|edgemesh/test/lab|vishvananda/netns|CLONE_NEWNET|podtool|"netns"' --include='*_test.go' agent cni relay tunnel test | xargs -n1 dirname | sort -u |
+namespaces=$(grep -rlE 'nstest"|edgemesh/test/lab|vishvananda/netns|CLONE_NEWNET|podtool|"netns"' --include='*_test.go' agent cni internal/cni relay tunnel test | xargs -n1 dirname | sort -u |
   paste -sd'|')
 export namespaces="^edgemesh/($namespaces|test/kubeapi)$"
 gotest() {
@@ -109,7 +109,7 @@ skipped() { # REASON PACKAGE TEST: what go test does not report itself
 # processors among sessions first, nice counts only within one, and the session's own priority is set.
 priority() { renice -n "$1" -p $$ >/dev/null; { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true; }
 checks() { # where int has 32 bits: types, and the analyzer that depends on its size; not optimized, which takes long
-  GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./internal/cni/... ./relay/... ./tunnel/...
+  GOARCH=arm GOARM=7 go vet -gcflags='all=-N -l' -shift ./agent/... ./cni/... ./internal/{cni,keyfile,proxy}/... ./relay/... ./tunnel/...
 }
 small() { # unit tests with int of 32 bits: the packet's way, what is on disk, the kernel's structures
   local p packages=(./tunnel ./tunnel/{acks,epoch,inet,virtio,tun} ./tunnel/p2p/{carrier/sealed,carrier/socket,base/ladder,relay/relays/choice} ./internal/membership/{mesh,snapshot} ./agent/capture

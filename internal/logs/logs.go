@@ -2,7 +2,7 @@
 //
 //	logs.go    formats and levels
 //	text.go    values as a person reads them
-//	switch.go  the level over HTTP, on a socket of its own where the program has no other
+//	switch.go  a program's socket, and the level over HTTP on one of its own where it has no other
 package logs
 
 import (

@@ -253,7 +253,7 @@ func TestGenerated(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if code(t, object) != code(t, name) {
-			t.Errorf("%s is of another filter.c: run `go generate ./cni/antispoof`, with clang %s, llvm and libbpf-dev", name, clangVersion)
+			t.Errorf("%s is of another filter.c: run `go generate ./internal/cni/antispoof`, with clang %s, llvm and libbpf-dev", name, clangVersion)
 		}
 	}
 }
