@@ -60,17 +60,16 @@ import (
 //		chain lan4 {
 //			ip daddr 127.0.0.0/8 drop
 //			iif @back-0 meta mark set mark & 0xff00ffff | 0xe00000    and so on, in chain lan6
-//			ip daddr PROBE, ether saddr . (ip saddr & MASK) @native4-24-probes accept   forwarded probes, uncounted
+//			ip daddr PROBE, ether saddr . (ip saddr & MASK) @native4-24-probes accept   forwarded probes; no probe is counted
+//			ip daddr GATEWAY udp dport PROBES, ether saddr . (ip saddr & MASK) @native4-24-probes accept
 //			iif . ether saddr . (ip saddr & MASK) @native4-24 accept         for each length that blocks have; with hostAccess nodes or
 //			                                                      none not from the block's gateway: nodes send through the tunnel
-//			ether saddr . (ip saddr & MASK) @native4-24-probes ip daddr GATEWAY udp dport PROBES accept
 //			drop
 //		}
 //		chain vxlan {                                             the inner packet, before it is unpacked
-//			inner daddr PROBE, the same as below @vxlan4-24-mac-probes, @vxlan4-24-probes notrack accept
+//			inner daddr PROBE, or inner daddr GATEWAY udp dport PROBES; the same as below @vxlan4-24-mac-probes, @vxlan4-24-probes notrack accept
 //			inner ip; iif . ether saddr . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24-mac notrack accept
 //			inner ip; iif . ip saddr . ip daddr . (inner saddr & MASK) @vxlan4-24 notrack accept
-//			the same @vxlan4-24-probes, inner daddr GATEWAY udp dport PROBES notrack accept
 //			udp, VNI of ours, fib daddr type != unicast drop      from an unauthenticated sender, to this host
 //		}
 //		chain input { type filter hook input priority filter      only where iptables has no chain for that IP version
@@ -79,6 +78,7 @@ import (
 //		}
 //		chain output { type filter hook output priority raw
 //			udp dport PORT goto leave
+//			ip daddr RANGE, not dport PROBES add @sent4-24        the host's own, where they take LAN paths
 //		}
 //		chain leave {
 //			meta priority is not the device's goto forged         from another program
@@ -362,7 +362,9 @@ func (g guard) chains() []chain {
 	if g.port != 0 {
 		out = append(out, g.vxlan(), g.let(chainInner, plan.BackVXLAN), g.forged(), g.leave(), g.sent())
 	}
-	out = append(out, g.output())
+	if c := g.output(); len(c.rules) > 0 { // each packet of the host would enter it
+		out = append(out, c)
+	}
 	if g.alone {
 		out = append(out, g.input())
 	}

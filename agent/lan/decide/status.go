@@ -213,7 +213,7 @@ func (p *peer) kindReason(kind mesh.PathKind, v6 bool, ours, theirs string) stri
 	return "no pair of private addresses of one IP version that differ"
 }
 
-// Join is two reasons, either of which may be "".
+// Join is two reasons, the first of which may be "".
 func Join(a, b string) string {
 	if a == "" {
 		return b

@@ -52,7 +52,7 @@ type track struct {
 	since time.Time     // of the state
 	next  time.Time     // when tick is due
 	rest  time.Time     // no probe before, while there is no traffic
-	idle  time.Duration // between the last two of these
+	idle  time.Duration // how long the last such rest is
 	busy  time.Time     // the last traffic here
 	told  time.Time     // when the peer said last that it has some
 	pause time.Duration
